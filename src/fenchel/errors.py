@@ -1,0 +1,75 @@
+"""What went wrong, what was expected, what to do: every error that a user of ``fenchel`` can meet.
+
+Each class has the exit code with which the command line ends when it is raised; the table is in ``docs/command-line.md``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "CaptureError",
+    "ConvergenceError",
+    "FenchelError",
+    "InputError",
+    "MissingExtraError",
+    "ModelError",
+    "OutputError",
+    "ProblemError",
+]
+
+
+class FenchelError(Exception):
+    """Root of the errors that this package raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ProblemError(FenchelError, ValueError):
+    """The inference problem is not well posed: a shape, a dtype, α ≤ 0, a NaN, or nothing left to attend to."""
+
+    exit_code = 3
+
+
+class InputError(FenchelError, ValueError):
+    """The text, folder or option that was given cannot be used."""
+
+    exit_code = 3
+
+
+class ModelError(FenchelError, ValueError):
+    """The model cannot be loaded, or computes attention in a way that cannot be audited."""
+
+    exit_code = 4
+
+
+class CaptureError(ModelError):
+    """A hook or an attention function that had to be called was not, or was called with something unexpected."""
+
+
+class ConvergenceError(FenchelError, RuntimeError):
+    """A solver stopped before its certificate met the tolerance."""
+
+    exit_code = 5
+
+
+class OutputError(FenchelError, OSError):
+    """A result could not be written; what had been written before is intact."""
+
+    exit_code = 6
+
+
+class MissingExtraError(FenchelError, ImportError):
+    """An optional dependency is not installed; the message names the extra that brings it.
+
+    Args:
+        package: The import name that failed.
+        extra: The extra of ``fenchel`` that installs it.
+    """
+
+    exit_code = 7
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed. Run: pip install 'fenchel[{extra}]'")
+        self.package = package
+        self.extra = extra
