@@ -72,8 +72,14 @@ class Shard:
         Raises:
             InputError: If the variables do not hold a shard.
         """
-        count = os.environ.get("WORLD_SIZE", "1")
-        return cls() if count == "1" else cls.parse(f"{os.environ.get('RANK', '')}/{count}")
+        count, index = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK")
+        if count == "1":
+            return cls()
+        if index is None:
+            raise InputError(
+                f"WORLD_SIZE is {count} but RANK is not set. Set both, or neither, or give the shard."
+            )
+        return cls.parse(f"{index}/{count}")
 
     def takes(self, document: int) -> bool:
         """Whether the document with this index (from 0) is in this shard."""
