@@ -1,0 +1,53 @@
+# make help says what there is. Everything is installed into .venv; nothing outside this folder is changed.
+
+PYTHON ?= python3
+JOBS ?= 2
+MODEL ?= demo
+TEXT ?= examples/demo.txt
+OUT ?= audit
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help audit test lint types bench clean
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
+
+audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=examples/demo.txt) into a folder (OUT=audit)
+	$(BIN)/fenchel audit '$(MODEL)' --text '$(TEXT)' --out '$(OUT)'
+
+test: lint types ## Check the style and the types, and run every test (JOBS=2 at a time)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: .venv/installed-dev ## Check the style
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/installed-dev ## Check the types
+	$(BIN)/basedpyright
+
+bench: .venv/installed-dev ## Measure speed and memory; the results go to benchmarks/results
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove .venv and everything that was computed
+	rm -rf .venv audit build dist .pytest_cache .ruff_cache .hypothesis
+
+# The stamps make a second call install nothing. torch comes first and pinned, so that a build for the processor alone is
+# taken where pip has been given one.
+.venv/installed-torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "fenchel needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Give another: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up .venv; the first time takes a few minutes."
+	$(PYTHON) -m venv .venv
+	$(PIP) torch==2.13.0
+	@touch $@
+
+.venv/installed-audit: .venv/installed-torch pyproject.toml
+	$(PIP) -e '.[hf,cli,report,demo]'
+	@touch $@
+
+.venv/installed-dev: .venv/installed-torch pyproject.toml
+	$(PIP) -e '.[dev]'
+	@touch .venv/installed-audit $@

@@ -1,0 +1,32 @@
+"""The ``fenchel`` command: one file a subcommand, each of which only wires parts of the library together."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+
+from fenchel.cli.failure import explained
+from fenchel.errors import MissingExtraError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: What follows ``fenchel``. Default: what the process was started with.
+
+    Returns:
+        The exit code; ``docs/command-line.md`` lists them.
+    """
+    return explained(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    for package in ("typer", "rich"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "cli")
+    from fenchel.cli.application import run
+
+    return run(arguments)

@@ -1,0 +1,222 @@
+"""``fenchel audit``: how far each head of a model is from the problem that it approximates, on a text."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fenchel.cli.failure import Interrupted
+from fenchel.cli.numbers import numbers
+from fenchel.cli.progress import observer_of_standard_error
+from fenchel.cli.result import show_result
+
+__all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
+
+NAME = "audit"
+SUMMARY = "Measure a model's attention on a text and write a report."
+HELP = (
+    "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
+    "approximates, and write a report. MODEL is a name on the Hugging Face hub, a local folder, or 'demo' "
+    "for a small "
+    "encoder that comes with fenchel's extra of that name."
+)
+EXAMPLE = (
+    "Example: fenchel audit demo --text examples/demo.txt --out audit --layers 1,3-5. "
+    "Then open audit/report.html in a browser."
+)
+
+
+class Space(str, Enum):
+    """What the templates are."""
+
+    input = "input"
+    key = "key"
+
+
+class Dtype(str, Enum):
+    """What the model computes in."""
+
+    float32 = "float32"
+    float64 = "float64"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    auto = "auto"
+
+
+def run(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
+    ],
+    text: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, "
+            "NAME[:CONFIG][@SPLIT].",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
+    ],
+    whole_file: Annotated[
+        bool, typer.Option("--whole-file", help="Take a plain text file for one document, not one a line.")
+    ] = False,
+    text_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column of the texts in a table.  [default: text]"),
+    ] = None,
+    target_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column of what an encoder-decoder is to write.  [default: the text itself]",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Stop after N tokens, over all shards together.  [default: no limit]"),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Windows in a batch.")] = 8,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Tokens in a window, special ones included.  [default: what the model takes, at most 512]",
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Tokens from one window's start to the next; shared ones count once.  [default: no overlap]",
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Layers, from 1, such as 1,3-5.  [default: all]")
+    ] = None,
+    heads: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Heads, from 1, such as 1,3-5.  [default: all]")
+    ] = None,
+    space: Annotated[
+        Space,
+        typer.Option(help="Templates: the inputs of the key map, or the keys (works for every model)."),
+    ] = Space.input,
+    alpha: Annotated[float, typer.Option(metavar="X", help="Reliability of the evidence, above 0.")] = 1.0,
+    tol: Annotated[float, typer.Option(metavar="X", help="Relative tolerance of the exact solver.")] = 1e-4,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"
+        ),
+    ] = None,
+    dtype: Annotated[
+        Dtype, typer.Option(help="What the model computes in; auto: what it was saved in.")
+    ] = Dtype.float32,
+    revision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a model on the hub.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of torch's random numbers.")] = 0,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Audit share I (from 0) of the N of the documents.  [default: RANK/WORLD_SIZE, else 0/1]",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the interrupted audit in DIR; keep a finished one.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew, whatever audit DIR holds.")
+    ] = False,
+    keep_queries: Annotated[
+        bool, typer.Option("--keep-queries", help="Also write every query, to queries-*.parquet.")
+    ] = False,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(metavar="S", help="Save for --resume at most once in S seconds.")
+    ] = 60.0,
+) -> None:
+    """Wires the options to ``fenchel.audit``."""
+    chosen_layers, chosen_heads = numbers(layers), numbers(heads)
+
+    from fenchel.audit.run import audit, shard_directory
+    from fenchel.audit.shard import Shard
+    from fenchel.audit.texts import open_documents
+
+    part = Shard.from_environment() if shard is None else Shard.parse(shard)
+    # A mistake in the text shows before the model, which can take minutes, is loaded.
+    open_documents(text, whole_file=whole_file, text_column=text_column, target_column=target_column)
+    folder = shard_directory(out, part)
+    try:
+        report = audit(
+            model,
+            None,
+            text,
+            space=space.value,
+            alpha=alpha,
+            tol=tol,
+            max_length=max_length,
+            stride=stride,
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            layers=chosen_layers,
+            heads=chosen_heads,
+            device=device or best_device(),
+            dtype=dtype.value,
+            revision=revision,
+            whole_file=whole_file,
+            text_column=text_column,
+            target_column=target_column,
+            shard=part,
+            seed=seed,
+            observer=observer_of_standard_error(),
+            directory=out,
+            resume=resume,
+            overwrite=overwrite,
+            keep_queries=keep_queries,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(what_was_saved(folder)) from None
+    show_result(report, folder)
+    if part.count > 1:
+        typer.echo(f"This is share {part}. When all are there: fenchel merge {shlex.quote(str(out))}")
+
+
+def best_device() -> str:
+    """The device that an audit runs on where none was asked for."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def what_was_saved(folder: Path) -> str:
+    """What an interrupted audit has left behind, and how to go on.
+
+    Args:
+        folder: The audit's folder.
+
+    Returns:
+        One line.
+    """
+    from fenchel.audit.state import AuditState
+    from fenchel.errors import FenchelError
+
+    try:
+        state = AuditState.read(folder)
+    except FenchelError:
+        return "interrupted before anything was saved"
+    if state.finished:
+        return f"interrupted; the finished audit in {folder} is intact"
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
+    return (
+        f"interrupted; {state.cursor.documents} documents and {state.cursor.tokens} tokens are saved in "
+        f"{folder}. "
+        f"Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"
+    )

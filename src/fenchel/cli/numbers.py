@@ -1,0 +1,39 @@
+"""Lists of numbers as people type them, such as ``1,3-5``."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+__all__ = ["numbers"]
+
+_PART = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
+
+
+def numbers(text: str | None) -> list[int] | None:
+    """Reads numbers and ranges, separated by commas.
+
+    Args:
+        text: Such as ``1,3-5``; None is passed on.
+
+    Returns:
+        The numbers in order, each once.
+
+    Raises:
+        typer.BadParameter: If the text is anything else.
+
+    Example:
+        >>> numbers("7,1,3-5,4")
+        [1, 3, 4, 5, 7]
+    """
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _PART.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise typer.BadParameter(f"{text!r} is not a list of numbers and ranges, such as 1,3-5.")
+        found.update(range(first, last + 1))
+    return sorted(found)

@@ -1,0 +1,37 @@
+"""``fenchel report``: the pages and tables of an audit, made again from what it saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fenchel.cli.result import show_result
+
+__all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
+
+NAME = "report"
+SUMMARY = "Make the report of an audit again."
+HELP = (
+    "Make the report of a finished audit again, from the numbers that it saved: report.html, the figures and "
+    "the tables. "
+    "Nothing is measured; use it after an update of fenchel, or when a file was lost."
+)
+EXAMPLE = "Example: fenchel report audit"
+
+
+def run(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a finished audit.", show_default=False)
+    ],
+) -> None:
+    """Wires the folder to ``fenchel.audit.record.AuditReport``."""
+    from fenchel.audit.record import AuditReport, require_extras
+    from fenchel.audit.storage import check_writable
+
+    report = AuditReport.load(directory)
+    require_extras()
+    check_writable(directory)
+    report.write_files(directory)
+    show_result(report, directory)
