@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from fenchel.audit import storage
+from fenchel.audit.storage import (
+    atomic_path,
+    check_writable,
+    json_text,
+    read_tensors,
+    write_json,
+    write_tensors,
+    write_text,
+)
+from fenchel.errors import InputError, OutputError
+
+
+def failing(number: int):
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def write_half(path: Path) -> None:
+    path.write_text("half")
+    raise RuntimeError("in the middle")
+
+
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_text(path, "one\r\n")
+    write_text(path, "zwölf\n")
+    assert path.read_bytes() == "zwölf\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_an_exception_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    write_json(path, [1])
+    with pytest.raises(RuntimeError, match="in the middle"), atomic_path(path) as temporary:
+        write_half(temporary)
+    assert json.loads(path.read_text()) == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["numbers.json"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, r"cannot write .*numbers\.json: the disk is full\. Free some space"),
+        (errno.EROFS, r"cannot write .*numbers\.json: Read-only file system\. Choose a folder"),
+        (errno.EACCES, r"cannot write .*numbers\.json: Permission denied\. Choose a folder"),
+        (errno.EIO, r"cannot write .*numbers\.json: Input/output error\. Choose another folder"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_and_the_old_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
+) -> None:
+    path = tmp_path / "numbers.json"
+    write_json(path, [1])
+    monkeypatch.setattr(storage.os, "fsync", failing(number))
+    with pytest.raises(OutputError, match=message) as caught:
+        write_json(path, [2])
+    monkeypatch.undo()
+    assert "\n" not in str(caught.value)
+    assert "what was written before is intact" in str(caught.value)
+    assert json.loads(path.read_text()) == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["numbers.json"]
+
+
+def test_a_full_disk_is_met_for_real(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    path = tmp_path / "numbers.json"
+    with pytest.raises(OutputError, match="the disk is full"), atomic_path(path):
+        Path("/dev/full").write_text("never")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    occupied = tmp_path / "out"
+    occupied.write_text("a file")
+    with pytest.raises(OutputError, match="out: there is a file where a folder is expected"):
+        check_writable(occupied)
+    with pytest.raises(OutputError, match="there is a file where a folder is expected"):
+        check_writable(occupied / "below")
+    assert occupied.read_text() == "a file"
+
+
+def test_a_folder_is_made_and_cleared_of_what_was_left_half_written(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    check_writable(folder)
+    (folder / ".fenchel-heads.json-12ab").write_text("half")
+    (folder / ".fenchel-figures").mkdir()
+    (folder / "heads.json").write_text("[]")
+    check_writable(folder)
+    assert [entry.name for entry in folder.iterdir()] == ["heads.json"]
+
+
+def test_a_folder_that_forbids_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.Path, "write_bytes", failing(errno.EACCES))
+    with pytest.raises(OutputError, match=r"Permission denied\. Choose a folder that you may write to"):
+        check_writable(tmp_path)
+
+
+def test_a_disk_that_is_nearly_full_is_refused_beforehand(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"bytes free and at least 1152921504606846976 are needed"):
+        check_writable(tmp_path, needed_bytes=1 << 60)
+
+
+def test_json_is_the_same_bytes_for_the_same_content() -> None:
+    assert json_text({"b": 1, "a": "ä"}) == json_text({"a": "ä", "b": 1}) == '{\n "a": "ä",\n "b": 1\n}\n'
+    assert json_text({"a": 1}) != json_text({"a": 2})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_json_has_no_infinity_and_no_nan(tmp_path: Path, value: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "numbers.json", [value])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_come_back_with_what_describes_them(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    tensors = {"counts": torch.arange(5), "maxima": torch.tensor([0.1, math.inf])}
+    write_tensors(path, tensors, {"finished": False, "words": ["ä"]})
+    read, description = read_tensors(path)
+    assert description == {"finished": False, "words": ["ä"]}
+    assert read.keys() == tensors.keys()
+    assert all(
+        torch.equal(read[name], tensors[name]) and read[name].dtype == tensors[name].dtype for name in read
+    )
+    first = path.read_bytes()
+    write_tensors(path, dict(reversed(tensors.items())), {"words": ["ä"], "finished": False})
+    assert path.read_bytes() == first
+
+
+def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.safetensors is not a saved audit: "):
+        read_tensors(tmp_path / "nothing.safetensors")
+    (tmp_path / "text.safetensors").write_text("not tensors at all")
+    with pytest.raises(InputError, match=r"text\.safetensors is not a saved audit: "):
+        read_tensors(tmp_path / "text.safetensors")
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(1)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(InputError, match=r"foreign\.safetensors is not a saved audit: "):
+        read_tensors(tmp_path / "foreign.safetensors")
+    write_tensors(tmp_path / "cut.safetensors", {"a": torch.zeros(100)}, {})
+    content = (tmp_path / "cut.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(content[:-50])
+    with pytest.raises(InputError, match=r"cut\.safetensors is not a saved audit: "):
+        read_tensors(tmp_path / "cut.safetensors")
