@@ -1,0 +1,22 @@
+"""Attention as inference: audit, build and explain attention through its convex problem."""
+
+from fenchel.closeness import KL as KL
+from fenchel.errors import ConvergenceError as ConvergenceError
+from fenchel.errors import FenchelError as FenchelError
+from fenchel.errors import ProblemError as ProblemError
+from fenchel.estimate import Estimate as Estimate
+from fenchel.preference import Discrete as Discrete
+from fenchel.problem import InferenceProblem as InferenceProblem
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "KL",
+    "ConvergenceError",
+    "Discrete",
+    "Estimate",
+    "FenchelError",
+    "InferenceProblem",
+    "ProblemError",
+    "__version__",
+]

@@ -1,0 +1,141 @@
+"""A problem's queries as rows that share templates, cut into blocks of bounded working memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fenchel.problem import InferenceProblem
+from fenchel.selection import SHARED
+
+__all__ = ["DEFAULT_MEMORY_BUDGET", "QueryBlock", "QueryLayout"]
+
+DEFAULT_MEMORY_BUDGET = 512 * 2**20
+"""Bytes of working memory that a solve may use besides its input and its result."""
+
+CACHE_BYTES = 2 * 2**20
+"""Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """Rows of one problem: g groups that share templates, r queries in each.
+
+    Attributes:
+        templates: (g, n, d).
+        log_preference: (g or 1, r or 1, n), normalised.
+        evidence: (g, r, d).
+        alpha: (g or 1, r or 1, 1).
+    """
+
+    templates: Tensor = field(metadata=SHARED)
+    log_preference: Tensor
+    evidence: Tensor
+    alpha: Tensor
+
+    def to(self, dtype: torch.dtype) -> QueryBlock:
+        """The same rows in another dtype."""
+        return QueryBlock(
+            self.templates.to(dtype), self.log_preference.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype)
+        )
+
+
+class QueryLayout:
+    """Sorts a problem's leading dimensions into those along which templates differ (groups) and the rest (rows).
+
+    Heads of a layer that attend to the same templates become rows of one group, so that a Gram matrix or a product with
+    the templates serves all of them; nothing that is broadcast is copied before its block is asked for.
+
+    Args:
+        problem: The problem whose queries are laid out.
+    """
+
+    def __init__(self, problem: InferenceProblem) -> None:
+        self.problem = problem
+        self.lead = tuple(problem.shape)
+        depth = len(self.lead)
+        templates = problem.preference.templates
+        padded = (1,) * (depth - 1 - (templates.dim() - 2)) + tuple(templates.shape[:-2])
+        group_dims = [i for i in range(depth - 1) if padded[i] > 1]
+        row_dims = [i for i in range(depth) if i not in group_dims]
+        self._order = group_dims + row_dims
+        self._group_shape = tuple(self.lead[i] for i in group_dims)
+        self._row_shape = tuple(self.lead[i] for i in row_dims)
+        self.groups = math.prod(self._group_shape)
+        self.rows = math.prod(self._row_shape)
+        self._templates = templates.reshape(self.groups, *templates.shape[-2:])
+        self._log_preference = self._arranged(problem.preference.log_weights)
+        self._evidence = self._arranged(problem.evidence)
+        self._alpha = self._arranged(problem.alpha_column)
+
+    def _arranged(self, tensor: Tensor) -> Tensor:
+        """A view with groups first and rows next; a dimension that is broadcast keeps size 1."""
+        padded = tensor.reshape((1,) * (len(self.lead) + 1 - tensor.dim()) + tuple(tensor.shape))
+        return padded.permute(*self._order, -1)
+
+    def _take(self, arranged: Tensor, groups: Tensor, rows: Tensor) -> Tensor:
+        """The rows asked for, (g or 1, r or 1, features); one row stands for all where all are the same."""
+        group_axes = arranged.shape[: len(self._group_shape)]
+        row_axes = arranged.shape[len(self._group_shape) : -1]
+        index: list[Tensor] = []
+        for axes, shape, wanted, position in (
+            (group_axes, self._group_shape, groups, (-1, 1)),
+            (row_axes, self._row_shape, rows, (1, -1)),
+        ):
+            if math.prod(axes) == 1:
+                wanted = wanted[:1]
+            for size, part in zip(axes, torch.unravel_index(wanted, shape or (1,)), strict=False):
+                index.append((part if size > 1 else torch.zeros_like(part)).reshape(position))
+        return arranged[tuple(index)]
+
+    def blocks(self, memory_budget: int, arrays: int, itemsize: int) -> Iterator[tuple[Tensor, Tensor, QueryBlock]]:
+        """Blocks of queries, each with the indices of its groups (g,) and rows (r,).
+
+        Args:
+            memory_budget: Bytes that the block's working arrays may take together.
+            arrays: How many arrays of shape (rows, max(n, d)) the work keeps at once.
+            itemsize: Bytes of one number.
+        """
+        n, d = self._templates.shape[-2:]
+        row_bytes = max(n, d) * itemsize
+        fitting = max(1, memory_budget // (arrays * row_bytes))
+        most = min(fitting, max(64, CACHE_BYTES // row_bytes))
+        groups_each = max(1, most // max(1, self.rows))
+        rows_each = min(self.rows, most)
+        device = self._templates.device
+        for g in range(0, self.groups, groups_each):
+            groups = torch.arange(g, min(g + groups_each, self.groups), device=device)
+            for r in range(0, self.rows, rows_each):
+                rows = torch.arange(r, min(r + rows_each, self.rows), device=device)
+                yield groups, rows, self.block(groups, rows)
+
+    def block(self, groups: Tensor, rows: Tensor) -> QueryBlock:
+        """The block at given indices of groups (g,) and rows (r,)."""
+        evidence = self._take(self._evidence, groups, rows)
+        return QueryBlock(
+            templates=self._templates[groups],
+            log_preference=self._take(self._log_preference, groups, rows),
+            evidence=evidence.expand(len(groups), len(rows), -1),
+            alpha=self._take(self._alpha, groups, rows),
+        )
+
+    def empty(self, *features: int, dtype: torch.dtype | None = None) -> Tensor:
+        """An array (groups, rows, *features) for results."""
+        dtype = self.problem.dtype if dtype is None else dtype
+        return torch.empty(self.groups, self.rows, *features, dtype=dtype, device=self._templates.device)
+
+    def restore(self, rows: Tensor) -> Tensor:
+        """Results (groups, rows, ...) in the problem's own shape (..., m, ...)."""
+        features = rows.shape[2:]
+        spread = rows.reshape(*self._group_shape, *self._row_shape, *features)
+        inverse = [self._order.index(i) for i in range(len(self.lead))]
+        return spread.permute(*inverse, *range(len(self.lead), spread.dim())).contiguous()
+
+    def arrange(self, tensor: Tensor) -> Tensor:
+        """Inverse of :meth:`restore`: (..., m, features) as (groups, rows, features)."""
+        spread = tensor.expand(*self.lead, tensor.shape[-1])
+        return spread.permute(*self._order, -1).reshape(self.groups, self.rows, tensor.shape[-1])

@@ -1,0 +1,6 @@
+"""The closeness D: how the answer is kept near the preference."""
+
+from fenchel.closeness.abstract import AbstractCloseness as AbstractCloseness
+from fenchel.closeness.kl import KL as KL
+
+__all__ = ["KL", "AbstractCloseness"]

@@ -1,0 +1,47 @@
+"""The Kullback–Leibler divergence: the closeness that gives softmax attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fenchel.closeness.abstract import AbstractCloseness
+
+__all__ = ["KL"]
+
+
+class KL(AbstractCloseness):
+    r"""Kullback–Leibler divergence from the preference to the weights.
+
+    .. math:: K(p, u) = \sum_i p_i \log\frac{p_i}{u_i}, \qquad
+              K^*(f) = \log \sum_i u_i e^{f_i}, \qquad \nabla K^*(f)_i \propto u_i e^{f_i}.
+
+    Reference:
+        Section 4, eq. (3); Theorem 1, eqs. (8) and (9).
+
+    Example:
+        >>> p = torch.tensor([[0.5, 0.5, 0.0]]); log_u = torch.tensor([[0.25, 0.25, 0.5]]).log()
+        >>> KL().value(p, log_u)                     # log 2
+        tensor([0.6931])
+    """
+
+    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        """Divergence, shape (..., m); ``inf`` where p leaves the support of u."""
+        # xlogy takes 0 log 0 = 0; 0 · (-inf) must be 0 as well, and p · (-inf) is -inf, so that D is +inf.
+        masked_out = torch.where(weights > 0, log_preference, torch.zeros_like(log_preference))
+        return (torch.xlogy(weights, weights) - weights * masked_out).sum(-1)
+
+    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        r"""The cumulant :math:`\log\sum_i u_i e^{f_i}`, shape (..., m)."""
+        return torch.logsumexp(log_preference + potential, -1)
+
+    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        r"""The tilted preference :math:`p_i \propto u_i e^{f_i}`, shape (..., m, n)."""
+        return torch.softmax(log_preference + potential, -1)
+
+    def hessian_product(self, weights: Tensor, vector: Tensor) -> Tensor:
+        r""":math:`(\operatorname{diag} p - pp^\top) v`, shape (..., m, n)."""
+        return weights * (vector - (weights * vector).sum(-1, keepdim=True))
+
+    def __repr__(self) -> str:
+        return "KL()"

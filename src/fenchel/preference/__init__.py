@@ -1,0 +1,5 @@
+"""The preference u: what is believed about the answer before the evidence is seen."""
+
+from fenchel.preference.discrete import Discrete as Discrete
+
+__all__ = ["Discrete"]

@@ -1,0 +1,143 @@
+"""A preference over finitely many templates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fenchel.errors import ProblemError
+
+__all__ = ["Discrete"]
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Discrete:
+    r"""The distribution u that puts weight :math:`u_i` on template :math:`t_i`.
+
+    .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
+
+    Weights are normalised here, once; ``-inf`` means masked: that template can never be chosen.
+
+    Args:
+        templates: The vectors t that the output is made of, shape (..., n, d). float32 or float64; half types are
+            converted to float32, in which everything is then computed and returned.
+        log_weights: Log weights, not necessarily normalised, of shape (n,) (shared by all queries), (m, n) (one row a
+            query) or (..., m or 1, n); or a bool mask of such a shape, True where a template may be chosen.
+            ``None`` is the uniform preference.
+
+    Raises:
+        ProblemError: On a wrong shape or dtype, NaN or infinity in the templates, NaN or ``+inf`` in the weights, or a
+            query all of whose templates are masked.
+
+    Reference:
+        Section 6, eq. (16): support :math:`\{t_i\}` with preference probabilities :math:`\{u_i\}`.
+
+    Example:
+        >>> u = Discrete(torch.eye(3, dtype=torch.float64), torch.tensor([0.3, 0.4, 0.6], dtype=torch.float64).log())
+        >>> u.mean()                               # 0.3, 0.4, 0.6 sum to 1.3: normalised
+        tensor([[0.2308, 0.3077, 0.4615]], dtype=torch.float64)
+    """
+
+    def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
+        if templates.dim() < 2:
+            raise ProblemError(f"templates have shape {tuple(templates.shape)}; expected (..., n, d)")
+        if not templates.is_floating_point():
+            raise ProblemError(f"templates have dtype {templates.dtype}; expected a floating-point dtype")
+        if templates.shape[-2] == 0:
+            raise ProblemError(f"templates have shape {tuple(templates.shape)}: there is no template to choose (n = 0)")
+        self.templates = templates.float() if templates.dtype in _HALF else templates
+        if not bool(torch.isfinite(self.templates).all()):
+            raise ProblemError("templates contain NaN or infinity; every entry must be finite, masked templates too")
+        self.log_weights = self._normalised(log_weights)
+
+    def _normalised(self, log_weights: Tensor | None) -> Tensor:
+        n, dtype, device = self.templates.shape[-2], self.templates.dtype, self.templates.device
+        if log_weights is None:
+            return self.templates.new_zeros(1, n).log_softmax(-1)
+        if log_weights.dim() == 0 or log_weights.shape[-1] != n:
+            raise ProblemError(
+                f"log_weights have shape {tuple(log_weights.shape)}, but there are n = {n} templates (templates have "
+                f"shape {tuple(self.templates.shape)}); expected (n,), (m, n) or (..., m, n)"
+            )
+        if log_weights.device != device:
+            raise ProblemError(f"log_weights are on {log_weights.device}, templates on {device}; move one of them")
+        if log_weights.dtype == torch.bool:
+            log_weights = torch.zeros_like(log_weights, dtype=dtype).masked_fill_(~log_weights, -torch.inf)
+        elif not log_weights.is_floating_point():
+            raise ProblemError(f"log_weights have dtype {log_weights.dtype}; expected floating point, or bool for a mask")
+        if log_weights.dim() == 1:
+            log_weights = log_weights.unsqueeze(0)
+        log_weights = log_weights.to(dtype)
+        if bool(torch.isnan(log_weights).any()) or bool((log_weights == torch.inf).any()):
+            raise ProblemError("log_weights contain NaN or +inf; expected finite log weights, or -inf where masked")
+        empty = torch.isneginf(log_weights).all(-1)
+        if bool(empty.any()):
+            where = tuple(int(i) for i in empty.nonzero()[0])
+            raise ProblemError(
+                f"all {n} templates are masked for {int(empty.sum())} of {empty.numel()} rows of log_weights (first at "
+                f"index {where}): such a query has no answer; leave it out, or unmask a template"
+            )
+        return log_weights.log_softmax(-1)
+
+    @property
+    def support_size(self) -> int:
+        """Number of templates, n, masked ones included."""
+        return self.templates.shape[-2]
+
+    @property
+    def dim(self) -> int:
+        """Dimension of a template, d."""
+        return self.templates.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which everything is computed: float32 or float64."""
+        return self.templates.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the templates are."""
+        return self.templates.device
+
+    def weights(self) -> Tensor:
+        """The probabilities u, shape (..., m or 1, n)."""
+        return self.log_weights.exp()
+
+    def mean(self) -> Tensor:
+        r"""The mean :math:`\mu = \sum_i u_i t_i`, shape (..., m or 1, d)."""
+        return self.weights() @ self.templates
+
+    def potential(self, lam: Tensor) -> Tensor:
+        r"""The inner products :math:`(T\lambda)_i = \langle t_i, \lambda\rangle`, (..., m, n) for ``lam`` (..., m, d)."""
+        return lam @ self.templates.mT
+
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        r"""The cumulant :math:`\log M(\lambda) = \log \sum_i u_i e^{\langle t_i, \lambda\rangle}`, eq. (8), shape (..., m)."""
+        return torch.logsumexp(self.log_weights + self.potential(lam), -1)
+
+    def covariance_product(self, vector: Tensor) -> Tensor:
+        r"""The product :math:`\Sigma v` with the covariance of u, shape (..., m, d) for ``vector`` (..., m, d)."""
+        u, images = self.weights(), self.potential(vector)
+        centred = u * (images - (u * images).sum(-1, keepdim=True))
+        return centred @ self.templates
+
+    def covariance(self) -> Tensor:
+        r"""The covariance :math:`\Sigma = \sum_i u_i (t_i - \mu)(t_i - \mu)^\top`, shape (..., m or 1, d, d)."""
+        offsets = self.templates.unsqueeze(-3) - self.mean().unsqueeze(-2)
+        return offsets.mT @ (self.weights().unsqueeze(-1) * offsets)
+
+    def to(self, dtype: torch.dtype) -> Discrete:
+        """The same preference in another floating-point dtype."""
+        if dtype == self.dtype:
+            return self
+        copy = object.__new__(Discrete)
+        copy.templates = self.templates.to(dtype)
+        copy.log_weights = self.log_weights.to(dtype).log_softmax(-1)
+        return copy
+
+    def __repr__(self) -> str:
+        return (
+            f"Discrete(templates={tuple(self.templates.shape)}, log_weights={tuple(self.log_weights.shape)}, "
+            f"dtype={self.dtype}, device='{self.device}')"
+        )

@@ -1,0 +1,193 @@
+"""The inference problem: data, its primal and dual objectives, and nothing that solves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.errors import ProblemError
+from fenchel.preference import Discrete
+
+if TYPE_CHECKING:
+    from fenchel.estimate import Estimate
+
+__all__ = ["InferenceProblem"]
+
+
+class InferenceProblem:
+    r"""Find the distribution p near the preference u whose mean is near :math:`\mu + z`.
+
+    .. math::
+        \text{primal (3):}\quad & \min_p P(p) = \tfrac{\alpha}{2}\lVert \mu + z - \mathbb{E}_p[t] \rVert^2 + D(p, u) \\
+        \text{dual (7):}\quad & \max_\lambda \mathcal{D}(\lambda) =
+            \langle \lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - D^*(T\lambda)
+
+    Args:
+        preference: u, with templates (..., n, d) and log weights (..., m or 1, n).
+        evidence: z, the noisy shift of the mean, shape (..., m, d) with the dtype and device of the templates. Leading
+            dimensions broadcast against those of the preference. Half types are converted to float32.
+        alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (..., m).
+        closeness: D.
+
+    Raises:
+        ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.
+
+    Reference:
+        Sections 4 and 6, eqs. (3), (7)–(10).
+
+    Example:
+        >>> from fenchel import Discrete
+        >>> u = Discrete(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
+        >>> problem = InferenceProblem(u, torch.tensor([[0.6, 0.2]], dtype=torch.float64), alpha=2.0)
+        >>> estimate = problem.solve("exact", tol=1e-9)
+        >>> gap = problem.primal(estimate.weights) - problem.dual(estimate.dual)
+        >>> bool(gap.abs().max() < 1e-12)
+        True
+    """
+
+    def __init__(
+        self,
+        preference: Discrete,
+        evidence: Tensor,
+        alpha: float | Tensor = 1.0,
+        closeness: AbstractCloseness | None = None,
+    ) -> None:
+        self.preference = preference
+        self.closeness = KL() if closeness is None else closeness
+        self.given_dtype = evidence.dtype
+        self.evidence = self._checked_evidence(evidence)
+        self.alpha = self._checked_alpha(alpha)
+        self.shape = self._query_shape()
+
+    def _checked_evidence(self, evidence: Tensor) -> Tensor:
+        u = self.preference
+        if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
+            raise ProblemError(
+                f"evidence z has shape {tuple(evidence.shape)}, but templates have dimension {u.dim} (shape "
+                f"{tuple(u.templates.shape)}); expected (..., m, {u.dim}): one row a query, in the templates' space"
+            )
+        if evidence.dtype in (torch.float16, torch.bfloat16):
+            evidence = evidence.float()
+        if evidence.dtype != u.dtype:
+            raise ProblemError(f"evidence has dtype {evidence.dtype}, templates {u.dtype}; convert one of them")
+        if evidence.device != u.device:
+            raise ProblemError(f"evidence is on {evidence.device}, templates on {u.device}; move one of them")
+        if not bool(torch.isfinite(evidence).all()):
+            raise ProblemError("evidence z contains NaN or infinity; every entry must be finite")
+        return evidence
+
+    def _checked_alpha(self, alpha: float | Tensor) -> Tensor:
+        value = torch.as_tensor(alpha, dtype=self.preference.dtype, device=self.preference.device)
+        if not bool((torch.isfinite(value) & (value > 0)).all()):
+            bad = value[~(torch.isfinite(value) & (value > 0))].flatten()[0].item()
+            raise ProblemError(f"alpha is {bad:g}; expected a finite number > 0: the reliability of the evidence")
+        return value
+
+    def _query_shape(self) -> torch.Size:
+        """The shape (..., m) of one number a query."""
+        u = self.preference
+        parts = {
+            "templates": (*u.templates.shape[:-2], 1),
+            "log_weights": u.log_weights.shape[:-1],
+            "evidence": self.evidence.shape[:-1],
+            "alpha": self.alpha.shape,
+        }
+        try:
+            shape = torch.broadcast_shapes(*parts.values())
+        except RuntimeError:
+            listed = ", ".join(f"{name} {tuple(part)}" for name, part in parts.items())
+            raise ProblemError(
+                f"leading dimensions do not broadcast to one shape (..., m): {listed} (templates without n and d, "
+                "log_weights without n, evidence without d)"
+            ) from None
+        if shape[-1] != self.evidence.shape[-2]:
+            raise ProblemError(
+                f"evidence has m = {self.evidence.shape[-2]} queries, but log_weights or alpha have {shape[-1]}; "
+                "expected the same number, or 1"
+            )
+        return shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the problem is computed and answered: float32 or float64."""
+        return self.preference.dtype
+
+    @property
+    def alpha_column(self) -> Tensor:
+        """α with a last dimension of 1, so that it multiplies rows."""
+        return self.alpha.unsqueeze(-1)
+
+    def weights(self, lam: Tensor) -> Tensor:
+        r"""Recovery (9): :math:`p(\lambda) = \nabla D^*(T\lambda)`, shape (..., m, n) for ``lam`` (..., m, d)."""
+        return self.closeness.weights(self.preference.potential(lam), self.preference.log_weights)
+
+    def mean(self, weights: Tensor) -> Tensor:
+        r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, n), shape (..., m, d)."""
+        return weights @ self.preference.templates
+
+    def primal(self, weights: Tensor) -> Tensor:
+        """The primal objective (3), shape (..., m); ``inf`` where the weights leave the support of u."""
+        shortfall = self.preference.mean() + self.evidence - self.mean(weights)
+        fit = self.alpha / 2 * shortfall.square().sum(-1)
+        return fit + self.closeness.value(weights, self.preference.log_weights)
+
+    def dual(self, lam: Tensor) -> Tensor:
+        """The dual objective (7) at ``lam`` (..., m, d), shape (..., m)."""
+        target = self.preference.mean() + self.evidence
+        conjugate = self.closeness.conjugate(self.preference.potential(lam), self.preference.log_weights)
+        return (lam * target).sum(-1) - lam.square().sum(-1) / (2 * self.alpha) - conjugate
+
+    def dual_gradient(self, lam: Tensor) -> Tensor:
+        r""":math:`\nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h(\lambda)`, shape (..., m, d)."""
+        # One product with u - p rather than two with u and p: at λ = 0 the difference is then exactly zero.
+        shift = (self.preference.weights() - self.weights(lam)) @ self.preference.templates
+        return shift + self.evidence - lam / self.alpha_column
+
+    def gap(self, weights: Tensor, lam: Tensor) -> Tensor:
+        r"""Duality gap of any pair, without the cancellation of :math:`P(p) - \mathcal{D}(\lambda)`, shape (..., m).
+
+        .. math:: P(p) - \mathcal{D}(\lambda) = \tfrac{\alpha}{2}\lVert \mu + z - \lambda/\alpha - \mathbb{E}_p[t]\rVert^2
+                  + \bigl(D(p,u) + D^*(T\lambda) - \langle p, T\lambda\rangle\bigr)
+        """
+        shift = (self.preference.weights() - weights) @ self.preference.templates
+        residual = shift + self.evidence - lam / self.alpha_column
+        pairing = self.closeness.fenchel_young_gap(
+            weights, self.preference.potential(lam), self.preference.log_weights
+        )
+        return self.alpha / 2 * residual.square().sum(-1) + pairing
+
+    def solve(self, estimator: str = "exact", **options: Any) -> Estimate:
+        """Solve by name: ``first_order``, ``second_order``, ``exact`` or ``gradient_ascent``.
+
+        Args:
+            estimator: Name of the solver in :mod:`fenchel.solver`.
+            options: Its keyword arguments, such as ``tol``, ``max_steps`` and ``throw``.
+
+        Returns:
+            The estimate, with bounds on its distance from the solution.
+
+        Raises:
+            ProblemError: If no solver has that name.
+            ConvergenceError: If an iterative solver stops early and ``throw`` is true.
+        """
+        from fenchel.solver import solve
+
+        return solve(self, estimator, **options)
+
+    def to(self, dtype: torch.dtype) -> InferenceProblem:
+        """The same problem in another floating-point dtype."""
+        if dtype == self.dtype:
+            return self
+        return InferenceProblem(
+            self.preference.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype), self.closeness
+        )
+
+    def __repr__(self) -> str:
+        computed = "" if self.given_dtype == self.dtype else f", computed in {self.dtype} (given {self.given_dtype})"
+        return (
+            f"InferenceProblem(queries={tuple(self.shape)}, templates={self.preference.support_size}, "
+            f"dim={self.preference.dim}, closeness={self.closeness!r}{computed})"
+        )

@@ -1,0 +1,165 @@
+r"""The two coordinate systems in which the exact problem is solved.
+
+Every dual point that matters is :math:`\lambda = \alpha(z + v)` with v in the span of the templates (fact 3). A dual point
+is written as x, its lift gives the inner products with the templates and the pull the coordinates of a weighted sum of
+templates; then :math:`\nabla\mathcal{D}` has coordinates P(u - p) + o - x, with an origin o:
+
+============  ================================  ====================  ================  ==================  ==========
+coordinates   a dual point                      logits - log u        lift L            pull P              origin o
+============  ================================  ====================  ================  ==================  ==========
+Gram          :math:`\lambda = \alpha(z + T^\top x)`  :math:`\alpha(s + Lx)`  :math:`G = TT^\top`  identity            0
+template      :math:`\lambda = \alpha x`        :math:`\alpha Lx`      :math:`T`         :math:`T^\top`       z
+============  ================================  ====================  ================  ==================  ==========
+
+with s = Tz. A Hessian product takes one lift and one pull: n² multiplications in Gram coordinates, 2nd in template
+coordinates. Where λ is much smaller than αz, Gram coordinates lose it to cancellation and template coordinates do not.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from fenchel.solver.rows import Rows
+
+__all__ = ["AbstractCoordinates", "GramCoordinates", "TemplateCoordinates", "centred", "dot", "multiplies_fast_in_bfloat16"]
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Inner product along the last dimension."""
+    return torch.linalg.vecdot(a, b)
+
+
+def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
+    """Templates less the mean of those that some query of the group may choose.
+
+    Subtracting a common vector changes neither the weights nor the dual point (fact 3), only rounding.
+
+    Args:
+        templates: (g, n, d).
+        log_preference: (g or 1, r, n), -inf where masked.
+    """
+    chosen = (~torch.isneginf(log_preference)).any(1, keepdim=True).to(templates.dtype)
+    return templates - chosen @ templates / chosen.sum(-1, keepdim=True).clamp(min=1)
+
+
+def multiplies_fast_in_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+class AbstractCoordinates(ABC):
+    """How vectors in the span of the templates are written as rows of numbers.
+
+    Args:
+        operator: The matrix that is multiplied with: (g, n, n) or (g, n, d).
+    """
+
+    products_each: int
+    """Products with the operator in one Hessian product."""
+
+    def __init__(self, operator: Tensor) -> None:
+        self.operator = operator
+
+    @property
+    def size(self) -> int:
+        """How many coordinates a vector has."""
+        return self.operator.shape[-1]
+
+    def low_precision(self) -> AbstractCoordinates:
+        """The same coordinates with products in bfloat16: good enough for directions, never for residuals."""
+        return type(self)(self.operator.bfloat16())
+
+    def _multiply(self, rows: Tensor, matrix: Tensor) -> Tensor:
+        if rows.shape[0] == 1:
+            return (rows[0].to(matrix.dtype) @ matrix[0]).to(rows.dtype).unsqueeze(0)
+        return (rows.to(matrix.dtype) @ matrix).to(rows.dtype)
+
+    @abstractmethod
+    def lift(self, x: Tensor) -> Tensor:
+        """Inner products with the templates of the vectors with coordinates x (g, r, size); (g, r, n)."""
+
+    @abstractmethod
+    def pull(self, weights: Tensor) -> Tensor:
+        r"""Coordinates of the vectors :math:`T^\top w` for w (g, r, n); (g, r, size)."""
+
+    @abstractmethod
+    def inner(self, a: Tensor, b: Tensor, lifted_b: Tensor) -> Tensor:
+        """Inner products of the vectors with coordinates a and b, given the lift of b too; (g, r)."""
+
+    @abstractmethod
+    def first_order_point(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """The point λ = αz and its lift."""
+
+    @abstractmethod
+    def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
+        """p at the dual point with that lift, (g, r, n)."""
+
+    @abstractmethod
+    def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
+        """o - x, (g, r, size)."""
+
+    @abstractmethod
+    def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
+        """‖λ/α‖², (g, r)."""
+
+
+class GramCoordinates(AbstractCoordinates):
+    """Weights on templates, from λ = αz on; the operator is the Gram matrix (g, n, n)."""
+
+    products_each = 1
+
+    def lift(self, x: Tensor) -> Tensor:
+        return self._multiply(x, self.operator)
+
+    def pull(self, weights: Tensor) -> Tensor:
+        return weights
+
+    def inner(self, a: Tensor, b: Tensor, lifted_b: Tensor) -> Tensor:
+        return dot(a, lifted_b)
+
+    def first_order_point(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        nothing = torch.zeros_like(rows.evidence)
+        return nothing, nothing
+
+    def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
+        return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, rows.evidence + lifted), -1)
+
+    def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
+        return -x
+
+    def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
+        return rows.evidence_square.squeeze(-1) + dot(x, 2 * rows.evidence + lifted)
+
+
+class TemplateCoordinates(AbstractCoordinates):
+    """The vectors λ/α themselves; the operator is the matrix of templates (g, n, d)."""
+
+    products_each = 2
+
+    def lift(self, x: Tensor) -> Tensor:
+        return self._multiply(x, self.operator.mT)
+
+    def pull(self, weights: Tensor) -> Tensor:
+        return self._multiply(weights, self.operator)
+
+    def inner(self, a: Tensor, b: Tensor, lifted_b: Tensor) -> Tensor:
+        return dot(a, b)
+
+    def first_order_point(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        return rows.evidence, self.lift(rows.evidence)
+
+    def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
+        return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, lifted), -1)
+
+    def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
+        return rows.evidence - x
+
+    def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
+        # In coordinates over the span of the templates, the evidence outside it is part of λ and never changes.
+        outside = rows.evidence_square.squeeze(-1) - dot(rows.evidence, rows.evidence)
+        return dot(x, x) + outside.clamp(min=0)

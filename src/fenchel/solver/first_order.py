@@ -1,0 +1,37 @@
+"""The first-order estimator: attention."""
+
+from __future__ import annotations
+
+from fenchel.blocks import DEFAULT_MEMORY_BUDGET
+from fenchel.estimate import Estimate, estimate_at
+from fenchel.problem import InferenceProblem
+
+__all__ = ["first_order"]
+
+
+def first_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
+    r"""Take λ = αz: dot-product attention where u is uniform.
+
+    .. math:: \lambda = \alpha z, \qquad \hat h = \sum_i t_i \frac{u_i e^{\alpha\langle t_i, z\rangle}}
+              {\sum_j u_j e^{\alpha\langle t_j, z\rangle}}
+
+    Its gap is :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`: half the squared shift of the output (fact 1).
+
+    Args:
+        problem: What to estimate, with any closeness.
+        memory_budget: Bytes of working memory for the bounds, which are evaluated in float64.
+
+    Returns:
+        The estimate with its bounds.
+
+    Reference:
+        Eqs. (14) and (16).
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete
+        >>> t, z = torch.eye(2, dtype=torch.float64), torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        >>> first_order(InferenceProblem(Discrete(t), z)).weights      # softmax of (1, 0)
+        tensor([[0.7311, 0.2689]], dtype=torch.float64)
+    """
+    return estimate_at(problem, problem.alpha_column * problem.evidence, memory_budget)

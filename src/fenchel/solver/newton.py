@@ -1,0 +1,168 @@
+r"""Newton's method on the dual, for rows of queries that share an operator.
+
+State: coordinates x of a dual point, and everything that follows from them. A step finds a
+direction (conjugate gradients, or a factorisation), searches along it on the slope of the dual, and evaluates the residual
+anew; the residual's norm is the certificate (fact 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fenchel.estimate import reference_norm
+from fenchel.solver.conjugate_gradient import Direction, newton_direction
+from fenchel.solver.coordinates import AbstractCoordinates
+from fenchel.solver.line_search import step_length
+from fenchel.solver.rows import Rows
+
+__all__ = ["DirectionFinder", "Newton", "NewtonState", "by_conjugate_gradients"]
+
+CG_ITERATIONS = 60
+FORCING = 0.1
+"""Conjugate gradients reduce the residual by min(FORCING, relative error): loosely far away, quadratically near."""
+
+
+@dataclass(frozen=True)
+class NewtonState:
+    """Where Newton's method stands; all (g, r, ...).
+
+    Attributes:
+        rows: The data.
+        x: Coordinates of the dual point, (g, r, size).
+        lifted: Their lift, (g, r, n).
+        weights: p, (g, r, n).
+        residual: Coordinates of the dual's gradient, (g, r, size).
+        lifted_residual: Its lift, (g, r, n).
+        square: Its squared norm, (g, r, 1).
+        dual_norm: ‖λ‖/α, (g, r).
+        error: Relative certificate α‖∇𝒟‖/‖λ‖, (g, r).
+        stalled: Rows whose error no longer falls, bool (g, r).
+    """
+
+    rows: Rows
+    x: Tensor
+    lifted: Tensor
+    weights: Tensor
+    residual: Tensor
+    lifted_residual: Tensor
+    square: Tensor
+    dual_norm: Tensor
+    error: Tensor
+    stalled: Tensor
+
+
+class DirectionFinder(Protocol):
+    """Solves the Newton equation."""
+
+    def __call__(self, coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
+        """The direction whose residual has squared norm ``target`` (g, r, 1) at most; infinity asks for none."""
+        ...
+
+
+def by_conjugate_gradients(coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
+    """A direction by conjugate gradients."""
+    return newton_direction(
+        coordinates,
+        state.rows.alpha,
+        state.weights,
+        state.residual,
+        state.lifted_residual,
+        state.square,
+        target,
+        CG_ITERATIONS,
+    )
+
+
+class Newton:
+    """A Newton method in given coordinates.
+
+    Args:
+        coordinates: Those in which residuals and certificates are computed.
+        tol: Relative tolerance, which bounds how well directions need be solved for.
+        direction: How the Newton equation is solved.
+        low_precision: Coordinates for directions only, when multiplying in low precision pays.
+        refresh: Lift the point anew at every step instead of adding up the lifts of steps: where λ shrinks by many orders
+            of magnitude on the way, what is added up keeps the rounding of its largest term.
+    """
+
+    def __init__(
+        self,
+        coordinates: AbstractCoordinates,
+        *,
+        tol: float,
+        direction: DirectionFinder = by_conjugate_gradients,
+        low_precision: AbstractCoordinates | None = None,
+        refresh: bool = False,
+    ) -> None:
+        self.coordinates = coordinates
+        self.low_precision = low_precision
+        self.operator_products = 0
+        self._tol, self._direction, self._refresh = tol, direction, refresh
+
+    def start(self, rows: Rows, x: Tensor | None = None) -> NewtonState:
+        """The state at coordinates x, by default at the first-order point λ = αz."""
+        if x is None:
+            x, lifted = self.coordinates.first_order_point(rows)
+        else:
+            lifted = self.coordinates.lift(x)
+        self._count(1, lifted)
+        return self._at(rows, x, lifted, self.coordinates.weights(rows, lifted), None)
+
+    def step(self, state: NewtonState, active: Tensor) -> NewtonState:
+        """One Newton step of the active rows (g, r)."""
+        forcing = state.error.clamp(max=FORCING).unsqueeze(-1)
+        enough = (0.25 * self._tol * state.dual_norm).square().unsqueeze(-1)
+        target = torch.maximum(forcing.square() * state.square, enough)
+        target = target.masked_fill(~active.unsqueeze(-1), torch.inf)
+        found = self._direction(self.low_precision or self.coordinates, state, target)
+        lifted_step, products = found.lifted, found.products
+        if self.low_precision is not None:
+            # The direction may be rough, but what is added to the state must be the lift of what is added to x.
+            lifted_step = self.coordinates.lift(found.step)
+            products += 1
+        self._count(products, state.lifted)
+        rising = self.coordinates.inner(state.residual, found.step, lifted_step)
+        length, full = step_length(
+            self.coordinates, state.rows, state.x, state.lifted, found.step, lifted_step, rising
+        )
+        t = length.unsqueeze(-1)
+        if self._refresh:
+            x = torch.addcmul(state.x, t, found.step)
+            lifted = self.coordinates.lift(x)
+            weights = self.coordinates.weights(state.rows, lifted)
+            self._count(1, lifted)
+        elif bool((length == 1).all()):
+            x, lifted, weights = state.x + found.step, state.lifted + lifted_step, full
+        else:
+            x = torch.addcmul(state.x, t, found.step)
+            lifted = torch.addcmul(state.lifted, t, lifted_step)
+            weights = self.coordinates.weights(state.rows, lifted)
+        following = self._at(state.rows, x, lifted, weights, state)
+        if self.low_precision is not None and bool((following.error > 0.25 * state.error)[active].any()):
+            self.low_precision = None
+        return following
+
+    def _at(self, rows: Rows, x: Tensor, lifted: Tensor, weights: Tensor, before: NewtonState | None) -> NewtonState:
+        c = self.coordinates
+        residual = c.pull(rows.preference - weights) + c.from_origin(rows, x)
+        lifted_residual = c.lift(residual)
+        self._count(c.products_each, lifted)
+        square = c.inner(residual, residual, lifted_residual).clamp(min=0)
+        dual_norm = c.dual_square(rows, x, lifted).clamp(min=0).sqrt()
+        reference = reference_norm(dual_norm, rows.evidence_square.squeeze(-1).sqrt())
+        error = torch.where(square > 0, square.sqrt() / reference, torch.zeros_like(square))
+        stalled = torch.zeros_like(error, dtype=torch.bool)
+        if before is not None:
+            # Newton's method halves the error at least once it is near; one that does not is at its rounding floor.
+            stalled = before.stalled | (~(error < 0.5 * before.error) & (before.error < torch.finfo(x.dtype).eps ** 0.5))
+            stalled |= torch.isnan(error)
+        return NewtonState(
+            rows, x, lifted, weights, residual, lifted_residual, square.unsqueeze(-1), dual_norm, error, stalled
+        )
+
+    def _count(self, products: int, lifted: Tensor) -> None:
+        self.operator_products += products * lifted.shape[0] * lifted.shape[1]
