@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fenchel.solver.rows import Rows
 
-__all__ = ["AbstractCoordinates", "GramCoordinates", "TemplateCoordinates", "centred", "dot", "multiplies_fast_in_bfloat16"]
+__all__ = ["AbstractCoordinates", "GramCoordinates", "TemplateCoordinates", "centre", "centred", "dot", "multiplies_fast_in_bfloat16"]
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -32,17 +32,20 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.vecdot(a, b)
 
 
-def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
-    """Templates less the mean of those that some query of the group may choose.
-
-    Subtracting a common vector changes neither the weights nor the dual point (fact 3), only rounding.
+def centre(templates: Tensor, log_preference: Tensor) -> Tensor:
+    """The mean of the templates that some query of the group may choose, (g, 1, d).
 
     Args:
         templates: (g, n, d).
         log_preference: (g or 1, r, n), -inf where masked.
     """
     chosen = (~torch.isneginf(log_preference)).any(1, keepdim=True).to(templates.dtype)
-    return templates - chosen @ templates / chosen.sum(-1, keepdim=True).clamp(min=1)
+    return chosen @ templates / chosen.sum(-1, keepdim=True).clamp(min=1)
+
+
+def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
+    """Templates less their :func:`centre`: a common vector changes neither weights nor dual point (fact 3), only rounding."""
+    return templates - centre(templates, log_preference)
 
 
 def multiplies_fast_in_bfloat16(device: torch.device) -> bool:
@@ -75,7 +78,7 @@ class AbstractCoordinates(ABC):
         return type(self)(self.operator.bfloat16())
 
     def _multiply(self, rows: Tensor, matrix: Tensor) -> Tensor:
-        if rows.shape[0] == 1:
+        if rows.shape[0] == matrix.shape[0] == 1:
             return (rows[0].to(matrix.dtype) @ matrix[0]).to(rows.dtype).unsqueeze(0)
         return (rows.to(matrix.dtype) @ matrix).to(rows.dtype)
 
@@ -98,6 +101,10 @@ class AbstractCoordinates(ABC):
     @abstractmethod
     def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
         """p at the dual point with that lift, (g, r, n)."""
+
+    @abstractmethod
+    def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
+        """The scores s = Tz, given the lift of λ = αz, (g, r, n)."""
 
     @abstractmethod
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
@@ -129,6 +136,9 @@ class GramCoordinates(AbstractCoordinates):
     def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
         return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, rows.evidence + lifted), -1)
 
+    def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
+        return rows.evidence
+
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
         return -x
 
@@ -155,6 +165,9 @@ class TemplateCoordinates(AbstractCoordinates):
 
     def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
         return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, lifted), -1)
+
+    def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
+        return first_lifted
 
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
         return rows.evidence - x

@@ -1,0 +1,259 @@
+r"""How far the attention of one layer is from the inference that it approximates, query by query.
+
+With λ = αz what attention uses, λ* the exact dual point, λ₂ the second-order one, p̂, p* and ĥ, h* weights and means:
+
+=========================  ================================================================================
+relative_deviation         :math:`\lVert\lambda^\star - \alpha z\rVert / \lVert\lambda^\star\rVert`
+second_order_deviation     :math:`\lVert\lambda^\star - \lambda_2\rVert / \lVert\lambda^\star\rVert`
+total_variation            :math:`\frac12\sum_i\lvert \hat p_i - p^\star_i\rvert`
+mean_error                 :math:`\lVert\hat h - h^\star\rVert / \lVert h^\star\rVert`
+certificate                :math:`\lVert\hat h - \mu\rVert / (\lVert z\rVert - \lVert\hat h - \mu\rVert)`, or infinity
+gap                        :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`
+=========================  ================================================================================
+
+The certificate bounds the relative deviation (fact 2) and the gap is attention's suboptimality (fact 1); neither needs the
+exact solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fenchel.audit.capture import AttentionCall
+from fenchel.audit.heads import METRICS
+from fenchel.audit.layer import LayerBlock, layer_problem
+from fenchel.blocks import DEFAULT_MEMORY_BUDGET
+from fenchel.preference import Discrete
+from fenchel.problem import InferenceProblem
+from fenchel.solver.conjugate_gradient import newton_direction
+from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, centre, dot
+from fenchel.solver.direct import covariance
+from fenchel.solver.exact import WORKING_ARRAYS, coordinates_for, low_precision_for
+from fenchel.solver.loop import iterate
+from fenchel.solver.newton import Newton, NewtonState
+from fenchel.solver.rows import Rows
+
+__all__ = ["Measures", "example_weights", "measure"]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What was measured on one attention call.
+
+    Attributes:
+        values: For each of ``METRICS``, a number a query, (batch, heads, m); meaningless where a query is not counted.
+        newton_steps: Steps that the exact solve took, (batch, heads, m).
+        converged: Whether it met the tolerance, bool (batch, heads, m).
+    """
+
+    values: dict[str, Tensor]
+    newton_steps: Tensor
+    converged: Tensor
+
+
+def measure(
+    call: AttentionCall,
+    *,
+    space: str,
+    alpha: float = 1.0,
+    tol: float = 1e-5,
+    max_steps: int = 50,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    heads: Sequence[int] | None = None,
+) -> Measures:
+    """Measure every query of a captured attention call.
+
+    Args:
+        call: What reached the attention function.
+        space: ``"input"`` or ``"key"``: what templates and evidence are (:mod:`fenchel.audit.layer`).
+        alpha: α > 0.
+        tol: Relative tolerance of the exact solve on λ.
+        max_steps: Newton steps a query may take.
+        memory_budget: Bytes of working memory.
+        heads: Heads to measure, from 1; all where None.
+
+    Returns:
+        The measures, in float64 for a float64 model and float32 otherwise.
+    """
+    with torch.no_grad():
+        problem = layer_problem(call, space, heads)
+        shape = problem.queries.shape[:3]
+        values = {name: problem.queries.new_empty(shape) for name in METRICS}
+        steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
+        converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
+        counted = call.counted.repeat_interleave(shape[0] // problem.batch, 0).unsqueeze(1).expand(shape)
+        for block in problem.blocks(memory_budget, WORKING_ARRAYS):
+            measured, taken, done = _BlockMeasure(block, alpha, tol, max_steps).of(counted[block.where])
+            for name, value in measured.items():
+                values[name][block.where] = value
+            steps[block.where], converged[block.where] = taken, done
+        return Measures(
+            {name: problem.by_head(value) for name, value in values.items()},
+            problem.by_head(steps),
+            problem.by_head(converged),
+        )
+
+
+class _BlockMeasure:
+    def __init__(self, block: LayerBlock, alpha: float, tol: float, max_steps: int) -> None:
+        self._block, self._tol, self._max_steps = block, tol, max_steps
+        self._shape = (*block.queries.shape[:3],)
+        self._alpha = block.queries.new_full((1, 1, 1), alpha)
+        self._centre = centre(block.templates, block.log_preference.flatten(1, 2))
+        self._templates = block.templates - self._centre
+        self._coordinates = coordinates_for(self._templates)
+
+    def of(self, counted: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Measures, steps and convergence of the block's queries, each (g, h, q)."""
+        c, rows = self._coordinates, self._rows()
+        method = Newton(c, tol=self._tol, low_precision=low_precision_for(c))
+        first = method.start(rows)
+        # Rows that are not counted leave the loop before its first step.
+        first = replace(first, stalled=~counted.reshape(first.error.shape))
+        outcome = iterate(method.step, first, tol=self._tol, max_steps=self._max_steps)
+        exact = outcome.state
+        shift = first.square.squeeze(-1).sqrt()
+        evidence = rows.evidence_square.squeeze(-1).sqrt()
+        room = evidence - shift
+        moved, lifted = exact.x - first.x, exact.lifted - first.lifted
+        values = {
+            "relative_deviation": c.inner(moved, moved, lifted).clamp(min=0).sqrt() / exact.dual_norm,
+            "second_order_deviation": self._second_order_distance(rows, first, exact) / exact.dual_norm,
+            "total_variation": (first.weights - exact.weights).abs().sum(-1) / 2,
+            "mean_error": self._mean_error(rows, first, exact),
+            "certificate": torch.where(room > 0, shift / room, torch.full_like(room, torch.inf)),
+            "gap": self._alpha[..., 0] / 2 * shift.square(),
+        }
+        still = (exact.dual_norm == 0).reshape(self._shape)
+        shaped = {name: value.reshape(self._shape) for name, value in values.items()}
+        for name in ("relative_deviation", "second_order_deviation", "certificate"):
+            # No evidence: λ* = αz = 0, and every estimator is exact.
+            shaped[name] = shaped[name].masked_fill(still, 0)
+        return shaped, outcome.steps.reshape(self._shape), outcome.converged.reshape(self._shape)
+
+    def _rows(self) -> Rows:
+        block = self._block
+        g, h, q = self._shape
+        preference = block.log_preference
+        if max(preference.shape[1:3]) > 1:
+            preference = preference.expand(-1, h, q, -1)
+        preference = preference.flatten(1, 2)
+        gram = isinstance(self._coordinates, GramCoordinates)
+        evidence = block.scores() if gram else block.evidence()
+        return Rows(
+            preference,
+            preference.softmax(-1),
+            self._alpha,
+            evidence.reshape(g, h * q, -1),
+            block.evidence_square().reshape(g, h * q, 1),
+        )
+
+    def _mean_error(self, rows: Rows, first: NewtonState, exact: NewtonState) -> Tensor:
+        r"""‖ĥ - h*‖ / ‖h*‖, from residuals and lifts that are already there.
+
+        A residual is P(u - p) + o - x, so that P(p̂ - p*) is a difference of residuals and points, and P p* follows from
+        P u, which rows with the same preference share.
+        """
+        c = self._coordinates
+        error = exact.residual - first.residual + exact.x - first.x
+        lifted = exact.lifted_residual - first.lifted_residual + exact.lifted - first.lifted
+        preferred = c.pull(rows.preference)
+        mean = preferred - exact.residual + c.from_origin(rows, exact.x)
+        lifted_mean = c.lift(preferred) - exact.lifted_residual + first.lifted - exact.lifted
+        along = (self._centre @ self._templates.mT).expand_as(exact.weights)
+        size = self._centre.square().sum(-1) + 2 * dot(exact.weights, along) + c.inner(mean, mean, lifted_mean)
+        return (c.inner(error, error, lifted).clamp(min=0) / size.clamp(min=torch.finfo(size.dtype).tiny)).sqrt()
+
+    def _second_order_distance(self, rows: Rows, first: NewtonState, exact: NewtonState) -> Tensor:
+        """‖λ* - λ₂‖/α, (g, r)."""
+        if rows.log_preference.shape[1] > 1:
+            found, lifted = self._second_order_by_row(rows, first)
+        elif isinstance(self._coordinates, GramCoordinates):
+            found, lifted = self._second_order_in_gram(rows, self._coordinates)
+        else:
+            found, lifted = self._second_order_in_templates(rows), exact.lifted
+        apart = exact.x - found
+        return self._coordinates.inner(apart, apart, exact.lifted - lifted).clamp(min=0).sqrt()
+
+    def _second_order_in_gram(self, rows: Rows, coordinates: GramCoordinates) -> tuple[Tensor, Tensor]:
+        r"""x₂ = -(I + αD_u G)⁻¹αD_u s for all queries of a head at once: s = K q is linear in a query of d_h numbers."""
+        gram = coordinates.operator.double()
+        u = rows.preference.double().mT
+        keys = self._block.keys.double()
+        keys = keys.expand(len(keys), keys.shape[1], -1, -1).transpose(1, 2).flatten(2)
+        alpha = self._alpha.double()
+        matrix = alpha * u * (gram - u.mT @ gram)
+        matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+        maps = torch.linalg.solve(matrix, -alpha * u * (keys - u.mT @ keys))
+        lifted = gram @ maps
+        return tuple(self._applied(part) for part in (maps, lifted))  # pyright: ignore[reportReturnType]
+
+    def _applied(self, maps: Tensor) -> Tensor:
+        """Maps (g, n, heads · d_h) applied to each head's queries, (g, r, n)."""
+        block = self._block
+        g, n = maps.shape[:2]
+        by_head = maps.to(block.queries.dtype).reshape(g, n, -1, block.queries.shape[-1]).permute(0, 2, 3, 1)
+        return (block.queries @ by_head).reshape(g, -1, n)
+
+    def _second_order_in_templates(self, rows: Rows) -> Tensor:
+        matrix = self._alpha.double().unsqueeze(-1) * covariance(self._templates.double(), rows.preference.double())
+        matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+        solved = torch.linalg.solve(matrix.squeeze(1), rows.evidence.double().mT).mT
+        return solved.to(rows.evidence.dtype)
+
+    def _second_order_by_row(self, rows: Rows, first: NewtonState) -> tuple[Tensor, Tensor]:
+        """x₂ by conjugate gradients, where every query has its own preference."""
+        c: AbstractCoordinates = self._coordinates
+        scores = c.scores(rows, first.lifted)
+        images = rows.preference * (scores - dot(rows.preference, scores).unsqueeze(-1))
+        right = -self._alpha * c.pull(images)
+        lifted = c.lift(right)
+        target = (0.25 * self._tol) ** 2 * rows.evidence_square
+        found = newton_direction(
+            c,
+            self._alpha,
+            rows.preference.expand_as(images),
+            right,
+            lifted,
+            c.inner(right, right, lifted).unsqueeze(-1),
+            target,
+            max_iterations=200,
+        )
+        return first.x + found.step, first.lifted + found.lifted
+
+
+def example_weights(
+    call: AttentionCall, rows: Sequence[tuple[int, int, int]], *, space: str, alpha: float, tol: float
+) -> tuple[Tensor, Tensor]:
+    """First-order and exact weights of single queries.
+
+    Args:
+        call: What reached the attention function.
+        rows: (index in the batch, head from 0, query) of each.
+        space: ``"input"`` or ``"key"``.
+        alpha: α > 0.
+        tol: Relative tolerance of the exact solve; a query that does not meet it is returned as it is.
+
+    Returns:
+        Two tensors (len(rows), n).
+    """
+    with torch.no_grad():
+        problem = layer_problem(call, space)
+        heads_each = problem.queries.shape[1]
+        heads = problem.queries.shape[0] * heads_each // problem.batch
+        attention, exact = [], []
+        for b, head, k in rows:
+            g, h = divmod(b * heads + head, heads_each)
+            query = problem.queries[g, h, k : k + 1]
+            evidence = query if problem.lift is None else query @ problem.lift[h]
+            preference = problem.log_preference[
+                tuple(i if size > 1 else 0 for i, size in zip((g, h, k), problem.log_preference.shape, strict=False))
+            ]
+            single = InferenceProblem(Discrete(problem.templates[g], preference), evidence, alpha)
+            attention.append(single.weights(single.alpha * evidence))
+            exact.append(single.solve("exact", tol=tol, throw=False).weights)
+        return torch.cat(attention), torch.cat(exact)
