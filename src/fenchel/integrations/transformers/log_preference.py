@@ -1,0 +1,182 @@
+"""Masks and position biases of one attention call, as the log-preference log u."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fenchel.errors import CaptureError
+
+__all__ = ["HARD_MASK", "LogPreference", "LogPreferences"]
+
+HARD_MASK = -1e4
+"""An additive mask at or below this stands for u_i = 0.
+
+Families write "masked" as ``finfo.min`` of some dtype, as -1e9 or as -1e4: finite numbers, all of which exp()
+takes to 0. Left finite, a row that is masked everywhere would become uniform over what it must not see.
+Swin's -100 is a weight.
+"""
+
+
+def _without_constant_dimensions(tensor: Tensor) -> Tensor:
+    """``tensor`` (4-D) with size 1 where it is constant along batch, head or query."""
+    for dim in range(3):
+        if tensor.shape[dim] == 1:
+            continue
+        first = tensor.narrow(dim, 0, 1)
+        if tensor.stride(dim) == 0 or bool((tensor == first).all()):
+            tensor = first
+    return tensor
+
+
+@dataclass(frozen=True)
+class LogPreference:
+    """What a query believes before it looks, and the same thing as the mask of a fused kernel.
+
+    Attributes:
+        log_weights: Broadcastable to (B, H, m, n), size 1 wherever constant, -inf where masked; None is
+            uniform.
+        kernel_mask: The same for ``scaled_dot_product_attention`` (bool or the query's dtype) with empty rows
+            opened up, since kernels disagree about those; None is uniform.
+        empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None where there are
+            none.
+        family_mask: The mask as the family gave it, or the causal one that it meant without giving any.
+    """
+
+    log_weights: Tensor | None = None
+    kernel_mask: Tensor | None = None
+    empty_rows: Tensor | None = None
+    family_mask: Tensor | None = None
+
+    def is_causal(self, queries: int, keys: int) -> bool:
+        """Whether no query sees a later key (needs at least two of each to be seen)."""
+        weights = self.log_weights
+        if weights is None or queries != keys or queries < 2 or weights.shape[2] == 1:
+            return False
+        return not bool((weights > -torch.inf).triu(1).any())
+
+    def is_shared_by_queries(self) -> bool:
+        """Whether all queries of a sequence have the same preference."""
+        return self.log_weights is None or self.log_weights.shape[2] == 1
+
+
+def _additive(mask: Tensor) -> Tensor:
+    return torch.where(mask <= HARD_MASK, -torch.inf, mask)
+
+
+def _build(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> LogPreference:
+    """Combine a bool or additive mask and a position bias; None is no constraint."""
+    compute = torch.float64 if dtype == torch.float64 else torch.float32
+    allowed: Tensor | None = None
+    if mask is not None:
+        mask = _without_constant_dimensions(mask)
+        if mask.dtype == torch.bool:
+            allowed = None if bool(mask.all()) else mask
+        else:
+            bias = mask.to(compute) if bias is None else _without_constant_dimensions(bias).to(compute) + mask
+    if bias is not None:
+        bias = _additive(_without_constant_dimensions(bias).to(compute))
+        if bool((bias == bias[..., :1]).all() & bias.isfinite().all()):
+            bias = None
+    if bias is None and allowed is None:
+        return LogPreference()
+
+    if bias is None:
+        assert allowed is not None  # noqa: S101 -- the case of neither returned above
+        log_weights = torch.zeros(allowed.shape, dtype=compute, device=allowed.device)
+        log_weights = log_weights.masked_fill(~allowed, -torch.inf)
+        kernel_mask = allowed
+    else:
+        log_weights = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
+        kernel_mask = log_weights.to(dtype)
+
+    empty = (log_weights == -torch.inf).all(-1, keepdim=True)
+    if not bool(empty.any()):
+        return LogPreference(log_weights, kernel_mask)
+    opened = kernel_mask | empty if kernel_mask.dtype == torch.bool else kernel_mask.masked_fill(empty, 0)
+    return LogPreference(log_weights, opened, empty)
+
+
+def _identity(tensor: Tensor | None) -> Hashable:
+    if tensor is None:
+        return None
+    version = None if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, version
+
+
+@dataclass
+class LogPreferences:
+    """The log-preferences of one forward pass, each worked out once however many layers share its tensors.
+
+    The tensors are held until the pass ends: an address names a tensor only as long as it is not given to
+    another.
+    """
+
+    _known: dict[Hashable, LogPreference] = field(default_factory=dict)
+    _held: list[tuple[Tensor | None, Tensor | None]] = field(default_factory=list)
+
+    def __call__(
+        self,
+        site: str,
+        query: Tensor,
+        key: Tensor,
+        attention_mask: Tensor | None,
+        position_bias: Tensor | None,
+        is_causal: bool | None,
+    ) -> LogPreference:
+        """The log-preference of one call.
+
+        Args:
+            site: Qualified name of the attention module, for messages.
+            query: (B, H, m, d).
+            key: (B, H_kv, n, d).
+            attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n); None if the
+                family made none.
+            position_bias: Additive, broadcastable likewise, or None.
+            is_causal: What the family says of itself; only consulted where it made no mask.
+
+        Returns:
+            The preference, reduced.
+
+        Raises:
+            CaptureError: If a tensor does not fit, or if causality is in doubt.
+        """
+        shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        for name, tensor in (("attention_mask", attention_mask), ("position_bias", position_bias)):
+            if tensor is None:
+                continue
+            fits = tensor.ndim == 4 and all(s in (1, t) for s, t in zip(tensor.shape, shape, strict=True))
+            if not fits or not (tensor.dtype == torch.bool or tensor.is_floating_point()):
+                raise CaptureError(
+                    f"{site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
+                    f"bool or floating, broadcastable to (batch, heads, queries, keys) = {shape}"
+                )
+        if attention_mask is not None or shape[2] == 1:
+            causal = False
+        elif is_causal is None:
+            raise CaptureError(
+                f"{site} passes neither a mask nor is_causal, so whether a query may see later keys is not "
+                "known. Give the model an attention_mask"
+            )
+        else:
+            causal = is_causal
+
+        identity = (
+            _identity(attention_mask),
+            _identity(position_bias),
+            causal,
+            shape[2:],
+            query.dtype,
+            query.device,
+        )
+        if identity not in self._known:
+            mask = attention_mask
+            if causal:
+                mask = torch.ones(1, 1, shape[2], shape[3], dtype=torch.bool, device=query.device).tril()
+            built = _build(mask, position_bias, query.dtype)
+            self._known[identity] = replace(built, family_mask=mask)
+            self._held.append((attention_mask, position_bias))
+        return self._known[identity]

