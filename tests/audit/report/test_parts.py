@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from fenchel.audit.heads import HeadKey
-from fenchel.audit.record import HeadExample, TemplateWeight
+from fenchel.audit.heads import HeadKey, Kind
+from fenchel.audit.record import AuditReport, HeadExample, TemplateWeight
 from fenchel.audit.report import notebook_html, summary_sentence, terminal_table
 from fenchel.audit.report.colour import LEVELS, level, luminance, scale, stylesheet
 from fenchel.audit.report.distribution import AXES, distribution
@@ -175,10 +175,10 @@ def test_the_manifest_is_readable() -> None:
     assert entries["max tokens"] == "no limit"
 
 
-def printed(report) -> str:
+def printed(report: AuditReport, width: int = 120) -> str:
     from rich.console import Console
 
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(terminal_table(report))
     console.file.close()
     return console.export_text()
@@ -190,11 +190,22 @@ def test_the_terminal_table_has_a_row_a_layer_and_the_worst_heads() -> None:
     assert "[red]demo[/red] [/nonsense]" in text
     assert short(report.statistics.mean("mean_error", "encoder_self", 2)) in text
     worst = max(report.heads, key=lambda head: head["total_variation_mean"])
-    assert f"layer {worst['layer']}, head {worst['head']}: " in text
+    places = [line.split()[-6:-4] for line in text.split("Worst heads")[1].splitlines() if "0." in line]
+    assert len(places) == 3
+    assert places[0] == [str(worst["layer"]), str(worst["head"])]
     assert "did not converge" not in text
     assert "4 of 1,440 problems did not converge: encoder self 2, cross 2" in printed(
         sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, missed=2)
     )
+
+
+@pytest.mark.parametrize("shape", [{"encoder_self": (6, 12)}, {"decoder_self": (24, 16), "cross": (24, 16)}])
+def test_the_terminal_table_fits_eighty_columns_unabridged(shape: dict[Kind, tuple[int, int]]) -> None:
+    text = printed(sample_report(shape, queries=3), width=80)
+    assert "…" not in text
+    rows = [line for line in text.splitlines() if line.strip().endswith((" 36", " 48"))]
+    assert len(rows) == sum(layers for layers, _ in shape.values())
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_terminal_table_writes_unbounded_certificates() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fenchel.audit.heads import Kind
 from fenchel.audit.report.distribution import AXES, Distribution, distribution
 from fenchel.audit.report.findings import KIND_NAMES, Findings, model_name
-from fenchel.audit.report.number import MISSING, short
+from fenchel.audit.report.number import MISSING, plain, short
 from fenchel.audit.storage import atomic_path, guarded_writing
 from fenchel.errors import MissingExtraError
 
@@ -28,7 +28,7 @@ __all__ = ["MOST_COLUMNS", "MOST_ROWS", "evenly", "write_figures"]
 
 MOST_COLUMNS = 16
 MOST_ROWS = 24
-"""A kind's block in figure 5 has at most this many heads and layers; in figure 4 at most twice as many layers."""
+"""A kind's block in figure 5 has at most this many heads and layers, in figure 4 twice as many layers."""
 
 _AXIS = AXES[0]
 _FONT = "DejaVu Sans"  # comes with matplotlib, so that figures are the same everywhere
@@ -151,7 +151,7 @@ def _caption(report: AuditReport, unit: str, notes: Sequence[str]) -> str:
         f"Distribution of the relative deviation ‖λ* − αz‖ / ‖λ*‖ over the queries of {unit}; the dashed "
         f"line and the number mark the mean, the last bar also counts what lies above {_AXIS.upper:g}.",
         f"Model {model_name(manifest)}, text {manifest.get('texts', MISSING)}, "
-        f"space {manifest.get('space', MISSING)}, α = {manifest.get('alpha', MISSING)}.",
+        f"space {manifest.get('space', MISSING)}, α = {plain(manifest.get('alpha'))}.",
     ]
     if notes:
         sentences.append(f"Shown: {'; '.join(dict.fromkeys(notes))}; all are in heads.json and report.html.")
@@ -169,7 +169,8 @@ def _draw(blocks: Sequence[_Block], caption: str, *, titled: bool) -> Figure:
     width = max(left + columns * _PANEL_WIDTH + right, 4.6)
     top = heading + (0.3 if titled else 0.0)
     heights = [top + len(block.rows) * _PANEL_HEIGHT + axis_height for block in blocks]
-    lines = textwrap.wrap(_drawable(caption), int(17.5 * (width - 0.3)), break_on_hyphens=False)
+    words = _drawable(caption).replace("α = ", "α\u00a0=\u00a0")  # not to be parted
+    lines = textwrap.wrap(words, int(19 * (width - 0.3)), break_on_hyphens=False)
     caption_height = 0.135 * len(lines) + 0.16
     height = sum(heights) + caption_height
     figure = Figure(figsize=(width, height), facecolor="white")

@@ -107,7 +107,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        decimal=number.decimal, short=number.short, percent=number.percent, count=number.count
+        decimal=number.decimal,
+        short=number.short,
+        percent=number.percent,
+        count=number.count,
+        plain=number.plain,
     )
     environment.globals.update(
         head_name=head_name,

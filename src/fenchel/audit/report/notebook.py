@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["notebook_html"]
 
 _MOST_LAYERS = 60
+_LEFT = 'style="text-align:left;padding:.1em .6em"'
+_RIGHT = 'style="text-align:right;padding:.1em .6em"'
 
 
 def notebook_html(report: AuditReport) -> str:
@@ -30,8 +32,7 @@ def notebook_html(report: AuditReport) -> str:
         return "<div><p>An audit without a head: nothing has been measured.</p></div>"
     findings = Findings.of(report)
     header = "".join(
-        f'<th scope="col" style="text-align:right">{words}</th>'
-        for words in ("Layer", *COLUMNS.values(), "Queries")
+        f'<th scope="col" {_RIGHT}>{words}</th>' for words in ("Layer", *COLUMNS.values(), "Queries")
     )
     rows = []
     for kind in findings.kinds:
@@ -39,13 +40,13 @@ def notebook_html(report: AuditReport) -> str:
             heads = [head for head in findings.of_kind(kind) if head.key.layer == layer]
             numbers = [str(layer), *(short(findings.mean(metric, heads)) for metric in COLUMNS)]
             numbers.append(count(sum(head.queries for head in heads)))
-            cells = "".join(f'<td style="text-align:right">{number}</td>' for number in numbers)
+            cells = "".join(f"<td {_RIGHT}>{number}</td>" for number in numbers)
             name = KIND_NAMES[kind] if i == 0 else ""
-            rows.append(f'<tr><td style="text-align:left">{name}</td>{cells}</tr>')
+            rows.append(f"<tr><td {_LEFT}>{name}</td>{cells}</tr>")
     left_out = len(rows) - _MOST_LAYERS
     note = f"<p>{left_out} more layers are in the report.</p>" if left_out > 0 else ""
     return (
         f"<div><p>{escape(summary_sentence(report))}</p>"
-        f'<table><thead><tr><th scope="col" style="text-align:left">Means over queries</th>{header}</tr>'
+        f'<table><thead><tr><th scope="col" {_LEFT}>Means over queries</th>{header}</tr>'
         f"</thead><tbody>{''.join(rows[:_MOST_LAYERS])}</tbody></table>{note}</div>"
     )

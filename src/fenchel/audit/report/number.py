@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["INFINITE", "MISSING", "count", "decimal", "percent", "reading", "short"]
+__all__ = ["INFINITE", "MISSING", "count", "decimal", "percent", "plain", "reading", "short"]
 
 MISSING = "–"
 INFINITE = "∞"
@@ -106,3 +106,13 @@ def count(value: float | None) -> str:
         '1,234,567'
     """
     return MISSING if value is None else f"{int(value):,}"
+
+
+def plain(value: object) -> str:
+    """A setting as its user would write it: no digits that say nothing.
+
+    Example:
+        >>> plain(1.0), plain(0.0001), plain("input"), plain(None)
+        ('1', '0.0001', 'input', '–')
+    """
+    return MISSING if value is None else f"{value:g}" if isinstance(value, float) else str(value)

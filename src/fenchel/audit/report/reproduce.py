@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from fenchel.audit.report.number import plain
+
 __all__ = ["command", "manifest_entries"]
 
 _TEXT_OPTIONS = ("text_column", "target_column")
@@ -46,7 +48,7 @@ _NAMES = {
 def _argument(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(str(part) for part in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return plain(value)
 
 
 def command(manifest: Mapping[str, Any]) -> str:
@@ -86,6 +88,6 @@ def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         elif isinstance(value, (list, tuple)):
             text = ", ".join(str(part) for part in value)
         else:
-            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
         entries.append((_NAMES.get(name, name.replace("_", " ")), text))
     return entries

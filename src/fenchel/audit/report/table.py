@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from fenchel.audit.report.findings import KIND_NAMES, SHORT_KIND_NAMES, Findings, head_name, model_name
+from fenchel.audit.report.findings import SHORT_KIND_NAMES, Findings, model_name
 from fenchel.audit.report.number import count, percent, reading, short
 from fenchel.errors import MissingExtraError
 
@@ -72,33 +72,38 @@ def terminal_table(report: AuditReport) -> RenderableType:
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
     findings = Findings.of(report)
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(f"Means over queries, {model_name(report.manifest)}"),
-        title_justify="left",
-    )
-    table.add_column("Kind")
-    table.add_column("Layer", justify="right")
-    for words in (*COLUMNS.values(), "Queries"):
-        table.add_column(words, justify="right")
+    kind_column = ("Kind",) if len(findings.kinds) > 1 else ()
+
+    def table(title: str, *columns: str) -> Table:
+        made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+        for words in columns:
+            # Headers break between words and nothing else does, so that a table fits 80 columns.
+            left = words == "Kind"
+            made.add_column(words.replace(" ", "\n"), justify="left" if left else "right", no_wrap=True)
+        return made
+
+    name = f"Means over queries, {model_name(report.manifest)}"
+    layers = table(name, *kind_column, "Layer", *COLUMNS.values(), "Queries")
     for kind in findings.kinds:
-        for i, layer in enumerate(layers := findings.layers(kind)):
+        numbers = findings.layers(kind)
+        for i, layer in enumerate(numbers):
             heads = [head for head in findings.of_kind(kind) if head.key.layer == layer]
-            means = [short(findings.mean(metric, heads)) for metric in COLUMNS]
-            table.add_row(
-                KIND_NAMES[kind] if i == 0 else "",
+            layers.add_row(
+                *([SHORT_KIND_NAMES[kind] if i == 0 else ""] if kind_column else []),
                 str(layer),
-                *means,
+                *(short(findings.mean(metric, heads)) for metric in COLUMNS),
                 count(sum(head.queries for head in heads)),
-                end_section=i == len(layers) - 1,
+                end_section=i == len(numbers) - 1,
             )
-    parts: list[Any] = [table, Text("Worst heads by mean total variation", style="bold")]
+    worst = table("Worst heads by mean total variation", *kind_column, "Layer", "Head", *COLUMNS.values())
     for head in findings.worst("total_variation", _WORST):
-        name = head_name(head.key, several_kinds=len(findings.kinds) > 1)
-        numbers = ", ".join(
-            f"{words.lower()} {short(head.value(metric))}" for metric, words in COLUMNS.items()
+        worst.add_row(
+            *([SHORT_KIND_NAMES[head.key.kind]] if kind_column else []),
+            str(head.key.layer),
+            str(head.key.head),
+            *(short(head.value(metric)) for metric in COLUMNS),
         )
-        parts.append(Text(f"  {name}: {numbers}"))
+    parts: list[Any] = [layers, worst]
     if findings.not_converged:
         parts.append(
             Text(
