@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated
 
 import typer
 
+from fenchel import __version__
 from fenchel.cli import audit, merge, report
 
 __all__ = ["application", "run"]
@@ -48,10 +48,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        try:
-            typer.echo(f"fenchel {metadata.version('fenchel')}")
-        except metadata.PackageNotFoundError:
-            typer.echo("fenchel, run from its source without being installed")
+        typer.echo(f"fenchel {__version__}")
         raise typer.Exit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from enum import Enum
@@ -190,10 +191,12 @@ def run(
 
 
 def best_device() -> str:
-    """The device that an audit runs on where none was asked for."""
+    """The device that an audit runs on where none was asked for; of several processes each gets its own."""
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
 def what_was_saved(folder: Path) -> str:
