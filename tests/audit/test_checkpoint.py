@@ -114,15 +114,15 @@ def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint
 
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     small_audit(directory=whole)
-    real, calls = loop.keep_the_worse, []
+    real, calls = loop.ExampleSearch.end_batch, []
 
-    def failing(*arguments: Any) -> None:
+    def failing(self: Any) -> None:
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        real(*arguments)
+        real(self)
 
-    monkeypatch.setattr(loop, "keep_the_worse", failing)
+    monkeypatch.setattr(loop.ExampleSearch, "end_batch", failing)
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed, **EVERY_BATCH)
     state = AuditState.read(resumed)
@@ -141,7 +141,8 @@ def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
         clock[0] = seconds
         state.cursor = type(state.cursor)(tokens=tokens)
         (tmp_path / STATE_FILE).unlink(missing_ok=True)
-        saver.save_if_due()
+        if saver.due():
+            saver.save()
         saved.append((tmp_path / STATE_FILE).exists())
     assert saved == [False, False, True, False, True, False]
 

@@ -112,10 +112,9 @@ class Checkpoints:
         self._last = now()
         self._saved = state.cursor
 
-    def save_if_due(self) -> None:
-        """Save if enough time has passed since the last time."""
-        if self._now() - self._last >= self._seconds:
-            self.save()
+    def due(self) -> bool:
+        """Whether enough time has passed since the last saving."""
+        return self._now() - self._last >= self._seconds
 
     def save(self) -> None:
         """Save everything counted so far, unless it is saved already."""

@@ -32,6 +32,7 @@ NUM_BINS = ((_HIGHEST_OCTAVE - _LOWEST_OCTAVE) << _SUB_BIN_BITS) + 2
 
 _EXPONENTS = 256
 _INFINITE = _EXPONENTS - 1
+_BLOCK = 1 << 15
 _LARGEST_INT32 = 2**31 - 1
 # A sum of mantissas below 2²⁴ stays inside 63 bits up to this many of them.
 _LARGEST_COUNT = 2**38
@@ -75,29 +76,37 @@ class FloatHistograms:
         self._maxima = torch.zeros(num_rows, dtype=torch.float32)
         self._totals = torch.zeros(num_rows, dtype=torch.int64)
 
-    def add(self, values: Tensor) -> None:
+    def add(self, values: Tensor, first_row: int = 0) -> None:
         """Count new numbers.
 
         Args:
-            values: Shape (num_rows, count), float32, CPU, contiguous, non-negative, not NaN (the caller has
-                checked).
+            values: (rows, count), float32, CPU, contiguous, non-negative, not NaN (the caller has checked).
+            first_row: The row that ``values[0]`` is counted in; the others go into those after it.
         """
-        if values.shape[1] == 0:
+        rows, count = values.shape
+        if count == 0:
             return
-        self._make_room(values.shape[1])
+        self._make_room(count)
+        # Blocks of this size stay in the cache and on one core: sharing so little work costs more than it.
+        step = max(1, _BLOCK // count)
+        for start in range(0, rows, step):
+            block = slice(first_row + start, first_row + min(start + step, rows))
+            self._add_block(values[start : start + step], block)
+
+    def _add_block(self, values: Tensor, rows: slice) -> None:
         patterns = values.view(torch.int32) & 0x7FFFFFFF  # -0.0 is 0
         exponents = patterns >> _MANTISSA_BITS
         implicit_bit = (exponents > 0).int() << _MANTISSA_BITS
         mantissas = (patterns & ((1 << _MANTISSA_BITS) - 1)) | implicit_bit
         bins = ((patterns >> _SHIFT) - (_FIRST_PATTERN - 1)).clamp_(0, NUM_BINS - 1)
         ones = torch.ones((), dtype=self._counts.dtype).expand(bins.shape)
-        self._counts.scatter_add_(1, bins.long(), ones)
-        self._mantissas.scatter_add_(1, exponents.long(), mantissas.long())
-        self._totals += values.shape[1]
+        self._counts[rows].scatter_add_(1, bins.long(), ones)
+        self._mantissas[rows].scatter_add_(1, exponents.long(), mantissas.long())
+        self._totals[rows] += values.shape[1]
         largest = values.amax(dim=1)
         if torch.isinf(largest).any():
             largest = values.masked_fill(torch.isinf(values), 0.0).amax(dim=1)
-        torch.maximum(self._maxima, largest, out=self._maxima)
+        self._maxima[rows] = torch.maximum(self._maxima[rows], largest)
 
     def merge(self, other: FloatHistograms) -> None:
         """Count everything that ``other`` counted."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.capture import AttentionCall, AttentionSite, Capture
 from fenchel.audit.checkpoint import Checkpoints
-from fenchel.audit.examples import HeadExample, keep_the_worse, worst_queries
+from fenchel.audit.example_search import ExampleSearch
 from fenchel.audit.heads import KINDS
 from fenchel.audit.measure import Measures, example_weights, measure
 from fenchel.audit.progress import AuditObserver, ProgressClock
@@ -96,7 +96,7 @@ class AuditRun:
         self.checkpoints = checkpoints
         self._batch: Batch | None = None
         self._measured: list[_Measured] = []
-        self._examples: list[HeadExample] = []
+        self._examples = ExampleSearch(state.examples, self._weigh)
         self._queries: list[dict[str, Any]] = []
         self._counting = False
 
@@ -132,12 +132,15 @@ class AuditRun:
                 self._count(batch)
                 cursor = self.state.cursor
                 self.observer.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))
-                if self.checkpoints is not None:
-                    self.checkpoints.save_if_due()
+                if self.checkpoints is not None and self.checkpoints.due():
+                    self._examples.solve()
+                    self.checkpoints.save()
+        self._examples.solve()
 
     def _begin(self, batch: Batch) -> None:
         self._batch = batch
-        self._measured, self._examples, self._queries = [], [], []
+        self._measured, self._queries = [], []
+        self._examples.begin_batch()
 
     def _consume(self, call: AttentionCall) -> None:
         batch, site = self._batch, call.site
@@ -154,18 +157,21 @@ class AuditRun:
             heads=None if len(heads) == site.num_heads else heads,
         )
 
-        def weigh(rows: list[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
-            return example_weights(call, rows, space=self.space, alpha=self.alpha, tol=self.tol)
-
         measures = Measures(
             values={name: values.cpu() for name, values in measures.values.items()},
             newton_steps=measures.newton_steps.cpu(),
             converged=measures.converged.cpu(),
         )
         self._measured.append(_Measured(site, heads, measures, call.counted.cpu()))
-        self._examples += worst_queries(call, heads, measures, batch, weigh, self.state.examples)
+        self._examples.look(call, heads, measures, batch)
         if self.checkpoints is not None and self.checkpoints.queries is not None:
             self._queries.append(query_columns(call, heads, measures, batch))
+
+    def _weigh(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        first_order, exact = example_weights(
+            call, [(0, 0, 0)], space=self.space, alpha=self.alpha, tol=self.tol
+        )
+        return first_order[0], exact[0]
 
     def _count(self, batch: Batch) -> None:
         self._counting = True
@@ -173,7 +179,7 @@ class AuditRun:
             self.state.statistics.add(
                 part.site.kind, part.site.layer, part.heads, part.measures, part.counted
             )
-        keep_the_worse(self.state.examples, self._examples)
+        self._examples.end_batch()
         if self.checkpoints is not None and self.checkpoints.queries is not None:
             self.checkpoints.queries.add(self._queries)
         self.state.cursor = batch.after
@@ -197,7 +203,8 @@ class AuditRun:
         # Where saving is what failed, or a batch is half counted, the last checkpoint is what stands.
         if self.checkpoints is None or self._counting or isinstance(error, OutputError):
             return
-        with contextlib.suppress(OutputError):
+        with contextlib.suppress(Exception):  # the first error is the one to be told
+            self._examples.solve()
             self.checkpoints.save()
 
 

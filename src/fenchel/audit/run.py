@@ -76,8 +76,8 @@ def audit(
         layers: Numbers from 1 of the layers to audit, within each kind. Default: all.
         heads: Numbers from 1 of the heads to audit, in every layer that has them. Default: all.
         device: Where to run; a loaded model is moved there. Default: where it is, ``cpu`` for a named one.
-        dtype: What to run the model in; a loaded model is converted. Default: what it is in, ``float32`` for a
-            named one.
+        dtype: What to run the model in; a loaded model is converted. Default: what it is in, ``float32`` for
+            a named one.
         revision: Revision of a named model.
         whole_file: Take a plain text file for one document instead of one a line.
         text_column: Column of the texts in jsonl, parquet and datasets.

@@ -81,10 +81,9 @@ class AuditStatistics:
             ProblemError: If a metric of a counted query is NaN or negative, or shapes do not match; nothing
                 is counted then.
         """
-        values = _counted_values(kind, layer, heads, measures, counted)
-        steps, converged = (
-            _select(tensor, counted) for tensor in (measures.newton_steps, measures.converged)
-        )
+        queries = _CountedQueries(kind, layer, heads, counted)
+        values = [queries.metric(name, measures.values[name]) for name in METRICS]
+        steps, converged = queries.select(measures.newton_steps), queries.select(measures.converged)
         statistics = self._layers.get((kind, layer))
         if statistics is None:
             statistics = self._layers[kind, layer] = _LayerStatistics.empty(tuple(heads))
@@ -93,8 +92,9 @@ class AuditStatistics:
                 f"{kind} layer {layer} was measured for heads {list(statistics.heads)} before "
                 f"and for {list(heads)} now."
             )
-        statistics.histograms.add(values)
-        statistics.queries += values.shape[1]
+        for number, numbers in enumerate(values):
+            statistics.histograms.add(numbers, number * len(heads))
+        statistics.queries += steps.shape[1]
         statistics.newton_steps += steps.sum(dim=1, dtype=torch.int64)
         statistics.not_converged += (~converged).sum(dim=1, dtype=torch.int64)
 
@@ -293,32 +293,37 @@ class AuditStatistics:
         return statistics.histograms, [first + column for column in columns]
 
 
-def _counted_values(
-    kind: Kind, layer: int, heads: Sequence[int], measures: Measures, counted: Tensor
-) -> Tensor:
-    """All metrics of the counted queries, (len(METRICS) * H, N), float32, CPU; refuses NaN and below 0."""
-    expected = (counted.shape[0], len(heads), counted.shape[1])
-    for name in METRICS:
-        if tuple(measures.values[name].shape) != expected:
+class _CountedQueries:
+    """Takes the counted queries of one attention call out of (B, H, m), to (H, N) on the CPU."""
+
+    def __init__(self, kind: Kind, layer: int, heads: Sequence[int], counted: Tensor) -> None:
+        self._name = f"{kind} layer {layer}"
+        self._heads = heads
+        self._counted = counted
+        self._columns = None if bool(counted.all()) else counted.flatten().nonzero().flatten()
+
+    def select(self, tensor: Tensor) -> Tensor:
+        by_head = tensor.detach().transpose(0, 1).flatten(1)
+        if self._columns is not None:
+            by_head = by_head.index_select(1, self._columns.to(by_head.device))
+        return by_head.cpu().contiguous()
+
+    def metric(self, name: str, tensor: Tensor) -> Tensor:
+        """The values of a metric, float32; refuses NaN and negative numbers."""
+        batch, count = self._counted.shape
+        if tuple(tensor.shape) != (batch, len(self._heads), count):
             raise ProblemError(
-                f"{name} of {kind} layer {layer} has shape {tuple(measures.values[name].shape)}, "
-                f"but counted {tuple(counted.shape)} and {len(heads)} heads ask for {expected}."
+                f"{name} of {self._name} has shape {tuple(tensor.shape)}, but counted {(batch, count)} and "
+                f"{len(self._heads)} heads ask for {(batch, len(self._heads), count)}."
             )
-    values = torch.cat([_select(measures.values[name].detach().float(), counted) for name in METRICS])
-    if values.shape[1] and not bool(values.amin() >= 0):
-        row = int((~(values >= 0)).any(dim=1).nonzero()[0])
-        metric, head = METRICS[row // len(heads)], heads[row % len(heads)]
-        wrong = values[row][~(values[row] >= 0)]
-        raise ProblemError(
-            f"{metric} is {float(wrong[0])} for {wrong.numel()} of {values.shape[1]} queries "
-            f"of {kind} layer {layer} head {head}; it must be a non-negative number. "
-            "Check the model for NaN weights, or audit with dtype float32."
-        )
-    return values
-
-
-def _select(tensor: Tensor, counted: Tensor) -> Tensor:
-    """(B, H, m) and (B, m) to (H, N), the counted queries of each head, on the CPU."""
-    by_head = tensor.transpose(0, 1).flatten(1)
-    selected = by_head if bool(counted.all()) else by_head[:, counted.to(by_head.device).flatten()]
-    return selected.cpu().contiguous()
+        values = self.select(tensor).float()
+        # The least of numbers with a NaN among them is NaN, which is not at least 0.
+        if values.numel() and not bool(values.amin() >= 0):
+            wrong = ~(values >= 0)
+            row = int(wrong.any(dim=1).nonzero()[0])
+            raise ProblemError(
+                f"{name} is {float(values[row][wrong[row]][0])} for {int(wrong[row].sum())} of "
+                f"{values.shape[1]} queries of {self._name} head {self._heads[row]}; it must be a "
+                "non-negative number. Check the model for NaN weights, or audit with dtype float32."
+            )
+        return values

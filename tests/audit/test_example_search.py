@@ -1,0 +1,212 @@
+"""The query that is kept for a head: the worst, the earliest of equals, with the weights that make it so."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel.audit import example_search
+from fenchel.audit.batch import Batch, Cursor
+from fenchel.audit.capture import AttentionCall, AttentionSite
+from fenchel.audit.example_search import ExampleSearch
+from fenchel.audit.examples import HeadExample
+from fenchel.audit.heads import HeadKey
+from tests.audit.test_windows import word_tokenizer
+
+TOKENS = 5
+HEADS = (2, 4)
+
+
+def batch_of(documents: tuple[int, ...], windows: tuple[int, ...], **more: Any) -> Batch:
+    ids = torch.arange(len(documents) * TOKENS).view(len(documents), TOKENS) + 4
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+    return Batch(inputs, None, None, documents, windows, ids.numel(), Cursor(), tokenizer=word_tokenizer())
+
+
+def measured(variation: Tensor) -> Any:
+    deviations = torch.arange(variation.numel(), dtype=torch.float32).view(variation.shape) / 100
+    return SimpleNamespace(values={"total_variation": variation, "relative_deviation": deviations})
+
+
+def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
+    """A call in which query, key and input are told by their numbers: row, head and position are their digits."""
+    site = AttentionSite("attention", kind, layer=3, num_heads=4)  # pyright: ignore[reportArgumentType]
+    batch, length = counted.shape
+    rows = torch.arange(batch)[:, None, None, None] * 100.0
+    keys = torch.arange(length)[:, None] + rows
+    return AttentionCall(
+        site=site,
+        query=keys + torch.arange(4)[:, None, None] * 10.0,
+        key=keys + torch.arange(2)[:, None, None] * 10.0,
+        scaling=1.0,
+        log_preference=rows + torch.zeros(batch, 1, 1, length),
+        counted=counted,
+        inputs=keys[:, 0],
+        key_weight=torch.arange(2.0)[:, None, None],
+        key_bias=torch.arange(2.0)[:, None],
+    )
+
+
+class Weighing:
+    """Weights that do not depend on the query, and a note of what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[AttentionCall] = []
+
+    def __call__(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        self.asked.append(call)
+        return torch.tensor([0.1, 0.4, 0.0, 0.2, 0.3]), torch.tensor([0.1, 0.2, 0.0, 0.6, 0.1])
+
+
+def found_in(
+    *batches: tuple[AttentionCall, Any, Batch], heads: tuple[int, ...] = (1,), weigh: Weighing | None = None
+) -> dict[HeadKey, HeadExample]:
+    search = ExampleSearch({}, weigh or Weighing())
+    for call, measures, batch in batches:
+        search.begin_batch()
+        search.look(call, heads, measures, batch)
+        search.end_batch()
+    search.solve()
+    return search.examples
+
+
+def test_the_worst_counted_query_is_kept_with_its_heaviest_templates() -> None:
+    variation = torch.zeros(2, 2, TOKENS)
+    variation[1, 0, 3] = 0.5
+    variation[0, 1, 2] = 0.25
+    variation[1, 1, 4] = 0.75  # is not counted
+    counted = torch.ones(2, TOKENS, dtype=torch.bool)
+    counted[1, 4] = False
+    examples = found_in((call_of(counted), measured(variation), batch_of((7, 7), (1, 2))), heads=HEADS)
+    assert list(examples) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
+    first, second = examples.values()
+    assert (first.document, first.window, first.position, first.total_variation) == (7, 2, 4, 0.5)
+    assert first.relative_deviation == pytest.approx(0.13)
+    assert first.token == "w8"  # noqa: S105
+    assert first.context == "w5 w6 w7 w8 w9"
+    shown = [(t.position, t.token, round(t.first_order, 4), round(t.exact, 4)) for t in first.templates]
+    assert shown == [(4, "w8", 0.2, 0.6), (2, "w6", 0.4, 0.2), (5, "w9", 0.3, 0.1), (1, "w5", 0.1, 0.1)]
+    assert (second.key.head, second.window, second.position, second.token) == (4, 1, 3, "w2")
+
+
+def test_of_equals_the_earliest_in_the_text_is_kept() -> None:
+    counted = torch.ones(3, TOKENS, dtype=torch.bool)
+    counted[1, 0] = False
+    variation = torch.full((3, 1, TOKENS), 0.5)
+    batch = batch_of((9, 2, 2), (1, 1, 2))
+    [found] = found_in((call_of(counted), measured(variation), batch)).values()
+    assert (found.document, found.window, found.position) == (2, 1, 2)
+
+
+def test_what_is_solved_for_is_the_one_query() -> None:
+    variation = torch.zeros(2, 2, TOKENS)
+    variation[1, 0, 3] = 0.5
+    variation[0, 1, 2] = 0.25
+    weigh = Weighing()
+    call = call_of(torch.ones(2, TOKENS, dtype=torch.bool))
+    found_in((call, measured(variation), batch_of((7, 7), (1, 2))), heads=HEADS, weigh=weigh)
+    first, second = weigh.asked
+    assert first.query.tolist() == [[[[113.0]]]]
+    assert first.key.flatten().tolist() == [100.0, 101.0, 102.0, 103.0, 104.0]
+    assert first.log_preference is not None
+    assert first.log_preference.flatten().tolist() == [100.0] * TOKENS
+    assert first.inputs is not None
+    assert first.inputs.tolist() == [[[100.0], [101.0], [102.0], [103.0], [104.0]]]
+    assert (first.key_weight, first.key_bias) == (torch.zeros(1, 1, 1), torch.zeros(1, 1))
+    assert first.counted.tolist() == [[True]]
+    assert second.query.tolist() == [[[[32.0]]]]
+    assert second.key.flatten().tolist() == [10.0, 11.0, 12.0, 13.0, 14.0]
+    assert (second.key_weight, second.key_bias) == (torch.ones(1, 1, 1), torch.ones(1, 1))
+
+
+def test_each_head_is_solved_for_once_however_often_its_worst_query_changes() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    steps = [
+        (call_of(counted), measured(torch.full((1, 1, TOKENS), value / 10)), batch_of((document,), (1,)))
+        for document, value in enumerate([1, 2, 3, 3, 2, 4, 1], start=1)
+    ]
+    weigh = Weighing()
+    [found] = found_in(*steps, weigh=weigh).values()
+    assert (found.document, found.position) == (6, 1)
+    assert len(weigh.asked) == 1
+
+
+def test_what_is_no_worse_than_before_is_not_solved_for() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    kept = found_in((call_of(counted), measured(torch.full((1, 1, TOKENS), 0.5)), batch_of((4,), (1,))))
+    weigh = Weighing()
+    search = ExampleSearch(kept, weigh)
+    for where, value, changes in [(5, 0.5, 0), (3, 0.4, 0), (5, 0.6, 1), (3, 0.6, 2)]:
+        search.begin_batch()
+        measures = measured(torch.full((1, 1, TOKENS), value))
+        search.look(call_of(~counted), (1,), measures, batch_of((1,), (1,)))
+        search.look(call_of(counted), (1,), measures, batch_of((where,), (1,)))
+        search.end_batch()
+        search.solve()
+        assert len(weigh.asked) == changes
+
+
+def test_a_batch_that_does_not_end_leaves_nothing() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    search = ExampleSearch({}, Weighing())
+    search.begin_batch()
+    search.look(call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5)), batch_of((4,), (1,)))
+    search.solve()
+    assert search.examples == {}
+    search.begin_batch()
+    search.end_batch()
+    search.solve()
+    assert search.examples == {}
+
+
+def test_what_waits_is_solved_for_when_it_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(example_search, "_MOST_WAITING_BYTES", 10)
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    search = ExampleSearch({}, Weighing())
+    search.begin_batch()
+    search.look(call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5)), batch_of((4,), (1,)))
+    search.end_batch()
+    assert len(search.examples) == 1
+
+
+def test_batches_in_any_order_keep_the_same_examples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    parts = []
+    for document in range(1, 9):
+        variation = torch.randint(0, 3, (1, 2, TOKENS), generator=generator) / 4
+        parts.append((call_of(counted), measured(variation), batch_of((document,), (1,))))
+    results = []
+    for seed in range(5):
+        random.Random(seed).shuffle(parts)  # noqa: S311
+        results.append(found_in(*parts, heads=HEADS))
+    assert all(found == results[0] for found in results)
+    assert len(results[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "template"),
+    [("encoder_self", "w8", "w8"), ("decoder_self", "w18", "w18"), ("cross", "w18", "w8")],
+)
+def test_tokens_are_those_of_the_stack_that_they_belong_to(kind: str, query: str, template: str) -> None:
+    decoder_ids = torch.arange(TOKENS)[None, :] + 4 + 15
+    batch = batch_of((1, 1), (1, 2), decoder_input_ids=decoder_ids.repeat(2, 1))
+    variation = torch.zeros(2, 1, TOKENS)
+    variation[1, 0, 3] = 0.5
+    counted = torch.ones(2, TOKENS, dtype=torch.bool)
+    [found] = found_in((call_of(counted, kind), measured(variation), batch)).values()
+    assert found.token == query
+    assert found.templates[0].token == template
+
+
+def test_a_decoder_alone_reads_the_only_tokens() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    variation = torch.zeros(1, 1, TOKENS)
+    call = call_of(counted, "decoder_self")
+    [found] = found_in((call, measured(variation), batch_of((1,), (1,)))).values()
+    assert (found.token, found.position) == ("w0", 1)
