@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fenchel.audit import tokenization
 from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.ready import ReadyBatches
 from fenchel.audit.shard import Shard
@@ -210,7 +211,7 @@ def test_a_shard_without_documents_is_empty_and_no_error(tokenizer):
 
 
 def test_a_long_document_goes_through_the_tokenizer_in_pieces(tokenizer, monkeypatch):
-    monkeypatch.setattr("fenchel.audit.tokenization._PIECE", 50)
+    monkeypatch.setattr(tokenization, "_PIECE", 50)
     texts = [text(100), "w1" * 200, text(3)]
     seen: list[int] = []
 
@@ -227,7 +228,7 @@ def test_a_long_document_goes_through_the_tokenizer_in_pieces(tokenizer, monkeyp
 
 
 def test_the_piece_reader_gives_windows_before_the_end(tokenizer, monkeypatch):
-    monkeypatch.setattr("fenchel.audit.tokenization._PIECE", 50)
+    monkeypatch.setattr(tokenization, "_PIECE", 50)
     first = next(windows([text(1000)], tokenizer, max_length=12, batch_size=2).batches())
     assert first.fraction is not None
     assert 0 < first.fraction < 0.05
