@@ -40,7 +40,10 @@ class QueryBlock:
     def to(self, dtype: torch.dtype) -> QueryBlock:
         """The same rows in another dtype."""
         return QueryBlock(
-            self.templates.to(dtype), self.log_preference.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype)
+            self.templates.to(dtype),
+            self.log_preference.to(dtype),
+            self.evidence.to(dtype),
+            self.alpha.to(dtype),
         )
 
 
@@ -92,7 +95,9 @@ class QueryLayout:
                 index.append((part if size > 1 else torch.zeros_like(part)).reshape(position))
         return arranged[tuple(index)]
 
-    def blocks(self, memory_budget: int, arrays: int, itemsize: int) -> Iterator[tuple[Tensor, Tensor, QueryBlock]]:
+    def blocks(
+        self, memory_budget: int, arrays: int, itemsize: int
+    ) -> Iterator[tuple[Tensor, Tensor, QueryBlock]]:
         """Blocks of queries, each with the indices of its groups (g,) and rows (r,).
 
         Args:

@@ -1,6 +1,7 @@
 """What went wrong, what was expected, what to do: every error that a user of ``fenchel`` can meet.
 
-Each class has the exit code with which the command line ends when it is raised; the table is in ``docs/command-line.md``.
+Each class has the exit code with which the command line ends when it is raised; the table is in
+``docs/command-line.md``.
 """
 
 from __future__ import annotations

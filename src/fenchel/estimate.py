@@ -22,7 +22,8 @@ class Estimate:
         mean: :math:`\hat h`, the inferred mean: the output of attention, shape (..., m, d).
         weights: p, shape (..., m, n).
         dual: λ, shape (..., m, d).
-        gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda) = \frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`
+        gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda) =
+        \frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`
             (fact 1), shape (..., m). It bounds the suboptimality of p, and total variation ≤ √(gap/2) (fact 2, for KL).
         mean_error: Bound on :math:`\lVert \hat h - h^\star\rVert`, shape (..., m).
         dual_error: Bound on :math:`\lVert \lambda - \lambda^\star\rVert`, shape (..., m).
@@ -32,9 +33,9 @@ class Estimate:
         alpha: α of each query, shape (..., m).
         operator_products: Products of one row with the Gram matrix or with the templates, summed over rows.
 
-    The gap and both bounds are evaluated in float64 from the problem and λ alone, never from a solver's state. Where the
-    problem is in float32, ``mean_error`` and ``dual_error`` include the distance by which rounding moved the tensors that
-    are returned.
+    The gap and both bounds are evaluated in float64 from the problem and λ alone, never from a solver's state.
+    Where the problem is in float32, ``mean_error`` and ``dual_error`` include the distance by which rounding
+    moved the tensors that are returned.
     """
 
     mean: Tensor
@@ -159,7 +160,9 @@ class EstimateBuilder:
         self._converged = layout.empty(dtype=torch.bool)
         self.operator_products = 0
 
-    def put(self, groups: Tensor, rows: Tensor, certificate: Certificate, steps: Tensor | None = None) -> None:
+    def put(
+        self, groups: Tensor, rows: Tensor, certificate: Certificate, steps: Tensor | None = None
+    ) -> None:
         """Store the certificate of the rows at indices that broadcast to (g, r)."""
         where = (groups, rows)
         dtype = self._mean.dtype
@@ -193,7 +196,9 @@ CERTIFYING_ARRAYS = 6
 """Arrays of shape (rows, max(n, d)) that :func:`certify` keeps at once."""
 
 
-def estimate_at(problem: InferenceProblem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
+def estimate_at(
+    problem: InferenceProblem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET
+) -> Estimate:
     """The estimate that a dual point (..., m, d) gives, with its bounds.
 
     ``converged`` then says where λ is the solution to the rounding of the problem's dtype.

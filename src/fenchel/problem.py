@@ -72,7 +72,9 @@ class InferenceProblem:
         if evidence.dtype in (torch.float16, torch.bfloat16):
             evidence = evidence.float()
         if evidence.dtype != u.dtype:
-            raise ProblemError(f"evidence has dtype {evidence.dtype}, templates {u.dtype}; convert one of them")
+            raise ProblemError(
+                f"evidence has dtype {evidence.dtype}, templates {u.dtype}; convert one of them"
+            )
         if evidence.device != u.device:
             raise ProblemError(f"evidence is on {evidence.device}, templates on {u.device}; move one of them")
         if not bool(torch.isfinite(evidence).all()):
@@ -83,7 +85,9 @@ class InferenceProblem:
         value = torch.as_tensor(alpha, dtype=self.preference.dtype, device=self.preference.device)
         if not bool((torch.isfinite(value) & (value > 0)).all()):
             bad = value[~(torch.isfinite(value) & (value > 0))].flatten()[0].item()
-            raise ProblemError(f"alpha is {bad:g}; expected a finite number > 0: the reliability of the evidence")
+            raise ProblemError(
+                f"alpha is {bad:g}; expected a finite number > 0: the reliability of the evidence"
+            )
         return value
 
     def _query_shape(self) -> torch.Size:
@@ -149,7 +153,8 @@ class InferenceProblem:
     def gap(self, weights: Tensor, lam: Tensor) -> Tensor:
         r"""Duality gap of any pair, without the cancellation of :math:`P(p) - \mathcal{D}(\lambda)`, shape (..., m).
 
-        .. math:: P(p) - \mathcal{D}(\lambda) = \tfrac{\alpha}{2}\lVert \mu + z - \lambda/\alpha - \mathbb{E}_p[t]\rVert^2
+        .. math:: P(p) - \mathcal{D}(\lambda) = \tfrac{\alpha}{2}\lVert \mu + z - \lambda/\alpha -
+        \mathbb{E}_p[t]\rVert^2
                   + \bigl(D(p,u) + D^*(T\lambda) - \langle p, T\lambda\rangle\bigr)
         """
         shift = (self.preference.weights() - weights) @ self.preference.templates
@@ -186,7 +191,9 @@ class InferenceProblem:
         )
 
     def __repr__(self) -> str:
-        computed = "" if self.given_dtype == self.dtype else f", computed in {self.dtype} (given {self.given_dtype})"
+        computed = (
+            "" if self.given_dtype == self.dtype else f", computed in {self.dtype} (given {self.given_dtype})"
+        )
         return (
             f"InferenceProblem(queries={tuple(self.shape)}, templates={self.preference.support_size}, "
             f"dim={self.preference.dim}, closeness={self.closeness!r}{computed})"

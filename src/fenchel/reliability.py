@@ -1,8 +1,8 @@
 r"""The three readings of α: a likelihood, a posterior, and a radius.
 
 The penalty form (3), the regularised likelihood (27) and the posterior of Appendix B are one problem with
-:math:`\alpha^{-1} = \eta\sigma^2`. The constrained form has a radius instead; its α is the multiplier of the constraint,
-which :func:`fenchel.solver.constrained` finds, and the radius of a given α is read off the exact estimate.
+:math:`\alpha^{-1} = \eta\sigma^2`. The constrained form has a radius instead; its α is the multiplier of the
+constraint, which :func:`fenchel.solver.constrained` finds, and the radius of a given α is read off the exact estimate.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def noise_from_alpha(alpha: float, eta: float = 1.0) -> float:
 
 
 def radius_of(estimate: Estimate) -> Tensor:
-    r"""The radius at which the constrained form has this exact estimate: :math:`\lVert\mu + z - h^\star\rVert = \lVert\lambda^\star\rVert/\alpha`.
+    r"""The radius at which the constrained form has this exact estimate.
+
+    .. math:: \lVert\mu + z - h^\star\rVert = \lVert\lambda^\star\rVert/\alpha
 
     Args:
         estimate: An exact estimate.

@@ -19,7 +19,14 @@ SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)
 
 
 def call(
-    preference: str = "padding", *, n: int = 9, heads: int = 4, key_heads: int = 4, d_h: int = 5, width: int = 7, seed: int = 0
+    preference: str = "padding",
+    *,
+    n: int = 9,
+    heads: int = 4,
+    key_heads: int = 4,
+    d_h: int = 5,
+    width: int = 7,
+    seed: int = 0,
 ) -> AttentionCall:
     generator = torch.Generator().manual_seed(seed)
 
@@ -135,7 +142,9 @@ def test_selected_heads_are_the_heads_of_the_whole(space: str, preference: str, 
     some = measure(given, space=space, tol=1e-9, heads=[2, 3])
     counted = given.counted[:, None].expand(-1, 2, -1)
     for name in METRICS:
-        torch.testing.assert_close(some.values[name][counted], whole.values[name][:, 1:3][counted], rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            some.values[name][counted], whole.values[name][:, 1:3][counted], rtol=1e-6, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("space", ["input", "key"])
@@ -159,7 +168,9 @@ def test_float32_agrees_with_float64_to_its_tolerance() -> None:
     exact, rounded = (measure(c, space="input", tol=t) for c, t in ((given, 1e-9), (single, 1e-5)))
     for name in METRICS:
         kept = given.counted[:, None].expand_as(exact.values[name])
-        torch.testing.assert_close(rounded.values[name].double()[kept], exact.values[name][kept], rtol=2e-3, atol=1e-5)
+        torch.testing.assert_close(
+            rounded.values[name].double()[kept], exact.values[name][kept], rtol=2e-3, atol=1e-5
+        )
 
 
 def test_the_tolerance_and_the_step_limit_have_an_effect() -> None:
@@ -197,7 +208,7 @@ def test_a_query_without_templates_must_not_be_counted() -> None:
     mask[1, :, -2:] = -torch.inf
     measures = measure(replace(given, log_preference=mask), space="key")
     assert bool(torch.isfinite(measures.values["gap"]).all())
-    with pytest.raises(ProblemError, match="layer.0: a query that is not padding may attend to nothing"):
+    with pytest.raises(ProblemError, match=r"layer\.0: a query that is not padding may attend to nothing"):
         measure(replace(given, log_preference=mask, counted=torch.ones(2, 9, dtype=torch.bool)), space="key")
 
 
@@ -205,7 +216,7 @@ def test_infinite_queries_are_an_error_that_names_the_layer() -> None:
     given = call("padding")
     query = given.query.clone()
     query[0, 0, 0, 0] = torch.inf
-    with pytest.raises(ProblemError, match="layer.0: queries contain NaN or infinity"):
+    with pytest.raises(ProblemError, match=r"layer\.0: queries contain NaN or infinity"):
         measure(replace(given, query=query), space="key")
 
 

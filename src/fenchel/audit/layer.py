@@ -1,9 +1,9 @@
 r"""One attention call as inference problems: which vectors are templates, which are evidence.
 
-``space="input"`` is the papers' reading (section 8): :math:`t_i = s\,x_i` and :math:`z = K^\top q`, for inputs x, key map K
-and scale s of the call. The key map's bias moves all scores of a query by the same amount and is dropped. All heads share
-the templates, so one Gram matrix serves a layer, and scores can be computed in the head's own width:
-:math:`\langle t_i, z\rangle = s\langle k_i - b, q\rangle`.
+``space="input"`` is the papers' reading (section 8): :math:`t_i = s\,x_i` and :math:`z = K^\top q`, for inputs
+x, key map K and scale s of the call. The key map's bias moves all scores of a query by the same amount and is
+dropped. All heads share the templates, so one Gram matrix serves a layer, and scores can be computed in the
+head's own width: :math:`\langle t_i, z\rangle = s\langle k_i - b, q\rangle`.
 
 ``space="key"`` is generic: :math:`t_i = s\,k_i` and :math:`z = q` as they reach the attention function.
 """
@@ -45,15 +45,15 @@ class LayerBlock:
     log_preference: Tensor
 
     def scores(self) -> Tensor:
-        """s = Tz, (g, h, q, n)."""
+        """Scores s = Tz, (g, h, q, n)."""
         return self.queries @ self.keys.mT
 
     def evidence(self) -> Tensor:
-        """z, (g, h, q, d)."""
+        """The evidence z, (g, h, q, d)."""
         return self.queries if self.lift is None else self.queries @ self.lift
 
     def evidence_square(self) -> Tensor:
-        """‖z‖², (g, h, q), without forming z."""
+        """Squared norm of z, (g, h, q), without forming z."""
         if self.lift is None:
             return self.queries.square().sum(-1)
         return ((self.queries @ (self.lift @ self.lift.mT)) * self.queries).sum(-1).clamp(min=0)
@@ -94,13 +94,17 @@ class LayerProblem:
         for g in range(0, groups, groups_each):
             for h in range(0, heads, heads_each):
                 for q in range(0, m, queries_each):
-                    yield self._block(slice(g, g + groups_each), slice(h, h + heads_each), slice(q, q + queries_each))
+                    yield self._block(
+                        slice(g, g + groups_each), slice(h, h + heads_each), slice(q, q + queries_each)
+                    )
 
     def _block(self, g: slice, h: slice, q: slice) -> LayerBlock:
         preference = self.log_preference
         for dim, part in enumerate((g, h, q)):
             if preference.shape[dim] > 1:
-                preference = preference.narrow(dim, part.start, min(part.stop, preference.shape[dim]) - part.start)
+                preference = preference.narrow(
+                    dim, part.start, min(part.stop, preference.shape[dim]) - part.start
+                )
         return LayerBlock(
             where=(g, h, q),
             templates=self.templates[g],
@@ -145,7 +149,9 @@ def layer_problem(call: AttentionCall, space: str, heads: Sequence[int] | None =
             preference = preference.reshape(batch * groups, repeats, *preference.shape[2:])
         return LayerProblem(keys.squeeze(1), queries, keys, None, preference, batch)
     if call.inputs is None or call.key_weight is None:
-        raise CaptureError(f'{call.site.name}: space="input" needs the inputs and the key map, which were not captured')
+        raise CaptureError(
+            f'{call.site.name}: space="input" needs the inputs and the key map, which were not captured'
+        )
     weight = call.key_weight.to(dtype)
     if call.key_bias is not None:
         key = key - call.key_bias.to(dtype)[_chosen_keys(chosen, count, call)].unsqueeze(1) * call.scaling
@@ -167,8 +173,8 @@ def _check_finite(call: AttentionCall, query: Tensor, key: Tensor) -> None:
     for name, value in (("queries", query), ("keys", key)):
         if not math.isfinite(float(value.sum())) and not bool(torch.isfinite(value).all()):
             raise ProblemError(
-                f"{call.site.name}: {name} contain NaN or infinity; the model does not compute attention on this text in "
-                f"{call.query.dtype} (try dtype float32)"
+                f"{call.site.name}: {name} contain NaN or infinity; the model does not compute attention on this "
+                f"text in {call.query.dtype} (try dtype float32)"
             )
 
 
@@ -180,6 +186,8 @@ def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
     empty = torch.isneginf(preference).all(-1, keepdim=True)
     if bool(empty.any()):
         if bool((empty.squeeze(-1) & call.counted.unsqueeze(1)).any()):
-            raise ProblemError(f"{call.site.name}: a query that is not padding may attend to nothing; it has no answer")
+            raise ProblemError(
+                f"{call.site.name}: a query that is not padding may attend to nothing; it has no answer"
+            )
         preference = preference.masked_fill(empty, 0)
     return preference.log_softmax(-1)

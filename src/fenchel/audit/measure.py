@@ -11,8 +11,8 @@ certificate                :math:`\lVert\hat h - \mu\rVert / (\lVert z\rVert - \
 gap                        :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`
 =========================  ================================================================================
 
-The certificate bounds the relative deviation (fact 2) and the gap is attention's suboptimality (fact 1); neither needs the
-exact solution.
+The certificate bounds the relative deviation (fact 2) and the gap is attention's suboptimality (fact 1);
+neither needs the exact solution.
 """
 
 from __future__ import annotations
@@ -165,8 +165,12 @@ class _BlockMeasure:
         mean = preferred - exact.residual + c.from_origin(rows, exact.x)
         lifted_mean = c.lift(preferred) - exact.lifted_residual + first.lifted - exact.lifted
         along = (self._centre @ self._templates.mT).expand_as(exact.weights)
-        size = self._centre.square().sum(-1) + 2 * dot(exact.weights, along) + c.inner(mean, mean, lifted_mean)
-        return (c.inner(error, error, lifted).clamp(min=0) / size.clamp(min=torch.finfo(size.dtype).tiny)).sqrt()
+        size = (
+            self._centre.square().sum(-1) + 2 * dot(exact.weights, along) + c.inner(mean, mean, lifted_mean)
+        )
+        return (
+            c.inner(error, error, lifted).clamp(min=0) / size.clamp(min=torch.finfo(size.dtype).tiny)
+        ).sqrt()
 
     def _second_order_distance(self, rows: Rows, first: NewtonState, exact: NewtonState) -> Tensor:
         """‖λ* - λ₂‖/α, (g, r)."""
@@ -180,7 +184,10 @@ class _BlockMeasure:
         return self._coordinates.inner(apart, apart, exact.lifted - lifted).clamp(min=0).sqrt()
 
     def _second_order_in_gram(self, rows: Rows, coordinates: GramCoordinates) -> tuple[Tensor, Tensor]:
-        r"""x₂ = -(I + αD_u G)⁻¹αD_u s for all queries of a head at once: s = K q is linear in a query of d_h numbers."""
+        r"""x₂ = -(I + αD_u G)⁻¹αD_u s for all queries of a head at once.
+
+        Scores are linear in a query of d_h numbers, s = Kq, so the system is solved for the d_h columns of K.
+        """
         gram = coordinates.operator.double()
         u = rows.preference.double().mT
         keys = self._block.keys.double()
@@ -200,7 +207,9 @@ class _BlockMeasure:
         return (block.queries @ by_head).reshape(g, -1, n)
 
     def _second_order_in_templates(self, rows: Rows) -> Tensor:
-        matrix = self._alpha.double().unsqueeze(-1) * covariance(self._templates.double(), rows.preference.double())
+        matrix = self._alpha.double().unsqueeze(-1) * covariance(
+            self._templates.double(), rows.preference.double()
+        )
         matrix.diagonal(dim1=-2, dim2=-1).add_(1)
         solved = torch.linalg.solve(matrix.squeeze(1), rows.evidence.double().mT).mT
         return solved.to(rows.evidence.dtype)
@@ -251,7 +260,10 @@ def example_weights(
             query = problem.queries[g, h, k : k + 1]
             evidence = query if problem.lift is None else query @ problem.lift[h]
             preference = problem.log_preference[
-                tuple(i if size > 1 else 0 for i, size in zip((g, h, k), problem.log_preference.shape, strict=False))
+                tuple(
+                    i if size > 1 else 0
+                    for i, size in zip((g, h, k), problem.log_preference.shape, strict=False)
+                )
             ]
             single = InferenceProblem(Discrete(problem.templates[g], preference), evidence, alpha)
             attention.append(single.weights(single.alpha * evidence))

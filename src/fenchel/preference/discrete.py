@@ -45,10 +45,14 @@ class Discrete:
         if not templates.is_floating_point():
             raise ProblemError(f"templates have dtype {templates.dtype}; expected a floating-point dtype")
         if templates.shape[-2] == 0:
-            raise ProblemError(f"templates have shape {tuple(templates.shape)}: there is no template to choose (n = 0)")
+            raise ProblemError(
+                f"templates have shape {tuple(templates.shape)}: there is no template to choose (n = 0)"
+            )
         self.templates = templates.float() if templates.dtype in _HALF else templates
         if not bool(torch.isfinite(self.templates).all()):
-            raise ProblemError("templates contain NaN or infinity; every entry must be finite, masked templates too")
+            raise ProblemError(
+                "templates contain NaN or infinity; every entry must be finite, masked templates too"
+            )
         self.log_weights = self._normalised(log_weights)
 
     def _normalised(self, log_weights: Tensor | None) -> Tensor:
@@ -61,16 +65,22 @@ class Discrete:
                 f"shape {tuple(self.templates.shape)}); expected (n,), (m, n) or (..., m, n)"
             )
         if log_weights.device != device:
-            raise ProblemError(f"log_weights are on {log_weights.device}, templates on {device}; move one of them")
+            raise ProblemError(
+                f"log_weights are on {log_weights.device}, templates on {device}; move one of them"
+            )
         if log_weights.dtype == torch.bool:
             log_weights = torch.zeros_like(log_weights, dtype=dtype).masked_fill_(~log_weights, -torch.inf)
         elif not log_weights.is_floating_point():
-            raise ProblemError(f"log_weights have dtype {log_weights.dtype}; expected floating point, or bool for a mask")
+            raise ProblemError(
+                f"log_weights have dtype {log_weights.dtype}; expected floating point, or bool for a mask"
+            )
         if log_weights.dim() == 1:
             log_weights = log_weights.unsqueeze(0)
         log_weights = log_weights.to(dtype)
         if bool(torch.isnan(log_weights).any()) or bool((log_weights == torch.inf).any()):
-            raise ProblemError("log_weights contain NaN or +inf; expected finite log weights, or -inf where masked")
+            raise ProblemError(
+                "log_weights contain NaN or +inf; expected finite log weights, or -inf where masked"
+            )
         empty = torch.isneginf(log_weights).all(-1)
         if bool(empty.any()):
             where = tuple(int(i) for i in empty.nonzero()[0])
@@ -109,11 +119,17 @@ class Discrete:
         return self.weights() @ self.templates
 
     def potential(self, lam: Tensor) -> Tensor:
-        r"""The inner products :math:`(T\lambda)_i = \langle t_i, \lambda\rangle`, (..., m, n) for ``lam`` (..., m, d)."""
+        r"""The inner products :math:`(T\lambda)_i = \langle t_i, \lambda\rangle`.
+
+        Shape (..., m, n) for ``lam`` of shape (..., m, d).
+        """
         return lam @ self.templates.mT
 
     def log_mgf(self, lam: Tensor) -> Tensor:
-        r"""The cumulant :math:`\log M(\lambda) = \log \sum_i u_i e^{\langle t_i, \lambda\rangle}`, eq. (8), shape (..., m)."""
+        r"""The cumulant :math:`\log M(\lambda) = \log \sum_i u_i e^{\langle t_i, \lambda\rangle}` of eq. (8).
+
+        Shape (..., m) for ``lam`` of shape (..., m, d).
+        """
         return torch.logsumexp(self.log_weights + self.potential(lam), -1)
 
     def covariance_product(self, vector: Tensor) -> Tensor:

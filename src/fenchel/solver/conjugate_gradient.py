@@ -1,9 +1,10 @@
 r"""Conjugate gradients for the Newton equation, in the inner product in which it is self-adjoint.
 
-The Newton step δ on the dual solves :math:`(I + \alpha P D_p L)\,\delta = \rho` with :math:`D_p = \operatorname{diag} p -
-pp^\top` (fact 4). In either coordinate system the operator is self-adjoint and positive in ⟨·,·⟩, with eigenvalues in
-[1, 1 + α λ_max(Cov_p)], so conjugate gradients apply. The lifts of residuals and directions are carried along by the
-same recurrences, so that a step takes one Hessian product and nothing else.
+The Newton step δ on the dual solves :math:`(I + \alpha P D_p L)\,\delta = \rho` with :math:`D_p =
+\operatorname{diag} p - pp^\top` (fact 4). In either coordinate system the operator is self-adjoint and
+positive in ⟨·,·⟩, with eigenvalues in [1, 1 + α λ_max(Cov_p)], so conjugate gradients apply. The lifts of
+residuals and directions are carried along by the same recurrences, so that a step takes one Hessian product
+and nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def newton_direction(
         coordinates: Lift, pull and inner product.
         alpha: α, (g or 1, r or 1, 1).
         weights: p, (g, r, n).
-        residual: ρ, (g, r, size); ``lifted_residual`` its lift and ``square`` its squared norm (g, r, 1).
+        residual: ρ, (g, r, size).
+        lifted_residual: Its lift, (g, r, n).
+        square: Its squared norm, (g, r, 1).
         target: Squared norm of the residual at which a row is done, (g, r, 1). A row that starts below it stays at 0.
         max_iterations: Iterations at most.
     """
@@ -60,7 +63,9 @@ def newton_direction(
         images = weights * (lifted - dot(weights, lifted).unsqueeze(-1))
         curved = torch.addcmul(direction, alpha, coordinates.pull(images))
         curvature = coordinates.inner(curved, direction, lifted).unsqueeze(-1)
-        length = torch.where((square > target) & (curvature > 0), square / curvature, torch.zeros_like(square))
+        length = torch.where(
+            (square > target) & (curvature > 0), square / curvature, torch.zeros_like(square)
+        )
         step = torch.addcmul(step, length, direction)
         lifted_step = torch.addcmul(lifted_step, length, lifted)
         if iteration == max_iterations - 1:

@@ -31,9 +31,10 @@ def constrained(
     r"""Solve :math:`\min_p K(p, u)` subject to :math:`\lVert\mu + z - \mathbb{E}_p[t]\rVert \le \text{radius}`.
 
     The solution is the exact estimate at one α a query: the multiplier of the constraint. The distance
-    :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls strictly with α, so that
-    α is the root of a monotone function, bracketed and found by safeguarded false position in log α. It is not the α of
-    the penalty form with :math:`\text{radius}^2 = 1/(2\alpha)` in general: the two agree at one α a problem.
+    :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls strictly
+    with α, so that α is the root of a monotone function, bracketed and found by safeguarded false position in
+    log α. It is not the α of the penalty form with :math:`\text{radius}^2 = 1/(2\alpha)` in general: the two
+    agree at one α a problem.
 
     Where ‖z‖ ≤ radius the preference itself is feasible: then p = u, λ = 0 and α = 0.
 
@@ -98,7 +99,9 @@ def _at(problem: InferenceProblem, alpha: Tensor) -> InferenceProblem:
     return InferenceProblem(problem.preference, problem.evidence, alpha.to(problem.dtype), problem.closeness)
 
 
-def _with_preference(problem: InferenceProblem, estimate: Estimate, idle: Tensor, memory_budget: int) -> Estimate:
+def _with_preference(
+    problem: InferenceProblem, estimate: Estimate, idle: Tensor, memory_budget: int
+) -> Estimate:
     """Put p = u where the constraint does not bind: there λ = 0 is the solution, with nothing left to bound."""
     at_zero = estimate_at(problem, torch.zeros_like(estimate.dual), memory_budget)
     row = idle.unsqueeze(-1)
@@ -166,9 +169,9 @@ class _Search:
                 first = tuple(int(i) for i in missing.nonzero()[0])
                 distance = float((f_high.exp() * self._radius)[missing].min())
                 raise ProblemError(
-                    f"no distribution on the templates has its mean within the radius of mu + z for {int(missing.sum())} "
-                    f"of {missing.numel()} queries (first at index {first}): the nearest mean is {distance:.4g} away; "
-                    "give a larger radius"
+                    "no distribution on the templates has its mean within the radius of mu + z for "
+                    f"{int(missing.sum())} of {missing.numel()} queries (first at index {first}): the nearest "
+                    f"mean is {distance:.4g} away; give a larger radius"
                 )
             high = torch.where(f_high > 0, start + reach, high)
             f_high = self.excess(high)

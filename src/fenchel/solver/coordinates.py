@@ -1,8 +1,8 @@
 r"""The two coordinate systems in which the exact problem is solved.
 
-Every dual point that matters is :math:`\lambda = \alpha(z + v)` with v in the span of the templates (fact 3). A dual point
-is written as x, its lift gives the inner products with the templates and the pull the coordinates of a weighted sum of
-templates; then :math:`\nabla\mathcal{D}` has coordinates P(u - p) + o - x, with an origin o:
+Every dual point that matters is :math:`\lambda = \alpha(z + v)` with v in the span of the templates (fact 3).
+A dual point is written as x, its lift gives the inner products with the templates and the pull the coordinates
+of a weighted sum of templates; then :math:`\nabla\mathcal{D}` has coordinates P(u - p) + o - x, with an origin o:
 
 ============  ================================  ====================  ================  ==================  ==========
 coordinates   a dual point                      logits - log u        lift L            pull P              origin o
@@ -21,10 +21,19 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fenchel.solver.rows import Rows
 
-__all__ = ["AbstractCoordinates", "GramCoordinates", "TemplateCoordinates", "centre", "centred", "dot", "multiplies_fast_in_bfloat16"]
+__all__ = [
+    "AbstractCoordinates",
+    "GramCoordinates",
+    "TemplateCoordinates",
+    "centre",
+    "centred",
+    "dot",
+    "multiplies_fast_in_bfloat16",
+]
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -44,7 +53,10 @@ def centre(templates: Tensor, log_preference: Tensor) -> Tensor:
 
 
 def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
-    """Templates less their :func:`centre`: a common vector changes neither weights nor dual point (fact 3), only rounding."""
+    """Templates less their :func:`centre`.
+
+    A common vector changes neither weights nor dual point (fact 3), only rounding.
+    """
     return templates - centre(templates, log_preference)
 
 
@@ -52,7 +64,9 @@ def multiplies_fast_in_bfloat16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return device.type == "cpu" and (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )
 
 
 class AbstractCoordinates(ABC):
@@ -100,7 +114,7 @@ class AbstractCoordinates(ABC):
 
     @abstractmethod
     def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
-        """p at the dual point with that lift, (g, r, n)."""
+        """Weights p at the dual point with that lift, (g, r, n)."""
 
     @abstractmethod
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
@@ -108,7 +122,7 @@ class AbstractCoordinates(ABC):
 
     @abstractmethod
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
-        """o - x, (g, r, size)."""
+        """The origin less the point, o - x, (g, r, size)."""
 
     @abstractmethod
     def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
@@ -120,28 +134,36 @@ class GramCoordinates(AbstractCoordinates):
 
     products_each = 1
 
+    @override
     def lift(self, x: Tensor) -> Tensor:
         return self._multiply(x, self.operator)
 
+    @override
     def pull(self, weights: Tensor) -> Tensor:
         return weights
 
+    @override
     def inner(self, a: Tensor, b: Tensor, lifted_b: Tensor) -> Tensor:
         return dot(a, lifted_b)
 
+    @override
     def first_order_point(self, rows: Rows) -> tuple[Tensor, Tensor]:
         nothing = torch.zeros_like(rows.evidence)
         return nothing, nothing
 
+    @override
     def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
         return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, rows.evidence + lifted), -1)
 
+    @override
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
         return rows.evidence
 
+    @override
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
         return -x
 
+    @override
     def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
         return rows.evidence_square.squeeze(-1) + dot(x, 2 * rows.evidence + lifted)
 
@@ -151,27 +173,35 @@ class TemplateCoordinates(AbstractCoordinates):
 
     products_each = 2
 
+    @override
     def lift(self, x: Tensor) -> Tensor:
         return self._multiply(x, self.operator.mT)
 
+    @override
     def pull(self, weights: Tensor) -> Tensor:
         return self._multiply(weights, self.operator)
 
+    @override
     def inner(self, a: Tensor, b: Tensor, lifted_b: Tensor) -> Tensor:
         return dot(a, b)
 
+    @override
     def first_order_point(self, rows: Rows) -> tuple[Tensor, Tensor]:
         return rows.evidence, self.lift(rows.evidence)
 
+    @override
     def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
         return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, lifted), -1)
 
+    @override
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
         return first_lifted
 
+    @override
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
         return rows.evidence - x
 
+    @override
     def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
         # In coordinates over the span of the templates, the evidence outside it is part of λ and never changes.
         outside = rows.evidence_square.squeeze(-1) - dot(rows.evidence, rows.evidence)

@@ -1,7 +1,8 @@
 r"""The Newton equation by factorisation, for rows on which conjugate gradients are too slow.
 
-In an orthonormal basis of the span of the templates, :math:`T = F Q^\top` with F (n, k) and k = min(n, d), the Hessian is
-the k × k matrix :math:`I + \alpha F^\top D_p F`: symmetric, with eigenvalues at least 1, so that Cholesky never breaks down.
+In an orthonormal basis of the span of the templates, :math:`T = F Q^\top` with F (n, k) and k = min(n, d), the
+Hessian is the k × k matrix :math:`I + \alpha F^\top D_p F`: symmetric, with eigenvalues at least 1, so that
+Cholesky never breaks down.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def span(templates: Tensor) -> tuple[Tensor, Tensor]:
     """Coordinates F (g, n, k) of templates (g, n, d) in an orthonormal basis Q (g, d, k) of a space that holds them."""
     n, d = templates.shape[-2:]
     if d <= n:
-        return templates, torch.eye(d, dtype=templates.dtype, device=templates.device).expand(len(templates), d, d)
+        return templates, torch.eye(d, dtype=templates.dtype, device=templates.device).expand(
+            len(templates), d, d
+        )
     basis, triangle = torch.linalg.qr(templates.mT)
     return triangle.mT, basis
 

@@ -64,8 +64,8 @@ def exact(
               \lVert\lambda - \lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert
               \le \mathtt{tol}\cdot\lVert\lambda\rVert
 
-    Newton's method with conjugate gradients runs in the problem's dtype; queries whose fresh float64 certificate does not
-    meet the tolerance are refined in float64, at last by factorisation.
+    Newton's method with conjugate gradients runs in the problem's dtype; queries whose fresh float64
+    certificate does not meet the tolerance are refined in float64, at last by factorisation.
 
     Args:
         problem: What to solve; the closeness must be :class:`~fenchel.KL`.
@@ -98,7 +98,9 @@ def exact(
     if max_steps < 0:
         raise ProblemError(f"max_steps is {max_steps}; expected a number of steps >= 0")
     if not isinstance(problem.closeness, KL):
-        raise ProblemError(f"exact solves problems whose closeness is KL(); this one has {problem.closeness!r}")
+        raise ProblemError(
+            f"exact solves problems whose closeness is KL(); this one has {problem.closeness!r}"
+        )
     layout = QueryLayout(problem)
     builder = EstimateBuilder(layout, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
@@ -160,7 +162,13 @@ class _BlockSolver:
     steps: Tensor
 
     def __init__(
-        self, block: QueryBlock, dtype: torch.dtype, tol: float, max_steps: int, coordinates: str, memory_budget: int
+        self,
+        block: QueryBlock,
+        dtype: torch.dtype,
+        tol: float,
+        max_steps: int,
+        coordinates: str,
+        memory_budget: int,
     ) -> None:
         self.operator_products = 0
         self._dtype, self._tol, self._max_steps, self._budget = dtype, tol, max_steps, memory_budget
@@ -176,7 +184,9 @@ class _BlockSolver:
         gram = isinstance(basis, GramCoordinates)
         rows = Rows.of(block, block.evidence @ templates.mT if gram else block.evidence)
         method = Newton(basis, tol=MARGIN * self._tol, low_precision=low_precision_for(basis))
-        outcome = iterate(method.step, method.start(rows), tol=MARGIN * self._tol, max_steps=min(PATIENCE, self._max_steps))
+        outcome = iterate(
+            method.step, method.start(rows), tol=MARGIN * self._tol, max_steps=min(PATIENCE, self._max_steps)
+        )
         self.operator_products += method.operator_products
         self.steps = outcome.steps
         x, wide = outcome.state.x.double(), self._wide
@@ -188,7 +198,11 @@ class _BlockSolver:
     def _polish(self) -> None:
         """Conjugate gradients in float64: for rows that are near, or for Hessians too large to factorise."""
         relative = self.certificate.dual_error / self.certificate.reference
-        near = relative < NEAR if self._span_size <= FACTORISE_UP_TO else torch.ones_like(relative, dtype=torch.bool)
+        near = (
+            relative < NEAR
+            if self._span_size <= FACTORISE_UP_TO
+            else torch.ones_like(relative, dtype=torch.bool)
+        )
         failing = self._failing() & near
         if bool(failing.any()):
             limit = PATIENCE if self._span_size <= FACTORISE_UP_TO else self._max_steps
@@ -228,10 +242,12 @@ class _BlockSolver:
             TemplateCoordinates(factors), tol=MARGIN * self._tol, direction=direction, refresh=True
         )
         if direction is by_factorisation:
-            # Where α‖t‖² is huge the first-order point is so far out that p is a vertex and the Hessian says nothing; the
-            # dual at 0 is 0, and a point below that is a worse start than none.
+            # Where α‖t‖² is huge the first-order point is so far out that p is a vertex and the Hessian says
+            # nothing; the dual at 0 is 0, and a point below that is a worse start than none.
             x = torch.where(_dual_value(block, factors, rows, x) > 0, x, torch.zeros_like(x))
-        outcome = iterate(method.step, method.start(rows, x), tol=MARGIN * self._tol, max_steps=min(left, max_steps))
+        outcome = iterate(
+            method.step, method.start(rows, x), tol=MARGIN * self._tol, max_steps=min(left, max_steps)
+        )
         self.operator_products += method.operator_products
         dual = block.alpha * (outcome.state.x @ basis.mT + (block.evidence - within @ basis.mT))
         self._dual.scatter_(1, along, dual)

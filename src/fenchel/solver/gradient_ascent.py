@@ -69,7 +69,9 @@ def gradient_ascent(
         for groups, rows, block in layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
             method = _Ascent(problem.closeness, block.templates)
             outcome = iterate(method.step, method.start(block), tol=tol, max_steps=max_steps)
-            certificate = certify(block.to(torch.float64), outcome.state.dual.double(), problem.closeness, problem.dtype)
+            certificate = certify(
+                block.to(torch.float64), outcome.state.dual.double(), problem.closeness, problem.dtype
+            )
             builder.put(groups[:, None], rows[None, :], certificate, outcome.steps)
     estimate = builder.build()
     if throw:
@@ -127,7 +129,9 @@ class _Ascent:
         reference = reference_norm(dual.norm(dim=-1), state.first_order_norm)
         size = gradient.norm(dim=-1, keepdim=True)
         error = (state.alpha * size).squeeze(-1) / reference
-        return replace(state, dual=dual, gradient=gradient, size=size, error=error.masked_fill(size.squeeze(-1) == 0, 0))
+        return replace(
+            state, dual=dual, gradient=gradient, size=size, error=error.masked_fill(size.squeeze(-1) == 0, 0)
+        )
 
     def step(self, state: _AscentState, active: Tensor) -> _AscentState:
         tried = self._moved(state, state.dual + state.step * state.gradient)

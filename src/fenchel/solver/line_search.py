@@ -5,11 +5,12 @@ Along :math:`\lambda + \alpha t\,\delta` the dual is concave in t, so its slope
 .. math:: \varphi'(t)/\alpha = \langle \nabla\mathcal{D}(\lambda + \alpha t\delta), \delta\rangle
           = \langle u - p(t), L\delta\rangle + \langle o - x - t\delta, \delta\rangle
 
-falls from φ'(0) > 0. It needs no product with the operator, only a softmax, and unlike a difference of dual values it does
-not cancel near the solution. A step is taken when the slope there is at most half of φ'(0) in size and the dual is
-certainly higher: because the slope is still ≥ 0, or because the logits move by at most 1 in range, within which the
-curvature changes by at most a factor e (log-sum-exp is self-concordant in this sense), so that an overshoot of half the
-slope loses less than was gained. Otherwise the root of the slope is bracketed and approached from the rising side.
+falls from φ'(0) > 0. It needs no product with the operator, only a softmax, and unlike a difference of dual
+values it does not cancel near the solution. A step is taken when the slope there is at most half of φ'(0) in
+size and the dual is certainly higher: because the slope is still ≥ 0, or because the logits move by at most 1
+in range, within which the curvature changes by at most a factor e (log-sum-exp is self-concordant in this
+sense), so that an overshoot of half the slope loses less than was gained. Otherwise the root of the slope is
+bracketed and approached from the rising side.
 """
 
 from __future__ import annotations
@@ -27,15 +28,23 @@ _TRIALS = 40
 
 
 def step_length(
-    coordinates: AbstractCoordinates, rows: Rows, x: Tensor, lifted: Tensor, step: Tensor, lifted_step: Tensor, initial: Tensor
+    coordinates: AbstractCoordinates,
+    rows: Rows,
+    x: Tensor,
+    lifted: Tensor,
+    step: Tensor,
+    lifted_step: Tensor,
+    initial: Tensor,
 ) -> tuple[Tensor, Tensor]:
     r"""Step lengths t in (0, 1], and the weights at the full step.
 
     Args:
         coordinates: Lift, pull and inner product.
         rows: Data of the rows.
-        x: Where the search starts, (g, r, size); ``lifted`` its lift.
-        step: δ, (g, r, size); ``lifted_step`` its lift.
+        x: Where the search starts, (g, r, size).
+        lifted: Its lift, (g, r, n).
+        step: δ, (g, r, size).
+        lifted_step: Its lift, (g, r, n).
         initial: φ'(0)/α, (g, r), positive where a step is wanted.
 
     Returns:
@@ -56,7 +65,10 @@ def step_length(
         found = _root(
             coordinates,
             select(rows, index),
-            *(value.gather(1, index) for value in (pull, square, initial, slope)),
+            pull.gather(1, index),
+            square.gather(1, index),
+            initial.gather(1, index),
+            slope.gather(1, index),
             _rows_at(lifted, index),
             _rows_at(lifted_step, index),
         )
@@ -71,7 +83,9 @@ def _range(rows: Rows, lifted_step: Tensor) -> Tensor:
     if not bool(masked.any()):
         low, high = torch.aminmax(lifted_step, dim=-1)
         return high - low
-    return lifted_step.masked_fill(masked, -torch.inf).amax(-1) - lifted_step.masked_fill(masked, torch.inf).amin(-1)
+    return lifted_step.masked_fill(masked, -torch.inf).amax(-1) - lifted_step.masked_fill(
+        masked, torch.inf
+    ).amin(-1)
 
 
 def _rows_at(value: Tensor, index: Tensor) -> Tensor:
@@ -80,15 +94,21 @@ def _rows_at(value: Tensor, index: Tensor) -> Tensor:
 
 def _root(
     coordinates: AbstractCoordinates,
-    rows: Rows, pull: Tensor, square: Tensor, initial: Tensor, at_one: Tensor, lifted: Tensor, lifted_step: Tensor
+    rows: Rows,
+    pull: Tensor,
+    square: Tensor,
+    initial: Tensor,
+    at_one: Tensor,
+    lifted: Tensor,
+    lifted_step: Tensor,
 ) -> Tensor:
     """Lengths at which the slope is between 0 and half of its initial value, by false position and bisection."""
     low, high = torch.zeros_like(initial), torch.ones_like(initial)
     slope_low, slope_high = initial, at_one
     for trial in range(_TRIALS):
         secant = low + (high - low) * slope_low / (slope_low - slope_high)
-        # Every second trial bisects on a logarithmic scale, since where the weights are saturated the slope may turn after
-        # a tiny part of the step; the secant lands close once the slope is nearly linear.
+        # Every second trial bisects on a logarithmic scale, since where the weights are saturated the slope
+        # may turn after a tiny part of the step; the secant lands close once the slope is nearly linear.
         middle = torch.where(low > 0, (low * high).sqrt(), 1e-3 * high)
         inside = (secant > low) & (secant < high)
         length = torch.where(inside, secant, middle) if trial % 2 == 0 else middle

@@ -31,7 +31,8 @@ class IterationState(Protocol):
 S = TypeVar("S", bound=IterationState)
 
 COMPACT_BELOW = 0.8
-"""Rows that are done are dropped once at most this fraction is left: copying the others costs about an elementwise pass."""
+"""Rows that are done are dropped once at most this fraction is left: copying the others costs about an
+elementwise pass."""
 
 
 @dataclass
@@ -53,7 +54,8 @@ def iterate(step: Callable[[S, Tensor], S], state: S, *, tol: float, max_steps: 
     """Step until every row meets the tolerance, stalls, or has taken ``max_steps``.
 
     Args:
-        step: Takes a state and which of its rows are active (g, r), and returns the next state; a row that is not active
+        step: Takes a state and which of its rows are active (g, r), and returns the next state; a row that is
+        not active
             must come back unchanged.
         state: Where to start.
         tol: Relative error at which a row is done.

@@ -1,8 +1,8 @@
 r"""Newton's method on the dual, for rows of queries that share an operator.
 
 State: coordinates x of a dual point, and everything that follows from them. A step finds a
-direction (conjugate gradients, or a factorisation), searches along it on the slope of the dual, and evaluates the residual
-anew; the residual's norm is the certificate (fact 2).
+direction (conjugate gradients, or a factorisation), searches along it on the slope of the dual, and evaluates
+the residual anew; the residual's norm is the certificate (fact 2).
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Newton:
         tol: Relative tolerance, which bounds how well directions need be solved for.
         direction: How the Newton equation is solved.
         low_precision: Coordinates for directions only, when multiplying in low precision pays.
-        refresh: Lift the point anew at every step instead of adding up the lifts of steps: where λ shrinks by many orders
+        refresh: Lift the point anew at every step instead of adding up the lifts of steps: where λ shrinks by
+        many orders
             of magnitude on the way, what is added up keeps the rounding of its largest term.
     """
 
@@ -146,7 +147,9 @@ class Newton:
             self.low_precision = None
         return following
 
-    def _at(self, rows: Rows, x: Tensor, lifted: Tensor, weights: Tensor, before: NewtonState | None) -> NewtonState:
+    def _at(
+        self, rows: Rows, x: Tensor, lifted: Tensor, weights: Tensor, before: NewtonState | None
+    ) -> NewtonState:
         c = self.coordinates
         residual = c.pull(rows.preference - weights) + c.from_origin(rows, x)
         lifted_residual = c.lift(residual)
@@ -158,10 +161,21 @@ class Newton:
         stalled = torch.zeros_like(error, dtype=torch.bool)
         if before is not None:
             # Newton's method halves the error at least once it is near; one that does not is at its rounding floor.
-            stalled = before.stalled | (~(error < 0.5 * before.error) & (before.error < torch.finfo(x.dtype).eps ** 0.5))
+            stalled = before.stalled | (
+                ~(error < 0.5 * before.error) & (before.error < torch.finfo(x.dtype).eps ** 0.5)
+            )
             stalled |= torch.isnan(error)
         return NewtonState(
-            rows, x, lifted, weights, residual, lifted_residual, square.unsqueeze(-1), dual_norm, error, stalled
+            rows,
+            x,
+            lifted,
+            weights,
+            residual,
+            lifted_residual,
+            square.unsqueeze(-1),
+            dual_norm,
+            error,
+            stalled,
         )
 
     def _count(self, products: int, lifted: Tensor) -> None:

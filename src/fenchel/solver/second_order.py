@@ -23,8 +23,8 @@ def second_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMO
 
     .. math:: \lambda = \alpha(I + \alpha\Sigma)^{-1} z
 
-    Exact whenever u is Gaussian. Σ is factorised once where queries share preference and α, else once a query, in the span
-    of the templates, in float64.
+    Exact whenever u is Gaussian. Σ is factorised once where queries share preference and α, else once a query,
+    in the span of the templates, in float64.
 
     Args:
         problem: What to estimate; the closeness must be :class:`~fenchel.KL`.
@@ -46,7 +46,9 @@ def second_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMO
         tensor([[0.5000]], dtype=torch.float64)
     """
     if not isinstance(problem.closeness, KL):
-        raise ProblemError(f"second_order is for problems whose closeness is KL(); this one has {problem.closeness!r}")
+        raise ProblemError(
+            f"second_order is for problems whose closeness is KL(); this one has {problem.closeness!r}"
+        )
     layout = QueryLayout(problem)
     builder = EstimateBuilder(layout, tol=64 * torch.finfo(problem.dtype).eps)
     with torch.no_grad():
@@ -61,7 +63,7 @@ def _second_order_dual(block: QueryBlock, memory_budget: int) -> Tensor:
     factors, basis = span(centred(block.templates, block.log_preference))
     n, k = factors.shape[-2:]
     evidence = block.evidence @ basis
-    g, r = evidence.shape[:2]
+    g = len(evidence)
     shared = max(block.log_preference.shape[1], block.alpha.shape[1])
     preference = block.log_preference.exp().expand(g, shared, n)
     alpha = block.alpha.expand(g, shared, 1)

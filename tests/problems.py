@@ -1,0 +1,161 @@
+"""Random inference problems, and referees that share no code with the solvers."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fenchel import Discrete, InferenceProblem
+
+__all__ = [
+    "by_dense_newton",
+    "by_interior_point",
+    "problem_with_known_answer",
+    "problems",
+    "random_problem",
+    "rows_of",
+    "stacked",
+]
+
+
+def random_problem(
+    *,
+    n: int = 12,
+    d: int = 5,
+    m: int = 4,
+    batch: tuple[int, ...] = (),
+    alpha: float = 1.0,
+    norm: float = 1.0,
+    evidence: float = 1.0,
+    spread: float = 1.0,
+    per_query: bool = False,
+    masked: int = 0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> InferenceProblem:
+    """A problem with Gaussian templates of a given norm; ``masked`` templates a row are left out at random."""
+    generator = torch.Generator().manual_seed(seed)
+    templates = norm * torch.randn(*batch, n, d, dtype=torch.float64, generator=generator) / d**0.5
+    z = evidence * norm * torch.randn(*batch, m, d, dtype=torch.float64, generator=generator) / d**0.5
+    rows = m if per_query else 1
+    log_weights = spread * torch.randn(*batch, rows, n, dtype=torch.float64, generator=generator)
+    if masked:
+        order = torch.rand(log_weights.shape, generator=generator, dtype=torch.float64).argsort(-1)
+        log_weights = log_weights.masked_fill(order < masked, -torch.inf)
+    return InferenceProblem(Discrete(templates.to(dtype), log_weights.to(dtype)), z.to(dtype), alpha)
+
+
+def problem_with_known_answer(
+    *, n: int = 12, d: int = 5, m: int = 4, alpha: float = 1.0, norm: float = 1.0, seed: int = 0
+) -> tuple[InferenceProblem, Tensor]:
+    """A problem and its λ*: choose λ*, and let the evidence be what makes the dual's gradient vanish there."""
+    generator = torch.Generator().manual_seed(seed)
+    u = Discrete(norm * torch.randn(n, d, dtype=torch.float64, generator=generator))
+    answer = 2 * torch.randn(m, d, dtype=torch.float64, generator=generator) / norm
+    weights = torch.softmax(u.log_weights + answer @ u.templates.T, -1)
+    evidence = answer / alpha + (weights - u.weights()) @ u.templates
+    return InferenceProblem(u, evidence, alpha), answer
+
+
+@st.composite
+def problems(draw: st.DrawFn, largest_alpha: float = 1e2) -> InferenceProblem:
+    """Any reasonable problem: sizes, scales, masks and shared or per-query preferences."""
+    n = draw(st.integers(1, 20))
+    return random_problem(
+        n=n,
+        d=draw(st.integers(1, 12)),
+        m=draw(st.integers(1, 4)),
+        batch=draw(st.sampled_from([(), (1,), (2,), (2, 3)])),
+        alpha=draw(st.floats(1e-3, largest_alpha)),
+        norm=draw(st.sampled_from([1e-2, 1.0, 10.0])),
+        evidence=draw(st.sampled_from([0.1, 1.0, 5.0])),
+        spread=draw(st.sampled_from([0.0, 1.0, 10.0])),
+        per_query=draw(st.booleans()),
+        masked=draw(st.integers(0, max(0, n - 1))),
+        seed=draw(st.integers(0, 2**31)),
+    )
+
+
+def rows_of(
+    problem: InferenceProblem,
+) -> list[tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray, float]]:
+    """Every query on its own: index, templates (n, d), weights u (n), evidence (d), α."""
+    n, d = problem.preference.templates.shape[-2:]
+    templates = problem.preference.templates.expand(*problem.shape[:-1], n, d)
+    u = problem.preference.log_weights.exp().expand(*problem.shape, n)
+    z = problem.evidence.expand(*problem.shape, d)
+    alpha = problem.alpha.expand(problem.shape)
+    return [
+        (
+            index,
+            templates[index[:-1]].double().numpy(),
+            u[index].double().numpy(),
+            z[index].double().numpy(),
+            float(alpha[index]),
+        )
+        for index in np.ndindex(*problem.shape)
+    ]
+
+
+def by_dense_newton(
+    templates: np.ndarray, u: np.ndarray, z: np.ndarray, alpha: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """λ* and p* by Newton's method with backtracking on the dual, in plain numpy."""
+    keep = u > 0
+    t, log_u = templates[keep] - templates[keep].mean(0), np.log(u[keep])
+    target = np.exp(log_u) @ t + z
+
+    def dual(lam: np.ndarray) -> float:
+        logits = log_u + t @ lam
+        return float(
+            lam @ target
+            - lam @ lam / (2 * alpha)
+            - logits.max()
+            - np.log(np.exp(logits - logits.max()).sum())
+        )
+
+    def weights(lam: np.ndarray) -> np.ndarray:
+        logits = log_u + t @ lam
+        p = np.exp(logits - logits.max())
+        return p / p.sum()
+
+    lam = np.zeros_like(z)
+    for _ in range(500):
+        p = weights(lam)
+        gradient = target - lam / alpha - p @ t
+        if alpha * np.linalg.norm(gradient) <= 1e-13 * max(np.linalg.norm(lam), 1e-300):
+            break
+        centred = t - p @ t
+        step = np.linalg.solve(np.eye(len(z)) / alpha + centred.T @ (p[:, None] * centred), gradient)
+        length = 1.0
+        while dual(lam + length * step) < dual(lam) + 1e-4 * length * gradient @ step and length > 1e-12:
+            length /= 2
+        if length <= 1e-12:
+            length = 1.0 if np.linalg.norm(gradient) < 1e-6 else 0.0
+        if length == 0.0:
+            break
+        lam = lam + length * step
+    everywhere = np.zeros(len(u))
+    everywhere[keep] = weights(lam)
+    return lam, everywhere
+
+
+def by_interior_point(templates: np.ndarray, u: np.ndarray, z: np.ndarray, alpha: float) -> np.ndarray:
+    """p* of the primal (3) by Clarabel through CVXPY."""
+    keep = u > 0
+    t, weights = templates[keep], u[keep]
+    p = cp.Variable(int(keep.sum()), nonneg=True)
+    shortfall = weights @ t + z - t.T @ p
+    objective = alpha / 2 * cp.sum_squares(shortfall) + cp.sum(cp.rel_entr(p, weights))
+    cp.Problem(cp.Minimize(objective), [cp.Zero(cp.sum(p) - 1)]).solve(solver=cp.CLARABEL)
+    everywhere = np.zeros(len(u))
+    everywhere[keep] = p.value
+    return everywhere
+
+
+def stacked(problem: InferenceProblem, results: list[np.ndarray]) -> Tensor:
+    """Results a query as one tensor in the problem's shape."""
+    return torch.from_numpy(np.stack(results)).reshape(*problem.shape, -1)

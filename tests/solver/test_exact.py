@@ -1,0 +1,223 @@
+"""The exact solver against independent ones, at the edges, and in what it promises."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from fenchel import ConvergenceError, Discrete, InferenceProblem, ProblemError
+from fenchel.estimate import Estimate
+from fenchel.solver.exact import exact
+from tests.problems import (
+    by_dense_newton,
+    by_interior_point,
+    problem_with_known_answer,
+    problems,
+    random_problem,
+    rows_of,
+    stacked,
+)
+
+
+def disagreement(problem: InferenceProblem, estimate: Estimate) -> float:
+    """Largest difference of weights from a dense float64 Newton, query by query."""
+    referee = stacked(problem, [by_dense_newton(*row[1:])[1] for row in rows_of(problem)])
+    return float((estimate.weights.double() - referee).abs().max())
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_agrees_with_a_dense_newton(problem: InferenceProblem) -> None:
+    assert disagreement(problem, exact(problem, tol=1e-8)) < 1e-7
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_agrees_with_an_interior_point_solver(seed: int) -> None:
+    problem = random_problem(
+        n=10 + seed, d=4, m=3, alpha=10.0 ** (seed % 3 - 1), masked=seed, per_query=seed % 2 == 1, seed=seed
+    )
+    referee = stacked(problem, [by_interior_point(*row[1:]) for row in rows_of(problem)])
+    assert float((exact(problem, tol=1e-8).weights - referee).abs().max()) < 1e-4
+
+
+def test_a_wrong_answer_is_caught() -> None:
+    problem = random_problem(alpha=5.0)
+    assert disagreement(problem, problem.solve("first_order")) > 1e-3
+    assert disagreement(problem, exact(problem, tol=1e-9)) < 1e-7
+
+
+EDGES = {
+    "alpha 1e-3": {"alpha": 1e-3},
+    "alpha 1e3": {"alpha": 1e3},
+    "one template": {"n": 1},
+    "n much larger than d": {"n": 300, "d": 2},
+    "d much larger than n": {"n": 3, "d": 200},
+    "norm 1e-4": {"norm": 1e-4},
+    "norm 1e4": {"norm": 1e4},
+    "norm 1e4, small alpha": {"norm": 1e4, "alpha": 1e-3},
+    "norm 1e-4, large alpha": {"norm": 1e-4, "alpha": 1e3},
+    "log weights down to -80": {"spread": 30.0},
+    "masked": {"masked": 8, "per_query": True},
+    "evidence far outside the templates": {"evidence": 100.0, "alpha": 10.0},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("edge", EDGES)
+def test_converges_at_the_edges_as_certified(edge: str, dtype: torch.dtype) -> None:
+    problem = random_problem(**EDGES[edge], dtype=dtype)
+    estimate = exact(problem, tol=1e-6)
+    assert bool(estimate.converged.all())
+    assert bool((estimate.dual_error <= 1e-6 * estimate.dual.norm(dim=-1)).all())
+
+
+def test_duplicate_templates_share_their_weight_equally() -> None:
+    t = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    z = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    twice = exact(InferenceProblem(Discrete(t.repeat(2, 1)), z, 3.0), tol=1e-10)
+    once = exact(InferenceProblem(Discrete(t), z, 3.0), tol=1e-10)
+    torch.testing.assert_close(
+        twice.weights[:, :4] + twice.weights[:, 4:], once.weights, rtol=1e-8, atol=1e-10
+    )
+    torch.testing.assert_close(twice.weights[:, :4], twice.weights[:, 4:], rtol=1e-9, atol=1e-12)
+
+
+def test_masked_is_removed() -> None:
+    generator = torch.Generator().manual_seed(3)
+    t, z = (torch.randn(k, 4, dtype=torch.float64, generator=generator) for k in (9, 3))
+    keep = torch.tensor([True, False, True, True, False, True, True, True, False])
+    masked = exact(InferenceProblem(Discrete(t, keep), z), tol=1e-10)
+    removed = exact(InferenceProblem(Discrete(t[keep]), z), tol=1e-10)
+    torch.testing.assert_close(masked.weights[:, keep], removed.weights, rtol=1e-8, atol=1e-11)
+    assert float(masked.weights[:, ~keep].abs().max()) == 0
+    torch.testing.assert_close(masked.dual, removed.dual, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("per_query", [False, True])
+@pytest.mark.parametrize("coordinates", ["gram", "template"])
+def test_a_batch_is_its_rows_one_by_one(per_query: bool, coordinates: str) -> None:
+    problem = random_problem(batch=(2, 3), m=4, per_query=per_query, masked=3, alpha=2.0)
+    together = exact(problem, tol=1e-10, coordinates=coordinates)
+    for index, t, u, z, alpha in rows_of(problem):
+        alone = InferenceProblem(
+            Discrete(torch.from_numpy(t), torch.from_numpy(u).log()), torch.from_numpy(z)[None], alpha
+        ).solve("exact", tol=1e-10)
+        torch.testing.assert_close(together.weights[index], alone.weights[0], rtol=1e-7, atol=1e-10)
+
+
+def test_heads_that_share_templates_share_the_solve() -> None:
+    """Templates broadcast against the heads' evidence: the same answer as copies of them."""
+    generator = torch.Generator().manual_seed(4)
+    t = torch.randn(2, 1, 8, 5, dtype=torch.float64, generator=generator)
+    z = torch.randn(2, 3, 6, 5, dtype=torch.float64, generator=generator)
+    causal = torch.ones(6, 8, dtype=torch.bool).tril()
+    shared = exact(InferenceProblem(Discrete(t, causal), z), tol=1e-10)
+    copied = exact(InferenceProblem(Discrete(t.expand(2, 3, 8, 5).contiguous(), causal), z), tol=1e-10)
+    torch.testing.assert_close(shared.weights, copied.weights, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(shared.mean, copied.mean, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [6, 40])
+def test_both_coordinate_systems_give_one_answer(n: int) -> None:
+    problem = random_problem(n=n, d=6, batch=(2,), per_query=True, masked=2, alpha=4.0)
+    gram, template = (exact(problem, tol=1e-10, coordinates=name) for name in ("gram", "template"))
+    torch.testing.assert_close(gram.dual, template.dual, rtol=1e-8, atol=1e-9)
+
+
+def test_a_small_memory_budget_changes_blocks_only() -> None:
+    problem = random_problem(batch=(3,), m=10, n=40, d=8, per_query=True)
+    whole, blocked = exact(problem, tol=1e-10), exact(problem, tol=1e-10, memory_budget=50_000)
+    torch.testing.assert_close(whole.weights, blocked.weights, rtol=1e-8, atol=1e-10)
+
+
+def test_alpha_may_differ_by_query() -> None:
+    alpha = torch.tensor([0.1, 1.0, 10.0, 100.0], dtype=torch.float64)
+    problem = random_problem(m=4)
+    together = exact(InferenceProblem(problem.preference, problem.evidence, alpha), tol=1e-10)
+    for k in range(4):
+        alone = exact(
+            InferenceProblem(problem.preference, problem.evidence[k : k + 1], float(alpha[k])), tol=1e-10
+        )
+        torch.testing.assert_close(together.dual[k], alone.dual[0], rtol=1e-8, atol=1e-10)
+
+
+def test_no_evidence_leaves_the_preference() -> None:
+    u = random_problem().preference
+    estimate = exact(InferenceProblem(u, torch.zeros(2, u.dim, dtype=torch.float64)))
+    assert float(estimate.dual.abs().max()) == 0
+    torch.testing.assert_close(estimate.weights, u.weights().expand(2, -1))
+    assert bool(estimate.converged.all())
+
+
+def test_a_row_that_stops_early_says_so() -> None:
+    problem = random_problem(m=6, alpha=50.0, evidence=4.0)
+    stopped = exact(problem, tol=1e-12, max_steps=1, throw=False)
+    assert not bool(stopped.converged.all())
+    assert int(stopped.steps.max()) == 1
+    with pytest.raises(
+        ConvergenceError, match=r"of 6 queries did not reach dual_error <= 1e-12 .* raise max_steps"
+    ):
+        exact(problem, tol=1e-12, max_steps=1)
+
+
+def test_float32_refuses_what_it_cannot_hold() -> None:
+    with pytest.raises(ConvergenceError, match="give the problem in float64"):
+        exact(random_problem(dtype=torch.float32), tol=1e-10)
+
+
+def test_what_float64_cannot_certify_is_not_claimed() -> None:
+    """α‖t‖² = 1e11: the float64 rounding of λ alone moves the gradient by more than the certificate allows."""
+    problem, truth = problem_with_known_answer(n=30, d=8, alpha=1e3, norm=1e4)
+    estimate = exact(problem, tol=1e-9, throw=False)
+    assert not bool(estimate.converged.all())
+    missed = (estimate.dual - truth).norm(dim=-1)
+    assert bool((missed <= estimate.dual_error).all())
+    with pytest.raises(ConvergenceError, match="queries did not reach dual_error <= 1e-09"):
+        exact(problem, tol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1.0, 1e2])
+def test_finds_an_answer_that_was_planted(alpha: float) -> None:
+    problem, truth = problem_with_known_answer(alpha=alpha)
+    torch.testing.assert_close(exact(problem, tol=1e-11).dual, truth, rtol=1e-9, atol=1e-10)
+
+
+def test_products_are_counted_and_dropped_rows_save_them() -> None:
+    hard = random_problem(m=64, n=20, d=12, evidence=5.0)
+    silent = hard.evidence.clone()
+    silent[:56] = 0
+    all_hard = exact(hard, tol=1e-8)
+    mixed = exact(InferenceProblem(hard.preference, silent), tol=1e-8)
+    assert 0 < mixed.operator_products < 0.5 * all_hard.operator_products
+    assert int(mixed.steps[:56].max()) == 0
+    assert int(mixed.steps[56:].min()) > 0
+
+
+def test_low_precision_directions_leave_the_answer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(n=300, d=200, m=5, norm=3.0, evidence=3.0, dtype=torch.float32)
+    used = []
+    # The package's attribute of that name is the function; the module is found by its name.
+    module, switch = sys.modules["fenchel.solver.exact"], "multiplies_fast_in_bfloat16"
+    monkeypatch.setattr(module, switch, lambda device: used.append(device) or True)
+    rough = exact(problem, tol=1e-5)
+    monkeypatch.setattr(module, switch, lambda device: False)
+    full = exact(problem, tol=1e-5)
+    assert used
+    torch.testing.assert_close(rough.weights, full.weights, rtol=1e-3, atol=1e-5)
+    assert bool(rough.converged.all())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tol": 0.0}, "tol is 0.0; expected a relative tolerance > 0"),
+        ({"max_steps": -1}, "max_steps is -1"),
+        ({"coordinates": "polar"}, "coordinates is 'polar'"),
+    ],
+)
+def test_bad_options_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        exact(random_problem(), **options)

@@ -1,0 +1,123 @@
+"""The problem's objectives, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fenchel import KL, Discrete, FenchelError, InferenceProblem, ProblemError
+from tests.problems import random_problem
+
+T = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+Z = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def test_objectives_are_the_formulas_written_out() -> None:
+    log_u = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.2, 0.1], dtype=torch.float64).log()
+    problem = InferenceProblem(Discrete(T, log_u), Z, 1.7)
+    u, p = log_u.exp(), torch.full((4, 6), 1 / 6, dtype=torch.float64)
+    mu = u @ T
+    primal = 1.7 / 2 * (mu + Z - p @ T).square().sum(-1) + (p * (p / u).log()).sum(-1)
+    torch.testing.assert_close(problem.primal(p), primal)
+    lam = Z * 0.3
+    cumulant = (u * (lam @ T.T).exp()).sum(-1).log()
+    dual = (lam * (mu + Z)).sum(-1) - lam.square().sum(-1) / (2 * 1.7) - cumulant
+    torch.testing.assert_close(problem.dual(lam), dual)
+
+
+def test_the_gradient_is_the_derivative_of_the_dual() -> None:
+    problem = random_problem(batch=(2,), masked=2, per_query=True)
+    lam = torch.randn(
+        2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    ).requires_grad_()
+    (numeric,) = torch.autograd.grad(problem.dual(lam).sum(), lam)
+    torch.testing.assert_close(problem.dual_gradient(lam.detach()), numeric)
+
+
+def test_the_primal_is_infinite_outside_the_support() -> None:
+    mask = torch.tensor([True, True, True, True, True, False])
+    problem = InferenceProblem(Discrete(T, mask), Z)
+    assert bool(torch.isinf(problem.primal(torch.full((4, 6), 1 / 6, dtype=torch.float64))).all())
+
+
+def test_weak_duality() -> None:
+    problem = random_problem(alpha=4.0)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(50):
+        p = torch.rand(4, 12, dtype=torch.float64, generator=generator).softmax(-1)
+        lam = 3 * torch.randn(4, 5, dtype=torch.float64, generator=generator)
+        assert bool((problem.primal(p) >= problem.dual(lam)).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_are_computed_in_float32_and_say_so(dtype: torch.dtype) -> None:
+    problem = InferenceProblem(Discrete(T.to(dtype)), Z.to(dtype))
+    estimate = problem.solve("exact", tol=1e-5)
+    assert problem.dtype == estimate.mean.dtype == torch.float32
+    assert f"computed in torch.float32 (given {dtype})" in repr(problem)
+
+
+def test_the_same_problem_in_another_dtype() -> None:
+    problem = random_problem(dtype=torch.float32)
+    assert problem.to(torch.float32) is problem
+    wide = problem.to(torch.float64)
+    assert wide.dtype == torch.float64
+    torch.testing.assert_close(wide.dual(wide.evidence).float(), problem.dual(problem.evidence))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Discrete(T[0]), r"templates have shape \(3,\); expected \(\.\.\., n, d\)"),
+        (lambda: Discrete(T.long()), r"templates have dtype torch.int64"),
+        (lambda: Discrete(T[:0]), r"there is no template to choose"),
+        (lambda: Discrete(T.masked_fill(T[0, 0] == T, torch.nan)), "templates contain NaN or infinity"),
+        (lambda: Discrete(T.masked_fill(T[0, 0] == T, torch.inf)), "templates contain NaN or infinity"),
+        (
+            lambda: Discrete(T, torch.zeros(5)),
+            r"log_weights have shape \(5,\), but there are n = 6 templates",
+        ),
+        (lambda: Discrete(T, torch.zeros(6, dtype=torch.int64)), "log_weights have dtype torch.int64"),
+        (lambda: Discrete(T, torch.full((6,), torch.nan)), r"log_weights contain NaN or \+inf"),
+        (lambda: Discrete(T, torch.full((6,), torch.inf)), r"log_weights contain NaN or \+inf"),
+        (lambda: Discrete(T, torch.zeros(6, dtype=torch.bool)), "all 6 templates are masked for 1 of 1 rows"),
+        (
+            lambda: Discrete(T, torch.tensor([[0.0] * 6, [-torch.inf] * 6])),
+            r"all 6 templates are masked for 1 of 2 rows of log_weights \(first at index \(1,\)\)",
+        ),
+        (
+            lambda: InferenceProblem(Discrete(T), Z[:, :2]),
+            r"evidence z has shape \(4, 2\), but templates have dimension 3",
+        ),
+        (lambda: InferenceProblem(Discrete(T), Z[0]), r"evidence z has shape \(3,\)"),
+        (
+            lambda: InferenceProblem(Discrete(T), Z.float()),
+            "evidence has dtype torch.float32, templates torch.float64",
+        ),
+        (
+            lambda: InferenceProblem(Discrete(T), Z.masked_fill(Z[0, 0] == Z, torch.inf)),
+            "evidence z contains NaN or infinity",
+        ),
+        (lambda: InferenceProblem(Discrete(T), Z, 0.0), "alpha is 0; expected a finite number > 0"),
+        (lambda: InferenceProblem(Discrete(T), Z, -2.0), "alpha is -2; expected"),
+        (lambda: InferenceProblem(Discrete(T), Z, torch.tensor([1.0, torch.nan, 1, 1])), "alpha is nan"),
+        (lambda: InferenceProblem(Discrete(T, torch.zeros(3, 6)), Z), "do not broadcast to one shape"),
+        (
+            lambda: InferenceProblem(Discrete(T, torch.zeros(5, 6)), Z[:1]),
+            "evidence has m = 1 queries, but log_weights or alpha have 5",
+        ),
+        (
+            lambda: InferenceProblem(Discrete(T), Z).solve("newton"),
+            "estimator is 'newton'; expected one of 'first_order'",
+        ),
+    ],
+)
+def test_what_is_not_a_problem_is_refused_with_what_was_got(make, message: str) -> None:
+    with pytest.raises(ProblemError, match=message) as raised:
+        make()
+    assert isinstance(raised.value, FenchelError)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_a_closeness_can_be_given() -> None:
+    assert "KL()" in repr(InferenceProblem(Discrete(T), Z, closeness=KL()))
