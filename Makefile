@@ -16,7 +16,7 @@ help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
 
 audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=examples/demo.txt) into a folder (OUT=audit)
-	$(BIN)/fenchel audit '$(MODEL)' --text '$(TEXT)' --out '$(OUT)'
+	$(BIN)/fenchel audit '$(MODEL)' --text '$(TEXT)' --out '$(OUT)' --overwrite
 
 test: lint types ## Check the style and the types, and run every test (JOBS=2 at a time)
 	$(BIN)/python -m pytest -n $(JOBS)
