@@ -83,6 +83,24 @@ _CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("ViTConfig", {**_SIZES, **_IMAGES}),
 }
 
+_ATTENTION: dict[str, str | tuple[str, ...]] = {
+    "albert": "albert_layers.0.attention",
+    "bert": "attention.self",
+    "clip_text": "self_attn",
+    "distilbert": ".attention",
+    "gpt2": ".attn",
+    "llama": "self_attn",
+    "marian": ("self_attn", "encoder_attn"),
+    "mistral": "self_attn",
+    "mobilebert": "attention.self",
+    "modernbert": ".attn",
+    "qwen3": "self_attn",
+    "swin": ".attention",
+    "t5": ("SelfAttention", "EncDecAttention"),
+    "vit": ".attention",
+}
+"""How the names of the modules end whose last output is attention weights."""
+
 
 def tiny_model(family: str, *, dtype: torch.dtype = torch.float64, seed: int = 0, **overrides: Any) -> Any:
     """A random model of ``family`` without a head, in eval mode, with weights that make attention uneven.
@@ -150,29 +168,20 @@ def tiny_images(
     return {"pixel_values": torch.randn(batch, 1, size, size, generator=generator).to(dtype)}
 
 
-def eager_weights(family: str, inputs: dict[str, Any], **options: Any) -> dict[tuple[str, int], Tensor]:
-    """The attention weights (B, H, m, n) of the family's eager attention, by kind and layer (from 1)."""
-    model = tiny_model(family, **options)
-    model.set_attn_implementation("eager")
-    each_call: list[Tensor] = []
-    if family == "swin":  # whose output has the last layer of each stage only
-        for name, module in model.named_modules():
-            if name.endswith(".attention"):
-                module.register_forward_hook(lambda _module, _args, output: each_call.append(output[1]))
+def eager_weights(family: str, inputs: dict[str, Any], **options: Any) -> list[tuple[str, Tensor]]:
+    """Name and attention weights (B, H, m, n) of every call of the family's eager attention, in order.
+
+    As the attention modules return them: what ``output_attentions`` gathers is incomplete in some families.
+    """
+    model = tiny_model(family, attn_implementation="eager", **options)
+    calls: list[tuple[str, Tensor]] = []
+
+    def record(name: str) -> Any:
+        return lambda _module, _args, output: calls.append((name, output[-1]))
+
+    for name, module in model.named_modules():
+        if name.endswith(_ATTENTION[family]):
+            module.register_forward_hook(record(name))
     with torch.no_grad():
-        output = model(**inputs, output_attentions=True)
-    if each_call:
-        return {("encoder_self", layer): weights for layer, weights in enumerate(each_call, start=1)}
-    fields = {
-        "encoder_self": "encoder_attentions",
-        "decoder_self": "decoder_attentions",
-        "cross": "cross_attentions",
-    }
-    if "attentions" in output:
-        causal = family in ("gpt2", "llama", "qwen3", "mistral", "gemma2", "clip_text")
-        fields = {"decoder_self" if causal else "encoder_self": "attentions"}
-    return {
-        (kind, layer): weights
-        for kind, name in fields.items()
-        for layer, weights in enumerate(output[name], start=1)
-    }
+        model(**inputs, output_attentions=True)
+    return calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,9 +86,9 @@ def test_key_space_gives_the_models_weights(family: str, padding: str) -> None:
     inputs = tiny_inputs(family, padding=padding, dtype=dtype)
     expected = eager_weights(family, inputs, dtype=dtype)
     calls = captured(family, inputs, dtype=dtype)
-    assert {(call.site.kind, call.site.layer) for call in calls} == expected.keys()
-    for call in calls:
-        assert_weights(call, scores_in_key_space(call), expected[call.site.kind, call.site.layer], tol)
+    assert [call.site.name for call in calls] == [name for name, _ in expected]
+    for call, (_, weights) in zip(calls, expected, strict=True):
+        assert_weights(call, scores_in_key_space(call), weights, tol)
 
 
 @pytest.mark.parametrize("padding", ["right", "left", "none"])
@@ -96,8 +97,9 @@ def test_input_space_gives_the_models_weights(family: str, padding: str) -> None
     dtype, tol = exactness(family)
     inputs = tiny_inputs(family, padding=padding, dtype=dtype)
     expected = eager_weights(family, inputs, dtype=dtype)
-    for call in captured(family, inputs, space="input", dtype=dtype):
-        assert_weights(call, scores_in_input_space(call), expected[call.site.kind, call.site.layer], tol)
+    calls = captured(family, inputs, space="input", dtype=dtype)
+    for call, (_, weights) in zip(calls, expected, strict=True):
+        assert_weights(call, scores_in_input_space(call), weights, tol)
         assert call.inputs is not None
         assert call.key_weight is not None
         linear = torch.einsum("bnw,hdw->bhnd", call.inputs, call.key_weight)
@@ -108,10 +110,13 @@ def test_input_space_gives_the_models_weights(family: str, padding: str) -> None
 
 def test_the_checker_of_weights_sees_a_wrong_scale() -> None:
     inputs = tiny_inputs("bert")
-    expected = eager_weights("bert", inputs)
+    (_, weights), *_ = eager_weights("bert", inputs)
     call = captured("bert", inputs)[0]
-    with pytest.raises(AssertionError):
-        assert_weights(call, 1.01 * scores_in_key_space(call), expected["encoder_self", 1], 1e-5)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_weights(call, 1.01 * scores_in_key_space(call), weights, 1e-5)
+    unmasked = replace(call, log_preference=None)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_weights(unmasked, scores_in_key_space(call), weights, 1e-5)
 
 
 @pytest.mark.parametrize("family", [*LINEAR_KEYS, *OTHER_KEYS])
@@ -248,6 +253,19 @@ def test_sites_are_named_by_module_kind_and_layer() -> None:
     }
     assert by_kind["cross"][1].name == "decoder.layers.1.encoder_attn"
     assert by_kind["decoder_self"][2].name == "decoder.layers.2.self_attn"
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        *((family, ["encoder_self"] * 2) for family in ("bert", "distilbert", "vit", "modernbert")),
+        *((family, ["decoder_self"] * 2) for family in ("gpt2", "llama", "qwen3", "mistral", "clip_text")),
+        ("t5", ["encoder_self"] * 2 + ["decoder_self", "cross"] * 2),
+        ("marian", ["encoder_self"] * 2 + ["decoder_self", "cross"] * 3),
+    ],
+)
+def test_kinds(family: str, expected: list[str]) -> None:
+    assert [call.site.kind for call in captured(family, tiny_inputs(family))] == expected
 
 
 def test_kinds_of_families_used_in_unusual_ways() -> None:

@@ -90,6 +90,17 @@ class Capture:
         MissingExtraError: If transformers is not installed.
         ModelError: If the model is not one of transformers, or has attention that cannot be captured.
         InputError: If ``space`` or ``layers`` is not one of those that there are.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+        >>> config = BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)
+        >>> def consume(call):
+        ...     print(call.site.name, call.site.kind, call.site.layer, tuple(call.query.shape))
+        >>> with Capture(BertModel(config).eval(), space="input", consume=consume) as capture:
+        ...     capture.run({"input_ids": torch.tensor([[1, 2, 3]])})
+        encoder.layer.0.attention.self encoder_self 1 (1, 2, 3, 4)
+        encoder.layer.1.attention.self encoder_self 2 (1, 2, 3, 4)
     """
 
     def __init__(

@@ -80,16 +80,9 @@ def _weights(map_: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor | None]:
     if not isinstance(map_, nn.Linear):  # Conv1D multiplies from the right
         weight = weight.T
     first, size = int(rows.flatten()[0]), rows.numel()
-    if torch.equal(rows.flatten(), torch.arange(first, first + size)):
-        chosen = slice(first, first + size)
-        weight = (
-            weight[chosen].view(*rows.shape, -1)
-            if weight.is_contiguous()
-            else weight[chosen].reshape(*rows.shape, -1)
-        )
-    else:
-        chosen = rows.flatten().to(weight.device)
-        weight = weight[chosen].view(*rows.shape, -1)
+    is_block = torch.equal(rows.flatten(), torch.arange(first, first + size))
+    chosen = slice(first, first + size) if is_block else rows.flatten().to(weight.device)
+    weight = weight[chosen].reshape(*rows.shape, -1)
     return weight, None if bias is None else bias.detach()[chosen].view(rows.shape)
 
 

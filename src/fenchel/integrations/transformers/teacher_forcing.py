@@ -37,6 +37,13 @@ def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = N
     Raises:
         ModelError: If the model has no decoder, or no start or padding token for it.
         InputError: If the shapes do not fit.
+
+    Example:
+        >>> from transformers import T5Config, T5Model
+        >>> sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> model = T5Model(T5Config(**sizes, decoder_start_token_id=0))
+        >>> decoder_inputs(model, torch.tensor([[5, 6, 1]]))["decoder_input_ids"].tolist()
+        [[0, 5, 6]]
     """
     kind = type(model).__name__
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
