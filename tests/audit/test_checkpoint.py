@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,20 +23,44 @@ from tests.audit.small_audits import Interrupting, files_of, small_audit, some_t
 EVERY_BATCH: dict[str, Any] = {"checkpoint_seconds": 0.0}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of an uninterrupted audit; not to be changed."""
+    folder = tmp_path_factory.mktemp("whole")
+    small_audit(directory=folder)
+    return folder
+
+
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of single queries that a few batches fill."""
     monkeypatch.setattr(queries, "ROWS_IN_A_PART", 500)
 
 
+@pytest.fixture(scope="module")
+def whole_with_queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with single queries, in small parts."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(queries, "ROWS_IN_A_PART", 500)
+        small_audit(directory=folder, keep_queries=True)
+    return folder
+
+
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("stop_after", [1, 2, 5, 8])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")])
+@pytest.mark.parametrize(
+    ("stop_after", "error"),
+    [
+        (1, KeyboardInterrupt()),
+        (2, RuntimeError("out of memory")),
+        (5, KeyboardInterrupt()),
+        (8, RuntimeError()),
+    ],
+)
 def test_an_interrupted_audit_ends_like_an_uninterrupted_one(
-    tmp_path: Path, stop_after: int, error: BaseException
+    whole_with_queries: Path, tmp_path: Path, stop_after: int, error: BaseException
 ) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    small_audit(directory=whole, keep_queries=True)
+    whole, resumed = whole_with_queries, tmp_path / "resumed"
     observer = Interrupting(stop_after, error)
     with pytest.raises(type(error)) as caught:
         small_audit(directory=resumed, keep_queries=True, observer=observer)
@@ -52,9 +77,10 @@ def test_an_interrupted_audit_ends_like_an_uninterrupted_one(
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_being_interrupted_after_every_batch_changes_nothing(tmp_path: Path) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    report = small_audit(directory=whole, keep_queries=True)
+def test_being_interrupted_after_every_batch_changes_nothing(
+    whole_with_queries: Path, tmp_path: Path
+) -> None:
+    whole, resumed = whole_with_queries, tmp_path / "resumed"
     batches = 0
     while True:
         try:
@@ -68,7 +94,7 @@ def test_being_interrupted_after_every_batch_changes_nothing(tmp_path: Path) -> 
         except KeyboardInterrupt:
             batches += 1
     assert batches > 5
-    assert last.heads == report.heads
+    assert last.heads == AuditReport.load(whole).heads
     assert files_of(whole) == files_of(resumed)
 
 
@@ -79,17 +105,17 @@ def test_the_comparison_of_files_sees_a_difference(tmp_path: Path) -> None:
     assert files_of(tmp_path / "one").keys() == files_of(tmp_path / "two").keys()
 
 
-def test_an_audit_can_resume_what_was_never_begun(tmp_path: Path) -> None:
-    small_audit(directory=tmp_path / "one")
-    small_audit(directory=tmp_path / "two", resume=True)
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+def test_an_audit_can_resume_what_was_never_begun(whole: Path, tmp_path: Path) -> None:
+    small_audit(directory=tmp_path, resume=True)
+    assert files_of(tmp_path) == files_of(whole)
 
 
-def test_a_batch_that_fails_half_way_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_fails_half_way_is_not_counted(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fenchel.audit import loop
 
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    small_audit(directory=whole)
+    resumed = tmp_path / "resumed"
     real, calls = loop.measure, []
 
     def failing(call: Any, **options: Any) -> Any:
@@ -108,12 +134,11 @@ def test_a_batch_that_fails_half_way_is_not_counted(tmp_path: Path, monkeypatch:
 
 
 def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fenchel.audit import loop
 
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    small_audit(directory=whole)
+    resumed = tmp_path / "resumed"
     real, calls = loop.ExampleSearch.end_batch, []
 
     def failing(self: Any) -> None:
@@ -147,29 +172,28 @@ def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
     assert saved == [False, False, True, False, True, False]
 
 
-def test_a_finished_audit_resumes_as_finished(tmp_path: Path) -> None:
-    report = small_audit(directory=tmp_path)
-    files = files_of(tmp_path)
+def test_a_finished_audit_resumes_as_finished(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    report = AuditReport.load(whole)
     observer = Interrupting(1, RuntimeError("nothing is left to do"))
     again = small_audit(directory=tmp_path, resume=True, observer=observer)
     assert observer.calls == []
     assert again.heads == report.heads
     assert again.manifest == report.manifest
-    assert files_of(tmp_path) == files
+    assert files_of(tmp_path) == files_of(whole)
 
 
-def test_a_finished_audit_without_its_report_gets_one(tmp_path: Path) -> None:
-    small_audit(directory=tmp_path)
-    files = files_of(tmp_path)
-    (tmp_path / "report.html").unlink()
-    (tmp_path / "heads.json").unlink()
+@pytest.mark.parametrize("name", ["report.html", "heads.json", "figure5.png"])
+def test_a_finished_audit_that_lost_a_file_gets_it_back(whole: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).unlink()
     small_audit(directory=tmp_path, resume=True)
-    assert files_of(tmp_path) == files
+    assert files_of(tmp_path) == files_of(whole)
 
 
-def test_an_occupied_folder_is_refused_before_the_model_is_loaded(tmp_path: Path) -> None:
-    small_audit(directory=tmp_path)
-    files = files_of(tmp_path)
+def test_an_occupied_folder_is_refused_before_the_model_is_loaded(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    files = files_of(whole)
     with pytest.raises(
         InputError, match=r"holds an audit of .*, finished after 7 documents and \d+ tokens"
     ) as caught:
@@ -223,9 +247,10 @@ def test_results_of_unknown_origin_are_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "heads.json").read_text() == "[]"
 
 
-def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    small_audit(directory=whole)
+def test_a_full_disk_loses_nothing_that_was_saved(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = tmp_path / "resumed"
     real, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
@@ -245,10 +270,9 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("name", ["heads.parquet", "figure4.png", "report.html"])
 def test_an_audit_that_could_not_write_its_report_has_lost_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    small_audit(directory=whole)
+    resumed = tmp_path / "resumed"
     real = Path.replace
 
     def refusing(self: Path, target: Any) -> Path:

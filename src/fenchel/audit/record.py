@@ -20,6 +20,8 @@ from fenchel.errors import InputError, MissingExtraError
 
 __all__ = ["AuditReport", "HeadExample", "TemplateWeight", "require_extras"]
 
+_DATA_FILES = ("heads.json", "heads.parquet", "summary.json", "examples.json", "manifest.json")
+_PAGE_FILES = ("figure4.png", "figure5.png", "report.html")
 _EXTRAS = {"safetensors": "hf", "pyarrow": "report", "matplotlib": "report", "jinja2": "report"}
 _WHOLE_NUMBERS = frozenset({"layer", "head", "queries", "certificate_unbounded", "not_converged"})
 
@@ -160,6 +162,11 @@ class AuditReport:
                         figure.replace(temporary)
             write_text(page, render_html(self))
         return page
+
+    def is_written(self, directory: Path) -> bool:
+        """Whether every file that ``write_files`` writes is in the folder."""
+        names = _DATA_FILES + (_PAGE_FILES if self.heads else ())
+        return all((directory / name).exists() for name in names)
 
     def _write_parquet(self, path: Path) -> None:
         import pyarrow as pa

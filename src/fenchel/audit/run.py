@@ -165,8 +165,11 @@ def audit(
         state = AuditState(manifest)
     else:
         state = open_state(folder, manifest, overwrite=overwrite, keep_queries=keep_queries)
-        if state.finished and (folder / "report.html").exists():
-            return AuditReport(state.manifest, state.statistics, state.examples)
+        if state.finished:
+            report = AuditReport(state.manifest, state.statistics, state.examples)
+            if not report.is_written(folder):
+                report.write_files(folder)
+            return report
         checkpoints = Checkpoints(folder, state, seconds=checkpoint_seconds)
     AuditRun(
         loaded,
