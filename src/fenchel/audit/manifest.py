@@ -118,11 +118,13 @@ def describe(
     Returns:
         The manifest: JSON values only, keys in the order of ``KEYS``.
     """
+    from fenchel import __version__ as fenchel_version
+
     config = getattr(model, "config", None)
     return in_order(
         {
             "schema": SCHEMA,
-            "fenchel": _version("fenchel"),
+            "fenchel": fenchel_version,
             "torch": torch.__version__,
             "transformers": _version("transformers"),
             "python": platform.python_version(),
