@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import fenchel.audit.histogram as histogram_module
+from fenchel.audit import histogram as histogram_module
 from fenchel.audit.histogram import NUM_BINS, FloatHistograms
 from fenchel.errors import InputError, ProblemError
 

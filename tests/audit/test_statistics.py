@@ -3,43 +3,35 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from fenchel.audit.heads import METRICS, HeadKey
+from fenchel.audit.heads import METRICS, HeadKey, Kind
+from fenchel.audit.measure import Measures
 from fenchel.audit.statistics import AuditStatistics
 from fenchel.errors import InputError, ProblemError
 
 
-@dataclass(frozen=True)
-class FakeMeasures:
-    values: dict[str, Tensor]
-    newton_steps: Tensor
-    converged: Tensor
-
-
-def drawn(seed: int, batch: int = 2, heads: int = 3, queries: int = 7) -> FakeMeasures:
+def drawn(seed: int, batch: int = 2, heads: int = 3, queries: int = 7) -> Measures:
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, heads, queries)
-    return FakeMeasures(
+    return Measures(
         values={name: torch.rand(shape, generator=generator) ** 4 * 3 for name in METRICS},
         newton_steps=torch.randint(1, 6, shape, generator=generator, dtype=torch.int32),
         converged=torch.rand(shape, generator=generator) > 0.2,
     )
 
 
-def counting(*seeds: int, kind: str = "encoder_self", layer: int = 1) -> AuditStatistics:
+def counting(*seeds: int, kind: Kind = "encoder_self", layer: int = 1) -> AuditStatistics:
     statistics = AuditStatistics()
     for seed in seeds:
         measures = drawn(seed)
         counted = torch.rand(2, 7, generator=torch.Generator().manual_seed(seed)) > 0.3
-        statistics.add(kind, layer, (1, 2, 3), measures, counted)  # pyright: ignore[reportArgumentType]
+        statistics.add(kind, layer, (1, 2, 3), measures, counted)
     return statistics
 
 
@@ -54,7 +46,7 @@ def test_record_agrees_with_numpy_on_the_counted_queries() -> None:
     for seed in range(20):
         measures = drawn(seed)
         counted = torch.rand(2, 7, generator=torch.Generator().manual_seed(seed)) > 0.3
-        statistics.add("cross", 2, (4, 5, 9), measures, counted)  # pyright: ignore[reportArgumentType]
+        statistics.add("cross", 2, (4, 5, 9), measures, counted)
         for name in METRICS:
             kept[name].append(measures.values[name][:, 1][counted].double().numpy())
         kept["steps"].append(measures.newton_steps[:, 1][counted].numpy())
@@ -91,9 +83,9 @@ def test_padding_never_counts() -> None:
         "encoder_self",
         1,
         (1, 2, 3),
-        FakeMeasures(poisoned, measures.newton_steps, measures.converged),
+        Measures(poisoned, measures.newton_steps, measures.converged),
         counted,
-    )  # pyright: ignore[reportArgumentType]
+    )
     expected = torch.cat([measures.values["gap"][0, 0], measures.values["gap"][1, 0, :4]]).double()
     assert statistics.queries(HeadKey("encoder_self", 1, 1)) == 11
     assert statistics.mean("gap", "encoder_self", 1, 1) == pytest.approx(float(expected.mean()), rel=1e-14)
@@ -140,7 +132,10 @@ def test_state_is_inverted_exactly_and_survives_json() -> None:
 
 def test_keys_are_sorted_by_kind_layer_and_head() -> None:
     statistics = AuditStatistics()
-    for kind, layer in [("cross", 1), ("decoder_self", 2), ("encoder_self", 10), ("encoder_self", 2)]:
+    sites: list[tuple[Kind, int]] = [
+        ("cross", 1), ("decoder_self", 2), ("encoder_self", 10), ("encoder_self", 2),
+    ]  # fmt: skip
+    for kind, layer in sites:
         statistics.merge(counting(0, kind=kind, layer=layer))
     found = [(key.kind, key.layer) for key in statistics.keys() if key.head == 1]  # noqa: SIM118
     assert found == [("encoder_self", 2), ("encoder_self", 10), ("decoder_self", 2), ("cross", 1)]
@@ -152,7 +147,7 @@ def test_an_unbounded_certificate_is_counted_apart_and_null_in_the_record() -> N
     measures.values["certificate"][0, 0, 0] = math.inf
     statistics = AuditStatistics()
     counted = torch.ones(2, 7, dtype=torch.bool)
-    statistics.add("encoder_self", 1, (1, 2, 3), measures, counted)  # pyright: ignore[reportArgumentType]
+    statistics.add("encoder_self", 1, (1, 2, 3), measures, counted)
     record = statistics.record(HeadKey("encoder_self", 1, 1))
     assert record["certificate_unbounded"] == 1
     assert record["certificate_mean"] is None
@@ -171,7 +166,7 @@ def test_a_metric_that_is_no_number_names_itself_and_nothing_is_counted(value: f
     counted = torch.ones(2, 7, dtype=torch.bool)
     message = f"mean_error is {shown} for 1 of 14 queries of cross layer 5 head 8"
     with pytest.raises(ProblemError, match=message):
-        statistics.add("cross", 5, (4, 6, 8), measures, counted)  # pyright: ignore[reportArgumentType]
+        statistics.add("cross", 5, (4, 6, 8), measures, counted)
     assert statistics.keys() == []
 
 
@@ -179,12 +174,12 @@ def test_shapes_and_heads_that_do_not_match_are_refused() -> None:
     statistics = counting(0)
     counted = torch.ones(2, 6, dtype=torch.bool)
     with pytest.raises(ProblemError, match=r"has shape \(2, 3, 7\), but counted \(2, 6\)"):
-        statistics.add("encoder_self", 1, (1, 2, 3), drawn(1), counted)  # pyright: ignore[reportArgumentType]
+        statistics.add("encoder_self", 1, (1, 2, 3), drawn(1), counted)
     counted = torch.ones(2, 7, dtype=torch.bool)
     with pytest.raises(ProblemError, match=r"heads \[1, 2, 3\] before and for \[1, 2, 4\] now"):
-        statistics.add("encoder_self", 1, (1, 2, 4), drawn(1), counted)  # pyright: ignore[reportArgumentType]
+        statistics.add("encoder_self", 1, (1, 2, 4), drawn(1), counted)
     other = AuditStatistics()
-    other.add("encoder_self", 1, (1, 2, 4), drawn(1), counted)  # pyright: ignore[reportArgumentType]
+    other.add("encoder_self", 1, (1, 2, 4), drawn(1), counted)
     with pytest.raises(ProblemError, match=r"heads \[1, 2, 3\] here and \[1, 2, 4\] there"):
         statistics.merge(other)
 
