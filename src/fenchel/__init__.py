@@ -8,6 +8,9 @@ from fenchel.estimate import Estimate as Estimate
 from fenchel.preference import Discrete as Discrete
 from fenchel.problem import InferenceProblem as InferenceProblem
 
+# Last, and a function: importing the package of that name binds the module first.
+from fenchel.audit import audit as audit  # isort: skip
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -19,4 +22,5 @@ __all__ = [
     "InferenceProblem",
     "ProblemError",
     "__version__",
+    "audit",
 ]

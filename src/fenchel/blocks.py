@@ -17,7 +17,7 @@ __all__ = ["DEFAULT_MEMORY_BUDGET", "QueryBlock", "QueryLayout"]
 DEFAULT_MEMORY_BUDGET = 512 * 2**20
 """Bytes of working memory that a solve may use besides its input and its result."""
 
-CACHE_BYTES = 2 * 2**20
+CACHE_BYTES = 2**18
 """Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
 
 

@@ -86,7 +86,8 @@ class LayerProblem:
     def blocks(self, memory_budget: int, arrays: int) -> Iterator[LayerBlock]:
         """Blocks whose working arrays, ``arrays`` of shape (rows, max(n, d)), fit in ``memory_budget`` bytes."""
         groups, heads, m, _ = self.queries.shape
-        row_bytes = max(self.templates.shape[-2:]) * self.queries.element_size()
+        n, d = self.templates.shape[-2:]
+        row_bytes = (n if n <= 2 * d else max(n, d)) * self.queries.element_size()
         most = max(1, min(memory_budget // (arrays * row_bytes), max(64, CACHE_BYTES // row_bytes)))
         queries_each = min(m, most)
         heads_each = max(1, min(heads, most // m))

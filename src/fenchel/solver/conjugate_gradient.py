@@ -57,27 +57,28 @@ def newton_direction(
         max_iterations: Iterations at most.
     """
     step, lifted_step = torch.zeros_like(residual), torch.zeros_like(weights)
-    direction, lifted = residual, lifted_residual
+    direction, lifted = residual.clone(), lifted_residual.clone()
+    residual = residual.clone()
     products = 0
     for iteration in range(max_iterations):
-        images = weights * (lifted - dot(weights, lifted).unsqueeze(-1))
+        images = (lifted - dot(weights, lifted).unsqueeze(-1)).mul_(weights)
         curved = torch.addcmul(direction, alpha, coordinates.pull(images))
         curvature = coordinates.inner(curved, direction, lifted).unsqueeze(-1)
         length = torch.where(
             (square > target) & (curvature > 0), square / curvature, torch.zeros_like(square)
         )
-        step = torch.addcmul(step, length, direction)
-        lifted_step = torch.addcmul(lifted_step, length, lifted)
+        step.addcmul_(length, direction)
+        lifted_step.addcmul_(length, lifted)
         if iteration == max_iterations - 1:
             break
-        residual = torch.addcmul(residual, length, curved, value=-1)
+        residual.addcmul_(length, curved, value=-1)
         lifted_residual = coordinates.lift(residual)
         products += coordinates.products_each
         following = coordinates.inner(residual, residual, lifted_residual).unsqueeze(-1)
         if not bool((following > target).any()):
             break
         ratio = torch.where(square > 0, following / square, torch.zeros_like(square))
-        direction = torch.addcmul(residual, ratio, direction)
-        lifted = torch.addcmul(lifted_residual, ratio, lifted)
+        direction = direction.mul_(ratio).add_(residual)
+        lifted = lifted.mul_(ratio).add_(lifted_residual)
         square = following
     return Direction(step, lifted_step, products)

@@ -6,11 +6,12 @@ Along :math:`\lambda + \alpha t\,\delta` the dual is concave in t, so its slope
           = \langle u - p(t), L\delta\rangle + \langle o - x - t\delta, \delta\rangle
 
 falls from φ'(0) > 0. It needs no product with the operator, only a softmax, and unlike a difference of dual
-values it does not cancel near the solution. A step is taken when the slope there is at most half of φ'(0) in
-size and the dual is certainly higher: because the slope is still ≥ 0, or because the logits move by at most 1
-in range, within which the curvature changes by at most a factor e (log-sum-exp is self-concordant in this
-sense), so that an overshoot of half the slope loses less than was gained. Otherwise the root of the slope is
-bracketed and approached from the rising side.
+values it does not cancel near the solution. A full step is taken when the dual is certainly higher there: because the slope is still ≥ 0, or because it is so little
+below that what was lost since the top is less than what was gained before it. Log-sum-exp is self-concordant in the sense
+that along the step the logarithm of its curvature changes at most as fast as the logits spread: where they spread by R,
+curvatures differ by at most a factor :math:`e^R`, so that a slope b > 0 downhill at the end lost at most
+:math:`e^R (b/a)^2` of what the slope a at the start gained. Otherwise the root of the slope is bracketed and approached
+from the rising side.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def step_length(
     pull = dot(rows.preference, lifted_step) + along
     slope = pull - square - dot(at_one, lifted_step)
     movement = rows.alpha.squeeze(-1) * _range(rows, lifted_step)
-    accepted = (slope >= 0) | ((movement <= 1) & (slope >= -0.5 * initial))
+    gains = slope.square() * movement.exp() <= initial.square() / 4
+    accepted = (slope >= 0) | gains
     rising = initial > 0
     length = (rising & accepted).to(x.dtype)
     wanting = rising & ~accepted
@@ -81,8 +83,7 @@ def _range(rows: Rows, lifted_step: Tensor) -> Tensor:
     """Range over the support of how the scores move, (g, r)."""
     masked = torch.isneginf(rows.log_preference)
     if not bool(masked.any()):
-        low, high = torch.aminmax(lifted_step, dim=-1)
-        return high - low
+        return lifted_step.amax(-1) - lifted_step.amin(-1)
     return lifted_step.masked_fill(masked, -torch.inf).amax(-1) - lifted_step.masked_fill(
         masked, torch.inf
     ).amin(-1)
