@@ -18,8 +18,9 @@ help: ## Say what there is
 audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=examples/demo.txt) into a folder (OUT=audit)
 	$(BIN)/fenchel audit '$(MODEL)' --text '$(TEXT)' --out '$(OUT)' --overwrite
 
+# One thread a job: jobs that each wake all cores wait for one another.
 test: lint types ## Check the style and the types, and run every test (JOBS=2 at a time)
-	$(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 lint: .venv/installed-dev ## Check the style
 	$(BIN)/ruff check
