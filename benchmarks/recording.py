@@ -48,7 +48,12 @@ def compare(candidates: Mapping[str, Callable[[], Any]], rounds: int) -> dict[st
         for name, run in candidates.items():
             times[name].append(seconds(run))
     return {
-        name: {"median_s": statistics.median(taken), "min_s": min(taken), "max_s": max(taken), "rounds": rounds}
+        name: {
+            "median_s": statistics.median(taken),
+            "min_s": min(taken),
+            "max_s": max(taken),
+            "rounds": rounds,
+        }
         for name, taken in times.items()
     }
 

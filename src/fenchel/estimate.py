@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
 from fenchel.closeness import AbstractCloseness
+from fenchel.errors import ProblemError
 from fenchel.problem import InferenceProblem
 
 __all__ = ["Certificate", "Estimate", "EstimateBuilder", "certify", "estimate_at"]
@@ -141,6 +142,14 @@ def reference_norm(dual_norm: Tensor, first_order_norm: Tensor) -> Tensor:
     return torch.where(dual_norm > rounding * first_order_norm, dual_norm, first_order_norm)
 
 
+def rounded_up(bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """A float64 bound in another dtype, never below what it was."""
+    rounded = bound.to(dtype)
+    return torch.where(
+        rounded.double() < bound, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded
+    )
+
+
 class EstimateBuilder:
     """Collects certificates block by block into one estimate in the problem's dtype and shape.
 
@@ -151,6 +160,7 @@ class EstimateBuilder:
 
     def __init__(self, layout: QueryLayout, tol: float) -> None:
         preference = layout.problem.preference
+        _refuse_gradients(layout.problem)
         self._layout, self._tol = layout, tol
         self._mean = layout.empty(preference.dim)
         self._dual = layout.empty(preference.dim)
@@ -168,9 +178,9 @@ class EstimateBuilder:
         dtype = self._mean.dtype
         self._mean[where], self._dual[where] = certificate.mean, certificate.dual
         self._weights[where] = certificate.weights
-        self._gap[where] = certificate.gap.to(dtype)
-        self._mean_error[where] = certificate.mean_error.to(dtype)
-        self._dual_error[where] = certificate.dual_error.to(dtype)
+        self._gap[where] = rounded_up(certificate.gap, dtype)
+        self._mean_error[where] = rounded_up(certificate.mean_error, dtype)
+        self._dual_error[where] = rounded_up(certificate.dual_error, dtype)
         self._converged[where] = certificate.meets(self._tol)
         if steps is not None:
             self._steps[where] = steps
@@ -189,6 +199,24 @@ class EstimateBuilder:
             converged=back(self._converged),
             alpha=self._layout.problem.alpha.expand(self._layout.lead).clone(),
             operator_products=self.operator_products,
+        )
+
+
+def _refuse_gradients(problem: InferenceProblem) -> None:
+    """An estimate without the gradient that its user counts on would train in silence on nothing."""
+    if not torch.is_grad_enabled():
+        return
+    parts = {
+        "templates": problem.preference.templates,
+        "log_weights": problem.preference.log_weights,
+        "evidence": problem.evidence,
+        "alpha": problem.alpha,
+    }
+    wanted = [name for name, part in parts.items() if part.requires_grad]
+    if wanted:
+        raise ProblemError(
+            f"{' and '.join(wanted)} require gradients, which estimates do not carry; solve under torch.no_grad(), "
+            "or give detached tensors. problem.primal, .dual and .weights are differentiable"
         )
 
 

@@ -31,7 +31,7 @@ def disagreement(problem: InferenceProblem, estimate: Estimate) -> float:
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_agrees_with_a_dense_newton(problem: InferenceProblem) -> None:
-    assert disagreement(problem, exact(problem, tol=1e-8)) < 1e-7
+    assert disagreement(problem, exact(problem, tol=1e-9)) < 1e-7
 
 
 @pytest.mark.parametrize("seed", range(6))

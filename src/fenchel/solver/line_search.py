@@ -6,12 +6,13 @@ Along :math:`\lambda + \alpha t\,\delta` the dual is concave in t, so its slope
           = \langle u - p(t), L\delta\rangle + \langle o - x - t\delta, \delta\rangle
 
 falls from φ'(0) > 0. It needs no product with the operator, only a softmax, and unlike a difference of dual
-values it does not cancel near the solution. A full step is taken when the dual is certainly higher there: because the slope is still ≥ 0, or because it is so little
-below that what was lost since the top is less than what was gained before it. Log-sum-exp is self-concordant in the sense
-that along the step the logarithm of its curvature changes at most as fast as the logits spread: where they spread by R,
-curvatures differ by at most a factor :math:`e^R`, so that a slope b > 0 downhill at the end lost at most
-:math:`e^R (b/a)^2` of what the slope a at the start gained. Otherwise the root of the slope is bracketed and approached
-from the rising side.
+values it does not cancel near the solution. A full step is taken when the dual is certainly higher there:
+because the slope is still ≥ 0, or because it is so little below that what was lost since the top is less
+than what was gained before it. Log-sum-exp is self-concordant in the sense that along the step the
+logarithm of its curvature changes at most as fast as the logits spread: where they spread by R, curvatures
+differ by at most a factor :math:`e^R`, so that a slope b > 0 downhill at the end lost at most :math:`e^R
+(b/a)^2` of what the slope a at the start gained. Otherwise the root of the slope is bracketed and
+approached from the rising side.
 """
 
 from __future__ import annotations

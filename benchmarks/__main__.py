@@ -1,0 +1,12 @@
+"""Every benchmark, one after the other; results go to ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BENCHMARKS = ("exact_solve", "audit_overhead", "scaling", "honesty")
+
+for name in BENCHMARKS:
+    print(f"--- {name}", flush=True)
+    subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)

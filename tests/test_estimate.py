@@ -1,0 +1,62 @@
+"""What an estimate says of itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fenchel import Discrete, InferenceProblem, ProblemError
+from tests.problems import random_problem
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
+def test_an_estimate_without_gradients_is_not_given_to_who_wants_them(estimator: str) -> None:
+    problem = random_problem()
+    evidence = problem.evidence.clone().requires_grad_()
+    wanting = InferenceProblem(problem.preference, evidence)
+    with pytest.raises(ProblemError, match="evidence require gradients, which estimates do not carry"):
+        wanting.solve(estimator)
+    with torch.no_grad():
+        assert not wanting.solve(estimator).mean.requires_grad
+
+
+def test_weights_of_a_problem_carry_gradients() -> None:
+    templates = torch.randn(
+        4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+    problem = InferenceProblem(Discrete(templates), torch.ones(1, 3, dtype=torch.float64))
+    problem.weights(problem.evidence).square().sum().backward()
+    assert templates.grad is not None
+    assert float(templates.grad.abs().max()) > 0
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_estimates_have_the_problems_shape_dtype_and_consistent_parts(
+    estimator: str, dtype: torch.dtype
+) -> None:
+    options = {"tol": 1e-4} if estimator in ("exact", "gradient_ascent") else {}
+    problem = random_problem(batch=(2, 3), m=4, n=7, d=5, dtype=dtype)
+    estimate = problem.solve(estimator, **options)
+    assert estimate.mean.shape == estimate.dual.shape == (2, 3, 4, 5)
+    assert estimate.weights.shape == (2, 3, 4, 7)
+    for name in ("gap", "mean_error", "dual_error", "steps", "converged", "alpha"):
+        assert getattr(estimate, name).shape == (2, 3, 4)
+    assert estimate.mean.dtype == estimate.gap.dtype == dtype
+    torch.testing.assert_close(estimate.mean, problem.mean(estimate.weights), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(estimate.weights, problem.weights(estimate.dual), rtol=1e-4, atol=1e-5)
+
+
+def test_float32_bounds_include_what_rounding_moved() -> None:
+    """One template: the solution is known to be αz and h = t, and only rounding is left to bound."""
+    t = torch.tensor([[1 / 3, 2 / 3]], dtype=torch.float32)
+    problem = InferenceProblem(Discrete(t), torch.tensor([[0.1, 0.7]]), 1 / 3)
+    estimate = problem.solve("exact", tol=1e-6)
+    truth = problem.alpha.double() * problem.evidence.double()
+    moved = (estimate.dual.double() - truth).norm()
+    assert 0 < float(moved) <= float(estimate.dual_error)
+
+
+def test_the_summary_says_how_many_converged() -> None:
+    estimate = random_problem(alpha=20.0).solve("exact", tol=1e-12, max_steps=1, throw=False)
+    assert f"converged on {int(estimate.converged.sum())} of 4 queries" in repr(estimate)
