@@ -109,7 +109,8 @@ def wrong_ways(edges: dict[str, set[tuple[str, bool]]]) -> list[str]:
         for target, at_import in targets:
             to = target.split(".")[1] if "." in target else None
             if to is None:
-                wrong = home not in ("cli",)
+                # The root imports everything, so only who comes last, or who asks at call time, can import it.
+                wrong = home != "cli" and at_import
             else:
                 wrong = RANK[to] > RANK[home] and (at_import or (home, to) not in JOINED_WHEN_CALLED)
             if wrong:
