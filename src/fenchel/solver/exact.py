@@ -37,7 +37,7 @@ MARGIN = 0.7
 """Newton aims at this fraction of the tolerance: its residual is carried along, the certificate is computed afresh."""
 
 MARGIN_IN_FLOAT64 = 0.02
-"""The same for the first stage of float64 problems, where the last digits cost a step at most and somebody wants them."""
+"""The same for the first stage of float64 problems, where the last digits cost a step at most."""
 
 PATIENCE = 6
 """Newton steps with conjugate gradients before the next, sturdier stage takes over; ordinary problems take 2 to 5."""
