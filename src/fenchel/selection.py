@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["SHARED", "rows_where", "select", "store"]
+__all__ = ["SHARED", "gather_rows", "rows_where", "select", "store"]
 
 R = TypeVar("R")
 
@@ -31,7 +31,7 @@ def select(record: R, index: Tensor) -> R:
     A tensor with one row stands for all rows and stays as it is, as does a field marked ``SHARED``.
     """
     data: Any = record
-    changes = {f.name: _gathered(getattr(record, f.name), index) for f in fields(data) if not f.metadata}
+    changes = {f.name: _selected(getattr(data, f.name), index) for f in fields(data) if not f.metadata}
     return replace(data, **changes)
 
 
@@ -45,15 +45,18 @@ def store(record: Any, part: Any, index: Tensor) -> None:
             into.scatter_(1, _spread(index, value), value)
 
 
-def _gathered(value: Any, index: Tensor) -> Any:
-    if is_dataclass(value):
-        return select(value, index)
+def gather_rows(value: Tensor, index: Tensor) -> Tensor:
+    """The rows ``index`` (g, r') of a tensor (g, r, ...); one row that stands for all stays one row."""
     if value.shape[1] == 1:
         return value
     if index.shape[0] == 1:
         return value.index_select(1, index[0])
     value = value.expand(index.shape[0], *value.shape[1:])
     return value.gather(1, _spread(index, value))
+
+
+def _selected(value: Any, index: Tensor) -> Any:
+    return select(value, index) if is_dataclass(value) else gather_rows(value, index)
 
 
 def _spread(index: Tensor, value: Tensor) -> Tensor:

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fenchel.audit.capture import AttentionCall
 from fenchel.audit.heads import METRICS
-from fenchel.audit.layer import LayerBlock, layer_problem
+from fenchel.audit.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.preference import Discrete
 from fenchel.problem import InferenceProblem
@@ -86,8 +87,11 @@ def measure(
         steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = call.counted.repeat_interleave(shape[0] // problem.batch, 0).unsqueeze(1).expand(shape)
+        group = None
         for block in problem.blocks(memory_budget, WORKING_ARRAYS):
-            measured, taken, done = _BlockMeasure(block, alpha, tol, max_steps).of(counted[block.where])
+            if group is None or group.where != block.where[0]:
+                group = _GroupMeasure(problem, block.where[0], alpha, tol, max_steps)
+            measured, taken, done = group.measure(block, counted[block.where])
             for name, value in measured.items():
                 values[name][block.where] = value
             steps[block.where], converged[block.where] = taken, done
@@ -98,46 +102,61 @@ def measure(
         )
 
 
-class _BlockMeasure:
-    def __init__(self, block: LayerBlock, alpha: float, tol: float, max_steps: int) -> None:
-        self._block, self._tol, self._max_steps = block, tol, max_steps
-        self._shape = (*block.queries.shape[:3],)
-        self._alpha = block.queries.new_full((1, 1, 1), alpha)
-        self._centre = centre(block.templates, block.log_preference.flatten(1, 2))
-        self._templates = block.templates - self._centre
-        self._coordinates = coordinates_for(self._templates)
+class _GroupMeasure:
+    """Measures blocks of queries that share templates, and so a Gram matrix and what can be derived from it once.
 
-    def of(self, counted: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Measures, steps and convergence of the block's queries, each (g, h, q)."""
-        c, rows = self._coordinates, self._rows()
-        method = Newton(c, tol=self._tol, low_precision=low_precision_for(c))
+    Args:
+        problem: The layer.
+        where: The groups.
+        alpha: α.
+        tol: Relative tolerance.
+        max_steps: Newton steps at most.
+    """
+
+    def __init__(self, problem: LayerProblem, where: slice, alpha: float, tol: float, max_steps: int) -> None:
+        self.where = where
+        self._tol, self._max_steps = tol, max_steps
+        self._alpha = problem.queries.new_full((1, 1, 1), alpha)
+        preference = problem.log_preference
+        self._preference = preference if len(preference) == 1 else preference[where]
+        templates = problem.templates[where]
+        self._centre = centre(templates, self._preference.flatten(1, 2))
+        self._templates = templates - self._centre
+        self._keys = problem.keys[where]
+        self._coordinates = coordinates_for(self._templates)
+        self._low_precision = low_precision_for(self._coordinates)
+
+    def measure(self, block: LayerBlock, counted: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Measures, steps and convergence of a block's queries, each (g, h, q)."""
+        c, rows = self._coordinates, self._rows(block)
+        shape = block.queries.shape[:3]
+        method = Newton(c, tol=self._tol, low_precision=self._low_precision)
         first = method.start(rows)
         # Rows that are not counted leave the loop before its first step.
         first = replace(first, stalled=~counted.reshape(first.error.shape))
         outcome = iterate(method.step, first, tol=self._tol, max_steps=self._max_steps)
         exact = outcome.state
         shift = first.square.squeeze(-1).sqrt()
-        evidence = rows.evidence_square.squeeze(-1).sqrt()
-        room = evidence - shift
+        room = rows.evidence_square.squeeze(-1).sqrt() - shift
         moved, lifted = exact.x - first.x, exact.lifted - first.lifted
         values = {
             "relative_deviation": c.inner(moved, moved, lifted).clamp(min=0).sqrt() / exact.dual_norm,
-            "second_order_deviation": self._second_order_distance(rows, first, exact) / exact.dual_norm,
+            "second_order_deviation": self._second_order_distance(block, rows, first, exact)
+            / exact.dual_norm,
             "total_variation": (first.weights - exact.weights).abs().sum(-1) / 2,
             "mean_error": self._mean_error(rows, first, exact),
             "certificate": torch.where(room > 0, shift / room, torch.full_like(room, torch.inf)),
             "gap": self._alpha[..., 0] / 2 * shift.square(),
         }
-        still = (exact.dual_norm == 0).reshape(self._shape)
-        shaped = {name: value.reshape(self._shape) for name, value in values.items()}
+        still = (exact.dual_norm == 0).reshape(shape)
+        shaped = {name: value.reshape(shape) for name, value in values.items()}
         for name in ("relative_deviation", "second_order_deviation", "certificate"):
             # No evidence: λ* = αz = 0, and every estimator is exact.
             shaped[name] = shaped[name].masked_fill(still, 0)
-        return shaped, outcome.steps.reshape(self._shape), outcome.converged.reshape(self._shape)
+        return shaped, outcome.steps.reshape(shape), outcome.converged.reshape(shape)
 
-    def _rows(self) -> Rows:
-        block = self._block
-        g, h, q = self._shape
+    def _rows(self, block: LayerBlock) -> Rows:
+        g, h, q = block.queries.shape[:3]
         preference = block.log_preference
         if max(preference.shape[1:3]) > 1:
             preference = preference.expand(-1, h, q, -1)
@@ -172,47 +191,51 @@ class _BlockMeasure:
             c.inner(error, error, lifted).clamp(min=0) / size.clamp(min=torch.finfo(size.dtype).tiny)
         ).sqrt()
 
-    def _second_order_distance(self, rows: Rows, first: NewtonState, exact: NewtonState) -> Tensor:
+    def _second_order_distance(
+        self, block: LayerBlock, rows: Rows, first: NewtonState, exact: NewtonState
+    ) -> Tensor:
         """‖λ* - λ₂‖/α, (g, r)."""
         if rows.log_preference.shape[1] > 1:
             found, lifted = self._second_order_by_row(rows, first)
         elif isinstance(self._coordinates, GramCoordinates):
-            found, lifted = self._second_order_in_gram(rows, self._coordinates)
+            found, lifted = (self._applied(maps, block) for maps in self._second_order_maps)
         else:
-            found, lifted = self._second_order_in_templates(rows), exact.lifted
+            found = (rows.evidence.double() @ self._second_order_matrix).to(rows.evidence.dtype)
+            lifted = exact.lifted
         apart = exact.x - found
         return self._coordinates.inner(apart, apart, exact.lifted - lifted).clamp(min=0).sqrt()
 
-    def _second_order_in_gram(self, rows: Rows, coordinates: GramCoordinates) -> tuple[Tensor, Tensor]:
-        r"""x₂ = -(I + αD_u G)⁻¹αD_u s for all queries of a head at once.
+    @cached_property
+    def _second_order_maps(self) -> tuple[Tensor, Tensor]:
+        r"""Maps from queries to x₂ = -(I + αD_u G)⁻¹αD_u s and to its lift, each (g, heads or 1, d_h, n).
 
-        Scores are linear in a query of d_h numbers, s = Kq, so the system is solved for the d_h columns of K.
+        Scores are linear in a query of d_h numbers, s = Kq, so the system is solved for the columns of K, once for
+        all queries.
         """
-        gram = coordinates.operator.double()
-        u = rows.preference.double().mT
-        keys = self._block.keys.double()
-        keys = keys.expand(len(keys), keys.shape[1], -1, -1).transpose(1, 2).flatten(2)
+        gram = self._coordinates.operator.double()
+        u = self._preference.flatten(1, 2).double().exp().mT
+        g, heads, n, width = self._keys.shape
+        keys = self._keys.double().transpose(1, 2).flatten(2)
         alpha = self._alpha.double()
         matrix = alpha * u * (gram - u.mT @ gram)
         matrix.diagonal(dim1=-2, dim2=-1).add_(1)
         maps = torch.linalg.solve(matrix, -alpha * u * (keys - u.mT @ keys))
-        lifted = gram @ maps
-        return tuple(self._applied(part) for part in (maps, lifted))  # pyright: ignore[reportReturnType]
+        shaped = ((part.reshape(g, n, heads, width).permute(0, 2, 3, 1)) for part in (maps, gram @ maps))
+        found, lifted = (part.to(self._keys.dtype).contiguous() for part in shaped)
+        return found, lifted
 
-    def _applied(self, maps: Tensor) -> Tensor:
-        """Maps (g, n, heads · d_h) applied to each head's queries, (g, r, n)."""
-        block = self._block
-        g, n = maps.shape[:2]
-        by_head = maps.to(block.queries.dtype).reshape(g, n, -1, block.queries.shape[-1]).permute(0, 2, 3, 1)
-        return (block.queries @ by_head).reshape(g, -1, n)
-
-    def _second_order_in_templates(self, rows: Rows) -> Tensor:
-        matrix = self._alpha.double().unsqueeze(-1) * covariance(
-            self._templates.double(), rows.preference.double()
-        )
+    @cached_property
+    def _second_order_matrix(self) -> Tensor:
+        """(I + αΣ)⁻¹, (g, d, d), by which the row of evidence is multiplied."""
+        preference = self._preference.flatten(1, 2).double().exp()
+        matrix = self._alpha.double().unsqueeze(-1) * covariance(self._templates.double(), preference)
         matrix.diagonal(dim1=-2, dim2=-1).add_(1)
-        solved = torch.linalg.solve(matrix.squeeze(1), rows.evidence.double().mT).mT
-        return solved.to(rows.evidence.dtype)
+        return torch.linalg.inv(matrix.squeeze(1))
+
+    def _applied(self, maps: Tensor, block: LayerBlock) -> Tensor:
+        """Maps (g, heads or 1, d_h, n) applied to the block's queries, (g, r, n)."""
+        chosen = maps[:, block.where[1]] if maps.shape[1] > 1 else maps
+        return (block.queries @ chosen).flatten(1, 2)
 
     def _second_order_by_row(self, rows: Rows, first: NewtonState) -> tuple[Tensor, Tensor]:
         """x₂ by conjugate gradients, where every query has its own preference."""

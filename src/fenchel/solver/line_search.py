@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.selection import rows_where, select
+from fenchel.selection import gather_rows, rows_where, select
 from fenchel.solver.coordinates import AbstractCoordinates, dot
 from fenchel.solver.rows import Rows
 
@@ -72,8 +72,8 @@ def step_length(
             square.gather(1, index),
             initial.gather(1, index),
             slope.gather(1, index),
-            _rows_at(lifted, index),
-            _rows_at(lifted_step, index),
+            gather_rows(lifted, index),
+            gather_rows(lifted_step, index),
         )
         still = wanting.gather(1, index)
         length.scatter_(1, index, torch.where(still, found, length.gather(1, index)))
@@ -88,10 +88,6 @@ def _range(rows: Rows, lifted_step: Tensor) -> Tensor:
     return lifted_step.masked_fill(masked, -torch.inf).amax(-1) - lifted_step.masked_fill(
         masked, torch.inf
     ).amin(-1)
-
-
-def _rows_at(value: Tensor, index: Tensor) -> Tensor:
-    return value.gather(1, index.unsqueeze(-1).expand(*index.shape, value.shape[-1]))
 
 
 def _root(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fenchel.estimate import reference_norm
+from fenchel.selection import gather_rows, rows_where
 from fenchel.solver.conjugate_gradient import Direction, newton_direction
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.line_search import step_length
@@ -22,6 +23,9 @@ from fenchel.solver.rows import Rows
 __all__ = ["DirectionFinder", "Newton", "NewtonState", "by_conjugate_gradients"]
 
 CG_ITERATIONS = 60
+CLEARLY_ABOVE = 4.0
+"""A certificate that low precision puts at this many tolerances needs no better computation to be refused."""
+
 FORCING = 0.1
 """Conjugate gradients reduce the residual by min(FORCING, relative error): loosely far away, quadratically near."""
 
@@ -152,11 +156,9 @@ class Newton:
     ) -> NewtonState:
         c = self.coordinates
         residual = c.pull(rows.preference - weights) + c.from_origin(rows, x)
-        lifted_residual = c.lift(residual)
-        self._count(c.products_each, lifted)
-        square = c.inner(residual, residual, lifted_residual).clamp(min=0)
         dual_norm = c.dual_square(rows, x, lifted).clamp(min=0).sqrt()
         reference = reference_norm(dual_norm, rows.evidence_square.squeeze(-1).sqrt())
+        lifted_residual, square = self._lifted_residual(residual, reference, before is None)
         error = torch.where(square > 0, square.sqrt() / reference, torch.zeros_like(square))
         stalled = torch.zeros_like(error, dtype=torch.bool)
         if before is not None:
@@ -177,6 +179,23 @@ class Newton:
             error,
             stalled,
         )
+
+    def _lifted_residual(self, residual: Tensor, reference: Tensor, precisely: bool) -> tuple[Tensor, Tensor]:
+        """The lift of a residual and its squared norm, in low precision where that shows that a row is not done."""
+        rough = None if precisely else self.low_precision
+        self._count(self.coordinates.products_each, residual)
+        lifted = (rough or self.coordinates).lift(residual)
+        square = self.coordinates.inner(residual, residual, lifted).clamp(min=0)
+        if rough is not None:
+            near = square.sqrt() <= CLEARLY_ABOVE * self._tol * reference
+            if bool(near.any()):
+                index = rows_where(near)
+                chosen = gather_rows(residual, index)
+                precise = self.coordinates.lift(chosen)
+                self._count(self.coordinates.products_each, chosen)
+                lifted.scatter_(1, index.unsqueeze(-1).expand_as(precise), precise)
+                square.scatter_(1, index, self.coordinates.inner(chosen, chosen, precise).clamp(min=0))
+        return lifted, square
 
     def _count(self, products: int, lifted: Tensor) -> None:
         self.operator_products += products * lifted.shape[0] * lifted.shape[1]
