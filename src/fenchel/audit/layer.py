@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fenchel.audit.capture import AttentionCall
-from fenchel.blocks import CACHE_BYTES
+from fenchel.blocks import CACHE_BYTES, keep_freed_memory
 from fenchel.errors import CaptureError, ProblemError
 
 __all__ = ["LayerBlock", "LayerProblem", "layer_problem"]
@@ -85,6 +85,7 @@ class LayerProblem:
 
     def blocks(self, memory_budget: int, arrays: int) -> Iterator[LayerBlock]:
         """Blocks whose working arrays, ``arrays`` of shape (rows, max(n, d)), fit in ``memory_budget`` bytes."""
+        keep_freed_memory()
         groups, heads, m, _ = self.queries.shape
         n, d = self.templates.shape[-2:]
         row_bytes = (n if n <= 2 * d else max(n, d)) * self.queries.element_size()

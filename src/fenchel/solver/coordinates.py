@@ -113,12 +113,16 @@ class AbstractCoordinates(ABC):
         """The point λ = αz and its lift."""
 
     @abstractmethod
-    def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
-        """Weights p at the dual point with that lift, (g, r, n)."""
+    def logits(self, rows: Rows, lifted: Tensor) -> Tensor:
+        """What weights are the softmax of, at the dual point with that lift, (g, r, n)."""
 
     @abstractmethod
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
         """The scores s = Tz, given the lift of λ = αz, (g, r, n)."""
+
+    @abstractmethod
+    def residual(self, rows: Rows, weights: Tensor, x: Tensor) -> Tensor:
+        """The dual's gradient P(u - p) + o - x, (g, r, size)."""
 
     @abstractmethod
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
@@ -152,8 +156,12 @@ class GramCoordinates(AbstractCoordinates):
         return nothing, nothing
 
     @override
-    def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
-        return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, rows.evidence + lifted), -1)
+    def logits(self, rows: Rows, lifted: Tensor) -> Tensor:
+        return torch.addcmul(rows.log_preference, rows.alpha, rows.evidence + lifted)
+
+    @override
+    def residual(self, rows: Rows, weights: Tensor, x: Tensor) -> Tensor:
+        return (rows.preference - weights).sub_(x)
 
     @override
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
@@ -165,7 +173,7 @@ class GramCoordinates(AbstractCoordinates):
 
     @override
     def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
-        return rows.evidence_square.squeeze(-1) + dot(x, 2 * rows.evidence + lifted)
+        return rows.evidence_square.squeeze(-1) + 2 * dot(x, rows.evidence) + dot(x, lifted)
 
 
 class TemplateCoordinates(AbstractCoordinates):
@@ -190,8 +198,12 @@ class TemplateCoordinates(AbstractCoordinates):
         return rows.evidence, self.lift(rows.evidence)
 
     @override
-    def weights(self, rows: Rows, lifted: Tensor) -> Tensor:
-        return torch.softmax(torch.addcmul(rows.log_preference, rows.alpha, lifted), -1)
+    def logits(self, rows: Rows, lifted: Tensor) -> Tensor:
+        return torch.addcmul(rows.log_preference, rows.alpha, lifted)
+
+    @override
+    def residual(self, rows: Rows, weights: Tensor, x: Tensor) -> Tensor:
+        return self.pull(rows.preference - weights).add_(rows.evidence).sub_(x)
 
     @override
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ r"""How far to go along a Newton direction: a search on the slope of the dual.
 Along :math:`\lambda + \alpha t\,\delta` the dual is concave in t, so its slope
 
 .. math:: \varphi'(t)/\alpha = \langle \nabla\mathcal{D}(\lambda + \alpha t\delta), \delta\rangle
-          = \langle u - p(t), L\delta\rangle + \langle o - x - t\delta, \delta\rangle
+          = \varphi'(0)/\alpha - \langle p(t) - p(0), L\delta\rangle - t\,\langle\delta, \delta\rangle
 
 falls from φ'(0) > 0. It needs no product with the operator, only a softmax, and unlike a difference of dual
 values it does not cancel near the solution. A full step is taken when the dual is certainly higher there:
@@ -20,8 +20,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.selection import gather_rows, rows_where, select
-from fenchel.solver.coordinates import AbstractCoordinates, dot
+from fenchel.selection import gather_rows, rows_where
+from fenchel.solver.coordinates import dot
 from fenchel.solver.rows import Rows
 
 __all__ = ["step_length"]
@@ -30,54 +30,40 @@ _TRIALS = 40
 
 
 def step_length(
-    coordinates: AbstractCoordinates,
-    rows: Rows,
-    x: Tensor,
-    lifted: Tensor,
-    step: Tensor,
-    lifted_step: Tensor,
-    initial: Tensor,
-) -> tuple[Tensor, Tensor]:
-    r"""Step lengths t in (0, 1], and the weights at the full step.
+    rows: Rows, logits: Tensor, weights: Tensor, lifted_step: Tensor, initial: Tensor, square: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    r"""Step lengths t in (0, 1], and what the full step gives.
 
     Args:
-        coordinates: Lift, pull and inner product.
         rows: Data of the rows.
-        x: Where the search starts, (g, r, size).
-        lifted: Its lift, (g, r, n).
-        step: δ, (g, r, size).
-        lifted_step: Its lift, (g, r, n).
+        logits: Where the search starts, (g, r, n).
+        weights: p there, (g, r, n).
+        lifted_step: Lδ, the step's inner products with the templates, (g, r, n).
         initial: φ'(0)/α, (g, r), positive where a step is wanted.
+        square: :math:`\langle\delta, \delta\rangle`, (g, r).
 
     Returns:
-        t (g, r), 0 where ``initial`` is not positive, and p at t = 1 (g, r, n), which most rows take.
+        t (g, r), 0 where ``initial`` is not positive; and logits and p at t = 1 (g, r, n), which most rows take.
     """
-    at_one = coordinates.weights(rows, lifted + lifted_step)
-    square = coordinates.inner(step, step, lifted_step)
-    along = coordinates.inner(coordinates.from_origin(rows, x), step, lifted_step)
-    pull = dot(rows.preference, lifted_step) + along
-    slope = pull - square - dot(at_one, lifted_step)
+    full = torch.addcmul(logits, rows.alpha, lifted_step)
+    at_one = torch.softmax(full, -1)
+    slope = initial - square - dot(at_one - weights, lifted_step)
     movement = rows.alpha.squeeze(-1) * _range(rows, lifted_step)
     gains = slope.square() * movement.exp() <= initial.square() / 4
     accepted = (slope >= 0) | gains
     rising = initial > 0
-    length = (rising & accepted).to(x.dtype)
+    length = (rising & accepted).to(logits.dtype)
     wanting = rising & ~accepted
     if bool(wanting.any()):
         index = rows_where(wanting)
+        scalars = (initial, slope, square, dot(weights, lifted_step))
+        tensors = (logits, rows.alpha * lifted_step, lifted_step)
         found = _root(
-            coordinates,
-            select(rows, index),
-            pull.gather(1, index),
-            square.gather(1, index),
-            initial.gather(1, index),
-            slope.gather(1, index),
-            gather_rows(lifted, index),
-            gather_rows(lifted_step, index),
+            *(value.gather(1, index) for value in scalars), *(gather_rows(value, index) for value in tensors)
         )
         still = wanting.gather(1, index)
         length.scatter_(1, index, torch.where(still, found, length.gather(1, index)))
-    return length, at_one
+    return length, (full, at_one)
 
 
 def _range(rows: Rows, lifted_step: Tensor) -> Tensor:
@@ -91,13 +77,12 @@ def _range(rows: Rows, lifted_step: Tensor) -> Tensor:
 
 
 def _root(
-    coordinates: AbstractCoordinates,
-    rows: Rows,
-    pull: Tensor,
-    square: Tensor,
     initial: Tensor,
     at_one: Tensor,
-    lifted: Tensor,
+    square: Tensor,
+    pairing: Tensor,
+    logits: Tensor,
+    logits_step: Tensor,
     lifted_step: Tensor,
 ) -> Tensor:
     """Lengths at which the slope is between 0 and half of its initial value, by false position and bisection."""
@@ -110,8 +95,8 @@ def _root(
         middle = torch.where(low > 0, (low * high).sqrt(), 1e-3 * high)
         inside = (secant > low) & (secant < high)
         length = torch.where(inside, secant, middle) if trial % 2 == 0 else middle
-        weights = coordinates.weights(rows, torch.addcmul(lifted, length.unsqueeze(-1), lifted_step))
-        slope = pull - length * square - dot(weights, lifted_step)
+        weights = torch.softmax(torch.addcmul(logits, length.unsqueeze(-1), logits_step), -1)
+        slope = initial + pairing - length * square - dot(weights, lifted_step)
         rises = slope >= 0
         low, slope_low = torch.where(rises, length, low), torch.where(rises, slope, slope_low)
         high, slope_high = torch.where(rises, high, length), torch.where(rises, slope_high, slope)

@@ -38,6 +38,7 @@ class NewtonState:
         rows: The data.
         x: Coordinates of the dual point, (g, r, size).
         lifted: Their lift, (g, r, n).
+        logits: What the weights are the softmax of, (g, r, n).
         weights: p, (g, r, n).
         residual: Coordinates of the dual's gradient, (g, r, size).
         lifted_residual: Its lift, (g, r, n).
@@ -50,6 +51,7 @@ class NewtonState:
     rows: Rows
     x: Tensor
     lifted: Tensor
+    logits: Tensor
     weights: Tensor
     residual: Tensor
     lifted_residual: Tensor
@@ -115,7 +117,7 @@ class Newton:
         else:
             lifted = self.coordinates.lift(x)
         self._count(1, lifted)
-        return self._at(rows, x, lifted, self.coordinates.weights(rows, lifted), None)
+        return self._at(rows, x, lifted, self.coordinates.logits(rows, lifted), None)
 
     def step(self, state: NewtonState, active: Tensor) -> NewtonState:
         """One Newton step of the active rows (g, r)."""
@@ -131,31 +133,38 @@ class Newton:
             products += 1
         self._count(products, state.lifted)
         rising = self.coordinates.inner(state.residual, found.step, lifted_step)
-        length, full = step_length(
-            self.coordinates, state.rows, state.x, state.lifted, found.step, lifted_step, rising
-        )
+        along = self.coordinates.inner(found.step, found.step, lifted_step)
+        length, full = step_length(state.rows, state.logits, state.weights, lifted_step, rising, along)
         t = length.unsqueeze(-1)
         if self._refresh:
             x = torch.addcmul(state.x, t, found.step)
             lifted = self.coordinates.lift(x)
-            weights = self.coordinates.weights(state.rows, lifted)
+            logits, weights = self.coordinates.logits(state.rows, lifted), None
             self._count(1, lifted)
         elif bool((length == 1).all()):
-            x, lifted, weights = state.x + found.step, state.lifted + lifted_step, full
+            x, lifted = state.x + found.step, state.lifted + lifted_step
+            logits, weights = full
         else:
             x = torch.addcmul(state.x, t, found.step)
             lifted = torch.addcmul(state.lifted, t, lifted_step)
-            weights = self.coordinates.weights(state.rows, lifted)
-        following = self._at(state.rows, x, lifted, weights, state)
+            logits, weights = torch.addcmul(state.logits, state.rows.alpha * t, lifted_step), None
+        following = self._at(state.rows, x, lifted, logits, state, weights)
         if self.low_precision is not None and bool((following.error > 0.25 * state.error)[active].any()):
             self.low_precision = None
         return following
 
     def _at(
-        self, rows: Rows, x: Tensor, lifted: Tensor, weights: Tensor, before: NewtonState | None
+        self,
+        rows: Rows,
+        x: Tensor,
+        lifted: Tensor,
+        logits: Tensor,
+        before: NewtonState | None,
+        weights: Tensor | None = None,
     ) -> NewtonState:
         c = self.coordinates
-        residual = c.pull(rows.preference - weights) + c.from_origin(rows, x)
+        weights = torch.softmax(logits, -1) if weights is None else weights
+        residual = c.residual(rows, weights, x)
         dual_norm = c.dual_square(rows, x, lifted).clamp(min=0).sqrt()
         reference = reference_norm(dual_norm, rows.evidence_square.squeeze(-1).sqrt())
         lifted_residual, square = self._lifted_residual(residual, reference, before is None)
@@ -171,6 +180,7 @@ class Newton:
             rows,
             x,
             lifted,
+            logits,
             weights,
             residual,
             lifted_residual,
