@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fenchel.audit import example_search
 from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.capture import AttentionCall, AttentionSite
 from fenchel.audit.example_search import ExampleSearch
 from fenchel.audit.examples import HeadExample
 from fenchel.audit.heads import HeadKey
+from fenchel.audit.measure import Measures, WorstQueries
 from tests.audit.test_windows import word_tokenizer
 
 TOKENS = 5
@@ -28,9 +27,17 @@ def batch_of(documents: tuple[int, ...], windows: tuple[int, ...], **more: Any) 
     return Batch(inputs, None, None, documents, windows, ids.numel(), Cursor(), tokenizer=word_tokenizer())
 
 
-def measured(variation: Tensor) -> Any:
+FIRST_ORDER, EXACT = [0.1, 0.4, 0.0, 0.2, 0.3], [0.1, 0.2, 0.0, 0.6, 0.1]
+
+
+def measured(variation: Tensor, counted: Tensor) -> Measures:
+    """Measures with that total variation and weights that do not depend on the query."""
     deviations = torch.arange(variation.numel(), dtype=torch.float32).view(variation.shape) / 100
-    return SimpleNamespace(values={"total_variation": variation, "relative_deviation": deviations})
+    position = variation.masked_fill(~counted[:, None], -1).argmax(-1)
+    position = position.masked_fill(~counted.any(-1, keepdim=True), -1)
+    weights = (torch.tensor(w).expand(*variation.shape[:2], TOKENS) for w in (FIRST_ORDER, EXACT))
+    values = {"total_variation": variation, "relative_deviation": deviations}
+    return Measures(values, variation, variation > 0, WorstQueries(position, *weights))
 
 
 def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
@@ -52,26 +59,15 @@ def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
     )
 
 
-class Weighing:
-    """Weights that do not depend on the query, and a note of what was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[AttentionCall] = []
-
-    def __call__(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        self.asked.append(call)
-        return torch.tensor([0.1, 0.4, 0.0, 0.2, 0.3]), torch.tensor([0.1, 0.2, 0.0, 0.6, 0.1])
-
-
 def found_in(
-    *batches: tuple[AttentionCall, Any, Batch], heads: tuple[int, ...] = (1,), weigh: Weighing | None = None
+    *batches: tuple[Tensor, Tensor, Batch], heads: tuple[int, ...] = (1,), kind: str = "encoder_self"
 ) -> dict[HeadKey, HeadExample]:
-    search = ExampleSearch({}, weigh or Weighing())
-    for call, measures, batch in batches:
+    """What is kept after batches of (counted, total variation, batch)."""
+    search = ExampleSearch({})
+    for counted, variation, batch in batches:
         search.begin_batch()
-        search.look(call, heads, measures, batch)
+        search.look(call_of(counted, kind), heads, measured(variation, counted), batch)
         search.end_batch()
-    search.solve()
     return search.examples
 
 
@@ -82,7 +78,7 @@ def test_the_worst_counted_query_is_kept_with_its_heaviest_templates() -> None:
     variation[1, 1, 4] = 0.75  # is not counted
     counted = torch.ones(2, TOKENS, dtype=torch.bool)
     counted[1, 4] = False
-    examples = found_in((call_of(counted), measured(variation), batch_of((7, 7), (1, 2))), heads=HEADS)
+    examples = found_in((counted, variation, batch_of((7, 7), (1, 2))), heads=HEADS)
     assert list(examples) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
     first, second = examples.values()
     assert (first.document, first.window, first.position, first.total_variation) == (7, 2, 4, 0.5)
@@ -99,79 +95,42 @@ def test_of_equals_the_earliest_in_the_text_is_kept() -> None:
     counted[1, 0] = False
     variation = torch.full((3, 1, TOKENS), 0.5)
     batch = batch_of((9, 2, 2), (1, 1, 2))
-    [found] = found_in((call_of(counted), measured(variation), batch)).values()
+    [found] = found_in((counted, variation, batch)).values()
     assert (found.document, found.window, found.position) == (2, 1, 2)
 
 
-def test_what_is_solved_for_is_the_one_query() -> None:
-    variation = torch.zeros(2, 2, TOKENS)
-    variation[1, 0, 3] = 0.5
-    variation[0, 1, 2] = 0.25
-    weigh = Weighing()
-    call = call_of(torch.ones(2, TOKENS, dtype=torch.bool))
-    found_in((call, measured(variation), batch_of((7, 7), (1, 2))), heads=HEADS, weigh=weigh)
-    first, second = weigh.asked
-    assert first.query.tolist() == [[[[113.0]]]]
-    assert first.key.flatten().tolist() == [100.0, 101.0, 102.0, 103.0, 104.0]
-    assert first.log_preference is not None
-    assert first.log_preference.flatten().tolist() == [100.0] * TOKENS
-    assert first.inputs is not None
-    assert first.inputs.tolist() == [[[100.0], [101.0], [102.0], [103.0], [104.0]]]
-    assert (first.key_weight, first.key_bias) == (torch.zeros(1, 1, 1), torch.zeros(1, 1))
-    assert first.counted.tolist() == [[True]]
-    assert second.query.tolist() == [[[[32.0]]]]
-    assert second.key.flatten().tolist() == [10.0, 11.0, 12.0, 13.0, 14.0]
-    assert (second.key_weight, second.key_bias) == (torch.ones(1, 1, 1), torch.ones(1, 1))
-
-
-def test_each_head_is_solved_for_once_however_often_its_worst_query_changes() -> None:
+def test_only_a_worse_query_takes_the_place_of_the_one_kept() -> None:
     counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    steps = [
-        (call_of(counted), measured(torch.full((1, 1, TOKENS), value / 10)), batch_of((document,), (1,)))
-        for document, value in enumerate([1, 2, 3, 3, 2, 4, 1], start=1)
-    ]
-    weigh = Weighing()
-    [found] = found_in(*steps, weigh=weigh).values()
-    assert (found.document, found.position) == (6, 1)
-    assert len(weigh.asked) == 1
-
-
-def test_what_is_no_worse_than_before_is_not_solved_for() -> None:
-    counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    kept = found_in((call_of(counted), measured(torch.full((1, 1, TOKENS), 0.5)), batch_of((4,), (1,))))
-    weigh = Weighing()
-    search = ExampleSearch(kept, weigh)
-    for where, value, changes in [(5, 0.5, 0), (3, 0.4, 0), (5, 0.6, 1), (3, 0.6, 2)]:
+    kept = found_in((counted, torch.full((1, 1, TOKENS), 0.5), batch_of((4,), (1,))))
+    [key] = kept
+    search = ExampleSearch(kept)
+    for where, value, document in [(5, 0.5, 4), (3, 0.4, 4), (5, 0.6, 5), (3, 0.6, 3)]:
         search.begin_batch()
-        measures = measured(torch.full((1, 1, TOKENS), value))
-        search.look(call_of(~counted), (1,), measures, batch_of((1,), (1,)))
-        search.look(call_of(counted), (1,), measures, batch_of((where,), (1,)))
+        variation = torch.full((1, 1, TOKENS), value)
+        search.look(call_of(~counted), (1,), measured(variation, ~counted), batch_of((1,), (1,)))
+        search.look(call_of(counted), (1,), measured(variation, counted), batch_of((where,), (1,)))
         search.end_batch()
-        search.solve()
-        assert len(weigh.asked) == changes
+        assert kept[key].document == document
 
 
 def test_a_batch_that_does_not_end_leaves_nothing() -> None:
     counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    search = ExampleSearch({}, Weighing())
+    search = ExampleSearch({})
     search.begin_batch()
-    search.look(call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5)), batch_of((4,), (1,)))
-    search.solve()
+    search.look(
+        call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5), counted), batch_of((4,), (1,))
+    )
     assert search.examples == {}
     search.begin_batch()
     search.end_batch()
-    search.solve()
     assert search.examples == {}
 
 
-def test_what_waits_is_solved_for_when_it_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(example_search, "_MOST_WAITING_BYTES", 10)
-    counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    search = ExampleSearch({}, Weighing())
-    search.begin_batch()
-    search.look(call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5)), batch_of((4,), (1,)))
-    search.end_batch()
-    assert len(search.examples) == 1
+def test_a_sequence_without_counted_queries_is_passed_over() -> None:
+    counted = torch.ones(2, TOKENS, dtype=torch.bool)
+    counted[0] = False
+    [found] = found_in((counted, torch.full((2, 1, TOKENS), 0.5), batch_of((1, 2), (1, 1)))).values()
+    assert found.document == 2
 
 
 def test_batches_in_any_order_keep_the_same_examples() -> None:
@@ -180,7 +139,7 @@ def test_batches_in_any_order_keep_the_same_examples() -> None:
     parts = []
     for document in range(1, 9):
         variation = torch.randint(0, 3, (1, 2, TOKENS), generator=generator) / 4
-        parts.append((call_of(counted), measured(variation), batch_of((document,), (1,))))
+        parts.append((counted, variation, batch_of((document,), (1,))))
     results = []
     for seed in range(5):
         random.Random(seed).shuffle(parts)  # noqa: S311
@@ -199,7 +158,7 @@ def test_tokens_are_those_of_the_stack_that_they_belong_to(kind: str, query: str
     variation = torch.zeros(2, 1, TOKENS)
     variation[1, 0, 3] = 0.5
     counted = torch.ones(2, TOKENS, dtype=torch.bool)
-    [found] = found_in((call_of(counted, kind), measured(variation), batch)).values()
+    [found] = found_in((counted, variation, batch), kind=kind).values()
     assert found.token == query
     assert found.templates[0].token == template
 
@@ -207,6 +166,5 @@ def test_tokens_are_those_of_the_stack_that_they_belong_to(kind: str, query: str
 def test_a_decoder_alone_reads_the_only_tokens() -> None:
     counted = torch.ones(1, TOKENS, dtype=torch.bool)
     variation = torch.zeros(1, 1, TOKENS)
-    call = call_of(counted, "decoder_self")
-    [found] = found_in((call, measured(variation), batch_of((1,), (1,)))).values()
+    [found] = found_in((counted, variation, batch_of((1,), (1,))), kind="decoder_self").values()
     assert (found.token, found.position) == ("w0", 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel import Discrete, InferenceProblem
 from fenchel.audit.capture import AttentionCall, AttentionSite
 from fenchel.audit.heads import METRICS
-from fenchel.audit.measure import Measures, example_weights, measure
+from fenchel.audit.measure import Measures, measure
 from fenchel.errors import CaptureError, ProblemError
 
 SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)
@@ -181,17 +181,28 @@ def test_the_tolerance_and_the_step_limit_have_an_effect() -> None:
     assert not bool(stopped.converged.transpose(1, 2)[given.counted].all())
 
 
-def test_example_weights_are_attention_and_the_exact_weights() -> None:
+@pytest.mark.parametrize("memory_budget", [2**29, 20_000])
+def test_the_worst_query_comes_with_attention_and_the_exact_weights(memory_budget: int) -> None:
     given = call("bias padding", key_heads=2)
-    first, exact = example_weights(given, [(0, 3, 2), (1, 0, 4)], space="key", alpha=1.0, tol=1e-9)
-    scores = given.query[0, 3, 2] @ given.key[0, 1].T * given.scaling
+    measures = measure(given, space="key", tol=1e-9, memory_budget=memory_budget)
+    worst = measures.worst
+    assert worst is not None
+    variation = measures.values["total_variation"].masked_fill(~given.counted[:, None], -1)
+    torch.testing.assert_close(worst.position, variation.argmax(-1))
+    apart = (worst.first_order - worst.exact).abs().sum(-1) / 2
+    torch.testing.assert_close(apart, variation.amax(-1))
+    k = int(worst.position[0, 3])
+    scores = given.query[0, 3, k] @ given.key[0, 1].T * given.scaling
     assert given.log_preference is not None
-    expected = (scores + given.log_preference[0, 3, 2]).softmax(-1)
-    torch.testing.assert_close(first[0], expected)
-    torch.testing.assert_close(exact.sum(-1), torch.ones(2, dtype=torch.float64))
-    measures = measure(given, space="key", tol=1e-9)
-    apart = (first[1] - exact[1]).abs().sum() / 2
-    torch.testing.assert_close(apart, measures.values["total_variation"][1, 0, 4], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(worst.first_order[0, 3], (scores + given.log_preference[0, 3, k]).softmax(-1))
+
+
+def test_where_nothing_is_counted_there_is_no_worst_query() -> None:
+    given = call("padding")
+    silent = replace(given, counted=torch.zeros(2, 9, dtype=torch.bool))
+    worst = measure(silent, space="input").worst
+    assert worst is not None
+    assert bool((worst.position == -1).all())
 
 
 def test_no_evidence_is_no_deviation() -> None:

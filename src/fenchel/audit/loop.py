@@ -15,7 +15,7 @@ from fenchel.audit.capture import AttentionCall, AttentionSite, Capture
 from fenchel.audit.checkpoint import Checkpoints
 from fenchel.audit.example_search import ExampleSearch
 from fenchel.audit.heads import KINDS
-from fenchel.audit.measure import Measures, example_weights, measure
+from fenchel.audit.measure import Measures, measure
 from fenchel.audit.progress import AuditObserver, ProgressClock
 from fenchel.audit.queries import query_columns
 from fenchel.audit.state import AuditState
@@ -61,6 +61,7 @@ class AuditRun:
         space: ``input`` or ``key``.
         alpha: Reliability of the evidence.
         tol: Relative tolerance of the exact solver.
+        memory_budget: Bytes of working memory of the exact solver.
         layers: Layers to audit, None for all.
         heads: Heads to audit, None for all.
         seed: Seed of torch's random numbers while the model runs.
@@ -77,6 +78,7 @@ class AuditRun:
         space: Literal["input", "key"],
         alpha: float,
         tol: float,
+        memory_budget: int,
         layers: Collection[int] | None,
         heads: Collection[int] | None,
         seed: int,
@@ -89,6 +91,7 @@ class AuditRun:
         self.space: Literal["input", "key"] = space
         self.alpha = alpha
         self.tol = tol
+        self.memory_budget = memory_budget
         self.layers = layers
         self.heads = None if heads is None else frozenset(heads)
         self.seed = seed
@@ -96,7 +99,7 @@ class AuditRun:
         self.checkpoints = checkpoints
         self._batch: Batch | None = None
         self._measured: list[_Measured] = []
-        self._examples = ExampleSearch(state.examples, self._weigh)
+        self._examples = ExampleSearch(state.examples)
         self._queries: list[dict[str, Any]] = []
         self._counting = False
 
@@ -133,9 +136,7 @@ class AuditRun:
                 cursor = self.state.cursor
                 self.observer.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))
                 if self.checkpoints is not None and self.checkpoints.due():
-                    self._examples.solve()
                     self.checkpoints.save()
-        self._examples.solve()
 
     def _begin(self, batch: Batch) -> None:
         self._batch = batch
@@ -154,24 +155,18 @@ class AuditRun:
             space=self.space,
             alpha=self.alpha,
             tol=self.tol,
+            memory_budget=self.memory_budget,
             heads=None if len(heads) == site.num_heads else heads,
         )
-
+        self._examples.look(call, heads, measures, batch)
         measures = Measures(
             values={name: values.cpu() for name, values in measures.values.items()},
             newton_steps=measures.newton_steps.cpu(),
             converged=measures.converged.cpu(),
         )
         self._measured.append(_Measured(site, heads, measures, call.counted.cpu()))
-        self._examples.look(call, heads, measures, batch)
         if self.checkpoints is not None and self.checkpoints.queries is not None:
             self._queries.append(query_columns(call, heads, measures, batch))
-
-    def _weigh(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        first_order, exact = example_weights(
-            call, [(0, 0, 0)], space=self.space, alpha=self.alpha, tol=self.tol
-        )
-        return first_order[0], exact[0]
 
     def _count(self, batch: Batch) -> None:
         self._counting = True
@@ -204,7 +199,6 @@ class AuditRun:
         if self.checkpoints is None or self._counting or isinstance(error, OutputError):
             return
         with contextlib.suppress(Exception):  # the first error is the one to be told
-            self._examples.solve()
             self.checkpoints.save()
 
 

@@ -28,17 +28,30 @@ from fenchel.audit.capture import AttentionCall
 from fenchel.audit.heads import METRICS
 from fenchel.audit.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
-from fenchel.preference import Discrete
-from fenchel.problem import InferenceProblem
 from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, centre, dot
 from fenchel.solver.direct import covariance
 from fenchel.solver.exact import WORKING_ARRAYS, coordinates_for, low_precision_for
-from fenchel.solver.loop import iterate
+from fenchel.solver.loop import Outcome, iterate
 from fenchel.solver.newton import Newton, NewtonState
 from fenchel.solver.rows import Rows
 
-__all__ = ["Measures", "example_weights", "measure"]
+__all__ = ["Measures", "WorstQueries", "measure"]
+
+
+@dataclass(frozen=True)
+class WorstQueries:
+    """The counted query of each sequence and head at which the two answers are farthest apart.
+
+    Attributes:
+        position: Its index, the first of equals, or -1 where no query is counted; (batch, heads).
+        first_order: Its weights in the model's attention, (batch, heads, n).
+        exact: Its weights in the exact answer, (batch, heads, n).
+    """
+
+    position: Tensor
+    first_order: Tensor
+    exact: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,11 +62,13 @@ class Measures:
         values: For each of ``METRICS``, a number a query, (batch, heads, m); meaningless where a query is not counted.
         newton_steps: Steps that the exact solve took, (batch, heads, m).
         converged: Whether it met the tolerance, bool (batch, heads, m).
+        worst: The queries by which a report shows what the numbers mean.
     """
 
     values: dict[str, Tensor]
     newton_steps: Tensor
     converged: Tensor
+    worst: WorstQueries | None = None
 
 
 def measure(
@@ -87,19 +102,61 @@ def measure(
         steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = call.counted.repeat_interleave(shape[0] // problem.batch, 0).unsqueeze(1).expand(shape)
+        worst = _Worst(problem)
         group = None
         for block in problem.blocks(memory_budget, WORKING_ARRAYS):
             if group is None or group.where != block.where[0]:
                 group = _GroupMeasure(problem, block.where[0], alpha, tol, max_steps)
-            measured, taken, done = group.measure(block, counted[block.where])
-            for name, value in measured.items():
-                values[name][block.where] = value
-            steps[block.where], converged[block.where] = taken, done
+            where = block.where
+            first, outcome = group.solve(block, counted[where])
+            for name, value in group.measures(block, first, outcome.state).items():
+                values[name][where] = value
+            steps[where] = outcome.steps.reshape(steps[where].shape)
+            converged[where] = outcome.converged.reshape(steps[where].shape)
+            worst.look(where, values["total_variation"][where], counted[where], first, outcome.state)
         return Measures(
             {name: problem.by_head(value) for name, value in values.items()},
             problem.by_head(steps),
             problem.by_head(converged),
+            worst.found(problem),
         )
+
+
+class _Worst:
+    """Keeps the worst query of every head while blocks go by."""
+
+    def __init__(self, problem: LayerProblem) -> None:
+        groups, heads = problem.queries.shape[:2]
+        new = problem.queries.new_zeros
+        self._value = new(groups, heads) - 1
+        self._position = torch.full_like(self._value, -1, dtype=torch.int64)
+        self._weights = new(2, groups, heads, problem.templates.shape[1])
+
+    def look(
+        self,
+        where: tuple[slice, slice, slice],
+        variation: Tensor,
+        counted: Tensor,
+        first: NewtonState,
+        exact: NewtonState,
+    ) -> None:
+        g, h, q = where
+        variation = variation.masked_fill(~counted, -1)
+        position = variation.argmax(-1, keepdim=True)
+        value = variation.gather(-1, position).squeeze(-1)
+        worse = value > self._value[g, h]
+        self._value[g, h] = torch.where(worse, value, self._value[g, h])
+        self._position[g, h] = torch.where(worse, position.squeeze(-1) + q.start, self._position[g, h])
+        for number, weights in enumerate((first.weights, exact.weights)):
+            row = position.unsqueeze(-1).expand(*position.shape, weights.shape[-1])
+            chosen = weights.reshape(*variation.shape, -1).gather(2, row).squeeze(2)
+            kept = self._weights[number, g, h]
+            self._weights[number, g, h] = torch.where(worse.unsqueeze(-1), chosen, kept)
+
+    def found(self, problem: LayerProblem) -> WorstQueries:
+        first_order, exact = (problem.by_head(weights) for weights in self._weights)
+        position = self._position.reshape(problem.batch, -1)
+        return WorstQueries(position, first_order, exact)
 
 
 class _GroupMeasure:
@@ -126,16 +183,18 @@ class _GroupMeasure:
         self._coordinates = coordinates_for(self._templates)
         self._low_precision = low_precision_for(self._coordinates)
 
-    def measure(self, block: LayerBlock, counted: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Measures, steps and convergence of a block's queries, each (g, h, q)."""
-        c, rows = self._coordinates, self._rows(block)
-        shape = block.queries.shape[:3]
-        method = Newton(c, tol=self._tol, low_precision=self._low_precision)
-        first = method.start(rows)
+    def solve(self, block: LayerBlock, counted: Tensor) -> tuple[NewtonState, Outcome[NewtonState]]:
+        """Attention and exact solution of a block's queries; those not counted (g, h, q) are left at attention."""
+        method = Newton(self._coordinates, tol=self._tol, low_precision=self._low_precision)
+        first = method.start(self._rows(block))
         # Rows that are not counted leave the loop before its first step.
         first = replace(first, stalled=~counted.reshape(first.error.shape))
-        outcome = iterate(method.step, first, tol=self._tol, max_steps=self._max_steps)
-        exact = outcome.state
+        return first, iterate(method.step, first, tol=self._tol, max_steps=self._max_steps)
+
+    def measures(self, block: LayerBlock, first: NewtonState, exact: NewtonState) -> dict[str, Tensor]:
+        """Each of ``METRICS``, (g, h, q)."""
+        c, rows = self._coordinates, first.rows
+        shape = block.queries.shape[:3]
         shift = first.square.squeeze(-1).sqrt()
         room = rows.evidence_square.squeeze(-1).sqrt() - shift
         moved, lifted = exact.x - first.x, exact.lifted - first.lifted
@@ -153,7 +212,7 @@ class _GroupMeasure:
         for name in ("relative_deviation", "second_order_deviation", "certificate"):
             # No evidence: λ* = αz = 0, and every estimator is exact.
             shaped[name] = shaped[name].masked_fill(still, 0)
-        return shaped, outcome.steps.reshape(shape), outcome.converged.reshape(shape)
+        return shaped
 
     def _rows(self, block: LayerBlock) -> Rows:
         g, h, q = block.queries.shape[:3]
@@ -256,39 +315,3 @@ class _GroupMeasure:
             max_iterations=200,
         )
         return first.x + found.step, first.lifted + found.lifted
-
-
-def example_weights(
-    call: AttentionCall, rows: Sequence[tuple[int, int, int]], *, space: str, alpha: float, tol: float
-) -> tuple[Tensor, Tensor]:
-    """First-order and exact weights of single queries.
-
-    Args:
-        call: What reached the attention function.
-        rows: (index in the batch, head from 0, query) of each.
-        space: ``"input"`` or ``"key"``.
-        alpha: α > 0.
-        tol: Relative tolerance of the exact solve; a query that does not meet it is returned as it is.
-
-    Returns:
-        Two tensors (len(rows), n).
-    """
-    with torch.no_grad():
-        problem = layer_problem(call, space)
-        heads_each = problem.queries.shape[1]
-        heads = problem.queries.shape[0] * heads_each // problem.batch
-        attention, exact = [], []
-        for b, head, k in rows:
-            g, h = divmod(b * heads + head, heads_each)
-            query = problem.queries[g, h, k : k + 1]
-            evidence = query if problem.lift is None else query @ problem.lift[h]
-            preference = problem.log_preference[
-                tuple(
-                    i if size > 1 else 0
-                    for i, size in zip((g, h, k), problem.log_preference.shape, strict=False)
-                )
-            ]
-            single = InferenceProblem(Discrete(problem.templates[g], preference), evidence, alpha)
-            attention.append(single.weights(single.alpha * evidence))
-            exact.append(single.solve("exact", tol=tol, throw=False).weights)
-        return torch.cat(attention), torch.cat(exact)

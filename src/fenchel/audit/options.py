@@ -28,11 +28,12 @@ def check_space(space: str) -> None:
         )
 
 
-def check_solver(alpha: float, tol: float) -> None:
+def check_solver(alpha: float, tol: float, memory_budget: int) -> None:
     """Refuse a reliability or a tolerance with which no problem can be solved.
 
     Raises:
-        InputError: If alpha is not a finite number above 0, or tol not a number between 0 and 1.
+        InputError: If alpha is not a finite number above 0, tol not a number between 0 and 1, or the budget not
+            a number of bytes.
     """
     if not _is_real(alpha) or not math.isfinite(alpha) or alpha <= 0:
         raise InputError(
@@ -40,6 +41,8 @@ def check_solver(alpha: float, tol: float) -> None:
         )
     if not _is_real(tol) or not 0 < tol < 1:
         raise InputError(f"tol is {tol!r}; it must be a number above 0 and below 1, such as 1e-4.")
+    if isinstance(memory_budget, bool) or not isinstance(memory_budget, int) or memory_budget < 1:
+        raise InputError(f"memory_budget is {memory_budget!r}; it must be a number of bytes above 0.")
 
 
 def numbers_from_one(name: str, numbers: Collection[int] | None) -> tuple[int, ...] | None:

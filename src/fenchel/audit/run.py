@@ -21,6 +21,7 @@ from fenchel.audit.state import AuditState
 from fenchel.audit.storage import check_writable
 from fenchel.audit.texts import open_documents
 from fenchel.audit.windows import TokenWindows
+from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.errors import InputError
 
 __all__ = ["audit", "shard_directory"]
@@ -56,6 +57,7 @@ def audit(
     overwrite: bool = False,
     keep_queries: bool = False,
     checkpoint_seconds: float = 60.0,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> AuditReport:
     """Measure every head of a trained transformer on texts.
 
@@ -91,6 +93,7 @@ def audit(
         overwrite: Start anew whatever the folder holds.
         keep_queries: Also write every single query, into ``queries-*.parquet``.
         checkpoint_seconds: Least time between two savings.
+        memory_budget: Bytes of working memory of the exact solver.
 
     Returns:
         What was found.
@@ -102,7 +105,7 @@ def audit(
         MissingExtraError: If an optional package is missing.
     """
     check_space(space)
-    check_solver(alpha, tol)
+    check_solver(alpha, tol, memory_budget)
     layers = numbers_from_one("layers", layers)
     heads = numbers_from_one("heads", heads)
     part = as_shard(shard)
@@ -178,6 +181,7 @@ def audit(
         space=space,
         alpha=float(alpha),
         tol=float(tol),
+        memory_budget=memory_budget,
         layers=layers,
         heads=heads,
         seed=seed,

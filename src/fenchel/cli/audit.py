@@ -110,6 +110,9 @@ def run(
     ] = Space.input,
     alpha: Annotated[float, typer.Option(metavar="X", help="Reliability of the evidence, above 0.")] = 1.0,
     tol: Annotated[float, typer.Option(metavar="X", help="Relative tolerance of the exact solver.")] = 1e-4,
+    memory_budget: Annotated[
+        int, typer.Option(min=1, metavar="MB", help="Megabytes of working memory of the exact solver.")
+    ] = 512,
     device: Annotated[
         str | None,
         typer.Option(
@@ -162,6 +165,7 @@ def run(
             space=space.value,
             alpha=alpha,
             tol=tol,
+            memory_budget=memory_budget * 2**20,
             max_length=max_length,
             stride=stride,
             batch_size=batch_size,
