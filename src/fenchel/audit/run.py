@@ -36,7 +36,7 @@ def audit(
     *,
     space: Literal["input", "key"] = "input",
     alpha: float = 1.0,
-    tol: float = 1e-4,
+    tol: float = 2e-5,
     max_length: int | None = None,
     stride: int | None = None,
     batch_size: int = 8,
