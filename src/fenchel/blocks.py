@@ -118,9 +118,10 @@ class QueryLayout:
         """
         keep_freed_memory()
         n, d = self._templates.shape[-2:]
-        row_bytes = max(n, d) * itemsize
-        fitting = max(1, memory_budget // (arrays * row_bytes))
-        most = min(fitting, max(64, CACHE_BYTES // row_bytes))
+        fitting = max(1, memory_budget // (arrays * max(n, d) * itemsize))
+        # In Gram coordinates, n <= 2d, the arrays that the iteration works on are (rows, n).
+        busy = n if n <= 2 * d else max(n, d)
+        most = min(fitting, max(64, CACHE_BYTES // (busy * itemsize)))
         groups_each = max(1, most // max(1, self.rows))
         rows_each = min(self.rows, most)
         device = self._templates.device

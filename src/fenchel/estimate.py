@@ -121,8 +121,10 @@ def certify(block: QueryBlock, dual: Tensor, closeness: AbstractCloseness, dtype
     preference = block.log_preference
     weights = closeness.weights(dual @ block.templates.mT, preference)
     at_zero = closeness.weights(torch.zeros_like(preference), preference)
-    gradient = (at_zero - weights) @ block.templates + block.evidence - dual / block.alpha
-    mean = weights @ block.templates
+    # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
+    shift = (weights - at_zero) @ block.templates
+    gradient = block.evidence - dual / block.alpha - shift
+    mean = at_zero @ block.templates + shift
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
     return Certificate(
         dual=rounded_dual,
