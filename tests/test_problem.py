@@ -68,6 +68,11 @@ def test_the_same_problem_in_another_dtype() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Discrete(T.tolist()), "templates are a list; expected a tensor"),  # pyright: ignore[reportArgumentType]
+        (lambda: InferenceProblem(T, Z), "preference is a Tensor; expected fenchel.Discrete"),  # pyright: ignore[reportArgumentType]
+        (lambda: InferenceProblem(Discrete(T), Z.tolist()), "evidence is a list"),  # pyright: ignore[reportArgumentType]
+        (lambda: InferenceProblem(Discrete(T), Z[:0]), r"there is no query \(m = 0\)"),
+        (lambda: InferenceProblem(Discrete(T), Z, "1"), "alpha is '1'; expected a number"),  # pyright: ignore[reportArgumentType]
         (lambda: Discrete(T[0]), r"templates have shape \(3,\); expected \(\.\.\., n, d\)"),
         (lambda: Discrete(T.long()), r"templates have dtype torch.int64"),
         (lambda: Discrete(T[:0]), r"there is no template to choose"),

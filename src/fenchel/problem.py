@@ -57,13 +57,19 @@ class InferenceProblem:
     ) -> None:
         self.preference = preference
         self.closeness = KL() if closeness is None else closeness
-        self.given_dtype = evidence.dtype
         self.evidence = self._checked_evidence(evidence)
+        self.given_dtype = evidence.dtype
         self.alpha = self._checked_alpha(alpha)
         self.shape = self._query_shape()
 
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
         u = self.preference
+        if not isinstance(u, Discrete):
+            raise ProblemError(f"preference is a {type(u).__name__}; expected fenchel.Discrete(templates)")
+        if not isinstance(evidence, Tensor):
+            raise ProblemError(f"evidence is a {type(evidence).__name__}; expected a tensor (..., m, d)")
+        if evidence.dim() >= 2 and evidence.shape[-2] == 0:
+            raise ProblemError(f"evidence z has shape {tuple(evidence.shape)}: there is no query (m = 0)")
         if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
             raise ProblemError(
                 f"evidence z has shape {tuple(evidence.shape)}, but templates have dimension {u.dim} (shape "
@@ -82,6 +88,8 @@ class InferenceProblem:
         return evidence
 
     def _checked_alpha(self, alpha: float | Tensor) -> Tensor:
+        if not isinstance(alpha, (int, float, Tensor)):
+            raise ProblemError(f"alpha is {alpha!r}; expected a number or a tensor, > 0")
         value = torch.as_tensor(alpha, dtype=self.preference.dtype, device=self.preference.device)
         if not bool((torch.isfinite(value) & (value > 0)).all()):
             bad = value[~(torch.isfinite(value) & (value > 0))].flatten()[0].item()
@@ -165,7 +173,7 @@ class InferenceProblem:
         return self.alpha / 2 * residual.square().sum(-1) + pairing
 
     def solve(self, estimator: str = "exact", **options: Any) -> Estimate:
-        """Solve by name: ``first_order``, ``second_order``, ``exact`` or ``gradient_ascent``.
+        """Solve by name: ``first_order``, ``second_order``, ``exact``, ``gradient_ascent``, ``constrained``.
 
         Args:
             estimator: Name of the solver in :mod:`fenchel.solver`.

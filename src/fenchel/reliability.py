@@ -68,7 +68,8 @@ def radius_of(estimate: Estimate) -> Tensor:
         estimate: An exact estimate.
 
     Returns:
-        The radius, shape (..., m). Its error is at most ``estimate.dual_error / alpha``.
+        The radius, shape (..., m); NaN where α is 0, at which a constraint did not bind. Its error is at most
+        ``estimate.dual_error / alpha``.
 
     Example:
         >>> import torch

@@ -135,7 +135,7 @@ def test_radius_and_alpha_are_two_readings_of_one_problem() -> None:
 def test_a_radius_out_of_reach_is_refused_with_the_nearest() -> None:
     u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     problem = InferenceProblem(u, torch.tensor([[3.0]], dtype=torch.float64))  # nearest mean is 2 away
-    with pytest.raises(ProblemError, match="the nearest mean is 2 away"):
+    with pytest.raises(ProblemError, match="the nearest mean there is 2 away"):
         constrained(problem, radius=1.5)
     with pytest.raises(ProblemError, match="radius is -1"):
         constrained(problem, radius=-1.0)

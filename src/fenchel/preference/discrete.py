@@ -40,6 +40,8 @@ class Discrete:
     """
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
+        if not isinstance(templates, Tensor):
+            raise ProblemError(f"templates are a {type(templates).__name__}; expected a tensor (..., n, d)")
         if templates.dim() < 2:
             raise ProblemError(f"templates have shape {tuple(templates.shape)}; expected (..., n, d)")
         if not templates.is_floating_point():

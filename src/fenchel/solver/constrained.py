@@ -167,11 +167,11 @@ class _Search:
             if reach > LARGEST_EXPONENT:
                 missing = (f_high > 0) & binding
                 first = tuple(int(i) for i in missing.nonzero()[0])
-                distance = float((f_high.exp() * self._radius)[missing].min())
+                distance = float((f_high.exp() * self._radius)[first])
                 raise ProblemError(
                     "no distribution on the templates has its mean within the radius of mu + z for "
                     f"{int(missing.sum())} of {missing.numel()} queries (first at index {first}): the nearest "
-                    f"mean is {distance:.4g} away; give a larger radius"
+                    f"mean there is {distance:.4g} away; give a larger radius"
                 )
             high = torch.where(f_high > 0, start + reach, high)
             f_high = self.excess(high)

@@ -140,7 +140,7 @@ def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
     worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), relative.shape))
     steps = int(estimate.steps.flatten()[flat])
     if steps >= max_steps:
-        remedy = "raise max_steps"
+        remedy = "raise max_steps, or tol where more steps change nothing (rounding is then the limit)"
     elif estimate.dual.dtype == torch.float32:
         remedy = "raise tol, or give the problem in float64"
     else:

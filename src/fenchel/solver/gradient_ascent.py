@@ -12,7 +12,7 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate, EstimateBuilder, certify, reference_norm
 from fenchel.problem import InferenceProblem
-from fenchel.solver.exact import check_convergence
+from fenchel.solver.exact import MARGIN, check_convergence
 from fenchel.solver.loop import iterate
 
 __all__ = ["gradient_ascent"]
@@ -68,7 +68,7 @@ def gradient_ascent(
     with torch.no_grad():
         for groups, rows, block in layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
             method = _Ascent(problem.closeness, block.templates)
-            outcome = iterate(method.step, method.start(block), tol=tol, max_steps=max_steps)
+            outcome = iterate(method.step, method.start(block), tol=MARGIN * tol, max_steps=max_steps)
             certificate = certify(
                 block.to(torch.float64), outcome.state.dual.double(), problem.closeness, problem.dtype
             )

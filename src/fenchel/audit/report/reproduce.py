@@ -66,6 +66,8 @@ def command(manifest: Mapping[str, Any]) -> str:
         for name in ("revision", *_TEXT_OPTIONS, *_OPTIONS)
         if manifest.get(name) is not None
     }
+    if str(given.get("revision", "")).startswith("sha256:"):
+        del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
     if manifest.get("texts") in _FROM_PYTHON:
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({model!r}, texts=texts{options})"
