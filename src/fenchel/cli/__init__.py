@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import sys
 from collections.abc import Sequence
 
 from fenchel.cli.failure import explained
@@ -29,4 +31,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise MissingExtraError(package, "cli")
     from fenchel.cli.application import run
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal or log that cannot show a sign shows a question mark; the work that was done is not lost.
+            stream.reconfigure(errors="replace")
     return run(arguments)
