@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 import warnings
 
@@ -105,3 +106,12 @@ def test_without_the_extra_the_command_says_how_to_get_it(capsys, monkeypatch, p
     assert capsys.readouterr().err == (
         f"fenchel: error: {package} is not installed. Run: pip install 'fenchel[cli]'\n"
     )
+
+
+def test_a_terminal_that_cannot_show_a_sign_shows_a_question_mark(monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    assert main(["--version"]) == 0
+    sys.stdout.write("5.8\u202f%")
+    sys.stdout.flush()
+    assert shown.getvalue().endswith(b"5.8?%")
