@@ -32,6 +32,21 @@ def keep_freed_memory() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
+def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int) -> int:
+    """How many rows to work on at once, at least 1.
+
+    Args:
+        templates: (..., n, d).
+        array_bytes: What one array of shape (rows, max(n, d)) may take.
+        itemsize: Bytes of one number.
+    """
+    n, d = templates.shape[-2:]
+    fitting = array_bytes // (max(n, d) * itemsize)
+    # In Gram coordinates, n <= 2d, the arrays that the iteration works on are (rows, n).
+    busy = n if n <= 2 * d else max(n, d)
+    return max(1, min(fitting, max(64, CACHE_BYTES // (busy * itemsize))))
+
+
 @dataclass(frozen=True)
 class QueryBlock:
     """Rows of one problem: g groups that share templates, r queries in each.
@@ -117,11 +132,7 @@ class QueryLayout:
             itemsize: Bytes of one number.
         """
         keep_freed_memory()
-        n, d = self._templates.shape[-2:]
-        fitting = max(1, memory_budget // (arrays * max(n, d) * itemsize))
-        # In Gram coordinates, n <= 2d, the arrays that the iteration works on are (rows, n).
-        busy = n if n <= 2 * d else max(n, d)
-        most = min(fitting, max(64, CACHE_BYTES // (busy * itemsize)))
+        most = rows_in_block(self._templates, memory_budget // arrays, itemsize)
         groups_each = max(1, most // max(1, self.rows))
         rows_each = min(self.rows, most)
         device = self._templates.device

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fenchel.audit.capture import AttentionCall
-from fenchel.blocks import CACHE_BYTES, keep_freed_memory
+from fenchel.blocks import keep_freed_memory, rows_in_block
 from fenchel.errors import CaptureError, ProblemError
 
 __all__ = ["LayerBlock", "LayerProblem", "layer_problem"]
@@ -87,9 +87,7 @@ class LayerProblem:
         """Blocks whose working arrays, ``arrays`` of shape (rows, max(n, d)), fit in ``memory_budget`` bytes."""
         keep_freed_memory()
         groups, heads, m, _ = self.queries.shape
-        n, d = self.templates.shape[-2:]
-        row_bytes = (n if n <= 2 * d else max(n, d)) * self.queries.element_size()
-        most = max(1, min(memory_budget // (arrays * row_bytes), max(64, CACHE_BYTES // row_bytes)))
+        most = rows_in_block(self.templates, memory_budget // arrays, self.queries.element_size())
         queries_each = min(m, most)
         heads_each = max(1, min(heads, most // m))
         groups_each = max(1, most // (heads * m))

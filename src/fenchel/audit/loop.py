@@ -51,8 +51,7 @@ class AuditRun:
     """An audit under way.
 
     What a batch adds to the state is held back until the whole batch is measured: whatever interrupts the
-        audit, the state is
-    that between two batches, and so can be saved.
+    audit, the state is that between two batches, and so can be saved.
 
     Args:
         model: The loaded model.

@@ -30,7 +30,7 @@ from fenchel.audit.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, centre, dot
-from fenchel.solver.direct import covariance
+from fenchel.solver.direct import hessian
 from fenchel.solver.exact import WORKING_ARRAYS, coordinates_for, low_precision_for
 from fenchel.solver.loop import Outcome, iterate
 from fenchel.solver.newton import Newton, NewtonState
@@ -290,8 +290,7 @@ class _GroupMeasure:
     def _second_order_matrix(self) -> Tensor:
         """(I + αΣ)⁻¹, (g, d, d), by which the row of evidence is multiplied."""
         preference = self._preference.flatten(1, 2).double().exp()
-        matrix = self._alpha.double().unsqueeze(-1) * covariance(self._templates.double(), preference)
-        matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+        matrix = hessian(self._templates.double(), preference, self._alpha.double())
         return torch.linalg.inv(matrix.squeeze(1))
 
     def _applied(self, maps: Tensor, block: LayerBlock) -> Tensor:

@@ -14,7 +14,7 @@ from fenchel.solver.conjugate_gradient import Direction
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.newton import NewtonState
 
-__all__ = ["by_factorisation", "covariance", "span"]
+__all__ = ["by_factorisation", "covariance", "hessian", "span"]
 
 
 def span(templates: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,12 +35,17 @@ def covariance(factors: Tensor, weights: Tensor) -> Tensor:
     return offsets.mT @ (weights.unsqueeze(-1) * offsets)
 
 
+def hessian(factors: Tensor, weights: Tensor, alpha: Tensor) -> Tensor:
+    r""":math:`I + \alpha F^\top D_p F` for F (g, n, k), p (g, r, n) and α (g or 1, r or 1, 1); (g, r, k, k)."""
+    matrix = alpha.unsqueeze(-1) * covariance(factors, weights)
+    matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+    return matrix
+
+
 def by_factorisation(coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
     """A direction by Cholesky factorisation, in template coordinates over the span."""
     factors = coordinates.operator
-    hessian = state.rows.alpha.unsqueeze(-1) * covariance(factors, state.weights)
-    hessian.diagonal(dim1=-2, dim2=-1).add_(1)
-    factor = torch.linalg.cholesky(hessian)
+    factor = torch.linalg.cholesky(hessian(factors, state.weights, state.rows.alpha))
     step = torch.cholesky_solve(state.residual.unsqueeze(-1), factor).squeeze(-1)
     step = step.masked_fill(torch.isinf(target), 0)
     return Direction(step, coordinates.lift(step), 1)

@@ -92,8 +92,7 @@ class Newton:
         direction: How the Newton equation is solved.
         low_precision: Coordinates for directions only, when multiplying in low precision pays.
         refresh: Lift the point anew at every step instead of adding up the lifts of steps: where λ shrinks by
-        many orders
-            of magnitude on the way, what is added up keeps the rounding of its largest term.
+            many orders of magnitude on the way, what is added up keeps the rounding of its largest term.
     """
 
     def __init__(

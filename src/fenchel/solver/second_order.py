@@ -11,7 +11,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate, EstimateBuilder, certify
 from fenchel.problem import InferenceProblem
 from fenchel.solver.coordinates import centred
-from fenchel.solver.direct import covariance, span
+from fenchel.solver.direct import hessian, span
 
 __all__ = ["second_order"]
 
@@ -71,8 +71,7 @@ def _second_order_dual(block: QueryBlock, memory_budget: int) -> Tensor:
     solved = []
     for start in range(0, shared, chunk):
         part = slice(start, start + chunk)
-        matrix = alpha[:, part].unsqueeze(-1) * covariance(factors, preference[:, part])
-        matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+        matrix = hessian(factors, preference[:, part], alpha[:, part])
         right = evidence.mT.unsqueeze(1) if shared == 1 else evidence[:, part].unsqueeze(-1)
         solved.append(torch.cholesky_solve(right, torch.linalg.cholesky(matrix)))
     within = solved[0].squeeze(1).mT if shared == 1 else torch.cat(solved, 1).squeeze(-1)
