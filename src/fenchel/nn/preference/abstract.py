@@ -1,0 +1,148 @@
+"""What every preference is: log-weights as a tensor and as functions of indices, that multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from fenchel.errors import ProblemError
+from fenchel.nn.preference.dense import IndexFunction, combined, on_grid
+from fenchel.nn.preference.inputs import AttentionInputs
+
+__all__ = ["AbstractPreference", "ScoreMod"]
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""A function (score, b, h, q, k) -> score, as flex attention takes it."""
+
+
+class AbstractPreference(nn.Module):
+    r"""A belief u about the weights before any query meets a key.
+
+    .. math:: p_i \propto u_i \exp\langle t_i, \lambda\rangle, \qquad \log (u \cdot u')_i = \log u_i + \log u'_i
+
+    A family is written in one of two ways. With :meth:`log_weight` or :meth:`mask_mod` (or both) as functions of
+    indices it can be used as a tensor and inside of a fused kernel. With :meth:`forward` alone, for what cannot be
+    computed entry by entry, it can be used as a tensor only.
+
+    Attributes:
+        heads: How many heads the log-weights differ for; 1 if all heads share them, None if nothing is said.
+
+    Example:
+        >>> from fenchel.nn.preference import Causal, Uniform
+        >>> Causal() * Uniform() ** 0.5
+        Causal()
+    """
+
+    heads: int | None = None
+    is_composite: ClassVar[bool] = False
+    """Whether it is written with an operator, and so needs brackets inside of another."""
+
+    def forward(self, inputs: AttentionInputs) -> Tensor | None:
+        """The log-weights, unnormalised.
+
+        Args:
+            inputs: What is known before any query meets a key.
+
+        Returns:
+            Float log-weights, -inf where forbidden, or a bool mask, True = attend; of four dimensions that broadcast to
+            (B, H, m, n), with size 1 wherever they are constant. None if everything is as likely as everything else.
+
+        Raises:
+            ProblemError: If the inputs lack what this preference looks at, or have other heads or another device.
+        """
+        self.check(inputs)
+        weight, mask = self.log_weight(inputs), self.mask_mod(inputs)
+        one_head = self.heads == 1
+        return combined(
+            [
+                None if weight is None else on_grid(weight, inputs, one_head=one_head).to(inputs.dtype),
+                None if mask is None else on_grid(mask, inputs, one_head=one_head),
+            ]
+        )
+
+    @property
+    def lowers(self) -> bool:
+        """Whether the log-weights are functions of indices, which a fused kernel needs."""
+        own = type(self)
+        return (
+            own.log_weight is not AbstractPreference.log_weight
+            or own.mask_mod is not AbstractPreference.mask_mod
+        )
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The finite log-weights as a function of indices (b, h, q, k); None if this is only a mask.
+
+        Raises:
+            ProblemError: If there is no such function without a tensor of m·n entries.
+        """
+        self._require_lowering()
+        return None
+
+    def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """What may be attended to as a function of indices (b, h, q, k), True = attend; None if everything may.
+
+        Raises:
+            ProblemError: If there is no such function without a tensor of m·n entries.
+        """
+        self._require_lowering()
+        return None
+
+    def score_mod(self, inputs: AttentionInputs) -> ScoreMod | None:
+        """What a fused kernel does to each score, (score, b, h, q, k) -> score; None if this is only a mask.
+
+        Raises:
+            ProblemError: As :meth:`log_weight` and :meth:`forward`.
+        """
+        self.check(inputs)
+        weight = self.log_weight(inputs)
+        if weight is None:
+            return None
+
+        def add_log_weight(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return score + weight(b, h, q, k)
+
+        return add_log_weight
+
+    def check(self, inputs: AttentionInputs) -> None:
+        """Hold the inputs against what this preference was built for.
+
+        Raises:
+            ProblemError: If it was built for other heads, or its parameters are on another device.
+        """
+        name = type(self).__name__
+        if self.heads not in (None, 1, inputs.heads):
+            raise ProblemError(
+                f"{name} was built for {self.heads} heads, but the layer has {inputs.heads}; "
+                f"build it with heads={inputs.heads}, or heads=1 to share it."
+            )
+        for tensor in chain(self.parameters(), self.buffers()):
+            if tensor.device != inputs.device:
+                raise ProblemError(
+                    f"{name} is on {tensor.device}, but the layer's inputs are on {inputs.device}; "
+                    f"move it with .to({str(inputs.device)!r})."
+                )
+
+    def _require_lowering(self) -> None:
+        if not self.lowers:
+            raise ProblemError(
+                f"{type(self).__name__} cannot be put into a fused kernel: its log-weights are no function of "
+                "single indices. Use its tensor, preference(inputs), instead."
+            )
+
+    def __mul__(self, other: AbstractPreference) -> AbstractPreference:
+        from fenchel.nn.preference.product import multiplied
+
+        if not isinstance(other, AbstractPreference):
+            return NotImplemented
+        return multiplied(self, other)
+
+    def __pow__(self, weight: float) -> AbstractPreference:
+        from fenchel.nn.preference.tempered import tempered
+
+        return tempered(self, weight)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
