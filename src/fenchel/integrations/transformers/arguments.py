@@ -67,8 +67,8 @@ def refuse_unsupported(site: str, family: str, arguments: Mapping[str, Any]) -> 
         if reason is None:
             raise ModelError(
                 f"{site} ({family}) passes {name!r} to its attention, an argument whose effect on the scores "
-                "is not known here, so its heads are not audited. Call the model without it, or report the "
-                "family"
+                "is not known here, so its attention cannot be taken over faithfully. Call the model without "
+                "it, or report the family"
             )
         raise ModelError(
             f"{site} ({family}) passes {name!r} to its attention, which is not supported: {reason}. "

@@ -70,13 +70,13 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
         classes = ", ".join(f"{kind} (such as {name!r})" for kind, name in bypassing.items())
         raise ModelError(
             f"{type(model).__name__} computes attention in {classes} without the attention registry of "
-            "transformers, so those heads cannot be captured. Use a model of a family that sends all of its "
+            "transformers, so those heads cannot be reached. Use a model of a family that sends all of its "
             "attention through the registry (BERT, T5, ViT, GPT-2, Llama, ...), or give the submodule that "
             "does"
         )
     if not found:
         raise ModelError(
             f"{type(model).__name__} has no module that calls the attention registry of transformers, so no "
-            "head can be captured. Use a model of a family that does (BERT, T5, ViT, GPT-2, Llama, ...)"
+            "head can be reached. Use a model of a family that does (BERT, T5, ViT, GPT-2, Llama, ...)"
         )
     return found

@@ -105,6 +105,6 @@ def check_against_eager(
         raise ModelError(
             f"{site} ({family}): attention of the form softmax(scaling·⟨q, k⟩ + log u)·v is off by "
             f"{difference:.1e} (expected at most {allowed:.1e}) from what eager_attention_forward of its "
-            "family computes: it changes its scores in a way that is not known here, so its heads are not "
-            "audited. Use a model of another family, or report this one"
+            "family computes: it changes its scores in a way that is not known here, so its attention cannot be "
+            "taken over faithfully. Use a model of another family, or report this one"
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel.errors import CaptureError
 
-__all__ = ["HARD_MASK", "LogPreference", "LogPreferences"]
+__all__ = ["HARD_MASK", "LogPreference", "LogPreferences", "require_broadcastable", "stands_for_causal"]
 
 HARD_MASK = -1e4
 """An additive mask at or below this stands for u_i = 0.
@@ -19,6 +19,52 @@ Families write "masked" as ``finfo.min`` of some dtype, as -1e9 or as -1e4: fini
 takes to 0. Left finite, a row that is masked everywhere would become uniform over what it must not see.
 Swin's -100 is a weight.
 """
+
+
+def require_broadcastable(site: str, shape: tuple[int, int, int, int], **tensors: Tensor | None) -> None:
+    """Check that masks and biases fit an attention call.
+
+    Args:
+        site: Qualified name of the attention module, for the message.
+        shape: (B, H, m, n).
+        **tensors: By the name of the argument that each was.
+
+    Raises:
+        CaptureError: If one is not bool or floating, 4-D and broadcastable to ``shape``.
+    """
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        fits = tensor.ndim == 4 and all(s in (1, t) for s, t in zip(tensor.shape, shape, strict=True))
+        if not fits or not (tensor.dtype == torch.bool or tensor.is_floating_point()):
+            raise CaptureError(
+                f"{site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
+                f"bool or floating, broadcastable to (batch, heads, queries, keys) = {shape}"
+            )
+
+
+def stands_for_causal(
+    site: str, shape: tuple[int, int, int, int], attention_mask: Tensor | None, is_causal: bool | None
+) -> bool:
+    """Whether a call without a mask means the causal one. A single query sees all keys.
+
+    Args:
+        site: Qualified name of the attention module, for the message.
+        shape: (B, H, m, n).
+        attention_mask: As in the call.
+        is_causal: What the family says of itself.
+
+    Raises:
+        CaptureError: If the family says nothing.
+    """
+    if attention_mask is not None or shape[2] == 1:
+        return False
+    if is_causal is None:
+        raise CaptureError(
+            f"{site} passes neither a mask nor is_causal, so whether a query may see later keys is not "
+            "known. Give the model an attention_mask"
+        )
+    return is_causal
 
 
 def _without_constant_dimensions(tensor: Tensor) -> Tensor:
@@ -145,25 +191,8 @@ class LogPreferences:
             CaptureError: If a tensor does not fit, or if causality is in doubt.
         """
         shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-        for name, tensor in (("attention_mask", attention_mask), ("position_bias", position_bias)):
-            if tensor is None:
-                continue
-            fits = tensor.ndim == 4 and all(s in (1, t) for s, t in zip(tensor.shape, shape, strict=True))
-            if not fits or not (tensor.dtype == torch.bool or tensor.is_floating_point()):
-                raise CaptureError(
-                    f"{site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
-                    f"bool or floating, broadcastable to (batch, heads, queries, keys) = {shape}"
-                )
-        if attention_mask is not None or shape[2] == 1:
-            causal = False
-        elif is_causal is None:
-            raise CaptureError(
-                f"{site} passes neither a mask nor is_causal, so whether a query may see later keys is not "
-                "known. Give the model an attention_mask"
-            )
-        else:
-            causal = is_causal
-
+        require_broadcastable(site, shape, attention_mask=attention_mask, position_bias=position_bias)
+        causal = stands_for_causal(site, shape, attention_mask, is_causal)
         identity = (
             _identity(attention_mask),
             _identity(position_bias),

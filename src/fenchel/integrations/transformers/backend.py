@@ -1,0 +1,163 @@
+"""Attention that infers, as an attention function of transformers, and the three names it goes by.
+
+After ``register()`` every model that dispatches its attention takes ``attn_implementation="fenchel_first_order"``,
+``"fenchel_second_order"`` or ``"fenchel_exact"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import CaptureError
+from fenchel.functional import AttentionCertificate
+from fenchel.integrations.transformers.arguments import refuse_unsupported
+from fenchel.integrations.transformers.call_preference import call_preference
+from fenchel.integrations.transformers.eager_check import check_against_eager
+from fenchel.integrations.transformers.head_inference import OWN, AttentionProblem, Inference, infer
+from fenchel.integrations.transformers.log_preference import LogPreferences
+from fenchel.integrations.transformers.registry import register_backend
+from fenchel.integrations.transformers.weights_wanted import weights_wanted
+
+__all__ = ["ESTIMATORS", "attend", "register"]
+
+ESTIMATORS = ("first_order", "second_order", "exact")
+"""What ``estimator`` may be; ``register`` puts "fenchel_" before each."""
+
+_checked: WeakSet[nn.Module] = WeakSet()
+"""Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
+
+
+def register() -> None:
+    """Make attention that infers available to every model of transformers, under three names.
+
+    Thereafter ``attn_implementation`` may be ``"fenchel_first_order"``, ``"fenchel_second_order"`` or
+    ``"fenchel_exact"``, in ``from_pretrained``, ``from_config`` and ``model.set_attn_implementation``; α is 1. For
+    each name the mask maker is registered with the function: without it models would be given no mask at all. The
+    registries are process-wide and forget nothing; calling this again changes nothing.
+
+    Raises:
+        MissingExtraError: If transformers is not installed.
+        ModelError: If it is too old.
+
+    Example:
+        >>> from transformers import AutoModel, BertConfig
+        >>> register()
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+        >>> config = BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+        >>> model = AutoModel.from_config(config, attn_implementation="fenchel_exact")
+        >>> tuple(model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape)
+        (1, 3, 8)
+    """
+    for estimator in ESTIMATORS:
+        register_backend(f"fenchel_{estimator}", _with(Inference(estimator)))
+
+
+def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attention(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **arguments: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        return attend(module, query, key, value, attention_mask, how=how, **arguments)
+
+    return attention
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    how: Inference,
+    heads: Sequence[int] | None = None,
+    site: str | None = None,
+    certificate: Callable[[str, AttentionCertificate], object] | None = None,
+    scaling: float | Tensor | None = None,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    is_causal: bool | None = None,
+    **arguments: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend for ``module``, in the form in which transformers calls attention functions.
+
+    The mask and the position bias of the call become log u; the keys times ``scaling`` are the templates, the query is
+    the evidence. The first call of every module is compared with the attention of its own family.
+
+    Args:
+        module: The attention module that calls.
+        query: (B, H, m, d), after rotary embeddings.
+        key: (B, H_kv, n, d), likewise; H_kv divides H.
+        value: (B, H_kv, n, d_v).
+        attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n), or None.
+        how: How its heads infer.
+        heads: Numbers of the heads that do so, from 1; the others stay as they are. None is all.
+        site: Qualified name of the module, for messages and for ``certificate``; its class if not known.
+        certificate: Called with ``site`` and the certificate of this call.
+        scaling: Multiplies the scores; None is 1/√d.
+        dropout: Of the weights; acts only where the module is in training mode.
+        position_bias: Additive, broadcastable to (B, H, m, n), or None; gradients flow to it.
+        is_causal: Only consulted where there is no mask; None asks the module.
+        **arguments: The family's other keyword arguments.
+
+    Returns:
+        The output (B, m, H, d_v), contiguous, and the weights (B, H, m, n) if the model was called with
+        ``output_attentions=True``, else None. The weights are those before dropout.
+
+    Raises:
+        ModelError: If an argument, or something that no argument shows, changes the scores.
+        CaptureError: If the mask does not fit, or causality is in doubt.
+        ProblemError: Whatever :func:`fenchel.functional.attention` refuses.
+    """
+    family = type(module).__name__
+    site = "an attention module" if site is None else site
+    refuse_unsupported(site, family, arguments)
+    if query.shape[1] % key.shape[1]:
+        raise CaptureError(
+            f"{site} ({family}) has {query.shape[1]} query heads, not a multiple of {key.shape[1]} key heads"
+        )
+    is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
+    preference = call_preference(site, query, key, attention_mask, position_bias, is_causal)
+    dropout_p = dropout if module.training else 0.0
+    problem = AttentionProblem(query, key, value, preference, scaling, dropout_p)
+    if not torch.compiler.is_compiling() and module not in _checked:
+        _check(problem, module, site, attention_mask, position_bias, is_causal, arguments)
+        _checked.add(module)
+    inferred = infer(
+        problem,
+        how,
+        heads,
+        site=site,
+        weights=weights_wanted(module, arguments),
+        certificate=certificate is not None,
+    )
+    if certificate is not None and inferred.certificate is not None:
+        certificate(site, inferred.certificate)
+    return inferred.output.transpose(1, 2).contiguous(), inferred.weights
+
+
+@torch.no_grad()
+def _check(
+    problem: AttentionProblem,
+    module: nn.Module,
+    site: str,
+    attention_mask: Tensor | None,
+    position_bias: Tensor | None,
+    is_causal: bool | None,
+    arguments: dict[str, Any],
+) -> None:
+    query, key, value = problem.query, problem.key, problem.value
+    scale = query.shape[-1] ** -0.5 if problem.scale is None else float(problem.scale)
+    preference = LogPreferences()(site, query, key, attention_mask, position_bias, is_causal)
+    without_dropout = AttentionProblem(query, key, value, problem.log_preference, scale, 0.0)
+    output = infer(without_dropout, OWN, site=site).output.transpose(1, 2)
+    check_against_eager(site, module, query, key, value, output, scale, preference, position_bias, arguments)

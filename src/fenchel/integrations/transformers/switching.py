@@ -1,0 +1,227 @@
+"""A model whose attention infers otherwise for a while: all of it, or chosen layers and heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
+from fenchel.functional import AttentionCertificate
+from fenchel.integrations.transformers.attention_modules import attention_modules
+from fenchel.integrations.transformers.backend import ESTIMATORS, attend
+from fenchel.integrations.transformers.head_inference import OWN, Inference
+from fenchel.integrations.transformers.registry import attention_implementation, register_backend
+
+__all__ = ["attention_names", "use_backend"]
+
+_BACKEND = "fenchel_use_backend"
+
+# The registries know no models, so each attention module carries its own setting, where no other model and no
+# other thread's context can reach it.
+_SETTING = "_fenchel_setting"
+
+
+@dataclass
+class _Setting:
+    """What ``use_backend`` asks of one attention module.
+
+    Attributes:
+        site: Its qualified name.
+        how: How its heads infer.
+        heads: Numbers of those heads, from 1; None is all.
+        certificate: Who is told the certificates, or None.
+        called: Whether it has attended.
+    """
+
+    site: str
+    how: Inference
+    heads: tuple[int, ...] | None
+    certificate: Callable[[str, AttentionCertificate], object] | None
+    called: bool = False
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **arguments: Any,
+) -> tuple[Tensor, Tensor | None]:
+    setting: _Setting | None = getattr(module, _SETTING, None)
+    if setting is None:
+        raise CaptureError(
+            f"{type(module).__name__} asked for the attention {_BACKEND!r} outside of use_backend. Choose another: "
+            "model.set_attn_implementation('sdpa')"
+        )
+    setting.called = True
+    return attend(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        how=setting.how,
+        heads=setting.heads,
+        site=setting.site,
+        certificate=setting.certificate,
+        **arguments,
+    )
+
+
+def attention_names(model: nn.Module) -> tuple[str, ...]:
+    """Qualified names of the attention modules of ``model``; number l of ``use_backend(layers=...)`` is the l-th.
+
+    The order is that in which the model holds them: the encoder first, then the decoder, in each of whose layers
+    self-attention comes before cross-attention.
+
+    Raises:
+        ModelError: If there are none, or if some attention bypasses the attention registry.
+
+    Example:
+        >>> from transformers import T5Config, T5Model
+        >>> sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> for name in attention_names(T5Model(T5Config(**sizes))):
+        ...     print(name)
+        encoder.block.0.layer.0.SelfAttention
+        decoder.block.0.layer.0.SelfAttention
+        decoder.block.0.layer.1.EncDecAttention
+    """
+    return tuple(attention_modules(model).values())
+
+
+def _chosen_layers(
+    model: nn.Module, names: Sequence[str], layers: Sequence[int | str] | None
+) -> frozenset[str]:
+    """The names that ``layers`` stands for."""
+    if layers is None:
+        return frozenset(names)
+    if isinstance(layers, str) or not layers:
+        raise InputError(
+            f"layers is {layers!r}; expected numbers from 1 or names of attention modules, or None for all layers"
+        )
+    chosen = {}
+    for layer in layers:
+        if isinstance(layer, str) and layer in names:
+            chosen[layer] = layer
+        elif isinstance(layer, int) and not isinstance(layer, bool) and 1 <= layer <= len(names):
+            chosen[layer] = names[layer - 1]
+        else:
+            raise InputError(
+                f"layer {layer!r} does not exist in {type(model).__name__}, which has attention layers 1 to "
+                f"{len(names)}: {', '.join(names)}"
+            )
+    return frozenset(chosen.values())
+
+
+def _chosen_heads(heads: Sequence[int] | None) -> tuple[int, ...] | None:
+    if heads is None:
+        return None
+    whole = not isinstance(heads, str) and all(
+        isinstance(head, int) and not isinstance(head, bool) and head >= 1 for head in heads
+    )
+    if not whole or not heads:
+        raise InputError(f"heads is {heads!r}; expected whole numbers from 1, or None for all heads")
+    return tuple(sorted(set(heads)))
+
+
+def _inference(estimator: str, alpha: float | Tensor, tol: float | None, max_steps: int) -> Inference:
+    if estimator not in ESTIMATORS:
+        raise InputError(f"estimator is {estimator!r}; expected one of {', '.join(ESTIMATORS)}")
+    if not isinstance(alpha, Tensor) and not (math.isfinite(alpha) and alpha > 0):
+        raise ProblemError(f"alpha is {alpha!r}; expected a positive number, or a tensor of them")
+    return Inference(estimator, alpha, tol, max_steps)
+
+
+@contextmanager
+def use_backend(
+    model: nn.Module,
+    estimator: str = "exact",
+    *,
+    alpha: float | Tensor = 1.0,
+    layers: Sequence[int | str] | None = None,
+    heads: Sequence[int] | None = None,
+    tol: float | None = None,
+    max_steps: int = 50,
+    certificate: Callable[[str, AttentionCertificate], object] | None = None,
+) -> Iterator[None]:
+    r"""Have the attention of ``model`` infer by another estimator until the block ends.
+
+    Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for templates scaling·k,
+    preference log u = mask + position bias, evidence q and reliability α. Every other head, and every other layer,
+    stays first order with α = 1, which is what the model itself does.
+
+    What each configuration of the model said before is put back at the end, after an exception too. Contexts nest: the
+    inner one alone counts, for all layers, until it ends. Other models are not touched; one model can be in one
+    thread's context only.
+
+    Args:
+        model: A model of transformers whose family calls the attention registry; in eval or training mode.
+        estimator: "first_order", "second_order" or "exact".
+        alpha: α > 0, a number or a tensor broadcastable to (B, H, m), such as (H, 1) for one a head. It may require a
+            gradient.
+        layers: Which attention modules: numbers from 1 in the order of :func:`attention_names`, or qualified names.
+            None is all. Layers that share one module (ALBERT) share its number.
+        heads: Which heads of those layers, numbers from 1. None is all.
+        tol: Tolerance of "exact"; None is the default of :func:`fenchel.functional.attention`.
+        max_steps: Newton steps that "exact" may take.
+        certificate: Called with the name of the module and its
+            :class:`~fenchel.functional.AttentionCertificate` at every attention call, chosen or not.
+
+    Raises:
+        MissingExtraError: If transformers is not installed.
+        ModelError: If the model has attention that bypasses the registry, or changes its scores in an unknown way; and
+            if the block ends without any attention having come through, or none of a layer in ``layers``.
+        InputError: If the estimator, a layer or a head does not exist.
+        ProblemError: If α is not positive.
+
+    Reference:
+        Sections 5 and 8, eqs. (7), (9), (13), (14).
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)).eval()
+        >>> tokens = torch.tensor([[1, 2, 3]])
+        >>> def show(name, certificate):
+        ...     print(name, tuple(certificate.gap.shape))
+        >>> with use_backend(model, "exact", layers=[2], certificate=show):
+        ...     _ = model(tokens)
+        encoder.layer.0.attention.self (1, 2, 3)
+        encoder.layer.1.attention.self (1, 2, 3)
+    """
+    how = _inference(estimator, alpha, tol, max_steps)
+    chosen_heads = _chosen_heads(heads)
+    modules = attention_modules(model)
+    chosen = _chosen_layers(model, tuple(modules.values()), layers)
+    settings = {
+        module: _Setting(name, how, chosen_heads, certificate)
+        if name in chosen
+        else _Setting(name, OWN, None, certificate)
+        for module, name in modules.items()
+    }
+    before = {module: getattr(module, _SETTING, None) for module in modules}
+    register_backend(_BACKEND, _attention)
+    try:
+        for module, setting in settings.items():
+            setattr(module, _SETTING, setting)
+        with attention_implementation(model, _BACKEND):
+            yield
+    finally:
+        for module, setting in before.items():
+            if setting is None:
+                delattr(module, _SETTING)
+            else:
+                setattr(module, _SETTING, setting)
+    silent = [s.site for s in settings.values() if s.site in chosen and not s.called]
+    if silent and (layers is not None or len(silent) == len(settings)):
+        raise ModelError(
+            f"{silent[0]} of {type(model).__name__} was to infer by {estimator!r}, but did not attend inside of "
+            "use_backend. Give the model every input that this layer needs, or leave it out of layers"
+        )
