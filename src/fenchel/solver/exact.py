@@ -5,6 +5,7 @@ Why it converges, what the certificate guarantees and what it costs: ``docs/exac
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -28,7 +29,7 @@ from fenchel.solver.loop import iterate
 from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
 from fenchel.solver.rows import Rows
 
-__all__ = ["check_convergence", "coordinates_for", "exact", "low_precision_for"]
+__all__ = ["RowSolution", "check_convergence", "coordinates_for", "exact", "low_precision_for", "solve_rows"]
 
 WORKING_ARRAYS = 24
 """Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
@@ -150,6 +151,53 @@ def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
         f"{worst}: {float(relative.flatten()[flat]):.2e} after {steps} steps). To go on, {remedy}; or pass throw=False "
         "and read estimate.converged"
     )
+
+
+@dataclass(frozen=True)
+class RowSolution:
+    """Dual points of a block of rows, in its dtype.
+
+    Attributes:
+        dual: λ, (g, r, d).
+        error: Certified relative error α‖∇𝒟(λ)‖/‖λ‖, (g, r).
+    """
+
+    dual: Tensor
+    error: Tensor
+
+
+def solve_rows(
+    block: QueryBlock, *, tol: float, max_steps: int, memory_budget: int = DEFAULT_MEMORY_BUDGET
+) -> RowSolution:
+    """Solve a block of rows without making an estimate of it: for layers, which want λ* and nothing else.
+
+    Certificates are computed in the block's dtype where rounding leaves them meaning something at ``tol``; rows that
+    do not meet it there, and all rows at a smaller ``tol``, go the way of :func:`exact`. Template coordinates, in which
+    λ has no cancellation that a certificate in the same dtype would not see.
+
+    Args:
+        block: The rows.
+        tol: Relative tolerance on λ.
+        max_steps: Newton steps that a row may take.
+        memory_budget: Bytes of working memory for rows that are factorised.
+
+    Returns:
+        What was reached; rows whose error exceeds ``tol`` did not converge.
+    """
+    dtype = block.evidence.dtype
+    basis = TemplateCoordinates(centred(block.templates, block.log_preference))
+    rows = Rows.of(block, block.evidence)
+    method = Newton(basis, tol=MARGIN * tol, low_precision=low_precision_for(basis))
+    outcome = iterate(method.step, method.start(rows), tol=MARGIN * tol, max_steps=min(PATIENCE, max_steps))
+    found = RowSolution(block.alpha * outcome.state.x, outcome.state.error)
+    meaningful = tol >= 64 * torch.finfo(dtype).eps
+    failing = ~(found.error <= tol) if meaningful else torch.ones_like(found.error, dtype=torch.bool)
+    if bool(failing.any()):
+        index = rows_where(failing)
+        again = _BlockSolver(select(block, index), dtype, tol, max_steps, "auto", memory_budget)
+        error = (again.certificate.dual_error / again.certificate.reference).to(dtype)
+        store(found, RowSolution(again.certificate.dual, error), index)
+    return found
 
 
 class _BlockSolver:

@@ -1,0 +1,17 @@
+"""Ops on tensors: attention as inference, in the layout of torch's own attention."""
+
+from __future__ import annotations
+
+from fenchel.functional import reference as reference
+from fenchel.functional.attention import attention as attention
+from fenchel.functional.attention import attention_weights as attention_weights
+from fenchel.functional.attention import attention_with_certificate as attention_with_certificate
+from fenchel.functional.certificate import AttentionCertificate as AttentionCertificate
+
+__all__ = [
+    "AttentionCertificate",
+    "attention",
+    "attention_weights",
+    "attention_with_certificate",
+    "reference",
+]

@@ -1,0 +1,238 @@
+"""Attention: one inference a query, by one of three estimators."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fenchel.functional.arguments import AttentionArguments, checked
+from fenchel.functional.blocked import attend
+from fenchel.functional.certificate import AttentionCertificate, certificate_at
+from fenchel.functional.dual_point import dual_point
+from fenchel.functional.fused import fused_attention
+from fenchel.functional.precision import compute_dtype, without_autocast
+
+__all__ = ["attention", "attention_weights", "attention_with_certificate"]
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> Tensor:
+    r"""Infer one distribution over the keys a query, and average the values under it.
+
+    Templates are :math:`t_i = \mathtt{scale}\cdot k_i`, the evidence z is the query, and
+
+    .. math:: o = \sum_i p_i v_i, \qquad p_i \propto u_i \exp\langle t_i, \lambda\rangle, \qquad \lambda =
+        \begin{cases}
+        \alpha z & \text{first order (14): softmax attention}\\
+        \alpha(I + \alpha\Sigma_u)^{-1} z & \text{second order (13)}\\
+        \arg\max_\lambda\ \langle\lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2
+        - \log\sum_i u_i e^{\langle t_i,\lambda\rangle} & \text{exact (7)}
+        \end{cases}
+
+    First order runs on torch's fused kernels, and block by block where a gradient to the preference is wanted, which
+    those refuse or spend (m, n) arrays on. The gradient of the exact estimator comes from the implicit function theorem
+    (one linear solve a query), never from its steps. Half types are solved in float32.
+
+    Args:
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        log_preference: log u up to a constant a row, floating with -inf where masked, or bool with True = attend; of a
+            shape that broadcasts to (B, H, m, n): (n,) is shared by all queries, (m, n) by all heads. Cheapest where it
+            is shared by queries. Gradients reach it if it requires them.
+        alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m): (H, 1) is one
+            a head.
+        scale: Makes templates of keys: a number, or a tensor with one element; None is 1/√d.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        dropout_p: Probability with which a weight is dropped; the others are divided by 1 - p. Pass 0 in evaluation.
+        enable_gqa: Allow H_kv < H: H / H_kv heads of the query share each head of the key.
+        tol: Of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖ for every query. By default 1e-5, and 1e-10 in float64.
+        max_steps: Newton steps that a query may take.
+
+    Returns:
+        (B, H, m, d_v) in the dtype of the query (autocast's, under autocast). A query with nothing to attend to gets
+        zeros, and passes no gradient on.
+
+    Raises:
+        ProblemError: If the arguments do not fit together; also when a second derivative is taken that is not there.
+        ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
+
+    Reference:
+        Sections 4 and 6, eqs. (7)-(16).
+
+    Example:
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> causal = torch.ones(5, 5, dtype=torch.bool).tril()
+        >>> softmax = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=causal)
+        >>> torch.allclose(attention(q, k, v, log_preference=causal), softmax)
+        True
+        >>> attention(q, k, v, log_preference=causal, estimator="exact").shape
+        torch.Size([1, 2, 5, 4])
+    """
+    given = checked(
+        query,
+        key,
+        value,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        estimator=estimator,
+        dropout_p=dropout_p,
+        enable_gqa=enable_gqa,
+    )
+    dual = dual_point(given, estimator, tol, max_steps)
+    return given.without_empty_rows(_output(given, dual, dropout_p))
+
+
+def attention_with_certificate(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> tuple[Tensor, AttentionCertificate]:
+    r"""What :func:`attention` returns, and how far at most it is from the exact inference.
+
+    .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
+              \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - \hat h
+
+    ĥ comes from the same pass over the keys, with values [V, K] in place of V. At first order the gradient is μ - ĥ:
+    the certificate of softmax attention is how far it moves the mean (fact 1).
+
+    Args:
+        query: As all arguments here, what it is in :func:`attention`.
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        estimator: Whose output, and whose certificate.
+        dropout_p: The certificate is of the weights before dropout.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+
+    Returns:
+        The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
+
+    Raises:
+        ProblemError, ConvergenceError: As :func:`attention`.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> _, first = attention_with_certificate(q, k, v)
+        >>> _, exact = attention_with_certificate(q, k, v, estimator="exact")
+        >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
+        (True, True)
+    """
+    given = checked(
+        query,
+        key,
+        value,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        estimator=estimator,
+        dropout_p=dropout_p,
+        enable_gqa=enable_gqa,
+    )
+    dual = dual_point(given, estimator, tol, max_steps)
+    output, mean = attend(
+        dual,
+        given.key,
+        given.value,
+        given.log_preference,
+        scale=given.scale,
+        dropout_p=dropout_p,
+        with_mean=True,
+    )
+    assert mean is not None  # noqa: S101 -- it was asked for
+    return given.without_empty_rows(output), certificate_at(given, dual.detach(), mean)
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> Tensor:
+    """The weights p that :func:`attention` puts on the values, as one (B, H, m, n) array.
+
+    Args:
+        query: As all arguments here, what it is in :func:`attention`.
+        key: (B, H_kv, n, d).
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        estimator: Whose weights.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+
+    Returns:
+        (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable as
+        :func:`attention` is.
+
+    Raises:
+        ProblemError, ConvergenceError: As :func:`attention`.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
+        True
+    """
+    given = checked(
+        query,
+        key,
+        key,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        estimator=estimator,
+        dropout_p=0.0,
+        enable_gqa=enable_gqa,
+    )
+    dual = dual_point(given, estimator, tol, max_steps)
+    with without_autocast(dual):
+        dtype = compute_dtype(dual.dtype)
+        templates = given.key.to(dtype).repeat_interleave(dual.shape[1] // given.key.shape[1], 1)
+        logits = (dual.to(dtype) * given.scale) @ templates.mT
+        if given.log_preference is not None:
+            if given.log_preference.dtype == torch.bool:
+                logits = logits.masked_fill(~given.log_preference, -torch.inf)
+            else:
+                logits = logits + given.log_preference
+        return given.without_empty_rows(logits.softmax(-1).to(given.query.dtype))
+
+
+def _output(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
+    preference = given.log_preference
+    if preference is not None and preference.requires_grad and torch.is_grad_enabled():
+        output, _ = attend(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)
+        return output
+    return fused_attention(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)

@@ -1,0 +1,222 @@
+r"""Attention at given dual points, block by block, with the gradient to the log-preference.
+
+.. math:: p = \operatorname{softmax}(\log u + s\,\lambda K^\top), \qquad o = p V, \qquad \hat h = p\,(sK)
+
+No (m, n) array outlives its block: the backward pass computes the weights again. With :math:`e = p \circ (g V^\top -
+\langle g, o\rangle)` for the gradient g of o, the gradients are e for log u (summed where it was broadcast),
+:math:`s\,eK` for λ, :math:`s\,e^\top\lambda` for K and :math:`p^\top g` for V.
+
+These are custom operators, so that ``torch.compile`` takes each for one node instead of unrolling its loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.functional.grid import Block, Grid, rows
+from fenchel.functional.precision import compute_dtype, without_autocast
+from fenchel.functional.second_derivative import refuse_second_derivative
+
+__all__ = ["attend", "scores"]
+
+
+def attend(
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    *,
+    scale: float,
+    dropout_p: float = 0.0,
+    with_mean: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention at dual points, in memory linear in the tokens.
+
+    Args:
+        dual: λ, (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), with something to attend to in every row.
+        scale: s, so that templates are s·key.
+        dropout_p: Probability with which a weight is dropped; which ones depends on torch's generator.
+        with_mean: Whether the mean of the templates is wanted too.
+
+    Returns:
+        The output (B, H, m, d_v), and ĥ (B, H, m, d) in float32 or float64, without gradient, or None.
+    """
+    seed = torch.randint(2**62, ()) if dropout_p else None
+    output, mean = _attend(dual, key, value, log_preference, seed, scale, dropout_p, with_mean)
+    return output, mean if with_mean else None
+
+
+def scores(dual: Tensor, key: Tensor, log_preference: Tensor | None) -> Tensor:
+    """Logits log u + λTᵀ of a block, (b, h, G, r, n), in a new array.
+
+    Args:
+        dual: λ, times the scale of the templates, (b, h, G, r, d).
+        key: (b, h, n, d).
+        log_preference: Broadcastable to the result, or None.
+    """
+    found = (rows(dual) @ key.mT).unflatten(2, dual.shape[2:4])
+    if log_preference is None:
+        return found
+    if log_preference.dtype == torch.bool:
+        return found.masked_fill_(~log_preference, -torch.inf)
+    return found.add_(log_preference)
+
+
+def _dropout_scale(shape: torch.Size, p: float, generator: torch.Generator, like: Tensor) -> Tensor:
+    """0 where a weight is dropped, 1/(1 - p) where it is kept."""
+    kept = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) >= p
+    return kept.to(like.dtype).div_(1 - p)
+
+
+def _generator(seed: Tensor | None, device: torch.device) -> torch.Generator | None:
+    return None if seed is None else torch.Generator(device).manual_seed(int(seed))
+
+
+class _Call:
+    """The data of one call, cut by block, in the dtype in which it is computed."""
+
+    def __init__(
+        self, dual: Tensor, key: Tensor, value: Tensor, log_preference: Tensor | None, scale: float
+    ) -> None:
+        self.grid = Grid(dual, key)
+        self.dtype = compute_dtype(dual.dtype)
+        self._dual, self._key, self._value = self.grid.by_key_head(dual), key, value
+        self._preference = None if log_preference is None else self.grid.by_key_head(log_preference)
+        self._scale = scale
+
+    def blocks(self) -> Any:
+        return self.grid.blocks(torch.finfo(self.dtype).bits // 8)
+
+    def dual(self, block: Block) -> Tensor:
+        return block.of(self._dual).to(self.dtype) * self._scale
+
+    def key(self, block: Block) -> Tensor:
+        return block.of_keys(self._key).to(self.dtype)
+
+    def value(self, block: Block) -> Tensor:
+        return block.of_keys(self._value).to(self.dtype)
+
+    def weights(self, block: Block, dual: Tensor, key: Tensor) -> Tensor:
+        preference = None if self._preference is None else block.of(self._preference)
+        return scores(dual, key, preference).softmax(-1)
+
+
+@torch.library.custom_op("fenchel::attend", mutates_args=())
+def _attend(
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    with_mean: bool,
+) -> tuple[Tensor, Tensor]:
+    with without_autocast(dual):
+        call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
+        output = dual.new_empty(*dual.shape[:3], value.shape[-1])
+        mean = dual.new_empty(dual.shape if with_mean else (0,), dtype=call.dtype)
+        into, into_mean = call.grid.by_key_head(output), call.grid.by_key_head(mean) if with_mean else None
+        for block in call.blocks():
+            keys, values = call.key(block), call.value(block)
+            weights = call.weights(block, call.dual(block), keys)
+            inner = weights.shape[2:4]
+            if into_mean is not None and generator is None:
+                both = (rows(weights) @ torch.cat([values, keys], -1)).unflatten(2, inner)
+                block.of(into).copy_(both[..., : values.shape[-1]])
+                torch.mul(both[..., values.shape[-1] :], scale, out=block.of(into_mean))
+                continue
+            if into_mean is not None:
+                block.of(into_mean).copy_((rows(weights) @ keys).mul_(scale).unflatten(2, inner))
+            if generator is not None:
+                weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
+            block.of(into).copy_((rows(weights) @ values).unflatten(2, inner))
+        return output, mean
+
+
+@_attend.register_fake
+def _(dual, key, value, log_preference, seed, scale, dropout_p, with_mean):
+    mean = dual.new_empty(dual.shape if with_mean else (0,), dtype=compute_dtype(dual.dtype))
+    return dual.new_empty(*dual.shape[:3], value.shape[-1]), mean
+
+
+@torch.library.custom_op("fenchel::attend_backward", mutates_args=())
+def _attend_backward(
+    gradient: Tensor,
+    output: Tensor,
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    to_preference: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with without_autocast(dual):
+        call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
+        grid = call.grid
+        to_dual = torch.empty_like(dual)
+        to_key = key.new_zeros(key.shape, dtype=call.dtype)
+        to_value = value.new_zeros(value.shape, dtype=call.dtype)
+        shape = log_preference.shape if to_preference and log_preference is not None else (0,)
+        to_log_preference = dual.new_zeros(shape, dtype=call.dtype)
+        into = grid.by_key_head(to_dual)
+        into_preference = grid.by_key_head(to_log_preference) if to_preference else None
+        gradients, outputs = grid.by_key_head(gradient), grid.by_key_head(output)
+        for block in call.blocks():
+            keys, values, lam = call.key(block), call.value(block), call.dual(block)
+            weights = call.weights(block, lam, keys)
+            inner = weights.shape[2:4]
+            g = block.of(gradients).to(call.dtype)
+            along = (g * block.of(outputs)).sum(-1, keepdim=True)
+            g = rows(g)
+            logits_gradient = (g @ values.mT).unflatten(2, inner)
+            used = weights
+            if generator is not None:
+                dropped = _dropout_scale(weights.shape, dropout_p, generator, weights)
+                used = weights * dropped
+                logits_gradient.mul_(dropped)
+            block.of_keys(to_value).add_(rows(used).mT @ g)
+            logits_gradient.sub_(along).mul_(weights)
+            flat = rows(logits_gradient)
+            block.of(into).copy_((flat @ keys).mul_(scale).unflatten(2, inner))
+            block.of_keys(to_key).add_(flat.mT @ rows(lam))
+            if into_preference is not None:
+                part = block.of(into_preference)
+                part.add_(logits_gradient.sum_to_size(part.shape))
+        return to_dual, to_key.to(key.dtype), to_value.to(value.dtype), to_log_preference
+
+
+@_attend_backward.register_fake
+def _(gradient, output, dual, key, value, log_preference, seed, scale, dropout_p, to_preference):
+    shape = log_preference.shape if to_preference else (0,)
+    preference = dual.new_empty(shape, dtype=compute_dtype(dual.dtype))
+    return torch.empty_like(dual), torch.empty_like(key), torch.empty_like(value), preference
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, _ = inputs
+    ctx.save_for_backward(output[0], dual, key, value, log_preference, seed)
+    ctx.mark_non_differentiable(output[1])
+    ctx.to_preference = ctx.needs_input_grad[3]
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    output, dual, key, value, log_preference, seed = ctx.saved_tensors
+    to_dual, to_key, to_value, to_preference = _attend_backward(
+        gradient, output, dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, ctx.to_preference
+    )
+    if ctx.to_preference:
+        to_preference = to_preference.to(log_preference.dtype)
+    return to_dual, to_key, to_value, to_preference if ctx.to_preference else None, None, None, None, None
+
+
+_attend.register_autograd(_backward, setup_context=_remember)
+refuse_second_derivative(_attend_backward, "attention with a gradient to its preference or a certificate")

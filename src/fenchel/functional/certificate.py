@@ -1,0 +1,53 @@
+"""How far at most an attention output is from the inference that it approximates."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.blocked import attend
+from fenchel.functional.precision import compute_dtype, without_autocast
+
+__all__ = ["AttentionCertificate", "certificate_at"]
+
+
+class AttentionCertificate(NamedTuple):
+    r"""Bounds that hold for every query, from one attention pass (facts 1 and 2).
+
+    Attributes:
+        gap: Duality gap :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`; at first order half the squared
+            shift of the mean, times α. The weights are within total variation √(gap/2) of the exact ones. (B, H, m).
+        mean_error: Bound on ‖h - h*‖, the distance of the mean of the templates from the exact one, (B, H, m).
+        dual_error: Bound on ‖λ - λ*‖, (B, H, m).
+
+    They carry no gradient, and are 0 where a query has nothing to attend to.
+    """
+
+    gap: Tensor
+    mean_error: Tensor
+    dual_error: Tensor
+
+
+@torch.no_grad()
+def certificate_at(given: AttentionArguments, dual: Tensor, mean: Tensor) -> AttentionCertificate:
+    """The certificate of dual points (B, H, m, d), given the means ĥ of the templates there in the dtype of bounds."""
+    with without_autocast(dual):
+        dtype = mean.dtype
+        column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
+        evidence, lam = given.query.to(dtype), dual.to(dtype)
+        gradient = evidence - lam / column + (preference_mean(given) - mean)
+        norm = given.without_empty_rows(gradient.norm(dim=-1, keepdim=True))
+        gap = (column / 2 * norm.square()).squeeze(-1)
+        return AttentionCertificate(gap, norm.squeeze(-1), (column * norm).squeeze(-1))
+
+
+def preference_mean(given: AttentionArguments) -> Tensor:
+    """μ, the mean of the templates under the preference, (B, H, m or 1, d), in the dtype of bounds."""
+    queries = 1 if given.log_preference_is_shared else given.query.shape[2]
+    nowhere = torch.zeros_like(given.query[:, :, :queries])
+    wide = nowhere.to(compute_dtype(nowhere.dtype))
+    empty = given.value[..., :0]
+    return attend(wide, given.key, empty, given.log_preference, scale=given.scale, with_mean=True)[1]  # pyright: ignore[reportReturnType]

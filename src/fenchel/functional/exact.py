@@ -1,0 +1,135 @@
+"""The exact dual point of every query, with the gradient of the implicit function theorem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.adjoint import implicit_gradients
+from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.precision import compute_dtype, without_autocast
+from fenchel.functional.rowwise import Rowwise, RowwiseGradients
+from fenchel.functional.second_derivative import refuse_second_derivative
+from fenchel.solver.exact import solve_rows
+
+__all__ = ["exact_dual_point"]
+
+DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: int) -> Tensor:
+    """λ* of every query, (B, H, m, d), in the dtype of the query.
+
+    Args:
+        given: Checked arguments.
+        tol: Relative accuracy of λ*; None is 1e-5, and 1e-10 in float64.
+        max_steps: Newton steps that a query may take.
+
+    Raises:
+        ProblemError: If ``tol`` or ``max_steps`` cannot be used.
+        ConvergenceError: If a query does not get there.
+    """
+    dtype = compute_dtype(given.query.dtype)
+    tol = DEFAULT_TOL[dtype] if tol is None else tol
+    if not tol > 0:
+        raise ProblemError(f"tol is {tol}; expected a relative tolerance > 0")
+    if max_steps < 1:
+        raise ProblemError(f"max_steps is {max_steps}; expected at least one step")
+    with without_autocast(given.query):
+        query = given.query.to(dtype)
+        alpha = given.alpha if isinstance(given.alpha, Tensor) else query.new_full((1, 1, 1, 1), given.alpha)
+        templates = given.key.to(dtype) * given.scale
+        dual = _exact(query, templates, given.log_preference, alpha.to(dtype), tol, max_steps)
+        return dual.to(given.query.dtype)
+
+
+@torch.library.custom_op("fenchel::exact_dual_point", mutates_args=())
+def _exact(
+    evidence: Tensor,
+    templates: Tensor,
+    log_preference: Tensor | None,
+    alpha: Tensor,
+    tol: float,
+    max_steps: int,
+) -> Tensor:
+    with torch.no_grad(), without_autocast(evidence):
+        rowwise = Rowwise(evidence, templates, log_preference, alpha)
+        dual, error = torch.empty_like(evidence), evidence.new_empty(*evidence.shape[:3], 1)
+        for block, rows in rowwise.blocks():
+            found = solve_rows(rows, tol=tol, max_steps=max_steps)
+            rowwise.put(dual, block, found.dual)
+            rowwise.put(error, block, found.error.unsqueeze(-1))
+        _check(error.squeeze(-1), tol, max_steps)
+        return dual
+
+
+def _check(error: Tensor, tol: float, max_steps: int) -> None:
+    missed = ~(error <= tol)
+    if bool(missed.any()):
+        worst = tuple(
+            int(i) for i in torch.unravel_index(error.nan_to_num(nan=torch.inf).argmax(), error.shape)
+        )
+        raise ConvergenceError(
+            f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
+            f"{max_steps} steps (worst at (batch, head, query) {worst}: {float(error[worst]):.2e}). Raise tol or "
+            "max_steps, give the tensors in float64, or make alpha or the norms of the keys smaller"
+        )
+
+
+@_exact.register_fake
+def _(evidence, templates, log_preference, alpha, tol, max_steps):
+    return torch.empty_like(evidence)
+
+
+@torch.library.custom_op("fenchel::exact_dual_point_backward", mutates_args=())
+def _exact_backward(
+    gradient: Tensor,
+    dual: Tensor,
+    evidence: Tensor,
+    templates: Tensor,
+    log_preference: Tensor | None,
+    alpha: Tensor,
+    to_preference: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with torch.no_grad(), without_autocast(evidence):
+        rowwise = Rowwise(evidence, templates, log_preference, alpha)
+        wanted = log_preference if to_preference else None
+        gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
+        for block, rows in rowwise.blocks():
+            found = implicit_gradients(rows, rowwise.take(dual, block), rowwise.take(gradient, block))
+            gradients.put(block, found)
+        return gradients.build()
+
+
+@_exact_backward.register_fake
+def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference):
+    like = log_preference if to_preference else templates.new_empty(())
+    return (
+        torch.empty_like(evidence),
+        torch.empty_like(templates),
+        torch.empty_like(like, dtype=templates.dtype),
+        torch.empty_like(alpha),
+    )
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    evidence, templates, log_preference, alpha, _, _ = inputs
+    ctx.save_for_backward(output, evidence, templates, log_preference, alpha)
+    ctx.to_preference = ctx.needs_input_grad[2]
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    dual, evidence, templates, log_preference, alpha = ctx.saved_tensors
+    to_evidence, to_templates, to_preference, to_alpha = _exact_backward(
+        gradient, dual, evidence, templates, log_preference, alpha, ctx.to_preference
+    )
+    if ctx.to_preference:
+        to_preference = to_preference.to(log_preference.dtype)
+    return to_evidence, to_templates, to_preference if ctx.to_preference else None, to_alpha, None, None
+
+
+_exact.register_autograd(_backward, setup_context=_remember)
+refuse_second_derivative(_exact_backward, "exact attention")

@@ -1,0 +1,163 @@
+r"""Attention written out: every op of this package as the slow and obvious formula that it has to agree with.
+
+Everything is dense, in the dtype given, and differentiable any number of times by autograd; the exact estimator
+is unrolled Newton steps with dense Hessians. Nothing here is blocked, fused or implicit, and nothing is validated.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["attention", "certificate", "dual_point", "inferred_weights", "log_weights"]
+
+_HALVINGS = 30
+
+
+def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Normalised log u (B, H, m, n), and which rows have a template to attend to, bool (B, H, m, 1).
+
+    A row without one is given the uniform preference, so that no NaN arises; callers put zeros there.
+    """
+    shape = (*query.shape[:3], key.shape[2])
+    if log_preference is None:
+        log_preference = query.new_zeros(())
+    if log_preference.dtype == torch.bool:
+        log_preference = torch.zeros_like(log_preference, dtype=query.dtype).masked_fill(
+            ~log_preference, -torch.inf
+        )
+    full = log_preference.to(query.dtype).expand(shape)
+    live = (full > -torch.inf).any(-1, keepdim=True)
+    return torch.where(live, full, 0.0).log_softmax(-1), live
+
+
+def _templates(query: Tensor, key: Tensor, scale: float | Tensor | None) -> Tensor:
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return (key * factor).repeat_interleave(query.shape[1] // key.shape[1], 1)
+
+
+def _gradient(templates: Tensor, log_u: Tensor, evidence: Tensor, alpha: Tensor, dual: Tensor) -> Tensor:
+    r""":math:`\nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h(\lambda)`, (B, H, m, d)."""
+    weights = (log_u + dual @ templates.mT).softmax(-1)
+    return evidence - dual / alpha - (weights - log_u.exp()) @ templates
+
+
+def _covariance(templates: Tensor, weights: Tensor) -> Tensor:
+    """Covariance of the templates under each row of weights, (B, H, m, d, d)."""
+    offsets = templates.unsqueeze(2) - (weights @ templates).unsqueeze(3)
+    return offsets.mT @ (weights.unsqueeze(-1) * offsets)
+
+
+def _hessian(templates: Tensor, weights: Tensor, alpha: Tensor) -> Tensor:
+    identity = torch.eye(templates.shape[-1], dtype=templates.dtype, device=templates.device)
+    return identity / alpha.unsqueeze(-1) + _covariance(templates, weights)
+
+
+def _value(templates: Tensor, log_u: Tensor, evidence: Tensor, alpha: Tensor, dual: Tensor) -> Tensor:
+    target = evidence + log_u.exp() @ templates
+    cumulant = torch.logsumexp(log_u + dual @ templates.mT, -1, keepdim=True)
+    return (
+        (dual * target).sum(-1, keepdim=True) - dual.square().sum(-1, keepdim=True) / (2 * alpha) - cumulant
+    )
+
+
+def dual_point(
+    templates: Tensor, log_u: Tensor, evidence: Tensor, alpha: Tensor, estimator: str, steps: int = 30
+) -> Tensor:
+    """λ of an estimator, (B, H, m, d).
+
+    Args:
+        templates: (B, H, n, d).
+        log_u: Normalised, (B, H, m, n).
+        evidence: z, (B, H, m, d).
+        alpha: α, broadcastable to (B, H, m, 1).
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        steps: Newton steps of ``"exact"``, all of them differentiated through; each is halved until the dual does
+            not fall.
+    """
+    if estimator == "first_order":
+        return alpha * evidence
+    if estimator == "second_order":
+        return torch.linalg.solve(_hessian(templates, log_u.exp(), alpha), evidence.unsqueeze(-1)).squeeze(-1)
+    if estimator != "exact":
+        raise ValueError(f"estimator is {estimator!r}")
+    data = (templates, log_u, evidence, alpha)
+    dual = torch.zeros_like(evidence)
+    for _ in range(steps):
+        weights = (log_u + dual @ templates.mT).softmax(-1)
+        residual = _gradient(*data, dual)
+        step = torch.linalg.solve(_hessian(templates, weights, alpha), residual.unsqueeze(-1)).squeeze(-1)
+        with torch.no_grad():
+            length = torch.ones_like(dual[..., :1])
+            before = _value(*data, dual)
+            for _ in range(_HALVINGS):
+                falls = _value(*data, dual + length * step) < before - 1e-12 * before.abs()
+                length = torch.where(falls, length / 2, length)
+        dual = dual + length * step
+    return dual
+
+
+def inferred_weights(
+    query: Tensor,
+    key: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    steps: int = 30,
+) -> Tensor:
+    """The weights p (B, H, m, n) that :func:`attention` puts on the values."""
+    log_u, live = log_weights(query, key, log_preference)
+    templates = _templates(query, key, scale)
+    dual = dual_point(templates, log_u, query, _column(alpha, query), estimator, steps)
+    return torch.where(live, (log_u + dual @ templates.mT).softmax(-1), 0.0)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    steps: int = 30,
+) -> Tensor:
+    """What :func:`fenchel.functional.attention` computes, with the same arguments, without dropout."""
+    weights = inferred_weights(
+        query,
+        key,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        estimator=estimator,
+        steps=steps,
+    )
+    return weights @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+
+
+def certificate(
+    query: Tensor,
+    key: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    steps: int = 30,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gap, mean_error and dual_error (facts 1 and 2), each (B, H, m); zeros where there is nothing to attend to."""
+    log_u, live = log_weights(query, key, log_preference)
+    templates, column = _templates(query, key, scale), _column(alpha, query)
+    dual = dual_point(templates, log_u, query, column, estimator, steps)
+    norm = _gradient(templates, log_u, query, column, dual).norm(dim=-1, keepdim=True)
+    norm = torch.where(live, norm, 0.0)
+    return tuple((x.squeeze(-1)) for x in (column / 2 * norm.square(), norm, column * norm))  # pyright: ignore[reportReturnType]
+
+
+def _column(alpha: float | Tensor, query: Tensor) -> Tensor:
+    """α as (B, H, m, 1)."""
+    alpha = torch.as_tensor(alpha, dtype=query.dtype, device=query.device)
+    return alpha.expand(query.shape[:3]).unsqueeze(-1)
