@@ -82,6 +82,31 @@ class AttentionInputs:
                 f"{name} is on {tensor.device}, but the layer computes on {self.device}; move it there."
             )
 
+    def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
+        """The tensor ``query_inputs`` or ``key_inputs``, for a preference that cannot do without it.
+
+        Args:
+            name: Which of the two.
+            reader: The preference that reads it, for the message.
+            width: Its last dimension, if the preference was built for one.
+
+        Raises:
+            ProblemError: If it is None or of another width.
+        """
+        tensor: Tensor | None = getattr(self, name)
+        argument = name.removesuffix("_inputs")
+        if tensor is None:
+            raise ProblemError(
+                f"{reader} looks at {name}, which is None; pass the layer's {argument} argument, before projection, "
+                f"as AttentionInputs(..., {name}={argument})."
+            )
+        if width is not None and tensor.shape[-1] != width:
+            raise ProblemError(
+                f"{name} (the layer's {argument} argument) has width {tensor.shape[-1]}, but {reader} was built with "
+                f"{argument}_dim={width}."
+            )
+        return tensor
+
     @property
     def query_positions(self) -> Tensor:
         """Absolute positions of the queries, int64 (m,)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["table"]
+__all__ = ["head_row", "table"]
 
 
 def table(parameter: Tensor) -> Tensor:
@@ -16,3 +16,8 @@ def table(parameter: Tensor) -> Tensor:
     """
     precise = parameter.to(torch.promote_types(parameter.dtype, torch.float32))
     return precise.clone() if precise is parameter and parameter.requires_grad else precise
+
+
+def head_row(h: Tensor, heads: int) -> Tensor:
+    """The row of a table of ``heads`` rows that head h reads: its own, or the only one."""
+    return h if heads > 1 else torch.zeros_like(h)

@@ -109,7 +109,7 @@ class Tempered(AbstractPreference):
 
     def __repr__(self) -> str:
         if self.log_power is not None:
-            return f"Tempered({self.preference!r}, {float(self.log_power.exp()):.4g}, learned=True)"
+            return f"Tempered({self.preference!r}, {self.log_power.detach().exp().item():.4g}, learned=True)"
         inner = f"({self.preference!r})" if self.preference.is_composite else repr(self.preference)
         return f"{inner} ** {self.fixed_weight}"
 
