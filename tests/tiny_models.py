@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["TOKENS", "eager_weights", "tiny_images", "tiny_inputs", "tiny_model"]
+__all__ = ["DISPATCHING", "TOKENS", "eager_weights", "tiny_images", "tiny_inputs", "tiny_model"]
 
 TOKENS = 9
 _VOCABULARY = 50
@@ -59,10 +59,12 @@ _MODERNBERT = {
     "global_attn_every_n_layers": 2,
 }
 _GPT2 = {**_IDS, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 32}
+_GPT_NEOX = {**_BERT, "max_position_embeddings": 32}
 _DISTILBERT = {**_IDS, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32}
 
 _CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "albert": ("AlbertConfig", {**_BERT, "num_hidden_layers": 3, "embedding_size": 8}),
+    "bart": ("BartConfig", _MARIAN),
     "bert": ("BertConfig", _BERT),
     "clip_text": ("CLIPTextConfig", {**_BERT, "max_position_embeddings": 32}),
     "deberta_v2": ("DebertaV2Config", _BERT),
@@ -70,6 +72,7 @@ _CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert": ("DistilBertConfig", _DISTILBERT),
     "gemma2": ("Gemma2Config", {**_LLAMA, "query_pre_attn_scalar": 16}),
     "gpt2": ("GPT2Config", _GPT2),
+    "gpt_neox": ("GPTNeoXConfig", _GPT_NEOX),
     "gpt_oss": ("GptOssConfig", {**_LLAMA, "num_local_experts": 2, "num_experts_per_tok": 1}),
     "llama": ("LlamaConfig", _LLAMA),
     "longt5": ("LongT5Config", _T5),
@@ -77,11 +80,21 @@ _CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**_LLAMA, "sliding_window": 3}),
     "mobilebert": ("MobileBertConfig", {**_BERT, "embedding_size": 16, "intra_bottleneck_size": 16}),
     "modernbert": ("ModernBertConfig", _MODERNBERT),
+    "mt5": ("MT5Config", _T5),
     "qwen3": ("Qwen3Config", _LLAMA),
     "swin": ("SwinConfig", _SWIN),
     "t5": ("T5Config", _T5),
+    "umt5": ("UMT5Config", _T5),
     "vit": ("ViTConfig", {**_SIZES, **_IMAGES}),
 }
+
+DISPATCHING = (
+    *("albert", "bart", "bert", "clip_text", "distilbert", "gpt2", "gpt_neox", "llama", "marian", "mistral"),
+    *("mobilebert", "modernbert", "mt5", "qwen3", "swin", "t5", "umt5", "vit"),
+)
+"""The families above that send all of their attention through the registry, with arguments that are understood."""
+
+_ENCODER_DECODER = ("bart", "longt5", "marian", "mt5", "t5", "umt5")
 
 _ATTENTION: dict[str, str | tuple[str, ...]] = {
     "albert": "albert_layers.0.attention",
@@ -102,13 +115,21 @@ _ATTENTION: dict[str, str | tuple[str, ...]] = {
 """How the names of the modules end whose last output is attention weights."""
 
 
-def tiny_model(family: str, *, dtype: torch.dtype = torch.float64, seed: int = 0, **overrides: Any) -> Any:
-    """A random model of ``family`` without a head, in eval mode, with weights that make attention uneven.
+def tiny_model(
+    family: str,
+    *,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    head: str = "AutoModel",
+    **overrides: Any,
+) -> Any:
+    """A random model of ``family``, in eval mode, with weights that make attention uneven.
 
     Args:
         family: A key of the table above.
         dtype: Of its parameters.
         seed: Of its weights.
+        head: Which of the Auto classes makes it; by default the one without a head.
         **overrides: Arguments of the configuration.
     """
     import transformers
@@ -117,7 +138,7 @@ def tiny_model(family: str, *, dtype: torch.dtype = torch.float64, seed: int = 0
     configuration = getattr(transformers, class_name)(**{**arguments, **overrides})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = transformers.AutoModel.from_config(configuration)
+        model = getattr(transformers, head).from_config(configuration)
         # As initialised, scores are near zero and biases are zero: nothing would show if a term went missing.
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -154,7 +175,7 @@ def tiny_inputs(
 
     ids, mask = ids_and_mask(TOKENS)
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if family in ("t5", "marian", "longt5"):
+    if family in _ENCODER_DECODER:
         decoder_ids, decoder_mask = ids_and_mask(TOKENS - 2)
         inputs.update(decoder_input_ids=decoder_ids, decoder_attention_mask=decoder_mask)
     return inputs

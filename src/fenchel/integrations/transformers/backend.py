@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fenchel.errors import CaptureError
 from fenchel.functional import AttentionCertificate
+from fenchel.functional.arguments import ESTIMATORS
 from fenchel.integrations.transformers.arguments import refuse_unsupported
 from fenchel.integrations.transformers.call_preference import call_preference
 from fenchel.integrations.transformers.eager_check import check_against_eager
@@ -23,10 +24,7 @@ from fenchel.integrations.transformers.log_preference import LogPreferences
 from fenchel.integrations.transformers.registry import register_backend
 from fenchel.integrations.transformers.weights_wanted import weights_wanted
 
-__all__ = ["ESTIMATORS", "attend", "register"]
-
-ESTIMATORS = ("first_order", "second_order", "exact")
-"""What ``estimator`` may be; ``register`` puts "fenchel_" before each."""
+__all__ = ["attend", "register"]
 
 _checked: WeakSet[nn.Module] = WeakSet()
 """Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
@@ -53,8 +51,8 @@ def register() -> None:
         >>> tuple(model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape)
         (1, 3, 8)
     """
-    for estimator in ESTIMATORS:
-        register_backend(f"fenchel_{estimator}", _with(Inference(estimator)))
+    for name, attention in _FUNCTIONS.items():
+        register_backend(name, attention)
 
 
 def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -69,6 +67,9 @@ def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
         return attend(module, query, key, value, attention_mask, how=how, **arguments)
 
     return attention
+
+
+_FUNCTIONS = {f"fenchel_{estimator}": _with(Inference(estimator)) for estimator in ESTIMATORS}
 
 
 def attend(

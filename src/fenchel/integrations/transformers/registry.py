@@ -7,9 +7,10 @@ the only thing this module offers.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -26,7 +27,19 @@ AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 # copied configuration per stack, and a user may have given each its own implementation.
 _SETTING = "_attn_implementation_internal"
 
-_calls: Counter[str] = Counter()
+
+@dataclass
+class _Witness:
+    """Whether attention came through while somebody watched.
+
+    Set and never read by the attention function, so that compiled models neither skip it nor compile again
+    because of it, as a count would make them.
+    """
+
+    called: bool = False
+
+
+_witnesses: defaultdict[str, list[_Witness]] = defaultdict(list)
 
 
 def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
@@ -65,8 +78,8 @@ def materialised_mask(batch_size: int, q_length: int, **kwargs: Any) -> Tensor:
 def register_backend(name: str, attention: AttentionFunction) -> None:
     """Register ``attention``, and ``materialised_mask`` beside it, under ``name``.
 
-    Registration is process-wide and cannot be undone (transformers has no way to); registering again
-    replaces.
+    Registration is process-wide and cannot be undone (transformers has no way to); registering another
+    function replaces, the same one changes nothing.
 
     Args:
         name: The value that ``attn_implementation`` then takes.
@@ -78,10 +91,16 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
         MissingExtraError: If transformers is not installed.
     """
     transformers = require_transformers()
+    registered = transformers.AttentionInterface().get(name)
+    same_function = getattr(registered, "__wrapped__", None) is attention
+    if same_function and transformers.AttentionMaskInterface().get(name) is materialised_mask:
+        return
+    witnesses = _witnesses[name]
 
     @wraps(attention)
     def counted(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        _calls[name] += 1
+        for witness in witnesses:
+            witness.called = True
         return attention(*args, **kwargs)
 
     transformers.AttentionInterface.register(name, counted)
@@ -120,15 +139,17 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     """
     configurations = _configurations(model)
     before = [getattr(configuration, _SETTING) for configuration in configurations]
-    calls = _calls[name]
+    witness = _Witness()
+    _witnesses[name].append(witness)
     try:
         for configuration in configurations:
             setattr(configuration, _SETTING, name)
         yield
     finally:
+        _witnesses[name][:] = [other for other in _witnesses[name] if other is not witness]
         for configuration, setting in zip(configurations, before, strict=True):
             setattr(configuration, _SETTING, setting)
-    if _calls[name] == calls:
+    if not witness.called:
         raise ModelError(
             f"{type(model).__name__} was switched to attention {name!r}, yet none of its attention came "
             "through: it computes attention itself, not through the attention registry of transformers. Use "

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
+from fenchel.functional.arguments import ESTIMATORS
 from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.integrations.transformers.backend import ESTIMATORS, attend
+from fenchel.integrations.transformers.backend import attend
 from fenchel.integrations.transformers.head_inference import OWN, Inference
 from fenchel.integrations.transformers.registry import attention_implementation, register_backend
 
@@ -133,7 +134,7 @@ def _chosen_heads(heads: Sequence[int] | None) -> tuple[int, ...] | None:
 def _inference(estimator: str, alpha: float | Tensor, tol: float | None, max_steps: int) -> Inference:
     if estimator not in ESTIMATORS:
         raise InputError(f"estimator is {estimator!r}; expected one of {', '.join(ESTIMATORS)}")
-    if not isinstance(alpha, Tensor) and not (math.isfinite(alpha) and alpha > 0):
+    if not isinstance(alpha, Tensor) and not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
         raise ProblemError(f"alpha is {alpha!r}; expected a positive number, or a tensor of them")
     return Inference(estimator, alpha, tol, max_steps)
 
