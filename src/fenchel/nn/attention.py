@@ -1,0 +1,397 @@
+"""Multi-head attention as inference, called as torch's own layer is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import ProblemError
+from fenchel.functional.certificate import AttentionCertificate
+from fenchel.nn.attention_arguments import (
+    check_causal_hint,
+    check_positive,
+    check_problem,
+    check_radius,
+    check_sequences,
+    check_sizes,
+)
+from fenchel.nn.inference import Inferred, Problem, infer, infer_fused
+from fenchel.nn.layout import SequenceLayout
+from fenchel.nn.masks import TorchMasks, torch_masks, with_added_templates
+from fenchel.nn.nested import nested_self_attention
+from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.dense import combined
+from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.template_norm import template_spread
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    r"""``torch.nn.MultiheadAttention`` with a preference, an estimator and a certificate.
+
+    Every head infers a distribution p over its templates, the scaled keys, from a preference u and evidence z, the
+    query, and answers with the mean of the values under p:
+
+    .. math:: \min_p\; \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{K}(p, u)
+
+    With the defaults (first order, uniform u, α = 1) that is dot-product attention: outputs, returned weights,
+    gradients and state dict are those of ``torch.nn.MultiheadAttention``, from which this class derives. It takes
+    the place of ``self_attn`` in torch's own transformer layers. Their fused inference path, which reads the
+    weights of ``self_attn`` and passes its ``forward`` by, is never taken with it.
+
+    Masks multiply the preference, in torch's sense: a bool mask is True where a key is *masked*, a float mask is added
+    to the scores. Three things differ. A query that may attend to nothing gets zeros, before the output
+    projection, and no gradient, where torch gives NaN. ``is_causal`` is a hint that changes nothing: ``attn_mask``
+    is what is used. Errors are :class:`~fenchel.errors.ProblemError`.
+
+    Args:
+        embed_dim: Width E of queries and output, divisible by ``num_heads``.
+        num_heads: Heads H; each has head dimension E / H.
+        dropout: Probability in [0, 1) with which a weight is dropped in training.
+        bias: Whether the projections have a bias.
+        add_bias_kv: Whether a learned template and value are added to every sequence.
+        add_zero_attn: Whether a template and value of zeros are added. What is added has preference weight 1: no mask
+            and no preference reaches it.
+        kdim: Width of keys; ``embed_dim`` where None.
+        vdim: Width of values; ``embed_dim`` where None.
+        batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
+        device: Of the parameters.
+        dtype: Of the parameters.
+        preference: u, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
+        evidence: What a query says of the templates, a module of :mod:`fenchel.nn.evidence`; None is the scaled dot
+            product.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        alpha: Reliability α > 0 of the evidence.
+        learn_alpha: Whether every head learns its α, as the exponential of a parameter that starts at log ``alpha``.
+        normalize_templates: Whether templates are scaled to norm ``radius``, the papers' way to keep α small enough.
+            Scores are then α · radius · ⟨q, k⟩ / ‖k‖.
+        radius: Norm of normalised templates.
+        learn_radius: Whether every head learns its radius, as the exponential of a parameter that starts at its log.
+        keep_certificate: Whether a call stores :attr:`last_certificate`; may be set at any time.
+        keep_norm_penalty: Whether a call stores :attr:`last_norm_penalty`, for :func:`~fenchel.nn.norm_penalty`; may
+            be set at any time.
+        tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-10 in float64.
+        max_steps: Newton steps of the exact estimator at most.
+
+    Raises:
+        ProblemError: On an argument that cannot be used, with its value and what was expected.
+
+    Reference:
+        Section 6, eqs. (14) and (16); Vaswani et al., Attention Is All You Need (2017).
+
+    Example:
+        >>> from fenchel.nn.preference import Causal
+        >>> layer = MultiheadAttention(16, 4, batch_first=True, preference=Causal(), estimator="exact")
+        >>> x = torch.randn(2, 5, 16)
+        >>> output, weights = layer(x, x, x)
+        >>> output.shape, bool((weights.triu(1) == 0).all())
+        (torch.Size([2, 5, 16]), True)
+    """
+
+    log_alpha: nn.Parameter | None
+    log_radius: nn.Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        preference: AbstractPreference | None = None,
+        evidence: nn.Module | None = None,
+        estimator: str = "first_order",
+        alpha: float = 1.0,
+        learn_alpha: bool = False,
+        normalize_templates: bool = False,
+        radius: float = 1.0,
+        learn_radius: bool = False,
+        keep_certificate: bool = False,
+        keep_norm_penalty: bool = False,
+        tol: float | None = None,
+        max_steps: int = 50,
+    ) -> None:
+        check_sizes(embed_dim, num_heads, kdim, vdim, dropout)
+        check_problem(preference, evidence, estimator, tol, max_steps)
+        check_positive("alpha", alpha)
+        check_radius(radius, learn_radius, normalize_templates)
+        shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
+        super().__init__(*shape, device=device, dtype=dtype)
+        self.preference = preference
+        self.evidence = evidence
+        self.estimator = estimator
+        self.normalize_templates = normalize_templates
+        self.keep_certificate = keep_certificate
+        self.keep_norm_penalty = keep_norm_penalty
+        self.tol = tol
+        self.max_steps = max_steps
+        self._alpha, self._radius = float(alpha), float(radius)
+        for name, learned, start in (("log_alpha", learn_alpha, alpha), ("log_radius", learn_radius, radius)):
+            logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
+            self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
+        self._last_certificate: AttentionCertificate | None = None
+        self._last_norm_penalty: Tensor | None = None
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> MultiheadAttention:
+        """A layer with the weights of one of torch's, and everything else as it is there.
+
+        Args:
+            module: A ``torch.nn.MultiheadAttention``. Its parameters are copied, with their ``requires_grad``.
+            **options: Keyword-only arguments of this class: ``preference``, ``estimator``, ``alpha`` and so on.
+
+        Raises:
+            ProblemError: If ``module`` is something else, or is of this class already.
+
+        Example:
+            >>> encoder = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+            >>> encoder.self_attn = MultiheadAttention.from_torch(encoder.self_attn, estimator="exact")
+            >>> encoder(torch.randn(2, 5, 16)).shape
+            torch.Size([2, 5, 16])
+        """
+        if isinstance(module, cls) or not isinstance(module, nn.MultiheadAttention):
+            kind = f"{type(module).__module__}.{type(module).__qualname__}"
+            raise ProblemError(f"module is a {kind}; expected a torch.nn.MultiheadAttention")
+        layer = cls(
+            module.embed_dim,
+            module.num_heads,
+            dropout=module.dropout,
+            bias=module.in_proj_bias is not None,
+            add_bias_kv=module.bias_k is not None,
+            add_zero_attn=module.add_zero_attn,
+            kdim=module.kdim,
+            vdim=module.vdim,
+            batch_first=module.batch_first,
+            device=module.out_proj.weight.device,
+            dtype=module.out_proj.weight.dtype,
+            **options,
+        )
+        own = dict(layer.named_parameters())
+        for name, parameter in module.named_parameters():
+            own[name].data.copy_(parameter.data)
+            own[name].requires_grad_(parameter.requires_grad)
+        return layer.train(module.training)
+
+    def _reset_parameters(self) -> None:
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
+        # False from here on: torch's transformer layers take that for "cannot be fused", and call forward.
+        self._qkv_same_embed_dim = False
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
+        return self._alpha if self.log_alpha is None else self.log_alpha.exp()
+
+    @alpha.setter
+    def alpha(self, alpha: float) -> None:
+        check_positive("alpha", alpha)
+        self._alpha = float(alpha)
+        if self.log_alpha is not None:
+            self.log_alpha.data.fill_(math.log(alpha))
+
+    @property
+    def radius(self) -> float | Tensor:
+        """Norm of normalised templates: a number, or (num_heads,) with gradient where every head learns its own."""
+        return self._radius if self.log_radius is None else self.log_radius.exp()
+
+    @property
+    def last_certificate(self) -> AttentionCertificate:
+        """How far at most the last call was from exact: three tensors (N, H, L), or (H, L) unbatched, without gradient.
+
+        Raises:
+            ProblemError: If ``keep_certificate`` was not set when the layer was last called.
+        """
+        if self._last_certificate is None:
+            raise ProblemError(
+                "there is no certificate of a last call; set keep_certificate = True on the layer, then call it"
+            )
+        return self._last_certificate
+
+    @property
+    def last_norm_penalty(self) -> Tensor:
+        r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
+
+        Raises:
+            ProblemError: If ``keep_norm_penalty`` was not set when the layer was last called.
+        """
+        if self._last_norm_penalty is None:
+            raise ProblemError(
+                "there is no norm penalty of a last call; set keep_norm_penalty = True on the layer, then call it"
+            )
+        return self._last_norm_penalty
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        query_offset: int = 0,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Infer, and answer with the mean of the values; as in ``torch.nn.MultiheadAttention``.
+
+        Args:
+            query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
+            key: (N, S, kdim), (S, N, kdim) or (S, kdim).
+            value: (N, S, vdim), (S, N, vdim) or (S, vdim).
+            key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to the scores.
+            need_weights: Whether to return the weights, which takes memory for all of them.
+            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to the scores.
+            average_attn_weights: Whether returned weights are the mean over heads.
+            is_causal: A hint that ``attn_mask``, which has to be given, is causal.
+            query_offset: Position of the first query among the keys, for preferences that look at positions; S - L
+                where keys come from a cache.
+
+        Returns:
+            The output, of the layout of ``query`` and width E; and None, or the weights p after dropout: (N, L, S), or
+            (N, num_heads, L, S) if not averaged, without N if unbatched, with a column for every added template.
+
+        Raises:
+            ProblemError: On a wrong shape, dtype or device, or ``is_causal`` without ``attn_mask``.
+        """
+        if query.is_nested or key.is_nested or value.is_nested:
+            plain = attn_mask is None and key_padding_mask is None and not need_weights
+            return nested_self_attention(
+                self, query, key, value, plain=plain, query_offset=query_offset
+            ), None
+        check_sequences(self, query, key, value)
+        check_causal_hint(is_causal, attn_mask)
+        layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
+        queries, keys, values = (
+            layout.to_heads(sequence, self.num_heads) for sequence in self._projected(query, key, value)
+        )
+        batch, heads, m, n = *queries.shape[:3], keys.shape[2]
+        masks = torch_masks(
+            attn_mask,
+            key_padding_mask,
+            sizes=(batch, heads, m, n),
+            batched=layout.batched,
+            device=query.device,
+        )
+        inputs = AttentionInputs(
+            batch,
+            heads,
+            m,
+            n,
+            device=queries.device,
+            dtype=queries.dtype,
+            query_inputs=layout.to_batch_first(query),
+            key_inputs=layout.to_batch_first(key),
+            key_padding=masks.key_padding,
+            query_offset=query_offset,
+        )
+        inferred = self._inferred(queries, keys, values, inputs, masks, need_weights)
+        self._last_certificate = inferred.certificate and AttentionCertificate(
+            *map(layout.without_batch, inferred.certificate)
+        )
+        weights = inferred.weights
+        if weights is not None:
+            weights = layout.without_batch(weights.mean(1) if average_attn_weights else weights)
+        return self.out_proj(layout.from_heads(inferred.output)), weights
+
+    def _inferred(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        inputs: AttentionInputs,
+        masks: TorchMasks,
+        need_weights: bool,
+    ) -> Inferred:
+        problem = self._problem(
+            queries, self._extended(keys, self.bias_k), self._extended(values, self.bias_v)
+        )
+        self._last_norm_penalty = None
+        if self.preference is not None and not need_weights and self._can_fuse(inputs, masks):
+            return infer_fused(problem, self.preference, inputs)
+        prior = None if self.preference is None else self.preference(inputs)
+        added = problem.values.shape[2] - inputs.keys
+        log_u = with_added_templates(combined([prior, masks.preference]), inputs.keys, added)
+        if self.keep_norm_penalty:
+            spread = template_spread(problem.templates * problem.scale, log_u)
+            self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
+        return infer(
+            problem,
+            log_u,
+            dropout=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+            need_certificate=self.keep_certificate,
+            estimator=self.estimator,
+            tol=self.tol,
+            max_steps=self.max_steps,
+        )
+
+    def _can_fuse(self, inputs: AttentionInputs, masks: TorchMasks) -> bool:
+        """Whether one kernel that takes the preference as functions of indices computes all that is asked for."""
+        return (
+            inputs.device.type == "cuda"
+            and self.preference is not None
+            and self.preference.lowers
+            and masks.is_key_padding
+            and self.estimator == "first_order"
+            and not (self.keep_certificate or self.keep_norm_penalty)
+            and not (self.training and self.dropout > 0)
+            and not (self.add_zero_attn or self.bias_k is not None)
+        )
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.in_proj_weight is None:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        elif query is key and key is value:
+            packed = nn.functional.linear(query, self.in_proj_weight, self.in_proj_bias)
+            return packed.chunk(3, -1)  # pyright: ignore[reportReturnType]
+        else:
+            weights = self.in_proj_weight.chunk(3)
+        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return tuple(map(nn.functional.linear, (query, key, value), weights, biases))  # pyright: ignore[reportReturnType]
+
+    def _extended(self, sequence: Tensor, bias: Tensor | None) -> Tensor:
+        """Keys or values (B, H, n, d) with what add_bias_kv and add_zero_attn append."""
+        one = (sequence.shape[0], self.num_heads, 1, self.head_dim)
+        added = [] if bias is None else [bias.view(1, *one[1:]).expand(one).to(sequence.dtype)]
+        if self.add_zero_attn:
+            added.append(sequence.new_zeros(one))
+        return torch.cat([sequence, *added], 2) if added else sequence
+
+    def _problem(self, queries: Tensor, keys: Tensor, values: Tensor) -> Problem:
+        alpha, radius = self.alpha, self.radius
+        if self.evidence is None:
+            evidence, templates, scale = queries, keys, self.head_dim**-0.5
+        else:
+            evidence, templates, scale = self.evidence(queries, keys)
+        if self.normalize_templates:
+            radius = radius.view(-1, 1, 1) if isinstance(radius, Tensor) else radius
+            templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0
+        alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
+        return Problem(evidence, templates, values, alpha, scale)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What a call leaves behind is not the layer's, and a tensor with a graph cannot be copied.
+        return {**self.__dict__, "_last_certificate": None, "_last_norm_penalty": None}
+
+    def extra_repr(self) -> str:
+        """What the children do not show."""
+        alpha = self._alpha if self.log_alpha is None else "learned"
+        parts = [f"{self.embed_dim}, num_heads={self.num_heads}, estimator={self.estimator!r}, alpha={alpha}"]
+        if self.normalize_templates:
+            parts.append(f"radius={self._radius if self.log_radius is None else 'learned'}")
+        if self.preference is None:
+            parts.append("preference=None")
+        return ", ".join(parts)

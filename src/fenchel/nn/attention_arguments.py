@@ -1,0 +1,123 @@
+"""What an attention layer is built and called with, checked once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import ESTIMATORS
+from fenchel.nn.preference.abstract import AbstractPreference
+
+__all__ = [
+    "check_causal_hint",
+    "check_positive",
+    "check_problem",
+    "check_radius",
+    "check_sequences",
+    "check_sizes",
+]
+
+
+def check_positive(name: str, number: float) -> None:
+    """Refuse what is not a finite number > 0."""
+    if not 0 < number < torch.inf:
+        raise ProblemError(f"{name} is {number}; expected a finite number > 0")
+
+
+def check_sizes(embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float) -> None:
+    """Check what ``torch.nn.MultiheadAttention`` is built with too."""
+    sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ProblemError(f"{name} is {size}; expected an integer > 0")
+    if embed_dim % num_heads:
+        raise ProblemError(
+            f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
+        )
+    if not 0 <= dropout < 1:
+        raise ProblemError(f"dropout is {dropout}; expected a probability in [0, 1)")
+
+
+def check_problem(preference: Any, evidence: Any, estimator: str, tol: float | None, max_steps: int) -> None:
+    """Check what makes attention an inference problem, and how it is solved."""
+    if preference is not None and not isinstance(preference, AbstractPreference):
+        raise ProblemError(
+            f"preference is a {type(preference).__name__}; expected one of fenchel.nn.preference, such as Causal(), "
+            "or None"
+        )
+    if evidence is not None and not isinstance(evidence, nn.Module):
+        raise ProblemError(
+            f"evidence is a {type(evidence).__name__}; expected a module of fenchel.nn.evidence, or None"
+        )
+    if estimator not in ESTIMATORS:
+        raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
+    if tol is not None:
+        check_positive("tol", tol)
+    if max_steps < 1:
+        raise ProblemError(f"max_steps is {max_steps}; expected an integer > 0")
+
+
+def check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -> None:
+    """Check the norm of normalised templates."""
+    check_positive("radius", radius)
+    if (learn_radius or radius != 1) and not normalize_templates:
+        raise ProblemError(
+            f"radius is {radius} and learn_radius {learn_radius}, but normalize_templates is False; a radius is the "
+            "norm of normalised templates, set normalize_templates=True"
+        )
+
+
+def check_causal_hint(is_causal: bool, attn_mask: Tensor | None) -> None:
+    """Refuse the hint without the mask that it is a hint of."""
+    if is_causal and attn_mask is None:
+        raise ProblemError(
+            "is_causal is True and attn_mask is None; the hint needs the mask that it is a hint of "
+            "(torch.nn.Transformer.generate_square_subsequent_mask). Or build the layer with preference=Causal()"
+        )
+
+
+def check_sequences(layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Check the three sequences of a call against one another and against the layer.
+
+    Raises:
+        ProblemError: If anything does not fit, with its name, what was got and what was expected.
+    """
+    layout = "(N, L, E)" if layer.batch_first else "(L, N, E)"
+    if query.dim() not in (2, 3):
+        raise ProblemError(f"query has shape {tuple(query.shape)}; expected {layout}, or (L, E) unbatched")
+    widths = {
+        "query": ("embed_dim", layer.embed_dim),
+        "key": ("kdim", layer.kdim),
+        "value": ("vdim", layer.vdim),
+    }
+    weight = layer.out_proj.weight
+    for (name, (argument, width)), tensor in zip(widths.items(), (query, key, value), strict=True):
+        shape = tuple(tensor.shape)
+        if tensor.dim() != query.dim():
+            raise ProblemError(
+                f"{name} has shape {shape} and query {tuple(query.shape)}; expected all batched (3-D) or all unbatched "
+                "(2-D)"
+            )
+        if shape[-1] != width:
+            raise ProblemError(f"{name} has width {shape[-1]} (shape {shape}); expected {argument} = {width}")
+        if tensor.device != weight.device:
+            raise ProblemError(
+                f"{name} is on {tensor.device}, the layer on {weight.device}; move one of them"
+            )
+        if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+            raise ProblemError(
+                f"{name} has dtype {tensor.dtype}, the layer {weight.dtype}; convert one of them, or use torch.autocast"
+            )
+    if key.shape[:-1] != value.shape[:-1]:
+        raise ProblemError(
+            f"key has shape {tuple(key.shape)} and value {tuple(value.shape)}; expected the same batch and length"
+        )
+    batch_at = 0 if layer.batch_first else 1
+    if query.dim() == 3 and query.shape[batch_at] != key.shape[batch_at]:
+        raise ProblemError(
+            f"query has batch size {query.shape[batch_at]} (shape {tuple(query.shape)}) and key {key.shape[batch_at]} "
+            f"(shape {tuple(key.shape)}) with batch_first={layer.batch_first}; expected the same"
+        )

@@ -1,0 +1,104 @@
+"""One call of the functional form: an output and whatever else was asked for beside it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fenchel import functional
+from fenchel.functional.certificate import AttentionCertificate
+from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.preference.key_padding import KeyPadding
+
+__all__ = ["Inferred", "Problem", "infer", "infer_fused"]
+
+
+class Problem(NamedTuple):
+    """What an attention layer asks of its heads, but for the preference.
+
+    Attributes:
+        evidence: z, (B, H, m, d).
+        templates: Before their scale, (B, H, n, d).
+        values: (B, H, n, d).
+        alpha: α, a number or (H, 1).
+        scale: Of the templates, a number or a scalar tensor.
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    values: Tensor
+    alpha: float | Tensor
+    scale: float | Tensor
+
+
+class Inferred(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        output: (B, H, m, d).
+        weights: After dropout, (B, H, m, n); None if not asked for.
+        certificate: None if not asked for.
+    """
+
+    output: Tensor
+    weights: Tensor | None = None
+    certificate: AttentionCertificate | None = None
+
+
+def infer(
+    problem: Problem,
+    log_preference: Tensor | None,
+    *,
+    dropout: float,
+    need_weights: bool,
+    need_certificate: bool,
+    **options: Any,
+) -> Inferred:
+    """Attend, with the preference as a tensor.
+
+    Args:
+        problem: Evidence, templates and values.
+        log_preference: log u, as :func:`fenchel.functional.attention` takes it.
+        dropout: Probability of dropping a weight, now.
+        need_weights: Whether to return them.
+        need_certificate: Whether to return it. It is that of the weights before dropout.
+        **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.
+    """
+    evidence, templates, values, alpha, scale = problem
+    options.update(log_preference=log_preference, alpha=alpha, scale=scale)
+    if need_weights:
+        weights = functional.attention_weights(evidence, templates, **options)
+        weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
+        certificate = None
+        if need_certificate:
+            with torch.no_grad():
+                _, certificate = functional.attention_with_certificate(evidence, templates, values, **options)
+        return Inferred(weights @ values, weights, certificate)
+    options["dropout_p"] = dropout
+    if need_certificate:
+        output, certificate = functional.attention_with_certificate(evidence, templates, values, **options)
+        return Inferred(output, certificate=certificate)
+    return Inferred(functional.attention(evidence, templates, values, **options))
+
+
+def infer_fused(problem: Problem, preference: AbstractPreference, inputs: AttentionInputs) -> Inferred:
+    """Attend at first order in one kernel, with the preference and the padding as functions of indices."""
+    from fenchel.functional.flex import flex_attention
+
+    if inputs.key_padding is not None:
+        preference = preference * KeyPadding()
+    evidence, templates, values, alpha, scale = problem
+    output = flex_attention(
+        evidence,
+        templates,
+        values,
+        score_mod=preference.score_mod(inputs),
+        mask_mod=preference.mask_mod(inputs),
+        scale=scale,
+        alpha=alpha,
+        enable_gqa=False,
+    )
+    return Inferred(output)
