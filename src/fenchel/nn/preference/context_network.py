@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fenchel.nn.preference.sizes import check_sizes
+from fenchel.nn.sizes import check_sizes
 
 __all__ = ["ContextNetwork"]
 

@@ -9,8 +9,8 @@ from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.nn.preference.sizes import check_sizes
 from fenchel.nn.preference.table import head_row
+from fenchel.nn.sizes import check_sizes
 
 __all__ = ["LearnedBias"]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.nn.preference.sizes import check_sizes
+from fenchel.nn.sizes import check_sizes
 
 __all__ = ["Location"]
 

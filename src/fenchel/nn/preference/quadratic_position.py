@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.nn.preference.sizes import check_positive, check_sizes
 from fenchel.nn.preference.table import head_row, table
+from fenchel.nn.sizes import check_positive, check_sizes
 
 __all__ = ["QuadraticPosition"]
 

@@ -1,4 +1,4 @@
-"""Sizes and numbers that preferences are built with."""
+"""Sizes and numbers that modules are built with."""
 
 from __future__ import annotations
 

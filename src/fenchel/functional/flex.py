@@ -1,0 +1,159 @@
+"""First-order attention with a preference given as functions of indices: one fused kernel, no m×n tensor."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as torch_flex
+
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import AttentionArguments, checked
+from fenchel.functional.block_mask import MaskMod, block_mask
+from fenchel.functional.precision import without_autocast
+
+__all__ = ["SMALLEST_DIM", "ScoreMod", "flex_attention"]
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""A function (score, b, h, q, k) -> score, as flex attention takes it."""
+
+SMALLEST_DIM = 16
+"""Smallest last dimension of query, key and value that torch's kernel is written for."""
+
+_FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score_mod: ScoreMod | None = None,
+    mask_mod: MaskMod | None = None,
+    scale: float | Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    enable_gqa: bool = False,
+    eager: bool = False,
+) -> Tensor:
+    r"""First-order attention whose log-preference is computed inside of the kernel.
+
+    .. math:: o_i = \sum_j p_{ij} v_j, \qquad p_{ij} \propto u_{ij} \exp(\alpha\,\text{scale}\,\langle k_j, q_i\rangle)
+
+    Gradients reach query, key, value, alpha, scale and the tensors that the functions read; the last are summed up by
+    atomic additions, whose order, and so the rounding, changes from run to run.
+
+    Args:
+        query: Evidence z, (B, H, m, d), on a GPU.
+        key: (B, H_kv, n, d); templates are scale·key.
+        value: (B, H_kv, n, d_v).
+        score_mod: log u, added: (score, b, h, q, k) -> score, as :meth:`AbstractPreference.score_mod
+            <fenchel.nn.preference.AbstractPreference.score_mod>` gives it.
+        mask_mod: (b, h, q, k) -> True where k may be attended to. Blocks of scores that it forbids are not computed.
+        scale: A number or a tensor of one element; None is :math:`1/\sqrt d`.
+        alpha: α > 0, broadcastable to (B, H, m).
+        enable_gqa: Let heads of the query share heads of the key.
+        eager: Do not compile: every score is computed and kept. For looking at small problems, on the CPU too.
+
+    Returns:
+        (B, H, m, d_v); zeros for a query that may attend to nothing.
+
+    Raises:
+        ProblemError: If arguments do not fit together; on the CPU unless ``eager``, and there wherever a gradient is
+            needed; if the dtype or a last dimension is one for which there is no kernel.
+
+    Example:
+        >>> q = torch.randn(1, 2, 5, 16)
+        >>> causal = flex_attention(q, q, q, mask_mod=lambda b, h, i, j: j <= i, eager=True)
+        >>> bool(torch.allclose(causal[:, :, 0], q[:, :, 0], atol=1e-6))
+        True
+    """
+    arguments = checked(
+        query,
+        key,
+        value,
+        log_preference=None,
+        alpha=alpha,
+        scale=scale,
+        estimator="first_order",
+        dropout_p=0.0,
+        enable_gqa=enable_gqa,
+    )
+    _check_kernel(arguments, eager)
+    dual, score_scale = arguments.query, arguments.scale
+    if isinstance(arguments.alpha, Tensor):
+        dual = (dual * arguments.alpha).to(dual.dtype)
+    else:
+        score_scale = score_scale * arguments.alpha
+    with without_autocast(dual):
+        blocks = None
+        if mask_mod is not None:
+            batch, heads, queries, _ = dual.shape
+            blocks = block_mask(mask_mod, batch, heads, queries, arguments.key.shape[2], dual.device)
+        attend = _eager if eager else _fused()
+        return attend(
+            dual,
+            arguments.key,
+            arguments.value,
+            score_mod=score_mod,
+            block_mask=blocks,
+            scale=score_scale,
+            enable_gqa=enable_gqa,
+        )
+
+
+def _check_kernel(arguments: AttentionArguments, eager: bool) -> None:
+    tensors = {"query": arguments.query, "key": arguments.key, "value": arguments.value}
+    instead = (
+        "use fenchel.functional.attention with the preference's tensor, preference(inputs), as log_preference"
+    )
+    if arguments.query.device.type == "cpu":
+        maybe_alpha = {"alpha": arguments.alpha} if isinstance(arguments.alpha, Tensor) else {}
+        differentiated = [
+            name
+            for name, tensor in {**tensors, **maybe_alpha}.items()
+            if tensor.requires_grad and torch.is_grad_enabled()
+        ]
+        if differentiated:
+            raise ProblemError(
+                f"{', '.join(differentiated)} need a gradient, "
+                f"but torch's flex attention has no backward pass on the CPU; "
+                f"{instead}."
+            )
+        if not eager:
+            raise ProblemError(
+                f"query is on the CPU, where flex attention is not fused; {instead}, "
+                "or pass eager=True to compute every score in plain operations."
+            )
+    if eager:
+        return
+    if arguments.query.dtype not in _FUSED_DTYPES:
+        raise ProblemError(
+            f"query has dtype {arguments.query.dtype}; "
+            f"flex attention has kernels for float32, float16 and bfloat16: {instead}."
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape[-1] < SMALLEST_DIM:
+            raise ProblemError(
+                f"{name} has shape {tuple(tensor.shape)}; flex attention has kernels for a last dimension of at least "
+                f"{SMALLEST_DIM}: {instead}."
+            )
+
+
+def _eager(*tensors: Tensor, **options: object) -> Tensor:
+    with warnings.catch_warnings():
+        # That every score is kept is what eager=True asks for.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return torch_flex.flex_attention(*tensors, **options)  # pyright: ignore[reportArgumentType, reportReturnType, reportCallIssue]
+
+
+def _fused() -> Callable[..., Tensor]:
+    # Inside of a function that is being compiled the kernel becomes part of that.
+    return torch_flex.flex_attention if torch.compiler.is_compiling() else _compiled()  # pyright: ignore[reportReturnType]
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(torch_flex.flex_attention)  # pyright: ignore[reportReturnType]
