@@ -18,7 +18,7 @@ from fenchel.nn.attention_arguments import (
     check_sequences,
     check_sizes,
 )
-from fenchel.nn.inference import Inferred, Problem, infer, infer_fused
+from fenchel.nn.inference import Inferred, Problem, has_kernel, infer, infer_fused
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import TorchMasks, torch_masks, with_added_templates
 from fenchel.nn.nested import nested_self_attention
@@ -341,14 +341,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _can_fuse(self, inputs: AttentionInputs, masks: TorchMasks) -> bool:
         """Whether one kernel that takes the preference as functions of indices computes all that is asked for."""
         return (
-            inputs.device.type == "cuda"
-            and self.preference is not None
-            and self.preference.lowers
+            self.estimator == "first_order"
             and masks.is_key_padding
-            and self.estimator == "first_order"
             and not (self.keep_certificate or self.keep_norm_penalty)
             and not (self.training and self.dropout > 0)
             and not (self.add_zero_attn or self.bias_k is not None)
+            and has_kernel(self.preference, inputs, self.head_dim)
         )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.key_padding import KeyPadding
 
-__all__ = ["Inferred", "Problem", "infer", "infer_fused"]
+__all__ = ["Inferred", "Problem", "has_kernel", "infer", "infer_fused"]
 
 
 class Problem(NamedTuple):
@@ -82,6 +82,15 @@ def infer(
         output, certificate = functional.attention_with_certificate(evidence, templates, values, **options)
         return Inferred(output, certificate=certificate)
     return Inferred(functional.attention(evidence, templates, values, **options))
+
+
+def has_kernel(preference: AbstractPreference | None, inputs: AttentionInputs, dim: int) -> bool:
+    """Whether torch can fuse this preference into attention of this head dimension: on a GPU, where it pays."""
+    if preference is None or not preference.lowers or inputs.device.type != "cuda":
+        return False
+    from fenchel.functional.flex import SMALLEST_DIM
+
+    return dim >= SMALLEST_DIM and inputs.dtype != torch.float64
 
 
 def infer_fused(problem: Problem, preference: AbstractPreference, inputs: AttentionInputs) -> Inferred:

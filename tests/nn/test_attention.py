@@ -1,0 +1,268 @@
+"""The layer against torch's own, and what it does beside that."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import ProblemError
+from fenchel.nn import MultiheadAttention
+
+WIDTH, HEADS, QUERIES, KEYS, BATCH = 12, 3, 4, 6, 2
+ESTIMATORS = ("first_order", "second_order", "exact")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def pair(dtype: torch.dtype = torch.float64, *, ours: dict[str, Any] | None = None, **options: Any):
+    """torch's layer with random weights and biases, and ours with the same."""
+    theirs = nn.MultiheadAttention(WIDTH, HEADS, dtype=dtype, **options)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return theirs, MultiheadAttention.from_torch(theirs, **(ours or {}))
+
+
+def sequences(dtype: torch.dtype = torch.float64, *, batch_first: bool, batched: bool = True, **widths: int):
+    """A query, a key and a value, with gradients."""
+
+    def draw(tokens: int, width: int) -> Tensor:
+        sequence = torch.randn(BATCH, tokens, width, dtype=dtype)
+        if not batched:
+            sequence = sequence[0]
+        elif not batch_first:
+            sequence = sequence.transpose(0, 1)
+        return sequence.clone().requires_grad_()
+
+    return (
+        draw(QUERIES, WIDTH),
+        draw(KEYS, widths.get("kdim", WIDTH)),
+        draw(KEYS, widths.get("vdim", WIDTH)),
+    )
+
+
+def assert_same(
+    ours: nn.Module, theirs: nn.Module, inputs: tuple[Tensor, ...], tolerance: float, **call: Any
+):
+    """Outputs, weights, and gradients of inputs and parameters."""
+    results = []
+    for layer in (ours, theirs):
+        output, weights = layer(*inputs, **call)
+        torch.manual_seed(1)
+        loss = (output * torch.randn(output.shape, dtype=output.dtype)).sum()
+        if weights is not None:
+            loss = loss + (weights * torch.randn(weights.shape, dtype=weights.dtype)).sum()
+        parameters = dict(layer.named_parameters())
+        gradients = torch.autograd.grad(loss, (*inputs, *parameters.values()))
+        names = ("query", "key", "value", *parameters)
+        results.append({"output": output, "weights": weights, **dict(zip(names, gradients, strict=True))})
+    mine, reference = results
+    assert mine.keys() == reference.keys()
+    for name, expected in reference.items():
+        if expected is None:
+            assert mine[name] is None
+        else:
+            assert mine[name].shape == expected.shape, name
+            torch.testing.assert_close(
+                mine[name], expected, atol=tolerance, rtol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+LAYERS = {
+    "plain": {},
+    "no bias": {"bias": False},
+    "widths": {"kdim": 5, "vdim": 7},
+    "added templates": {"add_bias_kv": True, "add_zero_attn": True},
+    "zero template, widths, no bias": {"add_zero_attn": True, "kdim": 5, "bias": False},
+}
+
+
+def float_mask(*shape: int) -> Tensor:
+    mask = torch.randn(*shape, dtype=torch.float64)
+    mask[..., 1] = -torch.inf
+    return mask
+
+
+def bool_mask(*shape: int) -> Tensor:
+    mask = torch.rand(*shape) < 0.4
+    mask[..., 2] = False
+    return mask
+
+
+MASKS = {
+    "none": lambda: {},
+    "attn bool": lambda: {"attn_mask": bool_mask(QUERIES, KEYS)},
+    "attn float": lambda: {"attn_mask": float_mask(QUERIES, KEYS)},
+    "attn a head": lambda: {"attn_mask": bool_mask(BATCH * HEADS, QUERIES, KEYS)},
+    "padding bool": lambda: {"key_padding_mask": bool_mask(BATCH, KEYS)},
+    "padding float": lambda: {"key_padding_mask": float_mask(BATCH, KEYS)},
+    "both bool": lambda: {"attn_mask": bool_mask(QUERIES, KEYS), "key_padding_mask": bool_mask(BATCH, KEYS)},
+    "both float, a head": lambda: {
+        "attn_mask": float_mask(BATCH * HEADS, QUERIES, KEYS),
+        "key_padding_mask": float_mask(BATCH, KEYS),
+    },
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_first_order_is_torchs_layer(options, masks, need_weights):
+    theirs, ours = pair(batch_first=True, **options)
+    inputs = sequences(batch_first=True, **{k: v for k, v in options.items() if k in ("kdim", "vdim")})
+    assert_same(ours, theirs, inputs, 1e-12, need_weights=need_weights, average_attn_weights=False, **masks())
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_layouts(batch_first, batched, average, need_weights):
+    theirs, ours = pair(batch_first=batch_first)
+    inputs = sequences(batch_first=batch_first, batched=batched)
+    padding = bool_mask(BATCH, KEYS) if batched else bool_mask(KEYS)
+    attn = bool_mask(BATCH * HEADS if batched else HEADS, QUERIES, KEYS)
+    assert_same(
+        ours,
+        theirs,
+        inputs,
+        1e-12,
+        key_padding_mask=padding,
+        attn_mask=attn,
+        need_weights=need_weights,
+        average_attn_weights=average,
+    )
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_float32(need_weights):
+    theirs, ours = pair(torch.float32, batch_first=True)
+    inputs = sequences(torch.float32, batch_first=True)
+    assert_same(ours, theirs, inputs, 1e-6, need_weights=need_weights, attn_mask=bool_mask(QUERIES, KEYS))
+
+
+def test_self_attention_projects_once_and_the_same():
+    theirs, ours = pair(batch_first=True)
+    x = torch.randn(BATCH, KEYS, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(ours(x, x, x), theirs(x, x, x), atol=1e-12, rtol=0)
+
+
+def test_the_checker_sees_a_difference():
+    theirs, ours = pair(batch_first=True, ours={"alpha": 1.001})
+    with pytest.raises(AssertionError, match="output"):
+        assert_same(ours, theirs, sequences(batch_first=True), 1e-6)
+
+
+def test_signature_is_torchs():
+    for name in ("__init__", "forward"):
+        theirs = list(inspect.signature(getattr(nn.MultiheadAttention, name)).parameters.values())
+        ours = list(inspect.signature(getattr(MultiheadAttention, name)).parameters.values())
+        assert [(p.name, p.default) for p in ours[: len(theirs)]] == [(p.name, p.default) for p in theirs]
+        assert all(p.kind is p.KEYWORD_ONLY for p in ours[len(theirs) :])
+
+
+# ---- torch's state
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+def test_state_dict_is_torchs(options):
+    theirs, ours = pair(**options)
+    assert isinstance(ours, nn.MultiheadAttention)
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    fresh = MultiheadAttention(WIDTH, HEADS, dtype=torch.float64, **options)
+    fresh.load_state_dict(theirs.state_dict(), strict=True)
+    theirs.load_state_dict(fresh.state_dict(), strict=True)
+
+
+def test_same_seed_same_initial_weights():
+    torch.manual_seed(3)
+    theirs = nn.MultiheadAttention(WIDTH, HEADS)
+    torch.manual_seed(3)
+    ours = MultiheadAttention(WIDTH, HEADS)
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    for layer in (theirs, ours):
+        torch.manual_seed(4)
+        layer._reset_parameters()
+    assert torch.equal(ours.in_proj_weight, theirs.in_proj_weight)
+    assert not ours._qkv_same_embed_dim
+
+
+def test_from_torch_copies_and_keeps_what_it_was():
+    theirs = nn.MultiheadAttention(WIDTH, HEADS, dropout=0.25, batch_first=True, dtype=torch.float64).eval()
+    theirs.in_proj_weight.requires_grad_(False)
+    ours = MultiheadAttention.from_torch(theirs, estimator="exact", alpha=2.0)
+    assert (ours.dropout, ours.batch_first, ours.training) == (0.25, True, False)
+    assert (ours.estimator, ours.alpha) == ("exact", 2.0)
+    assert [p.requires_grad for p in ours.parameters()] == [p.requires_grad for p in theirs.parameters()]
+    ours.out_proj.weight.data.zero_()
+    assert theirs.out_proj.weight.abs().max() > 0
+    with pytest.raises(ProblemError, match=r"torch\.nn\.modules\.linear\.Linear"):
+        MultiheadAttention.from_torch(nn.Linear(2, 2))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ProblemError, match=r"fenchel\.nn\.attention\.MultiheadAttention"):
+        MultiheadAttention.from_torch(ours)
+
+
+def test_copy_and_save_drop_what_a_call_left():
+    layer = MultiheadAttention(WIDTH, HEADS, batch_first=True, keep_certificate=True, keep_norm_penalty=True)
+    x = torch.randn(BATCH, KEYS, WIDTH)
+    layer(x, x, x)
+    twin = copy.deepcopy(layer)  # impossible with a tensor that has a graph
+    with pytest.raises(ProblemError, match="no certificate"):
+        _ = twin.last_certificate
+    assert layer.last_certificate.gap.shape == (BATCH, HEADS, KEYS)
+    torch.save(layer, io.BytesIO())
+
+
+# ---- what differs from torch
+
+
+def test_rows_without_anything_give_zeros_and_no_gradient():
+    theirs, ours = pair(batch_first=True, bias=False)
+    query, key, value = sequences(batch_first=True)
+    mask = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
+    mask[1] = True
+    assert theirs(query, key, value, attn_mask=mask)[0][:, 1].isnan().all()
+    for need_weights in (True, False):
+        output, weights = ours(query, key, value, attn_mask=mask, need_weights=need_weights)
+        assert (output[:, 1] == 0).all()
+        assert weights is None or (weights[:, 1] == 0).all()
+        torch.testing.assert_close(output[:, 0], theirs(query, key, value)[0][:, 0])
+        gradients = torch.autograd.grad(output[:, 1].sum(), (query, key, value))
+        assert all((gradient == 0).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_is_causal_is_a_hint(need_weights):
+    theirs, ours = pair(batch_first=True)
+    x = torch.randn(BATCH, KEYS, WIDTH, dtype=torch.float64)
+    mask = nn.Transformer.generate_square_subsequent_mask(KEYS, dtype=torch.float64)
+    inputs = (x, x, x)
+    expected = theirs(*inputs, attn_mask=mask, is_causal=True, need_weights=need_weights)[0]
+    given = ours(*inputs, attn_mask=mask, is_causal=True, need_weights=need_weights)[0]
+    torch.testing.assert_close(given, expected, atol=1e-12, rtol=0)
+    with pytest.raises(ProblemError, match="is_causal is True and attn_mask is None"):
+        ours(*inputs, is_causal=True)
+
+
+def test_dropout_only_in_training_and_in_the_weights():
+    theirs, ours = pair(batch_first=True, dropout=0.5)
+    inputs = sequences(batch_first=True)
+    torch.manual_seed(5)
+    expected = theirs(*inputs)
+    torch.manual_seed(5)
+    output, weights = ours(*inputs)
+    torch.testing.assert_close((output, weights), expected, atol=1e-12, rtol=0)
+    assert (ours(*inputs, average_attn_weights=False)[1] == 0).any()
+    dropped = ours(*inputs, need_weights=False)[0]
+    ours.eval()
+    kept = ours(*inputs, need_weights=False)[0]
+    assert not torch.allclose(dropped, kept)
+    torch.testing.assert_close(kept, theirs.eval()(*inputs)[0], atol=1e-12, rtol=0)

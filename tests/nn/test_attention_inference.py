@@ -1,0 +1,329 @@
+"""What the layer does that torch's does not: preferences, estimators, reliability, certificates."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel import functional
+from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.functional import flex
+from fenchel.nn import MultiheadAttention
+from fenchel.nn.inference import Problem, infer, infer_fused
+from fenchel.nn.masks import torch_masks
+from fenchel.nn.preference import AttentionInputs, Causal, KeyPadding
+from tests.nn.small_layers import (
+    BATCH,
+    HEADS,
+    KEYS,
+    QUERIES,
+    WIDTH,
+    Importance,
+    build,
+    gradient,
+    heads,
+    tokens,
+)
+
+ESTIMATORS = ("first_order", "second_order", "exact")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def by_hand(layer: MultiheadAttention, x: Tensor, **options: Any) -> Tensor:
+    output = functional.reference.attention(*heads(layer, x), estimator=layer.estimator, **options)
+    return layer.out_proj(output.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_estimator_and_alpha(estimator):
+    layer, x = build(estimator=estimator, alpha=1.7), tokens()
+    expected = by_hand(layer, x, alpha=1.7)
+    with_weights, weights = layer(x, x, x, average_attn_weights=False)
+    without_weights, none = layer(x, x, x, need_weights=False)
+    assert none is None
+    torch.testing.assert_close(with_weights, expected, atol=1e-9, rtol=0)
+    torch.testing.assert_close(without_weights, expected, atol=1e-9, rtol=0)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+
+
+def test_estimators_differ_and_may_be_changed():
+    layer, x = build(), tokens()
+    outputs = []
+    for layer.estimator in ESTIMATORS:
+        outputs.append(layer(x, x, x)[0])
+    assert (outputs[0] - outputs[1]).abs().max() > 1e-3
+    assert (outputs[1] - outputs[2]).abs().max() > 1e-4
+
+
+def test_tolerance_and_steps_reach_the_solver():
+    x = tokens()
+    rough, fine = build(estimator="exact", tol=0.5), build(estimator="exact")
+    rough.load_state_dict(fine.state_dict())
+    rough.keep_certificate = fine.keep_certificate = True
+    for layer in (rough, fine):
+        layer(x, x, x)
+    assert rough.last_certificate.dual_error.max() > 100 * fine.last_certificate.dual_error.max()
+    with pytest.raises(ConvergenceError):
+        build(estimator="exact", max_steps=1, alpha=20.0)(x, x, x)
+
+
+# ---- preferences
+
+
+def test_preference_multiplies_masks_and_learns():
+    preference = Importance()
+    layer, x = build(preference=preference), tokens()
+    padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
+    padding[:, -1] = True
+    mask = torch.ones(KEYS, KEYS, dtype=torch.bool).triu(2)
+    output, _ = layer(x, x, x, key_padding_mask=padding, attn_mask=mask)
+    allowed = ~mask & ~padding[:, None, None]
+    log_u = torch.where(allowed, preference(preference.seen), -torch.inf)
+    torch.testing.assert_close(output, by_hand(layer, x, log_preference=log_u))
+    output.square().sum().backward()
+    assert gradient(preference.score.weight).abs().max() > 0
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_preference_sees_the_layers_inputs(batch_first):
+    preference, seen = Causal(), []
+    layer = MultiheadAttention(WIDTH, HEADS, kdim=5, batch_first=batch_first, preference=preference)
+    preference.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    query, key, value = (
+        torch.randn(BATCH, QUERIES, WIDTH),
+        torch.randn(BATCH, KEYS, 5),
+        torch.randn(BATCH, KEYS, WIDTH),
+    )
+    padding = torch.tensor([[False] * KEYS, [False] * (KEYS - 1) + [True]])
+    given = (query, key, value) if batch_first else [s.transpose(0, 1) for s in (query, key, value)]
+    layer(*given, key_padding_mask=padding, query_offset=2)
+    layer(*given, key_padding_mask=torch.zeros(BATCH, KEYS).masked_fill(padding, -torch.inf))
+    first, second = seen
+    assert (first.batch, first.heads, first.queries, first.keys) == (BATCH, HEADS, QUERIES, KEYS)
+    assert (first.dtype, first.device, first.query_offset, second.query_offset) == (
+        torch.float32,
+        query.device,
+        2,
+        0,
+    )
+    assert torch.equal(first.query_inputs, query)
+    assert torch.equal(first.key_inputs, key)
+    assert torch.equal(first.key_padding, padding)
+    assert torch.equal(second.key_padding, padding)
+
+
+def test_query_offset_moves_the_queries():
+    layer, x = build(preference=Causal()), tokens()
+    whole, _ = layer(x, x, x)
+    last, _ = layer(x[:, -2:], x, x, query_offset=KEYS - 2)
+    torch.testing.assert_close(last, whole[:, -2:])
+    assert not torch.allclose(layer(x[:, -2:], x, x)[0], whole[:, -2:])
+
+
+def test_added_templates_have_weight_one():
+    """No preference reaches them: alone with them, a query that may see no key still answers."""
+    layer = build(preference=Causal(), add_bias_kv=True, add_zero_attn=True)
+    x = tokens()
+    _, weights = layer(x, x, x, attn_mask=torch.ones(KEYS, KEYS, dtype=torch.bool))
+    assert weights.shape == (BATCH, KEYS, KEYS + 2)
+    assert (weights[..., :KEYS] == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    _, weights = layer(x, x, x)
+    assert (weights[..., :KEYS].triu(1) == 0).all()
+    assert (weights[..., KEYS:] > 0).all()
+
+
+class Doubled(nn.Module):
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        return 2 * query, key, 0.5
+
+
+def test_evidence():
+    layer, x = build(evidence=Doubled(), estimator="exact"), tokens()
+    q, k, v = heads(layer, x)
+    expected = functional.reference.attention(2 * q, k, v, scale=0.5, estimator="exact")
+    torch.testing.assert_close(layer(x, x, x)[0], layer.out_proj(expected.transpose(1, 2).flatten(2)))
+
+
+# ---- α and the norm of templates
+
+
+def test_learned_alpha_starts_at_alpha_and_learns():
+    fixed, learned, x = build(alpha=0.7), build(alpha=0.7, learn_alpha=True), tokens()
+    learned.load_state_dict(fixed.state_dict(), strict=False)
+    torch.testing.assert_close(learned.alpha, torch.full((HEADS,), 0.7, dtype=torch.float64))
+    for estimator in ESTIMATORS:
+        fixed.estimator = learned.estimator = estimator
+        torch.testing.assert_close(learned(x, x, x)[0], fixed(x, x, x)[0], atol=1e-9, rtol=0)
+    learned(x, x, x)[0].square().sum().backward()
+    assert (gradient(learned.log_alpha) != 0).all()
+    learned.state_dict()["log_alpha"][0] = -30.0
+    assert isinstance(learned.alpha, Tensor)
+    assert 0 < learned.alpha[0] < 1e-12
+    changed = learned(x, x, x, average_attn_weights=False)[1] - fixed(x, x, x, average_attn_weights=False)[1]
+    assert changed[:, 0].abs().max() > 1e-3
+    assert changed[:, 1:].abs().max() < 1e-9
+    assert set(learned.state_dict()) - set(fixed.state_dict()) == {"log_alpha"}
+
+
+@pytest.mark.parametrize("learn_alpha", [True, False])
+def test_alpha_can_be_assigned(learn_alpha):
+    layer, other, x = build(learn_alpha=learn_alpha), build(alpha=2.0), tokens()
+    other.load_state_dict(layer.state_dict(), strict=False)
+    layer.alpha = 2.0
+    torch.testing.assert_close(layer(x, x, x), other(x, x, x))
+    with pytest.raises(ProblemError, match=r"alpha is -1\.0"):
+        layer.alpha = -1.0
+
+
+@pytest.mark.parametrize("learn_radius", [True, False])
+def test_normalised_templates(learn_radius):
+    layer = build(
+        normalize_templates=True, radius=1.5, learn_radius=learn_radius, alpha=0.5, estimator="exact"
+    )
+    x = tokens()
+    q, k, v = heads(layer, x)
+    unit = k / k.norm(dim=-1, keepdim=True)
+    expected = functional.reference.attention(q, 1.5 * unit, v, scale=1.0, alpha=0.5, estimator="exact")
+    output, _ = layer(x, x, x)
+    torch.testing.assert_close(output, layer.out_proj(expected.transpose(1, 2).flatten(2)), atol=1e-9, rtol=0)
+    layer.in_proj_weight.data[WIDTH : 2 * WIDTH] *= 7.0  # the norm of keys does not matter
+    torch.testing.assert_close(layer(x, x, x)[0], output, atol=1e-9, rtol=0)
+    if learn_radius:
+        output.square().sum().backward()
+        assert (gradient(layer.log_radius) != 0).all()
+
+
+# ---- the certificate
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_last_certificate(estimator, need_weights):
+    layer, x = build(estimator=estimator, alpha=1.3, keep_certificate=True, preference=Causal()), tokens()
+    output, _ = layer(x, x, x, need_weights=need_weights)
+    causal = torch.ones(KEYS, KEYS, dtype=torch.bool).tril()
+    bounds = functional.reference.certificate(
+        *heads(layer, x)[:2], log_preference=causal, alpha=1.3, estimator=estimator
+    )
+    for given, expected in zip(layer.last_certificate, bounds, strict=True):
+        assert given.shape == (BATCH, HEADS, KEYS)
+        assert not given.requires_grad
+        torch.testing.assert_close(given, expected.detach(), atol=1e-8, rtol=1e-6)
+    layer.keep_certificate = False
+    torch.testing.assert_close(layer(x, x, x, need_weights=need_weights)[0], output, atol=1e-9, rtol=0)
+    with pytest.raises(ProblemError, match=r"no certificate of a last call; set keep_certificate = True"):
+        _ = layer.last_certificate
+
+
+def test_certificate_without_a_batch():
+    layer, x = build(keep_certificate=True), tokens()
+    layer(x[0], x[0], x[0])
+    assert layer.last_certificate.gap.shape == (HEADS, KEYS)
+
+
+# ---- the fused form, precision, compilation, representation
+
+
+def test_fused_form_is_the_dense_one(monkeypatch):
+    """On a GPU the layer takes it; on the CPU it runs if asked for by name, which is enough to compare."""
+    monkeypatch.setattr(flex, "flex_attention", partial(flex.flex_attention, eager=True))
+    x = torch.randn(BATCH, KEYS, 48)
+    padding = torch.tensor([[False] * KEYS, [False] * (KEYS - 1) + [True]])
+    inputs = AttentionInputs(
+        BATCH, HEADS, KEYS, KEYS, x.device, x.dtype, query_inputs=x, key_inputs=x, key_padding=padding
+    )
+    q, k, v = (x.view(BATCH, KEYS, HEADS, 16).transpose(1, 2) for x in torch.randn(3, BATCH, KEYS, 48))
+    problem = Problem(q, k, v, torch.tensor([[0.5], [1.0], [2.0]]), 0.3)
+    with torch.no_grad():
+        fused = infer_fused(problem, Causal(), inputs).output
+        log_u = (Causal() * KeyPadding())(inputs)
+        options = {
+            "dropout": 0.0,
+            "need_weights": False,
+            "need_certificate": False,
+            "estimator": "first_order",
+        }
+        torch.testing.assert_close(fused, infer(problem, log_u, **options).output, atol=1e-5, rtol=0)
+
+
+def test_fused_form_is_taken_only_where_it_computes_what_was_asked():
+    def can_fuse(
+        layer: MultiheadAttention,
+        device: str = "cuda",
+        attn_mask: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> bool:
+        masks = torch_masks(attn_mask, None, sizes=(1, HEADS, 4, 4), batched=True, device=torch.device("cpu"))
+        inputs = AttentionInputs(1, HEADS, 4, 4, torch.device(device), dtype)
+        return layer._can_fuse(inputs, masks)
+
+    def variant(**options: Any) -> MultiheadAttention:
+        return MultiheadAttention(48, **{"num_heads": HEADS, "preference": Causal(), **options})
+
+    assert can_fuse(variant())
+    assert can_fuse(variant(dropout=0.1).eval())
+    assert not can_fuse(variant(), "cpu")
+    assert not can_fuse(variant(), dtype=torch.float64)
+    assert can_fuse(variant(), dtype=torch.bfloat16)
+    assert not can_fuse(variant(), attn_mask=torch.zeros(4, 4, dtype=torch.bool))
+    for options in (
+        {"preference": None},
+        {"preference": Importance()},
+        {"estimator": "exact"},
+        {"keep_certificate": True},
+        {"keep_norm_penalty": True},
+        {"dropout": 0.1},
+        {"add_zero_attn": True},
+        {"add_bias_kv": True},
+        {"num_heads": 6},
+    ):
+        assert not can_fuse(variant(**options)), options
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_half_precision_and_autocast(estimator):
+    layer = MultiheadAttention(
+        WIDTH,
+        HEADS,
+        batch_first=True,
+        estimator=estimator,
+        add_bias_kv=True,
+        learn_alpha=True,
+        preference=Causal(),
+    )
+    x = torch.randn(BATCH, KEYS, WIDTH)
+    expected, expected_weights = layer(x, x, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, weights = layer(x, x, x)
+    torch.testing.assert_close(output.float(), expected, atol=0.05, rtol=0)
+    torch.testing.assert_close(weights.float(), expected_weights, atol=0.05, rtol=0)
+    half = layer.to(torch.bfloat16)
+    output, _ = half(*(x.bfloat16(),) * 3, need_weights=False)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), expected, atol=0.05, rtol=0)
+
+
+def test_compiles_without_graph_breaks():
+    layer, x = build(preference=Causal()), tokens().requires_grad_()
+    compiled = torch.compile(
+        lambda x: layer(x, x, x, need_weights=False)[0], fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(x), layer(x, x, x, need_weights=False)[0])
+
+
+def test_repr():
+    shown = repr(MultiheadAttention(WIDTH, HEADS, preference=Causal(), estimator="exact", alpha=0.5))
+    assert "estimator='exact', alpha=0.5" in shown
+    assert "(preference): Causal()" in shown
+    assert "preference=None" in repr(MultiheadAttention(WIDTH, HEADS))
+    learned = repr(MultiheadAttention(WIDTH, HEADS, learn_alpha=True, normalize_templates=True, radius=2.0))
+    assert "alpha=learned, radius=2.0" in learned
