@@ -208,6 +208,9 @@ def test_from_torch_copies_and_keeps_what_it_was():
         MultiheadAttention.from_torch(nn.Linear(2, 2))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ProblemError, match=r"fenchel\.nn\.attention\.MultiheadAttention"):
         MultiheadAttention.from_torch(ours)
+    torch.nn.utils.parametrizations.orthogonal(theirs.out_proj)
+    with pytest.raises(ProblemError, match=r"a parameter 'out_proj\.parametrizations\.weight\.original'"):
+        MultiheadAttention.from_torch(theirs)
 
 
 def test_copy_and_save_drop_what_a_call_left():

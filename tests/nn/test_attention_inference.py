@@ -180,7 +180,7 @@ def test_alpha_can_be_assigned(learn_alpha):
     other.load_state_dict(layer.state_dict(), strict=False)
     layer.alpha = 2.0
     torch.testing.assert_close(layer(x, x, x), other(x, x, x))
-    with pytest.raises(ProblemError, match=r"alpha is -1\.0"):
+    with pytest.raises(ProblemError, match=r"alpha=-1\.0"):
         layer.alpha = -1.0
 
 
@@ -264,7 +264,8 @@ def test_fused_form_is_taken_only_where_it_computes_what_was_asked():
     ) -> bool:
         masks = torch_masks(attn_mask, None, sizes=(1, HEADS, 4, 4), batched=True, device=torch.device("cpu"))
         inputs = AttentionInputs(1, HEADS, 4, 4, torch.device(device), dtype)
-        return layer._can_fuse(inputs, masks)
+        part = torch.empty(1, HEADS, 4, layer.head_dim)
+        return layer._can_fuse(Problem(part, part, part, 1.0, 1.0), inputs, masks)
 
     def variant(**options: Any) -> MultiheadAttention:
         return MultiheadAttention(48, **{"num_heads": HEADS, "preference": Causal(), **options})

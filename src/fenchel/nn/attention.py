@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.attention_arguments import (
+    check_alpha,
     check_causal_hint,
-    check_positive,
     check_problem,
     check_radius,
     check_sequences,
-    check_sizes,
+    check_widths,
 )
+from fenchel.nn.evidence import ScaledDot
 from fenchel.nn.inference import Inferred, Problem, has_kernel, infer, infer_fused
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import TorchMasks, torch_masks, with_added_templates
@@ -62,8 +63,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         device: Of the parameters.
         dtype: Of the parameters.
         preference: u, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
-        evidence: What a query says of the templates, a module of :mod:`fenchel.nn.evidence`; None is the scaled dot
-            product.
+        evidence: What a query says of the templates, a module of :mod:`fenchel.nn.evidence`; None is
+            :class:`~fenchel.nn.evidence.ScaledDot`.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α, as the exponential of a parameter that starts at log ``alpha``.
@@ -122,14 +123,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         tol: float | None = None,
         max_steps: int = 50,
     ) -> None:
-        check_sizes(embed_dim, num_heads, kdim, vdim, dropout)
+        check_widths(embed_dim, num_heads, kdim, vdim, dropout)
         check_problem(preference, evidence, estimator, tol, max_steps)
-        check_positive("alpha", alpha)
+        check_alpha(alpha)
         check_radius(radius, learn_radius, normalize_templates)
         shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
         super().__init__(*shape, device=device, dtype=dtype)
         self.preference = preference
-        self.evidence = evidence
+        self.evidence = ScaledDot() if evidence is None else evidence
         self.estimator = estimator
         self.normalize_templates = normalize_templates
         self.keep_certificate = keep_certificate
@@ -179,6 +180,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         )
         own = dict(layer.named_parameters())
         for name, parameter in module.named_parameters():
+            if name not in own:
+                raise ProblemError(
+                    f"module has a parameter {name!r}, which torch.nn.MultiheadAttention has not"
+                )
             own[name].data.copy_(parameter.data)
             own[name].requires_grad_(parameter.requires_grad)
         return layer.train(module.training)
@@ -196,7 +201,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @alpha.setter
     def alpha(self, alpha: float) -> None:
-        check_positive("alpha", alpha)
+        check_alpha(alpha)
         self._alpha = float(alpha)
         if self.log_alpha is not None:
             self.log_alpha.data.fill_(math.log(alpha))
@@ -319,7 +324,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             queries, self._extended(keys, self.bias_k), self._extended(values, self.bias_v)
         )
         self._last_norm_penalty = None
-        if self.preference is not None and not need_weights and self._can_fuse(inputs, masks):
+        if self.preference is not None and not need_weights and self._can_fuse(problem, inputs, masks):
             return infer_fused(problem, self.preference, inputs)
         prior = None if self.preference is None else self.preference(inputs)
         added = problem.values.shape[2] - inputs.keys
@@ -338,7 +343,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             max_steps=self.max_steps,
         )
 
-    def _can_fuse(self, inputs: AttentionInputs, masks: TorchMasks) -> bool:
+    def _can_fuse(self, problem: Problem, inputs: AttentionInputs, masks: TorchMasks) -> bool:
         """Whether one kernel that takes the preference as functions of indices computes all that is asked for."""
         return (
             self.estimator == "first_order"
@@ -346,7 +351,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             and not (self.keep_certificate or self.keep_norm_penalty)
             and not (self.training and self.dropout > 0)
             and not (self.add_zero_attn or self.bias_k is not None)
-            and has_kernel(self.preference, inputs, self.head_dim)
+            and has_kernel(problem, self.preference, inputs)
         )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -370,10 +375,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _problem(self, queries: Tensor, keys: Tensor, values: Tensor) -> Problem:
         alpha, radius = self.alpha, self.radius
-        if self.evidence is None:
-            evidence, templates, scale = queries, keys, self.head_dim**-0.5
-        else:
-            evidence, templates, scale = self.evidence(queries, keys)
+        evidence, templates, scale = self.evidence(queries, keys)
         if self.normalize_templates:
             radius = radius.view(-1, 1, 1) if isinstance(radius, Tensor) else radius
             templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0

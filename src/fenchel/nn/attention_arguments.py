@@ -10,29 +10,24 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import ESTIMATORS
 from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.sizes import check_positive, check_sizes
 
 __all__ = [
+    "check_alpha",
     "check_causal_hint",
-    "check_positive",
     "check_problem",
     "check_radius",
     "check_sequences",
-    "check_sizes",
+    "check_widths",
 ]
 
-
-def check_positive(name: str, number: float) -> None:
-    """Refuse what is not a finite number > 0."""
-    if not 0 < number < torch.inf:
-        raise ProblemError(f"{name} is {number}; expected a finite number > 0")
+_OWNER = "MultiheadAttention"
 
 
-def check_sizes(embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float) -> None:
+def check_widths(embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float) -> None:
     """Check what ``torch.nn.MultiheadAttention`` is built with too."""
-    sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ProblemError(f"{name} is {size}; expected an integer > 0")
+    given = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
+    check_sizes(_OWNER, **{name: size for name, size in given.items() if size is not None})
     if embed_dim % num_heads:
         raise ProblemError(
             f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
@@ -55,14 +50,18 @@ def check_problem(preference: Any, evidence: Any, estimator: str, tol: float | N
     if estimator not in ESTIMATORS:
         raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
     if tol is not None:
-        check_positive("tol", tol)
-    if max_steps < 1:
-        raise ProblemError(f"max_steps is {max_steps}; expected an integer > 0")
+        check_positive(_OWNER, tol=tol)
+    check_sizes(_OWNER, max_steps=max_steps)
+
+
+def check_alpha(alpha: float) -> None:
+    """Check the reliability of the evidence."""
+    check_positive(_OWNER, alpha=alpha)
 
 
 def check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -> None:
     """Check the norm of normalised templates."""
-    check_positive("radius", radius)
+    check_positive(_OWNER, radius=radius)
     if (learn_radius or radius != 1) and not normalize_templates:
         raise ProblemError(
             f"radius is {radius} and learn_radius {learn_radius}, but normalize_templates is False; a radius is the "

@@ -84,13 +84,14 @@ def infer(
     return Inferred(functional.attention(evidence, templates, values, **options))
 
 
-def has_kernel(preference: AbstractPreference | None, inputs: AttentionInputs, dim: int) -> bool:
-    """Whether torch can fuse this preference into attention of this head dimension: on a GPU, where it pays."""
+def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:
+    """Whether torch can fuse this preference into attention to these templates: on a GPU, where it pays."""
     if preference is None or not preference.lowers or inputs.device.type != "cuda":
         return False
     from fenchel.functional.flex import SMALLEST_DIM
 
-    return dim >= SMALLEST_DIM and inputs.dtype != torch.float64
+    smallest = min(problem.templates.shape[-1], problem.values.shape[-1])
+    return smallest >= SMALLEST_DIM and inputs.dtype != torch.float64
 
 
 def infer_fused(problem: Problem, preference: AbstractPreference, inputs: AttentionInputs) -> Inferred:
