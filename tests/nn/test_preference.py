@@ -1,0 +1,246 @@
+"""What holds for every preference: two forms that agree, sizes, positions, gradients, errors."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel.errors import ProblemError
+from fenchel.nn.preference import AbstractPreference, ALiBi, AttentionInputs, Causal, LearnedBias
+from fenchel.nn.preference.dense import IndexFunction
+from tests.nn.preferences import (
+    EVERY,
+    HEADS,
+    LOWERED,
+    MASKS,
+    NOT_LOWERED,
+    as_log_weights,
+    attention_inputs,
+    by_index,
+    perturbed,
+)
+
+SIZES = {
+    "causal": (1, 1, 5, 7),
+    "key padding": (2, 1, 1, 7),
+    "window": (1, 1, 5, 7),
+    "relative position": (1, HEADS, 5, 7),
+    "relative position, shared": (1, 1, 5, 7),
+    "alibi": (1, HEADS, 5, 7),
+    "quadratic": (1, HEADS, 5, 7),
+    "gaussian": (1, HEADS, 5, 7),
+    "gaussian, shared": (1, 1, 5, 7),
+    "gaussian, location": (2, HEADS, 5, 7),
+    "learned bias": (1, HEADS, 5, 7),
+    "learned bias, shared": (1, 1, 1, 7),
+    "context": (2, HEADS, 1, 7),
+    "context, given network": (2, 1, 1, 7),
+    "tempered, learned": (1, 1, 5, 7),
+    "additive": (2, HEADS, 5, 7),
+    "additive, in blocks": (2, 1, 5, 7),
+    "location": (2, HEADS, 5, 7),
+    "three": (2, HEADS, 5, 7),
+}
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-10, atol=1e-10) and a.shape == b.shape
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("name", LOWERED)
+def test_functions_of_indices_agree_with_the_tensor(name, offset):
+    preference, inputs = perturbed(LOWERED[name]()), attention_inputs(offset=offset)
+    assert preference.lowers
+    assert same(by_index(preference, inputs), as_log_weights(preference(inputs), inputs))
+
+
+class Inconsistent(AbstractPreference):
+    """A preference that says one thing as a tensor and another as a function."""
+
+    def forward(self, inputs: AttentionInputs) -> Tensor:
+        return torch.zeros(1, 1, 1, 1, dtype=inputs.dtype)
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction:
+        return lambda b, h, q, k: 1e-3 * k
+
+
+def test_a_disagreement_would_be_found():
+    inputs = attention_inputs()
+    preference = Inconsistent()
+    assert not same(by_index(preference, inputs), as_log_weights(preference(inputs), inputs))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_constant_dimensions_have_size_one(name):
+    log_u = perturbed(EVERY[name]())(attention_inputs())
+    assert log_u is not None
+    assert tuple(log_u.shape) == SIZES[name]
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_masks(name):
+    preference, inputs = MASKS[name](), attention_inputs()
+    log_u = preference(inputs)
+    assert log_u is not None
+    assert log_u.dtype == torch.bool
+    assert log_u.any()
+    assert not log_u.all()
+    assert preference.score_mod(inputs) is None
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_later_query_is_the_same_query(name):
+    preference, whole = perturbed(EVERY[name]()), attention_inputs(9, 9)
+    assert whole.query_inputs is not None
+    later = replace(whole, queries=4, query_inputs=whole.query_inputs[:, 5:], query_offset=5)
+    rows = as_log_weights(preference(whole), whole)[:, :, 5:]
+    assert same(rows, as_log_weights(preference(later), later))
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if list(EVERY[name]().parameters())])
+def test_gradients_against_finite_differences(name):
+    preference, inputs = perturbed(EVERY[name]()), attention_inputs()
+    weights = torch.randn(2, HEADS, 5, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def loss() -> Tensor:
+        log_u = as_log_weights(preference(inputs), inputs)
+        return (torch.where(log_u > -torch.inf, log_u, 0.0).tanh() * weights).sum()
+
+    parameters = list(preference.parameters())
+    directions = [torch.randn_like(p) for p in parameters]
+    gradients = torch.autograd.grad(loss(), parameters)
+    slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    values: list[Tensor] = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            for p, d in zip(parameters, directions, strict=True):
+                p.add_(sign * 1e-6 * d)
+            values.append(loss())
+            for p, d in zip(parameters, directions, strict=True):
+                p.sub_(sign * 1e-6 * d)
+    assert float(abs(slope)) > 1e-4
+    torch.testing.assert_close(slope, (values[0] - values[1]) / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_answers_come_in_the_dtype_asked_for(name):
+    inputs = attention_inputs(dtype=torch.float32)
+    for dtype in (torch.float32, torch.bfloat16):
+        log_u = EVERY[name]().to(dtype)(
+            replace(
+                inputs,
+                dtype=dtype,
+                query_inputs=inputs.query_inputs.to(dtype),  # pyright: ignore[reportOptionalMemberAccess]
+                key_inputs=inputs.key_inputs.to(dtype),  # pyright: ignore[reportOptionalMemberAccess]
+            )
+        )
+        assert log_u is None or log_u.dtype in (dtype, torch.bool)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_copies_and_state_dicts_say_the_same(name):
+    preference, inputs = perturbed(EVERY[name]()), attention_inputs()
+    twin = EVERY[name]().double()
+    twin.load_state_dict(preference.state_dict())
+    for copied in (twin, copy.deepcopy(preference)):
+        assert same(as_log_weights(copied(inputs), inputs), as_log_weights(preference(inputs), inputs))
+        assert repr(copied) == repr(preference)
+    assert "\n" not in repr(preference)
+
+
+@pytest.mark.parametrize("name", ["three", "three, learned", "gaussian, both", "additive, in blocks"])
+def test_compiles_as_one_graph(name):
+    preference, inputs = perturbed(EVERY[name]()), attention_inputs()
+
+    def layer(x: Tensor, y: Tensor, padding: Tensor) -> Tensor:
+        sizes = (x.shape[0], HEADS, x.shape[1], y.shape[1])
+        seen = AttentionInputs(*sizes, x.device, x.dtype, query_inputs=x, key_inputs=y, key_padding=padding)
+        log_u = preference(seen)
+        assert log_u is not None
+        return log_u
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    arguments = (inputs.query_inputs, inputs.key_inputs, inputs.key_padding)
+    expected = layer(*arguments)  # pyright: ignore[reportArgumentType]
+    torch.testing.assert_close(compiled(*arguments), expected)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", NOT_LOWERED)
+def test_what_does_not_lower_says_so_by_name(name):
+    preference, inputs = NOT_LOWERED[name](), attention_inputs()
+    assert not preference.lowers
+    with pytest.raises(ProblemError, match=r"(Additive|Location) cannot be put into a fused kernel"):
+        preference.score_mod(inputs)
+    with pytest.raises(ProblemError, match=r"(Additive|Location) cannot be put into a fused kernel"):
+        preference.mask_mod(inputs)
+
+
+def test_one_that_gives_neither_form_says_so():
+    with pytest.raises(ProblemError, match="AbstractPreference cannot be put"):
+        AbstractPreference()(attention_inputs())
+
+
+@pytest.mark.parametrize(
+    "name", ["relative position", "alibi", "quadratic", "gaussian", "learned bias", "context", "location"]
+)
+def test_other_heads_are_refused(name):
+    inputs = attention_inputs(heads=4)
+    with pytest.raises(ProblemError, match=rf"{HEADS} heads, but the layer has 4; .*heads=4"):
+        EVERY[name]()(inputs)
+    if EVERY[name]().lowers:
+        with pytest.raises(ProblemError, match="but the layer has 4"):
+            EVERY[name]().score_mod(inputs)
+
+
+@pytest.mark.parametrize("name", ["relative position", "alibi", "additive", "three", "tempered, learned"])
+def test_another_device_is_refused(name):
+    preference, inputs = EVERY[name]().to("meta"), attention_inputs()
+    with pytest.raises(ProblemError, match=r"is on meta, but the layer's inputs are on cpu; .*\.to\('cpu'\)"):
+        preference(inputs)
+
+
+def test_a_user_can_write_a_preference_of_indices():
+    class Stripes(AbstractPreference):
+        def log_weight(self, inputs: AttentionInputs) -> IndexFunction:
+            return lambda b, h, q, k: 0.5 * ((q + k + h) % 2)
+
+        def mask_mod(self, inputs: AttentionInputs) -> IndexFunction:
+            return lambda b, h, q, k: k > 0
+
+    inputs = attention_inputs()
+    preference = Stripes() * Causal()
+    log_u = Stripes()(inputs)
+    assert log_u is not None
+    assert tuple(log_u.shape) == (1, HEADS, 5, 7)
+    assert log_u[0, 1, 0, 1:].tolist() == [0, 0.5, 0, 0.5, 0, 0.5]
+    assert (log_u[..., 0] == -torch.inf).all()
+    assert same(by_index(preference, inputs), as_log_weights(preference(inputs), inputs))
+
+
+def test_inputs_are_checked():
+    inputs = attention_inputs()
+    with pytest.raises(ProblemError, match="query_offset is -1"):
+        replace(inputs, query_offset=-1)
+    with pytest.raises(ProblemError, match=r"key_inputs has shape \(2, 7, 6\); expected .* 8 tokens"):
+        replace(inputs, keys=8, key_padding=None)
+    with pytest.raises(ProblemError, match=r"query_inputs has shape \(5, 6\)"):
+        replace(inputs, query_inputs=torch.zeros(5, 6))
+    with pytest.raises(ProblemError, match=r"key_padding has dtype torch.float32; expected torch.bool"):
+        replace(inputs, key_padding=torch.zeros(2, 7))
+    with pytest.raises(ProblemError, match=r"key_padding has shape \(7,\); expected .*\(2, 7\)"):
+        replace(inputs, key_padding=torch.zeros(7, dtype=torch.bool))
+    with pytest.raises(ProblemError, match="key_padding is on meta, but the layer computes on cpu"):
+        replace(inputs, key_padding=torch.zeros(2, 7, dtype=torch.bool, device="meta"))
+
+
+def test_an_empty_batch_and_no_keys_give_empty_log_weights():
+    inputs = AttentionInputs(0, 2, 0, 4, torch.device("cpu"), torch.float32)
+    for preference in (ALiBi(2), Causal(), LearnedBias(2, 5, 5), EVERY["relative position, shared"]()):
+        log_u = preference(inputs)
+        assert log_u is not None
+        assert log_u.shape[-2:] == (0, 4)
