@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
+from fenchel.integrations.transformers.language_head import automatic_class
 from fenchel.integrations.transformers.quiet import quiet
 from fenchel.integrations.transformers.requirement import require_transformers
 
@@ -127,8 +128,14 @@ def _device(device: torch.device | str) -> torch.device:
     return found
 
 
-def _load_weights(source: str, name: str, dtype: torch.dtype | str, options: dict[str, Any]) -> Any:
-    model, report = require_transformers().AutoModel.from_pretrained(
+def _load_weights(
+    source: str, name: str, dtype: torch.dtype | str, options: dict[str, Any], with_head: bool
+) -> Any:
+    transformers = require_transformers()
+    model_class = transformers.AutoModel
+    if with_head:
+        model_class = automatic_class(transformers.AutoConfig.from_pretrained(source, **options), name)
+    model, report = model_class.from_pretrained(
         source,
         dtype=dtype,
         use_safetensors=True,
@@ -182,8 +189,9 @@ def load_model(
     dtype: torch.dtype | str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    with_head: bool = False,
 ) -> tuple[Any, Any, ModelInfo]:
-    """Load a pretrained model without a task head, in eval mode, with its tokenizer.
+    """Load a pretrained model, in eval mode, with its tokenizer.
 
     Args:
         name_or_path: ``"demo"`` (the bundled encoder), a local folder, or a name on the Hugging Face hub.
@@ -192,6 +200,8 @@ def load_model(
         revision: A branch, tag or commit; for hub names only.
         trust_remote_code: Whether code that comes with the model may run. It is never needed for what is
             audited here unless its class is not part of transformers.
+        with_head: Whether to load the language-model head (masked, causal or sequence to sequence) of a
+            checkpoint that was saved with one. Other heads, and by default all of them, are left out.
 
     Returns:
         The model, its tokenizer (None for a model that does not read text), and what was loaded.
@@ -233,7 +243,7 @@ def load_model(
     part = "model"
     try:
         with quiet():
-            model, tokenizer = _load_weights(source, name, chosen_dtype, options), None
+            model, tokenizer = _load_weights(source, name, chosen_dtype, options, with_head), None
             part = "tokenizer"
             if model.main_input_name == "input_ids":
                 tokenizer = _load_tokenizer(source, name, options)

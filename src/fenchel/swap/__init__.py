@@ -1,0 +1,9 @@
+"""Swap the inference of a trained model's attention: other estimators, one by one, against a control."""
+
+from __future__ import annotations
+
+from fenchel.swap.pairs import PairColumns
+from fenchel.swap.report import SwapReport
+from fenchel.swap.run import swap
+
+__all__ = ["PairColumns", "SwapReport", "swap"]

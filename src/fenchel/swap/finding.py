@@ -1,0 +1,151 @@
+"""What a swap found, in sentences that say no more than the intervals do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fenchel.audit.report.number import count, percent
+
+__all__ = ["finding", "signed", "within"]
+
+_NAMES = {"exact": "Exact inference", "second_order": "Second-order inference"}
+
+
+def signed(value: float | None) -> str:
+    """A difference with its sign, to about three digits.
+
+    Example:
+        >>> signed(0.00331), signed(-1.5), signed(None), signed(0.0)
+        ('+0.0033', '−1.50', '–', '0')
+    """
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    size = abs(value)
+    digits = 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 1e-3 else 6 if size >= 1e-5 else 0
+    text = f"{size:.{digits}f}" if digits else f"{size:.0e}"
+    return ("+" if value > 0 else "−") + text
+
+
+def within(record: Mapping[str, Any], name: str) -> str:
+    """An interval in brackets, such as ``[−0.001, +0.003]``.
+
+    Example:
+        >>> within({"x_low": -0.001, "x_high": 0.0031}, "x")
+        '[−0.0010, +0.0031]'
+    """
+    return f"[{signed(record[f'{name}_low'])}, {signed(record[f'{name}_high'])}]"
+
+
+def finding(results: Mapping[str, Any]) -> str:
+    """What came out for the exact estimator, or for the last one where exact was not asked for.
+
+    Args:
+        results: What ``tabulated`` returned.
+
+    Returns:
+        One to three sentences; empty if there is no estimator.
+    """
+    arms = [arm for arm in results["arms"] if arm["where"] == "model"]
+    estimators = [arm for arm in arms if not arm["control"] and arm["estimator"] != "model"]
+    if not estimators:
+        return ""
+    arm = next((arm for arm in estimators if arm["estimator"] == "exact"), estimators[-1])
+    name = _NAMES.get(arm["estimator"], str(arm["estimator"]))
+    quality = results["quality"]
+    if quality is None:
+        first = _moved(name, arm)
+    else:
+        compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
+        controls = [other for other in arms if other["control"] and other["alpha"] != 1]
+        first = _changed(name, arm, arms[0], quality, results["units"], compared, controls)
+    smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
+    return " ".join(part for part in (first, _smoothed(smoothing)) if part)
+
+
+def _changed(
+    name: str,
+    arm: Mapping[str, Any],
+    model: Mapping[str, Any],
+    quality: str,
+    units: Mapping[str, int],
+    compared: Mapping[str, Any] | None,
+    controls: Sequence[Mapping[str, Any]],
+) -> str:
+    difference = arm[f"{quality}_difference"]
+    measure = "loss per token" if quality == "loss" else "Spearman's correlation with the scores"
+    better = -1 if quality == "loss" else 1
+    head = f"{name} changes the {measure} from {model[quality]:.4f} to {arm[quality]:.4f}"
+    unit, number = ("windows", units.get("windows")) if quality == "loss" else ("pairs", units.get("pairs"))
+    low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
+    if low is None or high is None:
+        return f"{head}, by {signed(difference)}; no interval can be given for {count(number)} {unit}, so this may be chance."
+    head += (
+        f", by {signed(difference)} {within(arm, f'{quality}_difference')} (95 % over {count(number)} {unit})"
+    )
+    if low <= 0 <= high:
+        head += ", which cannot be told from no change"
+    else:
+        head += ", an improvement" if (difference > 0) == (better > 0) else ", for the worse"
+    return f"{head}. {_controlled(arm, quality, better, compared, controls)}".strip()
+
+
+def _controlled(
+    arm: Mapping[str, Any],
+    quality: str,
+    better: int,
+    compared: Mapping[str, Any] | None,
+    controls: Sequence[Mapping[str, Any]],
+) -> str:
+    if compared is None:
+        return "No control was run, so it may be smoothing."
+    values = [control[quality] for control in controls if control[quality] is not None]
+    inside = bool(values) and arm[quality] is not None and min(values) <= arm[quality] <= max(values)
+    spans = f"α alone spans {min(values):.4f} to {max(values):.4f}" if values else ""
+    low, high = compared["difference_low"], compared["difference_high"]
+    if low is None or high is None:
+        return f"There are too few units to choose a control on one half and compare on the other; {spans}."
+    alphas = " and ".join(f"{alpha:g}" for alpha in sorted(set(compared["chosen_alphas"])))
+    sentence = (
+        f"Against the best control (first order at α = {alphas}, chosen on one half and compared on the other) it is "
+        f"{signed(compared['difference'])} {within(compared, 'difference')}"
+    )
+    if low <= 0 <= high:
+        sentence += ": no evidence of more than smoothing"
+    elif (compared["difference"] > 0) == (better > 0):
+        sentence += ": better than the same effect had by α"
+    else:
+        sentence += ": α alone does better"
+    return f"{sentence}; {spans}{', and this lies within' if inside else ', and this lies outside'}."
+
+
+def _moved(name: str, arm: Mapping[str, Any]) -> str:
+    return (
+        f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them by "
+        f"at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman correlation of "
+        f"{arm['ranking_agreement']:.4f}"
+        + (
+            f" [{arm['ranking_agreement_low']:.4f}, {arm['ranking_agreement_high']:.4f}]."
+            if arm["ranking_agreement_low"] is not None
+            else "; no interval can be given for so few sentences."
+        )
+    )
+
+
+def _smoothed(smoothing: Mapping[str, Any] | None) -> str:
+    if smoothing is None:
+        return ""
+    what = "last hidden states" if smoothing["measure"] == "hidden_change" else "embeddings"
+    share = smoothing["share_left"]
+    if share is None or smoothing["share_left_low"] is None:
+        return f"The nearest control for its {what} is first order at α = {smoothing['nearest_alpha']:g}."
+    alphas = " and ".join(f"{alpha:g}" for alpha in sorted(set(smoothing["chosen_alphas"])))
+    left = (
+        f"{percent(share)} [{percent(smoothing['share_left_low'])}, {percent(smoothing['share_left_high'])}]"
+    )
+    return (
+        f"Of the change of its {what}, {left} is left between it and the nearest control (first order at α = {alphas}): "
+        "smoothing or sharpening by one α does not give that part."
+    )

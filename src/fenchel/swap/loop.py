@@ -1,0 +1,202 @@
+"""The loop of a swap: every arm on every step, and no step is ever half counted."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.audit.loop import evaluating, on_device, seeded
+from fenchel.audit.progress import AuditObserver, ProgressClock
+from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError
+from fenchel.swap.arms import Arm
+from fenchel.swap.observation import Observation, observe, relative_change
+from fenchel.swap.state import SwapState
+from fenchel.swap.step import Step, Task
+
+__all__ = ["SwapRun", "check_room"]
+
+_MOST_EMBEDDING_BYTES = 4 * 2**30
+_SAME = {torch.float64: 1e-6, torch.float32: 1e-3}
+_SAME_IN_HALF = 0.1
+
+
+class SwapRun:
+    """A swap under way.
+
+    Args:
+        model: The model, with a language-model head if the task has labels.
+        task: What it is asked to do.
+        arms: The arms, the model itself first.
+        state: What to start from, and what is added to.
+        tol: Tolerance of the exact estimator, None for its default.
+        observer: Who is told about the progress.
+        directory: Where to save, or None to keep everything in memory.
+        seconds: Least time between two savings.
+        now: Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        arms: Sequence[Arm],
+        state: SwapState,
+        *,
+        tol: float | None,
+        observer: AuditObserver,
+        directory: Path | None = None,
+        seconds: float = 60.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._task = task
+        self._arms = list(arms)
+        self._state = state
+        self._tol = tol
+        self._observer = observer
+        self._directory = directory
+        self._seconds = seconds
+        self._now = now
+        self._saved = now()
+        self._clock = ProgressClock(state.tokens)
+        self._fraction = 0.0
+        self._checked = False
+
+    def run(self) -> None:
+        """Count every step that the state has not counted.
+
+        Whatever stops it, what complete steps gave is saved first, if there is a folder to save it in.
+
+        Raises:
+            InputError: If no step has a token that counts.
+            ModelError: If the model says something that cannot be compared.
+            ConvergenceError: If an exact solve does not reach its tolerance.
+        """
+        self._observer.started(self._state.manifest)
+        try:
+            with evaluating(self._model), seeded(int(self._state.manifest["seed"]), self._model):
+                for step in self._task.steps(self._state.place):
+                    self._count(step)
+        except BaseException as error:
+            if not isinstance(error, OutputError):
+                with contextlib.suppress(Exception):  # the first error is the one to be told
+                    self._save()
+            raise
+        finally:
+            self._observer.finished()
+        self._save()
+
+    def _count(self, step: Step) -> None:
+        part = self._measure(step)
+        self._state.add(part, step.after, step.documents, step.tokens)
+        self._fraction = step.fraction or 0.0
+        if self._directory is not None and self._now() - self._saved >= self._seconds:
+            self._save()
+
+    def _save(self) -> None:
+        if self._directory is not None and self._state.parts:
+            self._state.write(self._directory)
+        self._saved = self._now()
+
+    def _measure(self, step: Step) -> dict[str, Tensor]:
+        own = self._observe(self._arms[0], step)
+        self._check_control(own, step)
+        # The first of the states are the embeddings, before any layer.
+        self._state.manifest["stacks"] = {stack.name: len(stack.states) - 1 for stack in own.stacks}
+        last = own.stacks[-1]
+        # The model and its controls come before the arms that are compared with them.
+        compared = [last.states[-1]]
+        columns: dict[str, list[Tensor]] = {"hidden": [], "losses": [], "embeddings": [], "distances": []}
+        for done, arm in enumerate(self._arms, start=1):
+            seen = own if arm.estimator is None else self._observe(arm, step)
+            columns["hidden"].append(_changes(seen, own).float())
+            if seen.embeddings is not None:
+                columns["embeddings"].append(seen.embeddings)
+            if seen.losses is not None:
+                columns["losses"].append(seen.losses)
+                if arm.is_model_wide_control:
+                    compared.append(seen.stacks[-1].states[-1])
+                elif arm.is_model_wide_estimator:
+                    state = seen.stacks[-1].states[-1]
+                    apart = [
+                        relative_change(state, other, last.counted, last.states[-1]) for other in compared
+                    ]
+                    columns["distances"].append(torch.stack(apart, -1).float())
+            self._tell(step, done / len(self._arms))
+        return {
+            "units": step.units,
+            "tokens": torch.stack([stack.counted.sum(-1).cpu() for stack in own.stacks], -1).double(),
+            "labels": step.label_counts,
+            **{name: torch.stack(column, 1) for name, column in columns.items() if column},
+        }
+
+    def _observe(self, arm: Arm, step: Step) -> Observation:
+        try:
+            with arm.installed(self._model, self._tol):
+                return observe(
+                    self._model,
+                    on_device(step.inputs, self._model),
+                    step.counted,
+                    step.counted_decoder,
+                    step.labels,
+                )
+        except ConvergenceError as error:
+            raise ConvergenceError(
+                f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype float64; "
+                "what was measured before is saved for --resume with the same options."
+            ) from error
+
+    def _check_control(self, own: Observation, step: Step) -> None:
+        """First order at α = 1 has to be the model itself, or nothing that follows means anything. Looked at once."""
+        if self._checked:
+            return
+        again = self._observe(Arm("first_order"), step)
+        last, other = own.stacks[-1], again.stacks[-1]
+        apart = relative_change(other.states[-1], last.states[-1], last.counted).sum()
+        mean = float(apart / max(1, int(last.counted.sum())))
+        allowed = _SAME.get(last.states[-1].dtype, _SAME_IN_HALF)
+        if not mean <= allowed:
+            raise ModelError(
+                f"{type(self._model).__name__} under first order at alpha 1 is {mean:.1e} (relative) from itself, where "
+                f"at most {allowed:g} is rounding: its attention is not softmax(scaling·⟨q, k⟩ + log u)·v, so no swap of "
+                "it means anything. Use a model of another family"
+            )
+        self._checked = True
+
+    def _tell(self, step: Step, share: float) -> None:
+        fraction = None
+        if step.fraction is not None:
+            fraction = self._fraction + share * (step.fraction - self._fraction)
+        self._observer.advanced(self._clock.progress(step.documents, step.tokens, fraction))
+
+
+def _changes(seen: Observation, own: Observation) -> Tensor:
+    """(B, layers of all stacks): relative change of every layer's output, summed over tokens."""
+    return torch.stack(
+        [
+            relative_change(states, before, stack.counted)
+            for stack, of_model in zip(seen.stacks, own.stacks, strict=True)
+            for states, before in zip(stack.states[1:], of_model.states[1:], strict=True)
+        ],
+        -1,
+    )
+
+
+def check_room(arms: int, sentences: int, width: int) -> None:
+    """Refuse more embeddings than memory may be expected to hold.
+
+    Raises:
+        InputError: If they take more than 4 GiB.
+    """
+    needed = 4 * arms * sentences * width
+    if needed > _MOST_EMBEDDING_BYTES:
+        raise InputError(
+            f"{arms} arms times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of embeddings; at "
+            "most 4 are held. Lower --max-tokens or --max-pairs, give fewer --alphas, or choose --layers and --heads."
+        )

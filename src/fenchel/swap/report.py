@@ -1,0 +1,125 @@
+"""A finished swap: its tables, and the files that they are written to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fenchel.audit.storage import check_writable, write_json, write_text
+from fenchel.errors import InputError
+from fenchel.swap.finding import finding
+from fenchel.swap.state import SCHEMA
+
+__all__ = ["FILES", "SwapReport"]
+
+FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png")
+"""What a swap writes for people, in the order in which it is written."""
+
+
+@dataclass(frozen=True)
+class SwapReport:
+    """What was swapped and what came of it.
+
+    Attributes:
+        manifest: The model, the text, the options and the versions.
+        results: The tables, see ``fenchel.swap.results.tabulated``.
+    """
+
+    manifest: dict[str, Any]
+    results: dict[str, Any]
+
+    @property
+    def arms(self) -> list[dict[str, Any]]:
+        """A record for the model itself, every control and every swap."""
+        return self.results["arms"]
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """A record for every layer and model-wide arm: how far its output moved."""
+        return self.results["layers"]
+
+    @property
+    def finding(self) -> str:
+        """What came out, in words that say no more than the intervals."""
+        return finding(self.results)
+
+    def arm(
+        self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
+    ) -> dict[str, Any]:
+        """The record of one arm.
+
+        Args:
+            estimator: ``model``, ``first_order``, ``second_order`` or ``exact``.
+            alpha: Of the control.
+            layer: Number of the only layer that was swapped.
+            head: Number of the only head that was swapped.
+
+        Raises:
+            InputError: If there was no such arm.
+        """
+        for record in self.arms:
+            if (record["estimator"], record["alpha"], record["layer"], record["head"]) == (
+                estimator,
+                alpha,
+                layer,
+                head,
+            ):
+                return record
+        where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
+        raise InputError(
+            f"no arm {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
+        )
+
+    def save(self, directory: str | Path) -> Path:
+        """Write every file into a folder; each is whole or not there.
+
+        Args:
+            directory: The folder; made if it is not there.
+
+        Returns:
+            Path of ``swap.png``.
+
+        Raises:
+            OutputError: If something cannot be written.
+            MissingExtraError: If matplotlib is not installed.
+        """
+        from fenchel.swap.figure import write_figures
+
+        folder = Path(directory).expanduser()
+        check_writable(folder)
+        saved = {"schema": SCHEMA, "manifest": self.manifest, "finding": self.finding, **self.results}
+        write_json(folder / "swap.json", saved)
+        write_text(folder / "swap.csv", self.csv())
+        return write_figures(self, folder)
+
+    def csv(self) -> str:
+        """The arms as a table with commas, a line an arm; empty where a number is missing."""
+        written = io.StringIO()
+        names = list(dict.fromkeys(name for record in self.arms for name in record))
+        writer = csv.DictWriter(written, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.arms)
+        return written.getvalue()
+
+    @classmethod
+    def load(cls, directory: str | Path) -> SwapReport:
+        """Read a swap from its folder, exactly as it was saved.
+
+        Raises:
+            InputError: If the folder holds none, a damaged one, or one of another version.
+        """
+        path = Path(directory).expanduser() / "swap.json"
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is not a saved swap: {error}.") from error
+        if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
+            found = saved.get("schema") if isinstance(saved, dict) else None
+            raise InputError(f"{path} has schema {found!r}; this version of fenchel reads schema {SCHEMA}.")
+        manifest = saved["manifest"]
+        results = {name: saved[name] for name in saved if name not in ("schema", "manifest", "finding")}
+        return cls(manifest, results)

@@ -1,0 +1,61 @@
+"""What a swap does at once: one batch, read by the model once for every arm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Place", "Step", "Task"]
+
+Place = dict[str, int]
+"""Where the next step starts; plain integers, for JSON."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch.
+
+    Attributes:
+        inputs: The model's keyword arguments, on the CPU.
+        counted: (B, n) bool, tokens whose states count.
+        counted_decoder: (B, m) bool, the same for a decoder beside an encoder; None without one.
+        labels: (B, n) or (B, m), see ``observe``; None for embeddings.
+        units: (B,) numbers of the units (windows or sentences), from 0.
+        after: Where the next step starts.
+        documents: Documents read up to the end of the step.
+        tokens: Tokens counted up to the end of the step.
+        fraction: Share of the source read at the end of the step, if known.
+    """
+
+    inputs: dict[str, Tensor]
+    counted: Tensor
+    counted_decoder: Tensor | None
+    labels: Tensor | None
+    units: Tensor
+    after: Place
+    documents: int
+    tokens: int
+    fraction: float | None
+
+    @property
+    def label_counts(self) -> Tensor:
+        """(B,) float64, how many labels each row has; zeros without labels."""
+        if self.labels is None:
+            return torch.zeros(len(self.units), dtype=torch.float64)
+        return (self.labels >= 0).sum(-1).double()
+
+
+class Task(Protocol):
+    """What the model is asked to do, as steps that are the same at every pass."""
+
+    def steps(self, place: Place) -> Iterator[Step]:
+        """The steps from a place on; an empty place is the beginning."""
+        ...
+
+    def description(self) -> dict[str, Any]:
+        """What of it belongs in the manifest: JSON values."""
+        ...

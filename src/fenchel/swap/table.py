@@ -1,0 +1,110 @@
+"""A swap in a terminal: a short table of the model-wide arms, and of single layers and heads where there are any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fenchel.errors import MissingExtraError
+from fenchel.swap.finding import signed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fenchel.swap.report import SwapReport
+
+__all__ = ["arm_name", "terminal_table"]
+
+_MOST = 5
+_ESTIMATORS = {"model": "model", "second_order": "second order", "exact": "exact"}
+
+
+def arm_name(record: dict[str, Any]) -> str:
+    """What an arm is called in tables and figures.
+
+    Example:
+        >>> arm_name({"estimator": "first_order", "alpha": 0.8}), arm_name({"estimator": "exact", "alpha": 1.0})
+        ('α = 0.8', 'exact')
+    """
+    if record["estimator"] == "first_order":
+        return f"α = {record['alpha']:g}"
+    return _ESTIMATORS.get(record["estimator"], str(record["estimator"]))
+
+
+def terminal_table(report: SwapReport) -> RenderableType:
+    """The tables, for rich; they fit 80 columns and break headers in narrower terminals.
+
+    Args:
+        report: The swap.
+
+    Returns:
+        Something that ``rich.print`` prints. Names in it are never read as markup.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+    """
+    try:
+        from rich.console import Group
+        from rich.text import Text
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    whole = [record for record in report.arms if record["where"] == "model"]
+    units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
+    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
+    for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
+        arms = [record for record in report.arms if record["where"] == where and not record["control"]]
+        if not arms:
+            continue
+        furthest = sorted(arms, key=lambda record: -record["hidden_change"])[:_MOST]
+        shown = (
+            f"the {len(furthest)} of {len(arms)} that move the output most" if len(arms) > _MOST else "all"
+        )
+        parts.append(_table(f"One {where} swapped alone: {shown}", furthest, report, labels))
+    if whole[0].get("score_correlation", 0) is None:
+        parts.append(
+            Text("The model gives every pair the same similarity, so there is no ranking.", style="bold")
+        )
+    return Group(*parts)
+
+
+def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    quality = report.results["quality"]
+    made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+    columns = [*labels, "Attention"]
+    if quality is not None:
+        columns += ["Loss" if quality == "loss" else "Spearman", "Difference [95 %]"]
+    columns += ["Hidden change"]
+    embedding = "embedding_change" in records[0]
+    if embedding:
+        columns += ["1 − cosine", "Ranking kept"]
+    for words in columns:
+        left = words == "Attention"
+        made.add_column(words.replace(" ", "\n", 1), justify="left" if left else "right", overflow="fold")
+    for record in records:
+        cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
+        if quality is not None:
+            cells += [_number(record[quality]), _difference(record, quality)]
+        cells.append(_number(record["hidden_change"]))
+        if embedding:
+            cells += [_number(record["embedding_change"]), _number(record["ranking_agreement"])]
+        made.add_row(*map(Text, cells))
+    return made
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
+
+
+def _difference(record: dict[str, Any], quality: str) -> str:
+    name = f"{quality}_difference"
+    if record["estimator"] == "model":
+        return ""
+    if record[f"{name}_low"] is None:
+        return signed(record[name])
+    low, high = signed(record[f"{name}_low"]), signed(record[f"{name}_high"])
+    return f"{signed(record[name])}\n[{low}, {high}]"
