@@ -85,7 +85,7 @@ def test_alibi_is_linear_in_distance():
     inputs = attention_inputs(offset=2)
     slopes = alibi_slopes(HEADS).double()[:, None, None]
     distance = distances(inputs).double()
-    torch.testing.assert_close(ALiBi(HEADS)(inputs)[0], -slopes * distance.abs(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(ALiBi(HEADS)(inputs)[0], -slopes * distance.abs(), rtol=0, atol=0)
     one_way = ALiBi(HEADS, symmetric=False)(inputs)
     torch.testing.assert_close(one_way[0], slopes * distance, rtol=1e-6, atol=0)
     learned = ALiBi(HEADS, learned=True)
@@ -93,7 +93,7 @@ def test_alibi_is_linear_in_distance():
     assert [name for name, _ in learned.named_parameters()] == ["log_slopes"]
     assert list(ALiBi(HEADS).parameters()) == []
     with torch.no_grad():
-        learned.log_slopes.sub_(100.0)
+        learned.log_slopes.sub_(50.0)  # pyright: ignore[reportOptionalMemberAccess]
     assert (learned.slopes > 0).all()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,11 @@ SMALLEST_DIM = 16
 """Smallest last dimension of query, key and value that torch's kernel is written for."""
 
 _FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+# Torch's tracer looks for a .grad on every tensor that a function reads; tables computed from parameters have none.
+_LEAF_WARNING = "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed"
+
+_torch_flex: Callable[..., Any] = torch_flex.flex_attention
 
 
 def flex_attention(
@@ -92,7 +98,7 @@ def flex_attention(
         if mask_mod is not None:
             batch, heads, queries, _ = dual.shape
             blocks = block_mask(mask_mod, batch, heads, queries, arguments.key.shape[2], dual.device)
-        attend = _eager if eager else _fused()
+        attend = _eager if eager else _fused
         return attend(
             dual,
             arguments.key,
@@ -142,18 +148,26 @@ def _check_kernel(arguments: AttentionArguments, eager: bool) -> None:
             )
 
 
-def _eager(*tensors: Tensor, **options: object) -> Tensor:
+def _eager(*tensors: Tensor, **options: Any) -> Tensor:
+    if not torch.is_grad_enabled():
+        # Torch refuses what could need a gradient even where none is recorded.
+        tensors = tuple(tensor.detach() for tensor in tensors)
     with warnings.catch_warnings():
         # That every score is kept is what eager=True asks for.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return torch_flex.flex_attention(*tensors, **options)  # pyright: ignore[reportArgumentType, reportReturnType, reportCallIssue]
+        warnings.filterwarnings("ignore", message=_LEAF_WARNING)
+        return _torch_flex(*tensors, **options)
 
 
-def _fused() -> Callable[..., Tensor]:
-    # Inside of a function that is being compiled the kernel becomes part of that.
-    return torch_flex.flex_attention if torch.compiler.is_compiling() else _compiled()  # pyright: ignore[reportReturnType]
+def _fused(*tensors: Tensor, **options: Any) -> Tensor:
+    if torch.compiler.is_compiling():
+        # The kernel becomes part of what is being compiled.
+        return _torch_flex(*tensors, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_LEAF_WARNING)
+        return _compiled()(*tensors, **options)
 
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(torch_flex.flex_attention)  # pyright: ignore[reportReturnType]
+    return torch.compile(_torch_flex)

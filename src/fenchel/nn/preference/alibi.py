@@ -41,20 +41,19 @@ class ALiBi(AbstractPreference):
         Causal() * ALiBi(heads=8)
     """
 
+    fixed_slopes: Tensor
+
     def __init__(self, heads: int, symmetric: bool = True, learned: bool = False) -> None:
         super().__init__()
         check_sizes("ALiBi", heads=heads)
         self.heads, self.symmetric, self.learned = heads, symmetric, learned
-        log_slopes = alibi_slopes(heads).log()
-        if learned:
-            self.log_slopes = nn.Parameter(log_slopes)
-        else:
-            self.register_buffer("log_slopes", log_slopes, persistent=False)
+        self.log_slopes = nn.Parameter(alibi_slopes(heads).log()) if learned else None
+        self.register_buffer("fixed_slopes", None if learned else alibi_slopes(heads), persistent=False)
 
     @property
     def slopes(self) -> Tensor:
         """The slope of each head, positive, (heads,)."""
-        return table(self.log_slopes).exp()
+        return table(self.fixed_slopes) if self.log_slopes is None else table(self.log_slopes).exp()
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """Minus the slope times the distance."""

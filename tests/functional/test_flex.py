@@ -1,0 +1,189 @@
+"""Flex attention, as far as it runs without a GPU: uncompiled, against attention with the preference's tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import functional
+from fenchel.errors import ProblemError
+from fenchel.functional import flex
+from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.block_mask import _kept, block_mask, identity
+from fenchel.functional.flex import _check_kernel, flex_attention
+from fenchel.nn.preference import Causal, KeyPadding, Window
+from tests.nn.preferences import HEADS, LOWERED, attention_inputs, perturbed
+
+DIM = 16
+
+
+def tensors(dtype: torch.dtype = torch.float64, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, HEADS, 5, DIM), (2, key_heads, 7, DIM), (2, key_heads, 7, DIM)
+    query, key, value = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["uniform", "key padding", "gaussian, both", "learned bias, shared", "masks", "three", "three, learned"],
+)
+@torch.no_grad()
+def test_functions_of_indices_do_what_the_tensor_does(name):
+    preference, inputs = perturbed(LOWERED[name]()), attention_inputs(offset=2)
+    functions = {"score_mod": preference.score_mod(inputs), "mask_mod": preference.mask_mod(inputs)}
+    fused = flex_attention(*tensors(), **functions, eager=True)
+    torch.testing.assert_close(fused, functional.attention(*tensors(), log_preference=preference(inputs)))
+
+
+@pytest.mark.parametrize("name", ["three, learned", "square", "gaussian, both", "tempered, learned"])
+def test_gradients_reach_the_tables(name):
+    preference, inputs = perturbed(LOWERED[name]()), attention_inputs()
+    functions = {"score_mod": preference.score_mod(inputs), "mask_mod": preference.mask_mod(inputs)}
+    fused = flex_attention(*tensors(), **functions, eager=True)
+    dense = functional.attention(*tensors(), log_preference=preference(inputs))
+    parameters = list(preference.parameters())
+    gradients = [torch.autograd.grad(out.square().sum(), parameters) for out in (fused, dense)]
+    torch.testing.assert_close(*gradients)
+    assert any(gradient.any() for gradient in gradients[0])
+
+
+@pytest.mark.parametrize("alpha", [0.5, torch.tensor([[0.5], [1.0], [2.0]], dtype=torch.float64)])
+@pytest.mark.parametrize("scale", [None, 0.7, torch.tensor(0.7, dtype=torch.float64)])
+@torch.no_grad()
+def test_alpha_and_scale(alpha, scale):
+    options = {"alpha": alpha, "scale": scale}
+    fused = flex_attention(*tensors(), **options, eager=True)
+    torch.testing.assert_close(fused, functional.attention(*tensors(), **options))
+    assert not torch.allclose(fused, flex_attention(*tensors(), scale=scale, eager=True))
+
+
+@torch.no_grad()
+def test_heads_of_the_query_share_heads_of_the_key():
+    query, key, value = tensors(key_heads=1)
+    fused = flex_attention(query, key, value, enable_gqa=True, eager=True)
+    torch.testing.assert_close(fused, functional.attention(query, key, value, enable_gqa=True))
+    with pytest.raises(ProblemError, match="enable_gqa=True"):
+        flex_attention(query, key, value, eager=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_a_row_that_may_attend_to_nothing_is_zero(dtype):
+    inputs = replace(attention_inputs(), key_padding=torch.arange(7).expand(2, 7) < torch.tensor([[7], [2]]))
+    out = flex_attention(*tensors(dtype), mask_mod=KeyPadding().mask_mod(inputs), eager=True)
+    assert out.dtype == dtype
+    assert not out[0].any()
+    assert out[1].any(-1).all()
+
+
+def test_the_cpu_has_no_backward_and_no_kernel():
+    query, key, value = tensors()
+    key.requires_grad_()
+    with pytest.raises(ProblemError, match=r"key need a gradient, but .* no backward pass on the CPU; use"):
+        flex_attention(query, key, value, eager=True)
+    with pytest.raises(ProblemError, match="alpha need a gradient"):
+        flex_attention(*tensors(), alpha=torch.ones(HEADS, 1, requires_grad=True), eager=True)
+    with torch.no_grad():
+        assert flex_attention(query, key, value, eager=True).shape == (2, HEADS, 5, DIM)
+    with pytest.raises(ProblemError, match=r"query is on the CPU, where .* pass eager=True"):
+        flex_attention(*tensors())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "message"),
+    [
+        (torch.float64, 16, "query has dtype torch.float64; .* float32, float16 and bfloat16"),
+        (torch.float32, 8, r"query has shape \(1, 1, 2, 8\); .* at least 16"),
+    ],
+)
+def test_what_there_is_no_kernel_for_is_named(dtype, dim, message):
+    # The meta device stands in for a GPU.
+    x = torch.zeros(1, 1, 2, dim, dtype=dtype, device="meta")
+    arguments = AttentionArguments(x, x, x, None, None, 1.0, 1.0)
+    with pytest.raises(ProblemError, match=message):
+        _check_kernel(arguments, eager=False)
+    _check_kernel(arguments, eager=True)
+
+
+def test_wrong_arguments_are_refused_at_the_door():
+    query, key, value = tensors()
+    with pytest.raises(ProblemError, match="alpha is -1"):
+        flex_attention(query, key, value, alpha=-1.0, eager=True)
+    with pytest.raises(ProblemError, match="query and key differ in their last dimension"):
+        flex_attention(query[..., :8], key, value, eager=True)
+
+
+def mask_sizes(mask_mod: object) -> tuple[int, ...]:
+    made = block_mask(mask_mod, 2, HEADS, 5, 7, torch.device("cpu"))  # pyright: ignore[reportArgumentType]
+    return tuple(made.kv_num_blocks.shape[:2])
+
+
+def test_a_block_mask_is_no_larger_than_what_it_depends_on():
+    inputs = attention_inputs()
+    assert mask_sizes(Causal().mask_mod(inputs)) == (1, 1)
+    assert mask_sizes((Causal() * KeyPadding()).mask_mod(inputs)) == (2, 1)
+    assert mask_sizes(lambda b, h, q, k: k > h) == (1, HEADS)
+    assert mask_sizes(lambda b, h, q, k: k > h + b) == (2, HEADS)
+
+
+def test_block_masks_of_positions_are_made_once():
+    cpu = torch.device("cpu")
+
+    def made(preference: Causal | Window, offset: int = 0) -> object:
+        return block_mask(preference.mask_mod(attention_inputs(offset=offset)), 2, HEADS, 5, 7, cpu)  # pyright: ignore[reportArgumentType]
+
+    _kept.cache_clear()
+    assert made(Causal()) is made(Causal())
+    assert made(Window(2, 1)) is made(Window(2, 1))
+    different = [made(Causal()), made(Causal(), offset=1), made(Window(2, 1)), made(Window(2, None))]
+    assert len({id(mask) for mask in different}) == 4
+
+
+def test_a_block_mask_of_data_is_made_anew():
+    inputs = attention_inputs()
+    assert inputs.key_padding is not None
+    preference = Causal() * KeyPadding()
+
+    def rows(padding: Tensor) -> Tensor:
+        mask_mod = preference.mask_mod(replace(inputs, key_padding=padding))
+        made = block_mask(mask_mod, 2, HEADS, 5, 7, torch.device("cpu"))  # pyright: ignore[reportArgumentType]
+        return made.to_dense()
+
+    assert identity(preference.mask_mod(inputs)) is None
+    assert rows(torch.zeros_like(inputs.key_padding)).any()
+    assert not rows(torch.ones_like(inputs.key_padding)).any()
+
+
+def test_what_is_captured_tells_functions_apart():
+    def above(limit: object) -> object:
+        return lambda k: k > limit
+
+    def with_default(limit: int) -> object:
+        return lambda k, least=limit: k > least
+
+    assert identity(above(1)) == identity(above(1))
+    assert identity(above(1)) != identity(above(2))
+    assert identity(above(1)) != identity(above(True))
+    assert identity(above((1, 2))) != identity(above((1, 3)))
+    assert identity(above(above(1))) != identity(above(above(2)))
+    assert identity(with_default(1)) != identity(with_default(2))
+    assert identity(above(torch.ones(()))) is None
+    assert identity(above((1, torch.ones(())))) is None
+
+
+@torch.no_grad()
+def test_what_is_compiled_once_is_given_everything(monkeypatch):
+    query, key, value = tensors(torch.float32)
+    inputs = attention_inputs(dtype=torch.float32)
+    compiled = torch.compile(flex._torch_flex, backend="eager")
+    monkeypatch.setattr(flex, "_compiled", lambda: compiled)
+    monkeypatch.setattr(flex, "_check_kernel", lambda *_: None)
+    for preference in (LOWERED["three"](), LOWERED["three, learned"]()):
+        functions = {"score_mod": preference.score_mod(inputs), "mask_mod": preference.mask_mod(inputs)}
+        fused = flex_attention(query, key, value, **functions, alpha=0.5)
+        expected = functional.attention(query, key, value, log_preference=preference(inputs), alpha=0.5)
+        torch.testing.assert_close(fused, expected)
