@@ -33,7 +33,10 @@ def _tolerance(query: Tensor) -> float:
     """Relative to the largest value. Many families take their softmax in float32 whatever their dtype."""
     if query.dtype == torch.float32 and query.is_cuda and torch.backends.cuda.matmul.allow_tf32:
         return 2.0**-5
-    return max(torch.finfo(query.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
+    dtypes = {query.dtype, torch.float32}
+    if torch.is_autocast_enabled(query.device.type):
+        dtypes.add(torch.get_autocast_dtype(query.device.type))
+    return max(torch.finfo(dtype).eps for dtype in dtypes) ** 0.5
 
 
 def check_against_eager(

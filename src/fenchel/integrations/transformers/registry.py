@@ -152,6 +152,6 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     if not witness.called:
         raise ModelError(
             f"{type(model).__name__} was switched to attention {name!r}, yet none of its attention came "
-            "through: it computes attention itself, not through the attention registry of transformers. Use "
-            "a model of a family that does (BERT, T5, ViT, GPT-2, Llama, ...)"
+            "through: either it was not run, or it computes attention itself, not through the attention registry of "
+            "transformers. Run it inside of the block; use a model of a family that does (BERT, T5, ViT, GPT-2, ...)"
         )

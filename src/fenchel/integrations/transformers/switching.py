@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -97,12 +97,12 @@ def attention_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def _chosen_layers(
-    model: nn.Module, names: Sequence[str], layers: Sequence[int | str] | None
+    model: nn.Module, names: Sequence[str], layers: Collection[int | str] | None
 ) -> frozenset[str]:
     """The names that ``layers`` stands for."""
     if layers is None:
         return frozenset(names)
-    if isinstance(layers, str) or not layers:
+    if isinstance(layers, str) or not isinstance(layers, Collection) or not layers:
         raise InputError(
             f"layers is {layers!r}; expected numbers from 1 or names of attention modules, or None for all layers"
         )
@@ -110,7 +110,7 @@ def _chosen_layers(
     for layer in layers:
         if isinstance(layer, str) and layer in names:
             chosen[layer] = layer
-        elif isinstance(layer, int) and not isinstance(layer, bool) and 1 <= layer <= len(names):
+        elif isinstance(layer, int) and _is_number(layer) and layer <= len(names):
             chosen[layer] = names[layer - 1]
         else:
             raise InputError(
@@ -120,13 +120,14 @@ def _chosen_layers(
     return frozenset(chosen.values())
 
 
-def _chosen_heads(heads: Sequence[int] | None) -> tuple[int, ...] | None:
+def _is_number(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and given >= 1
+
+
+def _chosen_heads(heads: Collection[int] | None) -> tuple[int, ...] | None:
     if heads is None:
         return None
-    whole = not isinstance(heads, str) and all(
-        isinstance(head, int) and not isinstance(head, bool) and head >= 1 for head in heads
-    )
-    if not whole or not heads:
+    if not isinstance(heads, Collection) or not heads or not all(map(_is_number, heads)):
         raise InputError(f"heads is {heads!r}; expected whole numbers from 1, or None for all heads")
     return tuple(sorted(set(heads)))
 
@@ -145,8 +146,8 @@ def use_backend(
     estimator: str = "exact",
     *,
     alpha: float | Tensor = 1.0,
-    layers: Sequence[int | str] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: Collection[int | str] | None = None,
+    heads: Collection[int] | None = None,
     tol: float | None = None,
     max_steps: int = 50,
     certificate: Callable[[str, AttentionCertificate], object] | None = None,

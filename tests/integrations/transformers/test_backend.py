@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoModel
+
+from fenchel import functional
+from fenchel.errors import CaptureError, ModelError
+from fenchel.integrations.transformers import register
+from fenchel.integrations.transformers.backend import attend
+from fenchel.integrations.transformers.head_inference import OWN, Inference
+from tests.tiny_models import tiny_inputs, tiny_model
+
+NAMES = {estimator: f"fenchel_{estimator}" for estimator in ("first_order", "second_order", "exact")}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register()
+
+
+class Attention(nn.Module):
+    """A module as an attention function sees it."""
+
+    is_causal = False
+
+
+def problem(heads: int = 2, key_heads: int = 2, tokens: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, heads, tokens, 4), (2, key_heads, tokens, 4), (2, key_heads, tokens, 3)]
+    query, key, value = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return query, key, value
+
+
+def test_registering_again_changes_nothing():
+    before = {name: AttentionInterface()[name] for name in NAMES.values()}
+    register()
+    assert all(AttentionInterface()[name] is function for name, function in before.items())
+
+
+@pytest.mark.parametrize("estimator", NAMES)
+def test_three_ways_to_ask_for_it_agree(estimator, tmp_path):
+    inputs = tiny_inputs("bert", padding="left")
+    model = tiny_model("bert", attn_implementation="eager")
+    eager = model(**inputs).last_hidden_state
+    model.save_pretrained(tmp_path)
+    model.set_attn_implementation(NAMES[estimator])
+    found = model(**inputs).last_hidden_state
+    loaded = AutoModel.from_pretrained(
+        tmp_path, attn_implementation=NAMES[estimator], dtype=torch.float64
+    ).eval()
+    configured = tiny_model("bert", attn_implementation=NAMES[estimator])
+    assert configured.config._attn_implementation == NAMES[estimator]
+    for other in (loaded, configured):
+        torch.testing.assert_close(other(**inputs).last_hidden_state, found, rtol=0, atol=1e-12)
+    real = inputs["attention_mask"] == 1
+    difference = (found - eager)[real].abs().max()
+    assert difference < 1e-12 if estimator == "first_order" else difference > 1e-2
+
+
+@pytest.mark.parametrize("key_heads", [2, 1])
+@pytest.mark.parametrize("estimator", NAMES)
+def test_output_has_the_layout_that_models_expect(estimator, key_heads):
+    query, key, value = problem(2, key_heads)
+    mask = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(1)) < 0.7
+    mask[0, :, 2] = False
+    output, weights = attend(Attention(), query, key, value, mask, how=Inference(estimator, 0.8), scaling=0.3)
+    expected = functional.reference.attention(
+        query, key, value, log_preference=mask, alpha=0.8, scale=0.3, estimator=estimator
+    )
+    assert weights is None
+    assert output.is_contiguous()
+    torch.testing.assert_close(output.transpose(1, 2), expected, rtol=0, atol=1e-8)
+    assert (output[0, 2] == 0).all()
+
+
+def test_an_additive_mask_with_a_row_of_finfo_min_gives_zeros_there():
+    query, key, value = problem()
+    mask = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
+    mask[1, :, 3] = torch.finfo(torch.float64).min
+    output, _ = attend(Attention(), query, key, value, mask, how=OWN)
+    assert (output[1, 3] == 0).all()
+    assert (output[1, 2] != 0).all()
+
+
+def test_is_causal_of_the_call_comes_before_that_of_the_module():
+    query, key, value = problem()
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    found, _ = attend(Attention(), query, key, value, None, how=OWN, is_causal=True)
+    expected = functional.reference.attention(query, key, value, log_preference=causal)
+    torch.testing.assert_close(found.transpose(1, 2), expected, rtol=0, atol=1e-12)
+    free, _ = attend(Attention(), query, key, value, None, how=OWN)
+    assert (free - found).abs().max() > 1e-3
+
+
+def test_dropout_acts_in_training_alone_and_keeps_the_mean():
+    query, key, value = problem()
+    draws = 4000
+    query, key, value = (tensor[:1].expand(draws, -1, -1, -1) for tensor in (query, key, value))
+    module = Attention()
+    expected, _ = attend(module.eval(), query, key, value, None, how=OWN)
+    ignored, _ = attend(module, query, key, value, None, how=OWN, dropout=0.5)
+    assert torch.equal(ignored, expected)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        dropped, _ = attend(module.train(), query, key, value, None, how=OWN, dropout=0.5)
+    assert (dropped - expected).abs().max() > 0.1
+    error = dropped.std(0) / draws**0.5
+    assert ((dropped.mean(0) - expected[0]).abs() < 5 * error).all()
+
+
+@pytest.mark.parametrize(
+    ("argument", "given"), [("softcap", 50.0), ("s_aux", torch.ones(2)), ("mood", "good")]
+)
+def test_what_would_change_the_scores_is_refused_by_name(argument, given):
+    module: Any = Attention()
+    with pytest.raises(ModelError, match=f"an attention module \\(Attention\\) passes '{argument}'"):
+        attend(module, *problem(), None, how=OWN, **{argument: given})
+
+
+@pytest.mark.parametrize(("family", "argument"), [("gemma2", "softcap"), ("gpt_oss", "s_aux")])
+def test_families_that_change_their_scores_are_refused(family, argument):
+    model = tiny_model(family)
+    model.set_attn_implementation(NAMES["first_order"])
+    with pytest.raises(ModelError, match=f"passes '{argument}'"):
+        model(**tiny_inputs(family))
+
+
+def test_a_family_that_changes_its_scores_unseen_is_noticed_at_its_first_call(monkeypatch):
+    from transformers.models.bert import modeling_bert
+
+    eager = modeling_bert.eager_attention_forward
+
+    def sharper(module, query, key, value, mask, scaling, **kwargs):
+        return eager(module, query, key, value, mask, scaling=2 * scaling, **kwargs)
+
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", sharper)
+    model = tiny_model("bert", attn_implementation=NAMES["exact"])
+    with pytest.raises(ModelError, match=r"BertSelfAttention.*is off by .*eager_attention_forward"):
+        model(**tiny_inputs("bert"))
+
+
+def test_query_heads_that_key_heads_do_not_divide_are_an_error():
+    with pytest.raises(CaptureError, match="3 query heads, not a multiple of 2 key heads"):
+        attend(Attention(), *problem(3, 2), None, how=OWN)
+
+
+def test_weights_are_returned_when_the_call_or_the_configuration_asks():
+    query, key, value = problem()
+    module: Any = Attention()
+    expected = functional.reference.inferred_weights(query, key, scale=0.5)
+    _, weights = attend(module, query, key, value, None, how=OWN, output_attentions=True)
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
+    module.config = type("Configuration", (), {"output_attentions": True})()
+    _, weights = attend(module, query, key, value, None, how=OWN)
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
+
+
+def test_a_compiled_model_is_compiled_once_and_says_the_same():
+    model, inputs = tiny_model("t5").encoder, tiny_inputs("t5")
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    model.set_attn_implementation(NAMES["first_order"])
+    compilations = []
+
+    def backend(graph, _):
+        compilations.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    with torch.no_grad():
+        found = [compiled(**inputs).last_hidden_state for _ in range(3)]
+    assert len(compilations) == 1
+    torch.testing.assert_close(found[-1], model(**inputs).last_hidden_state, rtol=0, atol=1e-12)

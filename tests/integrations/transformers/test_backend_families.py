@@ -1,0 +1,210 @@
+"""Every family that dispatches, against its own eager attention and against the slow reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel import functional
+from fenchel.integrations.transformers import attention_names, switching, use_backend
+from tests.integrations.transformers.family_differences import first_order_difference, paddings, real_rows
+from tests.tiny_models import DISPATCHING, tiny_inputs, tiny_model
+
+ESTIMATORS = ("first_order", "second_order", "exact")
+PADDED = [(family, padding) for family in DISPATCHING for padding in paddings(family)]
+
+
+def without_dropout(model: nn.Module) -> Any:
+    """The model in training mode with every dropout probability at 0."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+    return model.train()
+
+
+def with_norms_in_float64(model: nn.Module) -> Any:
+    """A T5 whose norms, which take variances in float32, can be differentiated numerically."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__ == "T5LayerNorm":
+                setattr(module, name, nn.RMSNorm(24, eps=1e-6, dtype=torch.float64))
+    return model
+
+
+@pytest.mark.parametrize(("family", "padding"), PADDED)
+def test_first_order_in_float32_is_the_familys_own_attention(family, padding):
+    # MobileBERT's hidden states are in the ten thousands; all others are of the order of 1.
+    difference = first_order_difference(family, padding)
+    assert difference.absolute <= 2e-5 * max(1.0, difference.largest)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("family", ["bert", "llama", "swin", "t5"])
+def test_half_precision_runs_by_every_estimator(family, autocast):
+    dtype = torch.float32 if autocast else torch.bfloat16
+    inputs = tiny_inputs(family, dtype=dtype)
+    model = tiny_model(family, dtype=dtype, attn_implementation="eager")
+    real = real_rows(inputs)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        expected = model(**inputs).last_hidden_state[real]
+        for estimator in ESTIMATORS:
+            with use_backend(model, estimator):
+                found = model(**inputs).last_hidden_state[real]
+            assert found.dtype == expected.dtype
+            assert bool(found.isfinite().all())
+            near = (found - expected).abs().mean() < 0.02 * expected.abs().mean()
+            assert near == (estimator == "first_order")
+
+
+@pytest.mark.parametrize(("family", "padding"), PADDED)
+def test_weights_are_the_familys_own_where_output_attentions_asks(family, padding):
+    # In float64, eager attention of several families gives NaN for rows that see nothing.
+    inputs = tiny_inputs(family, padding=padding, dtype=torch.float32)
+    model = tiny_model(family, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        expected = model(**inputs, output_attentions=True)
+        with use_backend(model, "first_order"):
+            found = model(**inputs, output_attentions=True)
+    names = [name for name in expected if name.endswith("attentions")]
+    assert names == [name for name in found if name.endswith("attentions")]
+    assert any(expected[name] for name in names)
+    for name in names:
+        assert len(found[name]) == len(expected[name])
+        of_decoder = "decoder_input_ids" in inputs and name != "encoder_attentions"
+        mask = inputs.get("decoder_attention_mask" if of_decoder else "attention_mask")
+        real = slice(None) if mask is None else mask == 1
+        for one, other in zip(found[name], expected[name], strict=True):
+            rows = one.transpose(1, 2)[real]
+            torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows[..., 0]))
+            torch.testing.assert_close(rows, other.transpose(1, 2)[real], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", DISPATCHING)
+def test_second_order_and_exact_run_and_are_certified(family):
+    inputs = tiny_inputs(family)
+    model, real = tiny_model(family), real_rows(inputs)
+    outputs: dict[str, Tensor] = {}
+    errors: dict[str, float] = dict.fromkeys(ESTIMATORS, 0.0)
+    for estimator in ESTIMATORS:
+
+        def note(_site: str, bounds: functional.AttentionCertificate, estimator: str = estimator) -> None:
+            errors[estimator] = max(errors[estimator], float(bounds.mean_error.max()))
+
+        with torch.no_grad(), use_backend(model, estimator, certificate=note):
+            outputs[estimator] = model(**inputs).last_hidden_state[real]
+    assert errors["exact"] < 1e-7
+    assert min(errors["first_order"], errors["second_order"]) > 1e-3
+    assert all(bool(output.isfinite().all()) for output in outputs.values())
+    for one, other in (("first_order", "second_order"), ("second_order", "exact")):
+        assert not torch.allclose(outputs[one], outputs[other])
+
+
+@pytest.mark.parametrize("estimator", ["second_order", "exact"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "marian", "modernbert", "swin", "t5"])
+def test_every_call_agrees_with_the_slow_reference(family, estimator, monkeypatch):
+    calls = 0
+    attend = switching.attend
+
+    def compared(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *,
+        scaling: float,
+        position_bias: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        nonlocal calls
+        calls += 1
+        given = {"scaling": scaling, "position_bias": position_bias, **kwargs}
+        output, weights = attend(module, query, key, value, attention_mask, **given)
+        log_u = torch.zeros(*query.shape[:3], key.shape[2], dtype=torch.float64)
+        if position_bias is not None:
+            log_u = log_u + position_bias
+        if attention_mask is not None and attention_mask.dtype == torch.bool:
+            log_u = log_u.masked_fill(~attention_mask, -torch.inf)
+        elif attention_mask is not None:
+            log_u = log_u + attention_mask
+        expected = functional.reference.attention(
+            query, key, value, log_preference=log_u, scale=scaling, estimator=estimator
+        )
+        torch.testing.assert_close(output.transpose(1, 2), expected, rtol=0, atol=1e-7)
+        return output, weights
+
+    monkeypatch.setattr(switching, "attend", compared)
+    model = tiny_model(family)
+    with torch.no_grad(), use_backend(model, estimator):
+        model(**tiny_inputs(family, batch=2))
+    assert calls == len(attention_names(model))
+
+
+@pytest.mark.parametrize("family", DISPATCHING)
+def test_training_gives_every_parameter_the_gradient_of_eager_attention(family):
+    inputs = tiny_inputs(family)
+    # In float64, eager attention of these two gives NaN for the gradient of rows that a window leaves empty.
+    own = "sdpa" if family in ("mistral", "modernbert") else "eager"
+    model = without_dropout(tiny_model(family, attn_implementation=own))
+    real = real_rows(inputs)
+
+    def gradients() -> dict[str, Tensor]:
+        model.zero_grad()
+        model(**inputs).last_hidden_state[real].square().mean().backward()
+        return {
+            name: parameter.grad.clone()
+            for name, parameter in model.named_parameters()
+            if parameter.grad is not None
+        }
+
+    expected = gradients()
+    with use_backend(model, "first_order"):
+        found = gradients()
+    assert expected.keys() == found.keys()
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    for name, gradient in expected.items():
+        # Many families take their softmax in float32 whatever their dtype.
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-6 * largest, msg=name)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_gradients_reach_the_relative_position_bias_of_t5(stack, estimator):
+    model, inputs = with_norms_in_float64(without_dropout(tiny_model("t5"))), tiny_inputs("t5")
+    bias = getattr(model, stack).block[0].layer[0].SelfAttention.relative_attention_bias.weight
+    direction = torch.randn(bias.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    # Not the norm of the output: T5's last layer fixes that.
+    readout = torch.randn(24, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def loss() -> Tensor:
+        return (model(**inputs).last_hidden_state[real_rows(inputs)] @ readout).sum()
+
+    with use_backend(model, estimator):
+        loss().backward()
+        step, values = 1e-5, []
+        for sign in (1, -1):
+            with torch.no_grad():
+                bias.add_(sign * step * direction)
+                values.append(loss())
+                bias.sub_(sign * step * direction)
+    slope = float(values[0] - values[1]) / (2 * step)
+    assert bias.grad is not None
+    found = float((bias.grad * direction).sum())
+    assert abs(slope) > 1e-3
+    assert found == pytest.approx(slope, rel=1e-6)
+
+
+def test_dropout_of_the_model_acts_in_training():
+    model, inputs = without_dropout(tiny_model("bert")), tiny_inputs("bert")
+    with use_backend(model, "exact"):
+        steady = model(**inputs).last_hidden_state
+        assert torch.equal(model(**inputs).last_hidden_state, steady)
+        for layer in model.encoder.layer:
+            layer.attention.self.dropout.p = 0.5
+        assert not torch.allclose(model(**inputs).last_hidden_state, steady)
+        torch.testing.assert_close(model.eval()(**inputs).last_hidden_state, steady)
