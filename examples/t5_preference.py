@@ -22,8 +22,8 @@ from fenchel.nn.preference import AbstractPreference, Causal, KeyPadding, Relati
 
 def small_t5() -> Any:
     """A random T5, its bias and its scores large enough to see."""
-    sizes = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 64, "num_layers": 2, "vocab_size": 100}
-    model: Any = T5Model(T5Config(**sizes)).eval()
+    config = T5Config(d_model=32, d_kv=8, num_heads=4, d_ff=64, num_layers=2, vocab_size=100)
+    model: Any = T5Model(config).eval()
     with torch.no_grad():
         for stack in (model.encoder, model.decoder):
             stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight.normal_()
