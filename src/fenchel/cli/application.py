@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fenchel import __version__
-from fenchel.cli import audit, merge, report
+from fenchel.cli import audit, merge, report, swap
 
 __all__ = ["application", "run"]
 
@@ -20,7 +20,7 @@ application = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (audit, merge, report):
+for command in (audit, merge, report, swap):
     application.command(
         command.NAME,
         help=command.HELP,

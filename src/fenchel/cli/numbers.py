@@ -1,4 +1,4 @@
-"""Lists of numbers as people type them, such as ``1,3-5``."""
+"""Lists of numbers as people type them, such as ``1,3-5`` and ``0.5,0.8``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import typer
 
-__all__ = ["numbers"]
+__all__ = ["decimals", "numbers"]
 
 _PART = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
@@ -37,3 +37,25 @@ def numbers(text: str | None) -> list[int] | None:
             raise typer.BadParameter(f"{text!r} is not a list of numbers and ranges, such as 1,3-5.")
         found.update(range(first, last + 1))
     return sorted(found)
+
+
+def decimals(text: str) -> list[float]:
+    """Reads decimal numbers, separated by commas.
+
+    Args:
+        text: Such as ``0.5,0.8``.
+
+    Returns:
+        The numbers, as they come.
+
+    Raises:
+        typer.BadParameter: If the text is anything else.
+
+    Example:
+        >>> decimals("0.5, 0.8,1")
+        [0.5, 0.8, 1.0]
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers, such as 0.5,0.8.") from None

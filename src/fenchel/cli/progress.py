@@ -1,4 +1,4 @@
-"""The progress of an audit on a terminal."""
+"""The progress of an audit or a swap on a terminal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from fenchel.audit.progress import AuditObserver, Progress, SilentObserver
 __all__ = ["TerminalObserver", "observer_of_standard_error"]
 
 
-def observer_of_standard_error() -> AuditObserver:
-    """Shows progress on standard error if somebody can see it there; a file or a pipe gets none."""
-    return TerminalObserver(Console(stderr=True)) if sys.stderr.isatty() else SilentObserver()
+def observer_of_standard_error(doing: str = "auditing") -> AuditObserver:
+    """Shows progress on standard error if somebody can see it there; a file or a pipe gets none.
+
+    Args:
+        doing: What is going on, before the model's name.
+    """
+    return TerminalObserver(Console(stderr=True), doing) if sys.stderr.isatty() else SilentObserver()
 
 
 class TerminalObserver:
@@ -25,17 +29,19 @@ class TerminalObserver:
 
     Args:
         console: Where to draw it.
+        doing: What is going on, before the model's name.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, doing: str = "auditing") -> None:
+        self._doing = doing
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), console=console
         )
-        self._task = self._bar.add_task("auditing", total=None, state="")
+        self._task = self._bar.add_task(doing, total=None, state="")
 
     def started(self, manifest: Mapping[str, Any]) -> None:
         """Begins to draw."""
-        self._bar.update(self._task, description=f"auditing {manifest.get('model')}")
+        self._bar.update(self._task, description=f"{self._doing} {manifest.get('model')}")
         self._bar.start()
 
     def advanced(self, progress: Progress) -> None:

@@ -37,7 +37,7 @@ _STYLE: dict[str, dict[str, Any]] = {
     "exact": {"label": "exact", "colour": "#8a2b06", "marker": "D", "hatch": "", "line": "-"},
 }
 _CONTROL = {"colour": "#3b4252", "marker": "o", "line": (0, (1, 1.5))}
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
     "font.size": 8,
     "svg.hashsalt": "fenchel",  # without it, two figures of the same swap differ
@@ -67,9 +67,9 @@ def write_figures(report: SwapReport, directory: Path) -> Path:
         raise MissingExtraError("matplotlib", "report") from error
     with matplotlib.rc_context(_SETTINGS):
         figure = _draw(report)
-        for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
+        for kind, metadata in (("svg", {"Date": None}), ("png", None)):
             written = io.BytesIO()
-            figure.savefig(written, format=kind, **options)
+            figure.savefig(written, format=kind, dpi=160, metadata=metadata)
             path = directory / f"swap.{kind}"
             with atomic_path(path) as temporary, guarded_writing(path):
                 temporary.write_bytes(written.getvalue())
@@ -88,18 +88,18 @@ def _draw(report: SwapReport) -> Figure:
     caption = textwrap.wrap(_caption(report), 118, break_on_hyphens=False)
     bottom = 0.2 + 0.15 * len(caption)
     height = 3.3 + tall + bottom
-    figure = Figure(figsize=(8.4, height), facecolor="white", layout="none")
+    figure = Figure(figsize=(8.4, height), facecolor="white")
 
     def place(left: float, right: float, top: float, tallness: float) -> Axes:
         return figure.add_axes((left, 1 - (top + tallness) / height, right - left, tallness / height))
 
     _against_alpha(place(0.085, 0.48, 0.35, 2.4), report)
     _by_layer(place(0.59, 0.985, 0.35, 2.4), report)
-    width = (0.9 + 0.06) / max(1, len(maps))
+    width = 0.9 / max(1, len(maps))
     highest = max((record["hidden_change"] for record in heads), default=0.0)
     for number, estimator in enumerate(maps):
         left = 0.085 + number * width
-        axes = place(left, left + width - 0.08, 3.75, tall - 0.85)
+        axes = place(left, left + width - 0.06, 3.75, tall - 0.85)
         chosen = [record for record in heads if record["estimator"] == estimator]
         _head_map(figure, axes, chosen, estimator, highest)
     figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=_INK, va="bottom", parse_math=False)
@@ -126,9 +126,10 @@ def _against_alpha(axes: Axes, report: SwapReport) -> None:
         found: list[list[float]] = [[], []]
         for record in records:
             low, high, middle = (record.get(f"{spread}{end}") for end in ("_low", "_high", ""))
-            known = low is not None and high is not None and middle is not None
-            found[0].append(max(0.0, middle - low) if known else 0.0)
-            found[1].append(max(0.0, high - middle) if known else 0.0)
+            if low is None or high is None or middle is None:
+                low = high = middle = 0.0
+            found[0].append(max(0.0, middle - low))
+            found[1].append(max(0.0, high - middle))
         return found
 
     axes.errorbar(

@@ -75,13 +75,13 @@ def _changed(
     controls: Sequence[Mapping[str, Any]],
 ) -> str:
     difference = arm[f"{quality}_difference"]
-    measure = "loss per token" if quality == "loss" else "Spearman's correlation with the scores"
+    measure = "the loss per token" if quality == "loss" else "Spearman's correlation with the scores"
     better = -1 if quality == "loss" else 1
-    head = f"{name} changes the {measure} from {model[quality]:.4f} to {arm[quality]:.4f}"
+    head = f"{name} takes {measure} from {model[quality]:.4f} to {arm[quality]:.4f}"
     unit, number = ("windows", units.get("windows")) if quality == "loss" else ("pairs", units.get("pairs"))
     low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
     if low is None or high is None:
-        return f"{head}, by {signed(difference)}; no interval can be given for {count(number)} {unit}, so this may be chance."
+        return f"{head}, by {signed(difference)}; {count(number)} {unit} give no interval, so this may be chance."
     head += (
         f", by {signed(difference)} {within(arm, f'{quality}_difference')} (95 % over {count(number)} {unit})"
     )
@@ -123,9 +123,9 @@ def _controlled(
 
 def _moved(name: str, arm: Mapping[str, Any]) -> str:
     return (
-        f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them by "
-        f"at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman correlation of "
-        f"{arm['ranking_agreement']:.4f}"
+        f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them "
+        f"by at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman "
+        f"correlation of {arm['ranking_agreement']:.4f}"
         + (
             f" [{arm['ranking_agreement_low']:.4f}, {arm['ranking_agreement_high']:.4f}]."
             if arm["ranking_agreement_low"] is not None
@@ -146,6 +146,6 @@ def _smoothed(smoothing: Mapping[str, Any] | None) -> str:
         f"{percent(share)} [{percent(smoothing['share_left_low'])}, {percent(smoothing['share_left_high'])}]"
     )
     return (
-        f"Of the change of its {what}, {left} is left between it and the nearest control (first order at α = {alphas}): "
-        "smoothing or sharpening by one α does not give that part."
+        f"Of the change of its {what}, {left} is left between it and the nearest control (first order at α = {alphas}"
+        "), so that part is not what one α for all heads gives."
     )

@@ -39,8 +39,8 @@ def refuse_occupied(directory: Path, *, resume: bool, overwrite: bool) -> None:
         )
     if any((directory / name).exists() for name in FILES):
         raise InputError(
-            f"{directory} holds results without the state that they came from. Replace them with --overwrite, or choose "
-            "another folder."
+            f"{directory} holds results without the state that they came from. Replace them with --overwrite, or "
+            "choose another folder."
         )
 
 

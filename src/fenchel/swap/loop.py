@@ -163,9 +163,9 @@ class SwapRun:
         allowed = _SAME.get(last.states[-1].dtype, _SAME_IN_HALF)
         if not mean <= allowed:
             raise ModelError(
-                f"{type(self._model).__name__} under first order at alpha 1 is {mean:.1e} (relative) from itself, where "
-                f"at most {allowed:g} is rounding: its attention is not softmax(scaling·⟨q, k⟩ + log u)·v, so no swap of "
-                "it means anything. Use a model of another family"
+                f"{type(self._model).__name__} under first order at alpha 1 is {mean:.1e} (relative) from itself, and "
+                f"at most {allowed:g} is rounding: its attention is not softmax(scaling·⟨q, k⟩ + log u)·v, so no swap "
+                "of it means anything. Use a model of another family"
             )
         self._checked = True
 

@@ -87,8 +87,8 @@ def observe(
     last = stacks[-1]
     if not bool(last.states[-1][last.counted].isfinite().all()):
         raise ModelError(
-            f"{type(model).__name__} has NaN or infinity in its last hidden states on this text. Check its weights, and "
-            "its dtype: float16 overflows where bfloat16 and float32 do not"
+            f"{type(model).__name__} has NaN or infinity in its last hidden states on this text. Check its weights, "
+            "and its dtype: float16 overflows where bfloat16 and float32 do not"
         )
     if labels is None:
         pooled = mean_pooled(last.states[-1], inputs["attention_mask"])

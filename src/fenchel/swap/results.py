@@ -160,16 +160,16 @@ class _Tables:
             for layer in range(1, count + 1):
                 metric = TokenMean(self._columns(self._measured["hidden"][:, :, place]), tokens)
                 place += 1
-                for arm in [*self._controls, *self._estimators]:
-                    records.append(
-                        {
-                            "stack": stack,
-                            "layer": layer,
-                            "estimator": arm.estimator,
-                            "alpha": arm.alpha,
-                            **self._interval("hidden_change", metric, arm.key),
-                        }
-                    )
+                records += [
+                    {
+                        "stack": stack,
+                        "layer": layer,
+                        "estimator": arm.estimator,
+                        "alpha": arm.alpha,
+                        **self._interval("hidden_change", metric, arm.key),
+                    }
+                    for arm in [*self._controls, *self._estimators]
+                ]
         return records
 
     def against_control(self) -> list[Record]:

@@ -76,7 +76,7 @@ def swap(
     overwrite: bool = False,
     checkpoint_seconds: float = 60.0,
 ) -> SwapReport:
-    """What does a trained model compute when its attention infers with another estimator, and is that more than smoothing?
+    """What does a trained model compute when its attention infers otherwise, and is that more than smoothing?
 
     The weights stay as they are. Every batch is read once by the model itself, once under first order at each α of the
     control, and once under each estimator; nothing else differs between these arms, masked tokens included. In all of

@@ -97,7 +97,8 @@ class SentenceTask:
         of_documents = sorted(set(read))
         if documents is not None and len(of_documents) < 3:
             raise InputError(
-                f"{documents.description} has {len(of_documents)} different sentence{'' if len(of_documents) == 1 else 's'}"
+                f"{documents.description} has {len(of_documents)} different "
+                f"sentence{'' if len(of_documents) == 1 else 's'}"
                 "; how a model ranks similarities needs at least 3, one a line. Give more, or scored pairs (--pairs)."
             )
         self.scored: Tensor | None = None
@@ -106,7 +107,7 @@ class SentenceTask:
             self.scored = torch.tensor([[number(first), number(second)] for first, second in pairs.sentences])
             self.scores = torch.tensor(pairs.scores, dtype=torch.float64)
         if not any(len(ids) > len(prefix) + len(suffix) for ids in self._ids):
-            source = (documents or pairs).description if documents or pairs else "nothing"
+            source = " and ".join(given.description for given in (documents, pairs) if given is not None)
             raise InputError(
                 f"{source} has no token to embed: the tokenizer turns every sentence into nothing. Check the file and "
                 "the tokenizer."

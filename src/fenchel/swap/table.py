@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fenchel.audit.report.number import short
 from fenchel.errors import MissingExtraError
 from fenchel.swap.finding import signed
 
@@ -76,7 +77,7 @@ def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels
     columns = [*labels, "Attention"]
     if quality is not None:
         columns += ["Loss" if quality == "loss" else "Spearman", "Difference [95 %]"]
-    columns += ["Hidden change"]
+    columns += ["Hidden change", *(["The same by α"] if labels else [])]
     embedding = "embedding_change" in records[0]
     if embedding:
         columns += ["1 − cosine", "Ranking kept"]
@@ -87,11 +88,21 @@ def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels
         cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
         if quality is not None:
             cells += [_number(record[quality]), _difference(record, quality)]
-        cells.append(_number(record["hidden_change"]))
+        cells += [_number(record["hidden_change"]), *([_by_alpha(record, report)] if labels else [])]
         if embedding:
             cells += [_number(record["embedding_change"]), _number(record["ranking_agreement"])]
         made.add_row(*map(Text, cells))
     return made
+
+
+def _by_alpha(record: dict[str, Any], report: SwapReport) -> str:
+    """The least and the greatest change that a control gives in the same place."""
+    same = [
+        other["hidden_change"]
+        for other in report.arms
+        if other["control"] and (other["layer"], other["head"]) == (record["layer"], record["head"])
+    ]
+    return f"{short(min(same))} to {short(max(same))}" if same else "–"
 
 
 def _number(value: float | None) -> str:

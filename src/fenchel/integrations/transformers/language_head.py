@@ -69,11 +69,11 @@ def automatic_class(config: Any, name: str) -> Any:
     """
     transformers = require_transformers()
     classes = list(getattr(config, "architectures", None) or ())
-    heads = {language_head(class_name) for class_name in classes}
+    heads: set[LanguageHead | None] = {language_head(class_name) for class_name in classes}
     if len(heads) > 1:
         raise ModelError(
             f"the config.json of {name} names {', '.join(classes)}, whose heads differ; expected one class. Leave the "
             "one under 'architectures' that saved the weights"
         )
-    head = next(iter(heads), None)
+    head: LanguageHead | None = next(iter(heads), None)
     return transformers.AutoModel if head is None else getattr(transformers, _AUTOMATIC[head])

@@ -1,0 +1,222 @@
+"""``fenchel swap``: what a model computes when its attention infers with another estimator."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fenchel.cli.audit import Dtype, best_device
+from fenchel.cli.failure import Interrupted
+from fenchel.cli.numbers import decimals, numbers
+from fenchel.cli.progress import observer_of_standard_error
+
+__all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
+
+NAME = "swap"
+SUMMARY = "Swap a model's inference and measure what changes, against a control."
+HELP = (
+    "Measure what a trained model computes when its attention infers with another estimator, nothing retrained: its "
+    "loss and hidden states, or for a model without a language-model head its sentence embeddings. The control, "
+    "first order at other alphas, tells what is only smoothing. MODEL is a name on the Hugging Face hub, a local "
+    "folder, or 'demo'."
+)
+EXAMPLE = "Example: fenchel swap demo --text examples/demo.txt --out swap --alphas 0.8,1.2. Then look at swap/swap.png."
+
+
+def run(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
+    ],
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, "
+            "NAME[:CONFIG][@SPLIT].",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Scored pairs of sentences, columns parted by tabs.", show_default=False
+        ),
+    ] = None,
+    first_column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column of the pairs' first sentences.")
+    ] = "sentence_A",
+    second_column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column of the pairs' second sentences.")
+    ] = "sentence_B",
+    score_column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column of the pairs' scores, higher for more similar.")
+    ] = "relatedness_score",
+    max_pairs: Annotated[
+        int | None, typer.Option(metavar="N", help="Take only the first N pairs.  [default: all]")
+    ] = None,
+    sample_pairs: Annotated[
+        int, typer.Option(metavar="N", help="Pairs of texts whose similarities are ranked, at most.")
+    ] = 10_000,
+    estimators: Annotated[
+        str, typer.Option(metavar="LIST", help="What to swap in, of second_order and exact.")
+    ] = "second_order,exact",
+    alphas: Annotated[
+        str, typer.Option(metavar="LIST", help="The alphas of the control, first order.")
+    ] = "0.5,0.6,0.7,0.8,0.9,1.0,1.1,1.2,1.3",
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="Also swap one layer at a time, with every control.")
+    ] = False,
+    per_head: Annotated[
+        bool, typer.Option("--per-head", help="Also swap one head at a time, with three controls.")
+    ] = False,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Layers to swap alone, from 1, such as 1,3-5.  [default: all]"),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Heads to swap alone, from 1, such as 1,3-5.  [default: all]"),
+    ] = None,
+    mask_probability: Annotated[
+        float, typer.Option(metavar="X", help="Share of tokens hidden from a masked language model.")
+    ] = 0.15,
+    bootstrap: Annotated[int, typer.Option(metavar="N", help="Resamples for the intervals.")] = 2000,
+    tol: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Relative tolerance of the exact estimator.  [default: 1e-5, in float64 1e-10]",
+        ),
+    ] = None,
+    whole_file: Annotated[
+        bool, typer.Option("--whole-file", help="Take a plain text file for one document, not one a line.")
+    ] = False,
+    text_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the texts in a table.  [default: text]")
+    ] = None,
+    target_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column of what an encoder-decoder is to write.  [default: the text itself]",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Stop after N tokens of the text.  [default: no limit]")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Windows or sentences in a batch.")] = 8,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Tokens in a window, special ones included.  [default: what the model takes, at most 512]",
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Tokens from one window's start to the next; shared ones count once.  [default: no overlap]",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"
+        ),
+    ] = None,
+    dtype: Annotated[
+        Dtype, typer.Option(help="What the model computes in; auto: what it was saved in.")
+    ] = Dtype.float32,
+    revision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a model on the hub.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Seed of masks, sampled pairs, halves and resamples.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the interrupted swap in DIR; keep a finished one.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew, whatever swap DIR holds.")
+    ] = False,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(metavar="S", help="Save for --resume at most once in S seconds.")
+    ] = 60.0,
+) -> None:
+    """Wires the options to ``fenchel.swap``."""
+    if text is None and pairs is None:
+        raise typer.BadParameter("Missing option '--text' or '--pairs': there is nothing to read.")
+    chosen_layers, chosen_heads, chosen_alphas = numbers(layers), numbers(heads), decimals(alphas)
+
+    from rich.console import Console
+
+    from fenchel.swap import PairColumns, swap
+    from fenchel.swap.table import terminal_table
+
+    try:
+        report = swap(
+            model,
+            None,
+            text,
+            pairs=pairs,
+            estimators=[name.strip() for name in estimators.split(",")],
+            alphas=chosen_alphas,
+            per_layer=per_layer,
+            per_head=per_head,
+            layers=chosen_layers,
+            heads=chosen_heads,
+            max_length=max_length,
+            stride=stride,
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            max_pairs=max_pairs,
+            sample_pairs=sample_pairs,
+            mask_probability=mask_probability,
+            bootstrap=bootstrap,
+            tol=tol,
+            device=device or best_device(),
+            dtype=dtype.value,
+            revision=revision,
+            whole_file=whole_file,
+            text_column=text_column,
+            target_column=target_column,
+            columns=PairColumns(first_column, second_column, score_column),
+            seed=seed,
+            observer=observer_of_standard_error("swapping"),
+            directory=out,
+            resume=resume,
+            overwrite=overwrite,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(_what_was_saved(out)) from None
+    console = Console()
+    console.print(terminal_table(report))
+    console.print(report.finding, markup=False, highlight=False)
+    typer.echo(f"Figure: {out / 'swap.png'}")
+
+
+def _what_was_saved(folder: Path) -> str:
+    """What an interrupted swap has left behind, and how to go on."""
+    from fenchel.errors import FenchelError
+    from fenchel.swap.state import SwapState
+
+    try:
+        state = SwapState.read(folder)
+    except FenchelError:
+        return "interrupted before anything was saved"
+    if state.finished:
+        return f"interrupted; the finished swap in {folder} is intact"
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
+    return (
+        f"interrupted; {state.documents} documents and {state.tokens} tokens are saved in {folder}. "
+        f"Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"
+    )
