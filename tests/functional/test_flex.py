@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from fenchel import functional
 from fenchel.errors import ProblemError
@@ -133,12 +134,16 @@ def test_a_block_mask_is_no_larger_than_what_it_depends_on():
 def test_block_masks_of_positions_are_made_once():
     cpu = torch.device("cpu")
 
-    def made(preference: Causal | Window, offset: int = 0) -> object:
+    def made(preference: Causal | Window, offset: int = 0) -> BlockMask:
         return block_mask(preference.mask_mod(attention_inputs(offset=offset)), 2, HEADS, 5, 7, cpu)  # pyright: ignore[reportArgumentType]
 
     _kept.cache_clear()
     assert made(Causal()) is made(Causal())
     assert made(Window(2, 1)) is made(Window(2, 1))
+    _kept.cache_clear()
+    with torch.inference_mode():
+        made(Causal())
+    assert not made(Causal()).kv_indices.is_inference()
     different = [made(Causal()), made(Causal(), offset=1), made(Window(2, 1)), made(Window(2, None))]
     assert len({id(mask) for mask in different}) == 4
 

@@ -244,3 +244,15 @@ def test_an_empty_batch_and_no_keys_give_empty_log_weights():
         log_u = preference(inputs)
         assert log_u is not None
         assert log_u.shape[-2:] == (0, 4)
+
+
+@pytest.mark.parametrize("name", [name for name in LOWERED if LOWERED[name]().depends_on_distance])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 7), (5, 7), (7, 5), (6, 6), (4, 1)])
+def test_what_depends_on_distance_is_the_same_along_diagonals(name, queries, keys):
+    preference, inputs = perturbed(LOWERED[name]()), attention_inputs(queries, keys, offset=1, padded=False)
+    whole = preference(inputs)
+    preference.depends_on_distance = False
+    entry_by_entry = preference(inputs)
+    assert whole is not None
+    assert entry_by_entry is not None
+    assert same(whole, entry_by_entry)

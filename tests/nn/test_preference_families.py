@@ -44,7 +44,8 @@ def test_buckets_are_those_of_transformers(buckets, max_distance, bidirectional)
     assert torch.equal(ours, theirs)
     # The table by which a module looks them up ends at max_distance.
     preference = RelativePosition(2, buckets, max_distance, bidirectional)
-    assert torch.equal(preference._bucket(distance), theirs)
+    limited = distance.clamp(-max_distance, max_distance) + max_distance
+    assert torch.equal(preference.bucket_of_distance[limited], theirs)
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])

@@ -87,7 +87,9 @@ class _Named:
 
 @lru_cache(maxsize=64)
 def _kept(named: _Named, batch: int, heads: int, queries: int, keys: int, device: torch.device) -> BlockMask:
-    return _made(named.function, batch, heads, queries, keys, device)
+    # A tensor of inference mode could never be used in training afterwards.
+    with torch.inference_mode(False):
+        return _made(named.function, batch, heads, queries, keys, device)
 
 
 def _made(

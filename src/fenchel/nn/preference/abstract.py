@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.preference.dense import IndexFunction, combined, on_grid
+from fenchel.nn.preference.dense import IndexFunction, combined, on_diagonals, on_grid
 from fenchel.nn.preference.inputs import AttentionInputs
 
 __all__ = ["AbstractPreference", "ScoreMod"]
@@ -29,6 +29,8 @@ class AbstractPreference(nn.Module):
 
     Attributes:
         heads: How many heads the log-weights differ for; 1 if all heads share them, None if nothing is said.
+        depends_on_distance: Whether the functions of indices read neither b nor more of q and k than k - q; the tensor
+            then costs m + n - 1 evaluations instead of m·n.
 
     Example:
         >>> from fenchel.nn.preference import Causal, Uniform
@@ -37,6 +39,7 @@ class AbstractPreference(nn.Module):
     """
 
     heads: int | None = None
+    depends_on_distance: bool = False
     is_composite: ClassVar[bool] = False
     """Whether it is written with an operator, and so needs brackets inside of another."""
 
@@ -55,11 +58,12 @@ class AbstractPreference(nn.Module):
         """
         self.check(inputs)
         weight, mask = self.log_weight(inputs), self.mask_mod(inputs)
+        evaluated = on_diagonals if self.depends_on_distance else on_grid
         one_head = self.heads == 1
         return combined(
             [
-                None if weight is None else on_grid(weight, inputs, one_head=one_head).to(inputs.dtype),
-                None if mask is None else on_grid(mask, inputs, one_head=one_head),
+                None if weight is None else evaluated(weight, inputs, one_head=one_head).to(inputs.dtype),
+                None if mask is None else evaluated(mask, inputs, one_head=one_head),
             ]
         )
 

@@ -41,6 +41,7 @@ class ALiBi(AbstractPreference):
         Causal() * ALiBi(heads=8)
     """
 
+    depends_on_distance = True
     fixed_slopes: Tensor
 
     def __init__(self, heads: int, symmetric: bool = True, learned: bool = False) -> None:

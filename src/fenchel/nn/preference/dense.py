@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel.nn.preference.inputs import AttentionInputs
 
-__all__ = ["IndexFunction", "combined", "on_grid"]
+__all__ = ["IndexFunction", "combined", "on_diagonals", "on_grid"]
 
 IndexFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function of the indices (b, h, q, k) of batch, head, query and key, each an integer tensor, often a scalar."""
@@ -25,12 +25,33 @@ def on_grid(function: IndexFunction, inputs: AttentionInputs, *, one_head: bool 
         one_head: Evaluate at head 0 alone, for a function that is the same for every head.
     """
     ranges = (inputs.batch, 1 if one_head else inputs.heads, inputs.queries, inputs.keys)
-    grid = [
-        torch.arange(size, device=inputs.device).reshape([-1 if axis == own else 1 for axis in range(4)])
-        for own, size in enumerate(ranges)
-    ]
-    values = function(*grid)
+    values = function(
+        *(_axis(own, torch.arange(size, device=inputs.device)) for own, size in enumerate(ranges))
+    )
     return values.reshape((1,) * (4 - values.dim()) + tuple(values.shape))
+
+
+def on_diagonals(function: IndexFunction, inputs: AttentionInputs, *, one_head: bool = False) -> Tensor:
+    """:func:`on_grid` for a function that reads neither b nor more of q and k than k - q: evaluated m + n - 1 times.
+
+    Args:
+        function: Of indices (b, h, q, k) that broadcast, and of k - q for negative k too.
+        inputs: Gives the ranges of the indices.
+        one_head: Evaluate at head 0 alone, for a function that is the same for every head.
+    """
+    m, n = inputs.queries, inputs.keys
+    if m == 0 or n == 0:
+        return on_grid(function, inputs, one_head=one_head)
+    zero = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=inputs.device)
+    heads = _axis(1, torch.arange(1 if one_head else inputs.heads, device=inputs.device))
+    distances = _axis(3, torch.arange(1 - m, n, device=inputs.device))
+    values = function(zero, heads, zero, distances)
+    # Row i is the window of n distances that begins at -i.
+    return values.squeeze(2).unfold(-1, n, 1).flip(-2)
+
+
+def _axis(own: int, indices: Tensor) -> Tensor:
+    return indices.reshape([-1 if axis == own else 1 for axis in range(4)])
 
 
 def combined(terms: Sequence[Tensor | None]) -> Tensor | None:

@@ -74,6 +74,7 @@ class GaussianWindow(AbstractPreference):
                 "set predict_location or predict_width."
             )
         self.heads, self.query_dim = heads, query_dim
+        self.depends_on_distance = not predicts
         self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
         self.shift = None if predict_location else nn.Parameter(torch.zeros(heads))
         self.location = self.width_change = None

@@ -39,6 +39,8 @@ class QuadraticPosition(AbstractPreference):
         0.125
     """
 
+    depends_on_distance = True
+
     def __init__(self, heads: int, width: float = 8.0) -> None:
         super().__init__()
         check_sizes("QuadraticPosition", heads=heads)

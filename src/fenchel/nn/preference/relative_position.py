@@ -49,6 +49,7 @@ class RelativePosition(AbstractPreference):
         torch.Size([1, 8, 5, 7])
     """
 
+    depends_on_distance = True
     bucket_of_distance: Tensor
 
     def __init__(
@@ -96,17 +97,6 @@ class RelativePosition(AbstractPreference):
             preference.relative_attention_bias.weight.copy_(weight)
         return preference
 
-    def forward(self, inputs: AttentionInputs) -> Tensor:
-        """The log-weights (1, heads, m, n)."""
-        self.check(inputs)
-        m, n = inputs.queries, inputs.keys
-        if m == 0 or n == 0:
-            return self.relative_attention_bias.weight.new_zeros(1, self.heads or 1, m, n, dtype=inputs.dtype)
-        # Row i of the matrix is the window of length n at m - 1 - i of the m + n - 1 distances: one look-up each.
-        distances = torch.arange(m + n - 1, device=inputs.device) - (m - 1 + inputs.query_offset)
-        by_distance = self.relative_attention_bias(self._bucket(distances)).to(inputs.dtype)
-        return by_distance.T.unfold(-1, n, 1).flip(-2).unsqueeze(0)
-
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The log-weight of the bucket of k - q, from a table with a row for every distance up to the largest."""
         offset, limit, heads = inputs.query_offset, self.max_distance, self.heads or 1
@@ -117,10 +107,6 @@ class RelativePosition(AbstractPreference):
             return by_distance[row, head_row(h, heads)]
 
         return at_distance
-
-    def _bucket(self, distance: Tensor) -> Tensor:
-        limit = self.max_distance
-        return self.bucket_of_distance[distance.clamp(-limit, limit) + limit]
 
     def extra_repr(self) -> str:
         """Sizes and direction."""
