@@ -36,13 +36,17 @@ ORDER = [
     {"preference", "closeness"},
     {"estimate", "problem", "blocks", "selection"},
     {"reliability", "solver"},
+    {"adjoint"},
+    {"functional"},
+    {"nn"},
     {"integrations"},
     {"audit"},
+    {"swap"},
     {"cli"},
 ]
 RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 # A problem hands itself to the solver that is asked for, when it is asked.
-JOINED_WHEN_CALLED = {("problem", "solver")}
+JOINED_WHEN_CALLED = {("problem", "adjoint")}
 
 NEEDED_BY_EXTRAS = [
     "transformers",
@@ -156,7 +160,7 @@ def test_a_wrong_way_and_a_circle_would_be_found():
     backwards = {"fenchel.solver.exact": {("fenchel.audit.heads", True)}}
     assert wrong_ways(backwards) == ["fenchel.solver.exact imports fenchel.audit.heads"]
     assert wrong_ways({"fenchel.problem": {("fenchel.solver.exact", True)}}) != []
-    assert wrong_ways({"fenchel.problem": {("fenchel.solver.exact", False)}}) == []
+    assert wrong_ways({"fenchel.problem": {("fenchel.adjoint.estimates", False)}}) == []
     assert wrong_ways({"fenchel.audit.run": {("fenchel", True)}}) != []
     assert circles({"a": {("b", True)}, "b": {("a", True)}}) == [["a", "b", "a"]]
     assert circles({"a": {("b", True)}, "b": {("a", False)}}) == []
@@ -270,7 +274,7 @@ def test_there_is_no_drawer_of_odds_and_ends():
 def test_nothing_points_outside_the_repository():
     # Put together here, so that this file does not hold what it looks for.
     outside = re.compile(
-        "|".join(["/" + "work/", re.escape("../") + "shared", r"\.lib" + "rary", "tmp" + "/lab"])
+        "|".join(["/" + "work/", re.escape("../") + "shared", r"(?<!torch)\.lib" + "rary", "tmp" + "/lab"])
     )
     assert [path.name for path in WRITTEN if outside.search(path.read_text())] == []
     assert outside.search("see ../" + "shared/data")

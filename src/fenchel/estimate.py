@@ -217,8 +217,8 @@ def _refuse_gradients(problem: InferenceProblem) -> None:
     wanted = [name for name, part in parts.items() if part.requires_grad]
     if wanted:
         raise ProblemError(
-            f"{' and '.join(wanted)} require gradients, which estimates do not carry; solve under torch.no_grad(), "
-            "or give detached tensors. problem.primal, .dual and .weights are differentiable"
+            f"{' and '.join(wanted)} require gradients, which a solver that is called by itself does not carry: call "
+            "problem.solve, solve under torch.no_grad(), or give detached tensors"
         )
 
 

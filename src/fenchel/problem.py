@@ -180,15 +180,17 @@ class InferenceProblem:
             options: Its keyword arguments, such as ``tol``, ``max_steps`` and ``throw``.
 
         Returns:
-            The estimate, with bounds on its distance from the solution.
+            The estimate, with bounds on its distance from the solution. Where the problem's data require gradients, its
+            ``dual``, ``weights`` and ``mean`` carry them: those of an iterative solver by the implicit function
+            theorem.
 
         Raises:
-            ProblemError: If no solver has that name.
+            ProblemError: If no solver has that name, or data require gradients that it does not carry.
             ConvergenceError: If an iterative solver stops early and ``throw`` is true.
         """
-        from fenchel.solver import solve
+        from fenchel.adjoint import solve_with_gradients
 
-        return solve(self, estimator, **options)
+        return solve_with_gradients(self, estimator, **options)
 
     def to(self, dtype: torch.dtype) -> InferenceProblem:
         """The same problem in another floating-point dtype."""

@@ -36,12 +36,15 @@ def select(record: R, index: Tensor) -> R:
 
 
 def store(record: Any, part: Any, index: Tensor) -> None:
-    """Write the rows of ``part`` into ``record`` at ``index`` (g, r'), in place; the inverse of :func:`select`."""
+    """Write the rows of ``part`` into ``record`` at ``index`` (g, r'), in place; the inverse of :func:`select`.
+
+    What one group or one row holds for all is data that steps do not change, and stays.
+    """
     own = [f.name for f in fields(record) if not f.metadata and isinstance(getattr(record, f.name), Tensor)]
     rows = max(getattr(record, name).shape[1] for name in own)
     for name in own:
         into, value = getattr(record, name), getattr(part, name)
-        if into.shape[1] == rows:
+        if into.shape[:2] == (index.shape[0], rows):
             into.scatter_(1, _spread(index, value), value)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import ProblemError
-from fenchel.functional.precision import under_autocast
+from fenchel.functional.precision import compute_dtype, under_autocast
 
 __all__ = ["ESTIMATORS", "AttentionArguments", "checked"]
 
@@ -139,7 +139,9 @@ def _scale(scale: float | Tensor | None, query: Tensor, key: Tensor) -> tuple[fl
             raise ProblemError(
                 f"scale has shape {tuple(scale.shape)}; expected a number or one tensor element"
             )
-        return 1.0, key * scale.to(key.device, key.dtype).reshape(())
+        # In half precision a sum over all keys, which the gradient of the scale is, would lose most of its digits.
+        wide = compute_dtype(key.dtype)
+        return 1.0, (key.to(wide) * scale.to(key.device, wide).reshape(())).to(key.dtype)
     if scale is None:
         return query.shape[-1] ** -0.5, key
     if not isinstance(scale, int | float) or not math.isfinite(scale):

@@ -11,6 +11,7 @@ These are custom operators, so that ``torch.compile`` takes each for one node in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -90,17 +91,15 @@ class _Call:
         self._preference = None if log_preference is None else self.grid.by_key_head(log_preference)
         self._scale = scale
 
-    def blocks(self) -> Any:
-        return self.grid.blocks(torch.finfo(self.dtype).bits // 8)
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor, list[Block]]]:
+        """Keys (b, h, n, d), values (b, h, n, d_v), and the blocks of queries that attend to them."""
+        for blocks in self.grid.blocks(self._dual.new_empty((), dtype=self.dtype)):
+            first = blocks[0]
+            keys, values = (first.of_keys(tensor).to(self.dtype) for tensor in (self._key, self._value))
+            yield keys, values, blocks
 
     def dual(self, block: Block) -> Tensor:
         return block.of(self._dual).to(self.dtype) * self._scale
-
-    def key(self, block: Block) -> Tensor:
-        return block.of_keys(self._key).to(self.dtype)
-
-    def value(self, block: Block) -> Tensor:
-        return block.of_keys(self._value).to(self.dtype)
 
     def weights(self, block: Block, dual: Tensor, key: Tensor) -> Tensor:
         preference = None if self._preference is None else block.of(self._preference)
@@ -123,20 +122,19 @@ def _attend(
         output = dual.new_empty(*dual.shape[:3], value.shape[-1])
         mean = dual.new_empty(dual.shape if with_mean else (0,), dtype=call.dtype)
         into, into_mean = call.grid.by_key_head(output), call.grid.by_key_head(mean) if with_mean else None
-        for block in call.blocks():
-            keys, values = call.key(block), call.value(block)
-            weights = call.weights(block, call.dual(block), keys)
-            inner = weights.shape[2:4]
-            if into_mean is not None and generator is None:
-                both = (rows(weights) @ torch.cat([values, keys], -1)).unflatten(2, inner)
-                block.of(into).copy_(both[..., : values.shape[-1]])
-                torch.mul(both[..., values.shape[-1] :], scale, out=block.of(into_mean))
-                continue
-            if into_mean is not None:
-                block.of(into_mean).copy_((rows(weights) @ keys).mul_(scale).unflatten(2, inner))
-            if generator is not None:
-                weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
-            block.of(into).copy_((rows(weights) @ values).unflatten(2, inner))
+        for keys, values, blocks in call.blocks():
+            wide = torch.cat([values, keys * scale], -1) if with_mean and generator is None else values
+            for block in blocks:
+                weights = call.weights(block, call.dual(block), keys)
+                inner = weights.shape[2:4]
+                if generator is not None:
+                    if into_mean is not None:
+                        block.of(into_mean).copy_((rows(weights) @ keys).mul_(scale).unflatten(2, inner))
+                    weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
+                found = (rows(weights) @ wide).unflatten(2, inner)
+                block.of(into).copy_(found[..., : values.shape[-1]])
+                if into_mean is not None and generator is None:
+                    block.of(into_mean).copy_(found[..., values.shape[-1] :])
         return output, mean
 
 
@@ -170,8 +168,9 @@ def _attend_backward(
         into = grid.by_key_head(to_dual)
         into_preference = grid.by_key_head(to_log_preference) if to_preference else None
         gradients, outputs = grid.by_key_head(gradient), grid.by_key_head(output)
-        for block in call.blocks():
-            keys, values, lam = call.key(block), call.value(block), call.dual(block)
+        every = ((keys, values, block) for keys, values, blocks in call.blocks() for block in blocks)
+        for keys, values, block in every:
+            lam = call.dual(block)
             weights = call.weights(block, lam, keys)
             inner = weights.shape[2:4]
             g = block.of(gradients).to(call.dtype)

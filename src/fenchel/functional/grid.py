@@ -14,6 +14,10 @@ from fenchel.blocks import CACHE_BYTES, keep_freed_memory
 __all__ = ["Block", "Grid"]
 
 
+KERNEL_BYTES = 2**26
+"""Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
+
+
 class Block(NamedTuple):
     """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries."""
 
@@ -50,14 +54,15 @@ class Grid:
         heads = tensor.shape[1]
         return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
 
-    def blocks(self, itemsize: int, array_bytes: int = CACHE_BYTES) -> Iterator[Block]:
-        """Blocks in each of which an array (queries, n) takes about ``array_bytes``.
+    def blocks(self, tensor: Tensor) -> Iterator[list[Block]]:
+        """Blocks in each of which an array (queries, n) has a size that is worked on at once, listed by their keys.
 
         Args:
-            itemsize: Bytes of one number.
-            array_bytes: A cache's worth by default: elementwise work on more runs at the speed of memory.
+            tensor: Any with the dtype and device of the work.
         """
         keep_freed_memory()
+        itemsize = torch.finfo(tensor.dtype).bits // 8
+        array_bytes = CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
         row = max(1, self.sharing * self.keys * itemsize)
         queries = min(self.queries, max(1, array_bytes // row))
         heads = max(1, array_bytes // (row * queries)) if queries == self.queries else 1
@@ -65,12 +70,14 @@ class Grid:
         batch = max(1, array_bytes // (row * queries * heads)) if heads == self.key_heads else 1
         for b in range(0, self.batch, batch):
             for h in range(0, self.key_heads, heads):
-                for q in range(0, self.queries, queries):
-                    yield Block(
-                        slice(b, min(b + batch, self.batch)),
-                        slice(h, min(h + heads, self.key_heads)),
-                        slice(q, min(q + queries, self.queries)),
-                    )
+                sequences, key_heads = (
+                    slice(b, min(b + batch, self.batch)),
+                    slice(h, min(h + heads, self.key_heads)),
+                )
+                yield [
+                    Block(sequences, key_heads, slice(q, min(q + queries, self.queries)))
+                    for q in range(0, self.queries, queries)
+                ]
 
 
 def rows(part: Tensor) -> Tensor:

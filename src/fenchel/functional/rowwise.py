@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ class Rowwise:
         self, evidence: Tensor, templates: Tensor, log_preference: Tensor | None, alpha: Tensor
     ) -> None:
         self._grid = Grid(evidence, templates)
-        self._templates, self._itemsize = templates, torch.finfo(templates.dtype).bits // 8
+        self._templates = templates
         if log_preference is None:
             log_preference = templates.new_zeros(1, 1, 1, templates.shape[2])
         self._evidence, self._log_preference, self._alpha = map(
@@ -37,7 +38,7 @@ class Rowwise:
 
     def blocks(self) -> Iterator[tuple[Block, QueryBlock]]:
         """Every block, and its rows."""
-        for block in self._grid.blocks(self._itemsize):
+        for block in chain.from_iterable(self._grid.blocks(self._templates)):
             evidence = block.of(self._evidence)
             preference = grouped(block.of(self._log_preference), evidence.shape)
             if preference.dtype == torch.bool:

@@ -2,13 +2,7 @@ r"""The second-order dual point, :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1
 
 Where the queries of a head share preference and α, one d × d matrix a head is factorised, in plain torch operations.
 Else every query has a covariance of its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the
-templates, and Σ is never formed. The gradient of :math:`\lambda = \alpha x` is then, with
-:math:`y = (I + \alpha\Sigma)^{-1} \alpha g` for the gradient g of λ, :math:`a = Ty - \langle u, Ty\rangle` and
-:math:`b = Tx - \langle u, Tx\rangle`,
-
-.. math:: \partial z = y, \qquad \partial\alpha = \langle g, x\rangle - y^\top\Sigma x, \qquad
-    \partial\log u = -\alpha\,u\circ(a \circ b - \langle u, a \circ b\rangle), \qquad
-    \partial T = -\alpha\bigl((u\circ b)^\top y + (u \circ a)^\top x\bigr).
+templates, and Σ is never formed. The gradient is one more such solve (:mod:`fenchel.adjoint.gradients`).
 """
 
 from __future__ import annotations
@@ -18,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import DualGradients, solve_hessian
-from fenchel.blocks import QueryBlock
+from fenchel.adjoint import second_order_gradients, second_order_rows
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.rowwise import Rowwise, RowwiseGradients
 from fenchel.functional.second_derivative import refuse_second_derivative
-from fenchel.solver.coordinates import centred, dot
 
 __all__ = ["second_order_dual_point"]
 
@@ -56,18 +48,22 @@ def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tenso
     alpha = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
     evidence = given.query.to(dtype)
     if d <= n:
-        matrix = alpha * (centred.mT @ (weights.mT * centred)) + torch.eye(
-            d, dtype=dtype, device=templates.device
-        )
-        triangle = torch.linalg.cholesky_ex(matrix)[0]
-        return alpha * torch.cholesky_solve(evidence.mT, triangle).mT
+        covariance = centred.mT @ (weights.mT * centred)
+        return alpha * (evidence @ _inverse(alpha, covariance))
+    # Woodbury: (I + αFᵀF)⁻¹ = I - αFᵀ(I + αFFᵀ)⁻¹F, n × n instead of d × d.
     possible = weights.mT > 0
     factor = centred * torch.where(possible, weights.mT, 1).sqrt() * possible
-    # Woodbury: (I + αFᵀF)⁻¹ = I - αFᵀ(I + αFFᵀ)⁻¹F, n × n instead of d × d.
-    matrix = alpha * (factor @ factor.mT) + torch.eye(n, dtype=dtype, device=templates.device)
-    triangle = torch.linalg.cholesky_ex(matrix)[0]
-    within = torch.cholesky_solve(factor @ evidence.mT, triangle).mT
+    within = evidence @ factor.mT @ _inverse(alpha, factor @ factor.mT)
     return alpha * (evidence - alpha * (within @ factor))
+
+
+def _inverse(alpha: float | Tensor, matrix: Tensor) -> Tensor:
+    """The inverse of I + αA for A symmetric and positive, in float64, since an inverse loses digits that solves keep.
+
+    One small inverse a head and products with it are many times faster than triangular solves for every query.
+    """
+    identity = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
+    return torch.linalg.inv_ex(identity + (alpha * matrix).double())[0].to(matrix.dtype)
 
 
 def _preference_weights(log_preference: Tensor | None, templates: Tensor) -> Tensor:
@@ -89,16 +85,8 @@ def _second_order(
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual = torch.empty_like(evidence)
         for block, rows in rowwise.blocks():
-            templates, weights = _believed(rows)
-            found = solve_hessian(templates, weights, rows.alpha, rows.evidence)
-            rowwise.put(dual, block, rows.alpha * found.vectors)
+            rowwise.put(dual, block, second_order_rows(rows))
         return dual
-
-
-def _believed(rows: QueryBlock) -> tuple[Tensor, Tensor]:
-    """Templates less the mean that they have under the preferences, and the preferences of every row."""
-    shape = (*rows.evidence.shape[:2], rows.templates.shape[1])
-    return centred(rows.templates, rows.log_preference), rows.log_preference.exp().expand(shape)
 
 
 @_second_order.register_fake
@@ -121,26 +109,9 @@ def _second_order_backward(
         wanted = log_preference if to_preference else None
         gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
         for block, rows in rowwise.blocks():
-            x = rowwise.take(dual, block) / rows.alpha
-            gradients.put(block, _row_gradients(rows, x, rowwise.take(gradient, block)))
+            found = second_order_gradients(rows, rowwise.take(dual, block), rowwise.take(gradient, block))
+            gradients.put(block, found)
         return gradients.build()
-
-
-def _row_gradients(rows: QueryBlock, x: Tensor, gradient: Tensor) -> DualGradients:
-    templates, weights = _believed(rows)
-    found = solve_hessian(templates, weights, rows.alpha, rows.alpha * gradient)
-    y = found.vectors
-    a, b = (lift - dot(weights, lift).unsqueeze(-1) for lift in (found.lifted, x @ templates.mT))
-    product = a * b
-    covariance = dot(weights, product).unsqueeze(-1)
-    # The sum over rows has α inside, so it goes to the smaller factor.
-    scaled_x, scaled_y = rows.alpha * x, rows.alpha * y
-    return DualGradients(
-        evidence=y,
-        templates=-((weights * b).mT @ scaled_y + (weights * a).mT @ scaled_x),
-        log_weights=-rows.alpha * weights * (product - covariance),
-        alpha=dot(gradient, x).unsqueeze(-1) - covariance,
-    )
 
 
 @_second_order_backward.register_fake

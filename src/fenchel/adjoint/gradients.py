@@ -2,13 +2,21 @@ r"""Gradients of dual points by the implicit function theorem, never by unrollin
 
 At λ* the gradient of the dual vanishes, :math:`F = z + \mu - \lambda/\alpha - h(\lambda) = 0`, and -∂F/∂λ is
 the Hessian :math:`H = I/\alpha + \operatorname{Cov}_p(T)`. For a gradient g of λ* let :math:`\nu = H^{-1} g`, one
-linear solve with the operator of a Newton step. Then, with :math:`D_p = \operatorname{diag} p - pp^\top`, :math:`f = D_p T\nu` and
-:math:`w = D_u T\nu`,
+linear solve with the operator of a Newton step. Then, with :math:`D_p = \operatorname{diag} p - pp^\top`,
+:math:`f = D_p T\nu` and :math:`w = D_u T\nu`,
 
 .. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2, \qquad \partial\log u = w - f,
     \qquad \partial T = (u - p)^\top \nu - f^\top \lambda
 
 whatever number of steps led to λ* (fact 8).
+
+The second-order point :math:`\lambda = \alpha x`, :math:`(I + \alpha\Sigma)x = z`, is a linear solve already. With
+:math:`y = (I + \alpha\Sigma)^{-1}\alpha g`, :math:`a = Ty - \langle u, Ty\rangle` and :math:`b = Tx - \langle u,
+Tx\rangle` its gradients are
+
+.. math:: \partial z = y, \qquad \partial\alpha = \langle g, x\rangle - y^\top\Sigma x, \qquad
+    \partial\log u = -\alpha\,u\circ(a \circ b - \langle u, a \circ b\rangle), \qquad
+    \partial T = -\alpha\bigl((u\circ b)^\top y + (u \circ a)^\top x\bigr)
 """
 
 from __future__ import annotations
@@ -23,7 +31,14 @@ from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import TemplateCoordinates, centred, dot
 from fenchel.solver.direct import hessian
 
-__all__ = ["DualGradients", "HessianSolution", "implicit_gradients", "solve_hessian"]
+__all__ = [
+    "DualGradients",
+    "HessianSolution",
+    "implicit_gradients",
+    "second_order_gradients",
+    "second_order_rows",
+    "solve_hessian",
+]
 
 ITERATIONS = 60
 """Conjugate gradients before rows that are not done are factorised."""
@@ -117,3 +132,38 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> Dua
         log_weights=believed - inferred,
         alpha=dot(nu, dual).unsqueeze(-1) / block.alpha.square(),
     )
+
+
+def second_order_rows(block: QueryBlock) -> Tensor:
+    """The second-order dual points of a block of rows, (g, r, d)."""
+    templates, preference = _believed(block)
+    return block.alpha * solve_hessian(templates, preference, block.alpha, block.evidence).vectors
+
+
+def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> DualGradients:
+    """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
+
+    Args:
+        block: The rows.
+        dual: λ, (g, r, d).
+        gradient: g, (g, r, d).
+    """
+    templates, preference = _believed(block)
+    x = dual / block.alpha
+    found = solve_hessian(templates, preference, block.alpha, block.alpha * gradient)
+    y = found.vectors
+    a, b = (lift - dot(preference, lift).unsqueeze(-1) for lift in (found.lifted, x @ templates.mT))
+    product = a * b
+    covariance = dot(preference, product).unsqueeze(-1)
+    return DualGradients(
+        evidence=y,
+        templates=-((preference * b).mT @ (block.alpha * y) + (preference * a).mT @ dual),
+        log_weights=-block.alpha * preference * (product - covariance),
+        alpha=dot(gradient, x).unsqueeze(-1) - covariance,
+    )
+
+
+def _believed(block: QueryBlock) -> tuple[Tensor, Tensor]:
+    """Centred templates, and the preference of every row, (g, r, n)."""
+    shape = (*block.evidence.shape[:2], block.templates.shape[1])
+    return centred(block.templates, block.log_preference), block.log_preference.exp().expand(shape)

@@ -1,0 +1,15 @@
+"""How gradients pass through an inference: the implicit function theorem, never the steps of a solver."""
+
+from fenchel.adjoint.estimates import solve_with_gradients as solve_with_gradients
+from fenchel.adjoint.gradients import DualGradients as DualGradients
+from fenchel.adjoint.gradients import implicit_gradients as implicit_gradients
+from fenchel.adjoint.gradients import second_order_gradients as second_order_gradients
+from fenchel.adjoint.gradients import second_order_rows as second_order_rows
+
+__all__ = [
+    "DualGradients",
+    "implicit_gradients",
+    "second_order_gradients",
+    "second_order_rows",
+    "solve_with_gradients",
+]
