@@ -54,6 +54,17 @@ def test_encoder_in_inference_runs_our_estimator(layers, padding):
     assert (fast - expected)[real].abs().max() > 1e-3
 
 
+def test_it_is_the_flag_that_keeps_torch_from_passing_us_by():
+    theirs = encoder()
+    exact = swap(theirs, estimator="exact", alpha=2.0)
+    with torch.inference_mode():
+        expected = theirs(X)
+        assert not torch.allclose(exact(X), expected, atol=1e-3)
+        for layer in exact.layers:  # pyright: ignore[reportGeneralTypeIssues]
+            layer.self_attn._qkv_same_embed_dim = True
+        torch.testing.assert_close(exact(X), expected)
+
+
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 def test_a_layer_built_into_an_encoder():
     inner = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64)

@@ -228,6 +228,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     def last_norm_penalty(self) -> Tensor:
         r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
 
+        It holds on to the graph of that call until the next one.
+
         Raises:
             ProblemError: If ``keep_norm_penalty`` was not set when the layer was last called.
         """
