@@ -25,7 +25,7 @@ def _gathered() -> Mapping[str, Any]:
     except ImportError:
         return {}
     # While compiling, a context variable cannot be read, unless the forward itself is being compiled.
-    if torch.compiler.is_compiling() and not _active_collector.compiling:
+    if torch.compiler.is_compiling() and not getattr(_active_collector, "compiling", False):
         return {}
     return _active_collector.get() or {}
 
