@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import ProblemError
+from fenchel.functional.block_mask import identity
 from fenchel.nn.preference import AbstractPreference, ALiBi, AttentionInputs, Causal, LearnedBias
 from fenchel.nn.preference.dense import IndexFunction
 from tests.nn.preferences import (
@@ -256,3 +257,17 @@ def test_what_depends_on_distance_is_the_same_along_diagonals(name, queries, key
     assert whole is not None
     assert entry_by_entry is not None
     assert same(whole, entry_by_entry)
+
+
+def test_an_offset_is_read_and_not_compiled_in():
+    later = attention_inputs(offset=3)
+    assert (
+        later.query_position()(torch.arange(5)).tolist() == later.query_positions.tolist() == [3, 4, 5, 6, 7]
+    )
+    mask = Causal().mask_mod(later)
+    first = Causal().mask_mod(attention_inputs())
+    assert mask is not None
+    assert first is not None
+    # A function that captures no tensor is known by its numbers; one that captures the offset is not.
+    assert identity(mask) is None
+    assert identity(first) is not None

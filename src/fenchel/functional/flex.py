@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo import config as dynamo_config
 from torch.nn.attention import flex_attention as torch_flex
 
 from fenchel.errors import ProblemError
@@ -28,6 +29,10 @@ _FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # Torch's tracer looks for a .grad on every tensor that a function reads; tables computed from parameters have none.
 _LEAF_WARNING = "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed"
+
+# Numbers that functions read are part of their kernel, since torch has none for numbers that vary: one kernel for
+# each size of a window, for example, where torch would by default stop after 8.
+_MOST_KERNELS = 256
 
 _torch_flex: Callable[..., Any] = torch_flex.flex_attention
 
@@ -163,11 +168,12 @@ def _fused(*tensors: Tensor, **options: Any) -> Tensor:
     if torch.compiler.is_compiling():
         # The kernel becomes part of what is being compiled.
         return _torch_flex(*tensors, **options)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), dynamo_config.patch(specialize_int=True, recompile_limit=_MOST_KERNELS):
         warnings.filterwarnings("ignore", message=_LEAF_WARNING)
         return _compiled()(*tensors, **options)
 
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(_torch_flex)
+    # A whole graph or an error: otherwise torch computes every score once there are too many kernels.
+    return torch.compile(_torch_flex, fullgraph=True)

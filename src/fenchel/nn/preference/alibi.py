@@ -58,10 +58,15 @@ class ALiBi(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """Minus the slope times the distance."""
-        offset, symmetric, heads, slopes = inputs.query_offset, self.symmetric, self.heads or 1, self.slopes
+        position, symmetric, heads, slopes = (
+            inputs.query_position(),
+            self.symmetric,
+            self.heads or 1,
+            self.slopes,
+        )
 
         def penalty(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            distance = (q + offset) - k
+            distance = position(q) - k
             return -slopes[head_row(h, heads)] * (distance.abs() if symmetric else distance)
 
         return penalty

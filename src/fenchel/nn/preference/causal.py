@@ -25,9 +25,9 @@ class Causal(AbstractPreference):
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is not later than query q."""
-        offset = inputs.query_offset
+        position = inputs.query_position()
 
         def is_past(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return k <= q + offset
+            return k <= position(q)
 
         return is_past

@@ -89,7 +89,7 @@ class GaussianWindow(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The Gaussian's logarithm, from tables with an entry for every head, or for every query and head."""
-        offset, heads = inputs.query_offset, self.heads or 1
+        position, heads = inputs.query_position(), self.heads or 1
         precision = self._precision(inputs)
         width_is_predicted = precision.dim() == 3
         if self.location is None:
@@ -97,7 +97,7 @@ class GaussianWindow(AbstractPreference):
 
             def from_query(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
                 row = head_row(h, heads)
-                distance = k - (q + offset) - shift[row]
+                distance = k - position(q) - shift[row]
                 return -distance * distance * (precision[b, q, row] if width_is_predicted else precision[row])
 
             return from_query

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -107,6 +108,14 @@ class AttentionInputs:
             )
         return tensor
 
+    def query_position(self) -> Callable[[Tensor], Tensor]:
+        """The function from the index of a query to its position, for functions of indices to use."""
+        if self.query_offset == 0:
+            return _unchanged
+        # A number would be compiled into a kernel, which would then be compiled again for every offset.
+        offset = torch.full((), self.query_offset, dtype=torch.long, device=self.device)
+        return lambda index: index + offset
+
     @property
     def query_positions(self) -> Tensor:
         """Absolute positions of the queries, int64 (m,)."""
@@ -116,3 +125,7 @@ class AttentionInputs:
     def key_positions(self) -> Tensor:
         """Absolute positions of the keys, int64 (n,)."""
         return torch.arange(self.keys, device=self.device)
+
+
+def _unchanged(index: Tensor) -> Tensor:
+    return index

@@ -56,11 +56,11 @@ class QuadraticPosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The parabola at the distance of q and k."""
-        offset, heads = inputs.query_offset, self.heads or 1
+        position, heads = inputs.query_position(), self.heads or 1
         curvature, drift = self.curvature, table(self.drift)
 
         def parabola(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            distance = (q + offset) - k
+            distance = position(q) - k
             row = head_row(h, heads)
             return (drift[row] - curvature[row] * distance) * distance
 

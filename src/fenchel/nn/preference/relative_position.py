@@ -99,11 +99,11 @@ class RelativePosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The log-weight of the bucket of k - q, from a table with a row for every distance up to the largest."""
-        offset, limit, heads = inputs.query_offset, self.max_distance, self.heads or 1
+        position, limit, heads = inputs.query_position(), self.max_distance, self.heads or 1
         by_distance = table(self.relative_attention_bias(self.bucket_of_distance))
 
         def at_distance(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = torch.clamp(k - (q + offset), -limit, limit) + limit
+            row = torch.clamp(k - position(q), -limit, limit) + limit
             return by_distance[row, head_row(h, heads)]
 
         return at_distance

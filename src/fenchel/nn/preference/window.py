@@ -55,10 +55,10 @@ class Window(AbstractPreference):
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is in the window of query q."""
-        offset, before, after, dilation = inputs.query_offset, self.before, self.after, self.dilation
+        position, before, after, dilation = inputs.query_position(), self.before, self.after, self.dilation
 
         def is_near(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            distance = k - (q + offset)
+            distance = k - position(q)
             near = distance == distance if before is None else distance >= -before
             if after is not None:
                 near = near & (distance <= after)
