@@ -81,7 +81,8 @@ def _changed(
     unit, number = ("windows", units.get("windows")) if quality == "loss" else ("pairs", units.get("pairs"))
     low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
     if low is None or high is None:
-        return f"{head}, by {signed(difference)}; {count(number)} {unit} give no interval, so this may be chance."
+        few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
+        return f"{head}, by {signed(difference)}; {few} no interval, so this may be chance."
     head += (
         f", by {signed(difference)} {within(arm, f'{quality}_difference')} (95 % over {count(number)} {unit})"
     )

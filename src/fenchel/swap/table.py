@@ -118,4 +118,6 @@ def _difference(record: dict[str, Any], quality: str) -> str:
     if record[f"{name}_low"] is None:
         return signed(record[name])
     low, high = signed(record[f"{name}_low"]), signed(record[f"{name}_high"])
+    if low == high == "0":
+        return "0"
     return f"{signed(record[name])}\n[{low}, {high}]"

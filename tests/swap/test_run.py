@@ -1,0 +1,299 @@
+"""A swap of whole models: what must not change does not, what must does, and an interrupted one goes on."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.errors import ConvergenceError, InputError, ModelError
+from fenchel.swap import SwapReport, swap
+from fenchel.swap.arms import make_arms, sites_of
+from fenchel.swap.folder import refuse_occupied
+from fenchel.swap.loop import SwapRun
+from fenchel.swap.state import STATE_FILE, SwapState
+from tests.audit.small_audits import Interrupting, files_of, some_texts
+from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
+
+
+@pytest.fixture(scope="module")
+def masked() -> SwapReport:
+    return small_swap("bert", per_layer=True, per_head=True)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5", "marian"])
+def test_the_control_at_one_is_the_model_and_the_others_are_not(family: str):
+    report = small_swap(family, alphas=(0.7, 1.0), estimators=["exact"])
+    model, same = report.arm("model"), report.arm("first_order", 1.0)
+    assert same["loss"] == pytest.approx(model["loss"], abs=1e-9)
+    assert same["hidden_change"] < 1e-9
+    for other in (report.arm("first_order", 0.7), report.arm("exact")):
+        assert abs(other["loss_difference"]) > 1e-7
+        assert other["hidden_change"] > 1e-5
+    assert report.manifest["task"] == FAMILIES[family]
+    assert report.results["units"]["windows"] > 7
+
+
+def test_every_layer_and_head_is_an_arm(masked: SwapReport):
+    where = [record["where"] for record in masked.arms]
+    # The model, three controls and two estimators; two layers with two controls; eight heads with two.
+    assert {name: where.count(name) for name in set(where)} == {"model": 6, "layer": 2 * 4, "head": 8 * 4}
+    keys = [(r["estimator"], r["alpha"], r["layer"], r["head"]) for r in masked.arms]
+    assert len(set(keys)) == len(keys)
+    one, other = masked.arm("exact", layer=1, head=1), masked.arm("exact", layer=2, head=3)
+    assert one["hidden_change"] != other["hidden_change"]
+    assert 0 < one["hidden_change"] < masked.arm("exact")["hidden_change"]
+
+
+def measured(report_options: dict[str, Any]) -> tuple[list[Any], dict[str, torch.Tensor]]:
+    """The arms and what they gave a window, before it is put into tables."""
+    seen: list[SwapState] = []
+
+    class Keeping(SwapRun):
+        def __init__(self, model: Any, task: Any, arms: Any, state: SwapState, **options: Any) -> None:
+            seen.append(state)
+            super().__init__(model, task, arms, state, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fenchel.swap.run.SwapRun", Keeping)
+        small_swap(**report_options)
+    model = language_model(report_options.get("family", "bert"))
+    arms = make_arms(
+        sites_of(model),
+        estimators=("second_order", "exact"),
+        alphas=(0.7, 1.0, 1.3),
+        per_layer=True,
+        per_head=False,
+    )
+    return arms, seen[0].measured()
+
+
+def test_swapping_one_layer_changes_nothing_upstream_of_it():
+    arms, found = measured({"per_layer": True})
+    hidden = found["hidden"].mean(0)
+    for place, arm in enumerate(arms):
+        if arm.where == "layer":
+            assert float(hidden[place, : arm.layer - 1].sum()) == pytest.approx(0.0, abs=1e-9)
+            assert float(hidden[place, arm.layer - 1]) > 1e-4
+
+
+def test_hidden_change_is_what_it_says():
+    model, tokenizer = language_model("gpt2"), tokenizer_of("gpt2")
+    texts = ["w1 w2 w3 w4 w5", "w7 w8"]
+    report = small_swap("gpt2", texts, estimators=["exact"])
+    from fenchel.integrations.transformers.switching import use_backend
+
+    sums, tokens = 0.0, 0
+    for text in texts:
+        inputs = tokenizer(text, return_tensors="pt")
+        inputs.pop("token_type_ids", None)
+        with torch.no_grad():
+            own = model(**inputs, output_hidden_states=True).hidden_states[-1][0]
+            with use_backend(model, "exact"):
+                other = model(**inputs, output_hidden_states=True).hidden_states[-1][0]
+        sums += float(((other - own).norm(dim=-1) / own.norm(dim=-1)).sum())
+        tokens += len(own)
+    assert report.arm("exact")["hidden_change"] == pytest.approx(sums / tokens, rel=1e-5)
+
+
+def test_batches_change_nothing():
+    one, other = small_swap("bert", batch_size=1), small_swap("bert", batch_size=4)
+    for ours, theirs in zip(one.arms, other.arms, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-9)
+        assert ours["hidden_change"] == pytest.approx(theirs["hidden_change"], rel=1e-5, abs=1e-9)
+
+
+def test_one_window_says_that_it_gives_no_interval():
+    report = small_swap("gpt2", ["w1 w2 w3 w4"])
+    assert report.arm("exact")["loss_difference_low"] is None
+    assert "one window gives no interval, so this may be chance" in report.finding
+
+
+def test_an_encoder_without_a_head_embeds():
+    report = small_swap("bert", model=language_model("bert").base_model)
+    assert report.manifest["task"] == "embedding"
+    assert report.results["quality"] is None
+    assert report.arm("model")["ranking_agreement"] == pytest.approx(1.0)
+    assert report.arm("exact")["embedding_change"] > 0
+    assert report.arm("exact")["ranking_agreement"] < 1
+    assert "ranking of similarities" in report.finding
+
+
+def test_pairs_with_scores_are_compared_with_them():
+    report = small_swap("t5", None, pairs=SCORED)
+    assert report.manifest["model_class"] == "T5Stack"
+    assert report.results["quality"] == "score_correlation"
+    assert report.results["units"] == {"sentences": 24, "pairs": 12}
+    assert [c["estimator"] for c in report.results["against_control"]] == ["second_order", "exact"]
+    fewer = small_swap("t5", None, pairs=SCORED, max_pairs=6)
+    assert fewer.results["units"]["pairs"] == 6
+    both = small_swap("t5", some_texts(), pairs=SCORED)
+    assert both.results["units"]["sentences"] > 24
+
+
+def test_the_demo_encoder_is_itself_under_the_control_at_one():
+    from fenchel.integrations.transformers.loading import load_model
+    from fenchel.swap.observation import mean_pooled
+    from fenchel.swap.spearman import spearman
+
+    sentences = [
+        "A man plays a guitar.",
+        "Someone makes music.",
+        "It rains.",
+        "Water falls.",
+        "A dog sleeps.",
+    ]
+    pairs = [(a, b, float(i)) for i, (a, b) in enumerate(zip(sentences, sentences[1:], strict=False))]
+    report = swap("demo", pairs=pairs, alphas=(0.8, 1.0), bootstrap=100)
+    model, tokenizer, _ = load_model("demo")
+    inputs = tokenizer(sentences, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        embeddings = mean_pooled(model(**inputs).last_hidden_state, inputs["attention_mask"])
+    similarities = (embeddings[:-1] * embeddings[1:]).sum(-1)
+    expected = float(spearman(similarities, torch.arange(4.0)))
+    assert report.arm("model")["score_correlation"] == pytest.approx(expected)
+    assert report.arm("first_order", 1.0)["embedding_change"] < 1e-9
+    assert report.arm("exact")["embedding_change"] > 1e-3
+
+
+def test_files_are_whole_versioned_and_read_again(masked: SwapReport, tmp_path: Path):
+    picture = masked.save(tmp_path / "out")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    saved = json.loads((tmp_path / "out" / "swap.json").read_text())
+    assert saved["schema"] == 1
+    assert {"model", "revision", "seed", "bootstrap", "alphas", "torch"} <= set(saved["manifest"])
+    assert SwapReport.load(tmp_path / "out") == masked
+    lines = (tmp_path / "out" / "swap.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(masked.arms)
+    svg = (tmp_path / "out" / "swap.svg").read_bytes()
+    masked.save(tmp_path / "again")
+    assert (tmp_path / "again" / "swap.svg").read_bytes() == svg
+    (tmp_path / "out" / "swap.json").write_text('{"schema": 99}')
+    with pytest.raises(InputError, match="has schema 99; this version of fenchel reads schema 1"):
+        SwapReport.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_table_fits_the_terminal(masked: SwapReport, width: int):
+    from rich.console import Console
+
+    from fenchel.swap.table import terminal_table
+
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(terminal_table(masked))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "exact" in text.replace("\n", "")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("the power went")])
+def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path, error: BaseException):
+    options: dict[str, Any] = {"estimators": ["exact"], "checkpoint_seconds": 0.0}
+    whole = small_swap("bert", **options, directory=tmp_path / "whole")
+    # One call a batch and arm: the second batch is under way.
+    with pytest.raises(type(error)):
+        small_swap("bert", **options, directory=tmp_path / "part", observer=Interrupting(8, error))
+    state = SwapState.read(tmp_path / "part")
+    assert not state.finished
+    assert len(state.measured()["units"]) == 3
+    assert not (tmp_path / "part" / "swap.json").exists()
+    with pytest.raises(InputError, match="interrupted after .* Keep it and do what is left with --resume"):
+        small_swap("bert", **options, directory=tmp_path / "part")
+    with pytest.raises(InputError, match="another swap than the one asked for; they differ in seed: 5 and 0"):
+        small_swap("bert", **options, directory=tmp_path / "part", resume=True, seed=5)
+    resumed = small_swap("bert", **options, directory=tmp_path / "part", resume=True)
+    assert resumed == whole
+    assert files_of(tmp_path / "part") == files_of(tmp_path / "whole")
+    observer = Interrupting(1, AssertionError("nothing is left to do"))
+    again = small_swap("bert", **options, directory=tmp_path / "part", resume=True, observer=observer)
+    assert again == whole
+    assert observer.seen == []
+
+
+def test_sentences_are_resumed_too(tmp_path: Path):
+    options: dict[str, Any] = {
+        "estimators": ["exact"],
+        "pairs": SCORED,
+        "batch_size": 5,
+        "checkpoint_seconds": 0.0,
+    }
+    whole = small_swap("bert", **options)
+    with pytest.raises(KeyboardInterrupt):
+        small_swap("bert", **options, directory=tmp_path, observer=Interrupting(12, KeyboardInterrupt()))
+    assert small_swap("bert", **options, directory=tmp_path, resume=True).results == whole.results
+
+
+def test_a_folder_asks_what_to_do(tmp_path: Path):
+    small_swap("gpt2", estimators=["exact"], directory=tmp_path)
+    with pytest.raises(InputError, match=r"holds a swap of .*, finished after"):
+        small_swap("gpt2", directory=tmp_path)
+    with pytest.raises(InputError, match="contradict each other"):
+        refuse_occupied(tmp_path, resume=True, overwrite=True)
+    small_swap("gpt2", estimators=["second_order"], directory=tmp_path, overwrite=True)
+    (tmp_path / STATE_FILE).write_bytes(b"nothing")
+    with pytest.raises(InputError, match="is not a saved swap"):
+        small_swap("gpt2", directory=tmp_path, resume=True)
+    (tmp_path / STATE_FILE).unlink()
+    with pytest.raises(InputError, match="holds results without the state"):
+        small_swap("gpt2", directory=tmp_path)
+
+
+def test_a_solve_that_does_not_converge_says_what_to_do():
+    with pytest.raises(ConvergenceError, match=r"swapping in exact: .*Raise --tol"):
+        small_swap("gpt2", tol=1e-30)
+
+
+def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pytest.MonkeyPatch):
+    from fenchel.integrations.transformers.switching import use_backend
+    from fenchel.swap.arms import Arm
+
+    def softer(self: Arm, model: Any, tol: float | None) -> Any:
+        return use_backend(model, "first_order", alpha=0.5)
+
+    honest = Arm.installed
+    monkeypatch.setattr(
+        Arm, "installed", lambda self, *args: (softer if self.estimator else honest)(self, *args)
+    )
+    with pytest.raises(ModelError, match="under first order at alpha 1 is .* from itself"):
+        small_swap("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimators": []}, "estimators is"),
+        ({"estimators": ["first_order"]}, "names first_order, which is the model itself"),
+        ({"estimators": ["third_order"]}, "names 'third_order'; expected some of second_order, exact"),
+        ({"alphas": [0.5, 0]}, "alphas holds 0"),
+        ({"alphas": [float("nan")]}, "alphas holds nan"),
+        ({"alphas": [1.0]}, "expected at least one that is not 1"),
+        ({"mask_probability": 1.0}, "mask probability is 1.0"),
+        ({"bootstrap": 10}, "bootstrap is 10"),
+        ({"tol": 2.0}, "tol is 2.0"),
+        ({"sample_pairs": 2}, "sample pairs is 2"),
+        ({"max_pairs": 5}, "max pairs is 5, but no scored pairs were given"),
+        ({"layers": [1]}, "layers \\[1\\] were chosen, but none is swapped alone"),
+        ({"layers": [9], "per_layer": True}, "layers \\[9\\] do not exist: this model has 2"),
+        ({"heads": [9], "per_head": True}, "heads \\[9\\] do not exist: these layers have heads 1 to 4"),
+        ({"resume": True}, "no directory was given"),
+        ({"texts": ["w1"]}, "has no token to predict: its windows are too short"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        small_swap("gpt2", **{"model": _headed(), **options})
+
+
+def _headed() -> Any:
+    return language_model("gpt2")
+
+
+def test_without_anything_to_read_or_a_tokenizer():
+    with pytest.raises(InputError, match="there is nothing to read"):
+        swap(language_model("gpt2"), tokenizer_of("gpt2"))
+    with pytest.raises(InputError, match="comes without a tokenizer"):
+        swap(language_model("gpt2"), None, ["w1 w2"])

@@ -1,0 +1,152 @@
+"""Ranks, intervals and the choice of a control: against scipy, by simulation, and on data whose answer is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+from fenchel.swap.bootstrap import Bootstrap, Interval
+from fenchel.swap.control import against_best_control, halves
+from fenchel.swap.metric import RankingAgreement, ScoreCorrelation, TokenMean
+from fenchel.swap.sentences import sampled_pairs
+from fenchel.swap.spearman import midranks, spearman
+
+
+def values_with_ties(n: int = 80, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 12, (n,), generator=generator).double()
+    return x, x + torch.randint(0, 9, (n,), generator=generator)
+
+
+def test_spearman_with_ties_is_scipys():
+    x, y = values_with_ties()
+    assert float(spearman(x, y)) == pytest.approx(float(stats.spearmanr(x, y)[0]), abs=1e-12)
+    # Ranks without averaging, which is the usual mistake, would not pass.
+    naive = torch.corrcoef(torch.stack([x.argsort().argsort(), y.argsort().argsort()]).double())[0, 1]
+    assert float(naive) != pytest.approx(float(stats.spearmanr(x, y)[0]), abs=1e-4)
+
+
+def test_midranks_are_scipys():
+    x, _ = values_with_ties()
+    assert torch.equal(midranks(x, torch.ones(1, 80))[0], torch.from_numpy(stats.rankdata(x.numpy())))
+
+
+def test_a_weighted_sample_is_the_sample_with_repetitions():
+    x, y = values_with_ties()
+    weights = torch.randint(0, 4, (5, 80), generator=torch.Generator().manual_seed(1)).double()
+    for row, found in zip(weights, spearman(x, y, weights), strict=True):
+        drawn = torch.arange(80).repeat_interleave(row.long())
+        assert float(found) == pytest.approx(float(stats.spearmanr(x[drawn], y[drawn])[0]), abs=1e-12)
+
+
+def test_a_constant_has_no_ranking():
+    assert bool(spearman(torch.ones(4), torch.arange(4.0)).isnan())
+
+
+def means(difference: float, n: int, seed: int, noise: float = 0.1) -> TokenMean:
+    """Two arms whose per-token difference is known, on windows that differ far more among themselves."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(5, 20, (n,), generator=generator).double()
+    level = 3 * torch.randn(n, generator=generator, dtype=torch.float64)
+    own = noise * torch.randn(n, generator=generator, dtype=torch.float64)
+    return TokenMean({"model": level * counts, "arm": (level + difference + own) * counts}, counts)
+
+
+def paired(metric: TokenMean, bootstrap: Bootstrap) -> Interval:
+    return bootstrap.interval(lambda weights: metric("arm", weights) - metric("model", weights), metric.units)
+
+
+def test_intervals_cover_a_known_difference_as_often_as_they_say():
+    covered = 0
+    for seed in range(200):
+        found = paired(means(0.05, 50, seed), Bootstrap(200, seed))
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= found.estimate <= found.high
+        covered += found.low <= 0.05 <= found.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_pairing_sees_a_difference_that_the_windows_hide():
+    metric = means(0.05, 50, 0, noise=0.02)
+    assert paired(metric, Bootstrap(200)).excludes_zero
+    alone = Bootstrap(200).interval(lambda weights: metric("arm", weights), metric.units)
+    assert alone.low is not None
+    assert alone.high is not None
+    assert alone.high - alone.low > 10 * 0.05
+
+
+def test_the_same_seed_draws_the_same_resamples():
+    metric = means(0.05, 20, 0)
+    assert paired(metric, Bootstrap(100, 3)) == paired(metric, Bootstrap(100, 3))
+    assert paired(metric, Bootstrap(100, 3)) != paired(metric, Bootstrap(100, 4))
+
+
+def test_one_unit_has_no_interval():
+    found = paired(means(0.05, 1, 0), Bootstrap(100))
+    assert found.low is None
+    assert found.high is None
+    assert not found.excludes_zero
+
+
+def test_halves_part_the_units():
+    first, second = halves(11, 0)
+    assert sorted([*first.tolist(), *second.tolist()]) == list(range(11))
+    assert halves(11, 1)[0].tolist() != first.tolist()
+
+
+def test_choosing_on_the_other_half_does_not_flatter_the_control():
+    # Ten controls and an arm that are all the same but for noise: a control picked by its luck would look better.
+    crossed, naive = [], []
+    for seed in range(60):
+        noise = torch.randn(11, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        metric = TokenMean({str(k): row for k, row in enumerate(noise)}, torch.ones(40, dtype=torch.float64))
+        controls = [str(k) for k in range(1, 11)]
+        found = against_best_control(metric, "0", controls, Bootstrap(100, seed))
+        assert found.compared is not None
+        crossed.append(found.compared.estimate)
+        naive.append(metric.of_all("0") - metric.of_all(found.best))
+    crossed_mean, naive_mean = sum(crossed) / 60, sum(naive) / 60
+    assert abs(crossed_mean) < 0.1
+    assert naive_mean > 0.15
+
+
+def test_a_better_arm_is_found_better_than_every_control():
+    x, y = values_with_ties(200)
+    noise = torch.randn(3, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    metric = ScoreCorrelation({"arm": y + 0.1 * noise[0], "a": y + 8 * noise[1], "b": y + 9 * noise[2]}, y)
+    found = against_best_control(metric, "arm", ["a", "b"], Bootstrap(200))
+    assert found.best == "a"
+    assert found.compared is not None
+    assert found.compared.low is not None
+    assert found.compared.low > 0
+
+
+def test_too_few_units_to_split_give_no_comparison():
+    metric = TokenMean({"arm": torch.ones(3), "a": torch.ones(3)}, torch.ones(3))
+    assert against_best_control(metric, "arm", ["a"], Bootstrap(100)).compared is None
+
+
+def test_ranking_agreement_draws_sentences():
+    pairs = sampled_pairs(9, 100, 0)
+    similarities = {
+        key: torch.randn(36, generator=torch.Generator().manual_seed(k)) for k, key in enumerate("ma")
+    }
+    metric = RankingAgreement(similarities, "m", pairs, 9)
+    assert metric.of_all("m") == pytest.approx(1.0)
+    expected = stats.spearmanr(similarities["m"], similarities["a"])[0]
+    assert metric.of_all("a") == pytest.approx(float(expected), abs=1e-12)
+    without_first = torch.ones(1, 9).index_fill_(1, torch.tensor([0]), 0.0).double()
+    kept = (pairs != 0).all(1)
+    expected = stats.spearmanr(similarities["m"][kept], similarities["a"][kept])[0]
+    assert float(metric("a", without_first)) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_sampled_pairs_are_different_pairs_of_different_things():
+    found = sampled_pairs(50, 200, 0)
+    assert found.shape == (200, 2)
+    assert bool((found[:, 0] < found[:, 1]).all())
+    assert len({tuple(pair) for pair in found.tolist()}) == 200
+    assert torch.equal(found, sampled_pairs(50, 200, 0))
+    assert not torch.equal(found, sampled_pairs(50, 200, 1))

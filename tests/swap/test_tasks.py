@@ -1,0 +1,188 @@
+"""What a model is asked: hidden and following tokens, teacher forcing, sentences, and tables of pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.audit.texts import open_documents
+from fenchel.audit.windows import TokenWindows
+from fenchel.errors import InputError, ModelError
+from fenchel.swap.language import LanguageTask
+from fenchel.swap.observation import IGNORED, observe
+from fenchel.swap.pairs import PairColumns, read_pairs, scored_pairs
+from fenchel.swap.sentences import SentenceTask
+from fenchel.swap.step import Step
+from tests.audit.small_audits import some_texts
+from tests.audit.test_windows import word_tokenizer
+from tests.swap.small_swaps import FAMILIES, SCORED, language_model, tokenizer_of
+
+
+def steps(
+    family: str, *, batch_size: int = 3, seed: int = 0, probability: float = 0.15, **options: Any
+) -> list[Step]:
+    model = language_model(family)
+    windows = TokenWindows(
+        open_documents(options.pop("texts", some_texts())),
+        options.pop("tokenizer", tokenizer_of(family)),
+        config=model.config,
+        batch_size=batch_size,
+        **{"max_length": 12, **options},
+    )
+    task = LanguageTask(windows, FAMILIES[family], mask_probability=probability, seed=seed)  # pyright: ignore[reportArgumentType]
+    return list(task.steps({}))
+
+
+def rows(found: list[Step]) -> list[list[int]]:
+    return [row[row != IGNORED].tolist() for step in found for row in step.labels]  # pyright: ignore[reportOptionalIterable]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_is_the_models_own(family):
+    model = language_model(family)
+    for step in steps(family):
+        assert step.labels is not None
+        seen = observe(model, step.inputs, step.counted, step.counted_decoder, step.labels)
+        assert seen.losses is not None
+        inputs, labels = dict(step.inputs), step.labels
+        if family == "gpt2":
+            # The model shifts by itself: it takes the tokens, and does not count those that are padding.
+            labels = step.inputs["input_ids"].masked_fill(step.inputs["attention_mask"] == 0, IGNORED)
+        with torch.no_grad():
+            expected = model(**inputs, labels=labels).loss
+        assert float(seen.losses.sum() / step.label_counts.sum()) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_hidden_tokens_are_masked_counted_and_seeded():
+    found = steps("bert")
+    assert rows(found) == rows(steps("bert", batch_size=5))
+    assert rows(found) != rows(steps("bert", seed=1))
+    assert sum(map(len, rows(steps("bert", probability=0.6)))) > 2 * sum(map(len, rows(found)))
+    for step in found:
+        assert step.labels is not None
+        hidden = step.labels != IGNORED
+        assert bool((step.inputs["input_ids"][hidden] == 1).all())
+        assert bool((step.labels[hidden] > 3).all())
+        assert bool(hidden.any(1).all())
+
+
+def test_tokens_that_two_windows_share_are_predicted_once():
+    text = [" ".join(f"w{k}" for k in range(30))]
+    assert (
+        sum(map(len, rows(steps("gpt2", texts=text, stride=4, tokenizer=word_tokenizer(special=None))))) == 29
+    )
+
+
+def test_a_target_is_what_the_decoder_predicts(tmp_path: Path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"text": "w1 w2", "de": "w5 w6 w7"}\n')
+    model = language_model("t5")
+    documents = open_documents(path, target_column="de")
+    windows = TokenWindows(documents, tokenizer_of("t5"), config=model.config)
+    (step,) = LanguageTask(windows, "seq2seq", mask_probability=0.15, seed=0).steps({})
+    assert rows([step]) == [[2, 9, 10, 11, 3]]
+
+
+def test_a_masked_model_needs_a_mask_token():
+    with pytest.raises(ModelError, match="has no mask token"):
+        steps("bert", tokenizer=word_tokenizer())
+
+
+def sentences(texts: Any = None, pairs: Any = None, **options: Any) -> SentenceTask:
+    given: dict[str, Any] = {
+        "config": None, "max_length": None, "batch_size": 4, "max_tokens": None, "sample_pairs": 100, "seed": 0,
+    }  # fmt: skip
+    documents = None if texts is None else open_documents(texts)
+    return SentenceTask(documents, pairs, word_tokenizer(), **{**given, **options})
+
+
+def test_sentences_are_embedded_once_and_the_shortest_first():
+    task = sentences(["w1 w2 w3", "w1", "w1 w2 w3 ", "w4 w5"])
+    assert task.count == 3
+    assert task.documents == 4
+    assert torch.cat([step.units for step in task.steps({})]).tolist() == [1, 2, 0]
+    assert task.ranked is not None
+    assert task.ranked.tolist() == [[0, 1], [0, 2], [1, 2]]
+
+
+def test_steps_of_sentences_go_on_anywhere():
+    task = sentences(some_texts(10), batch_size=3)
+    whole = list(task.steps({}))
+    rest = list(task.steps(whole[1].after))
+    assert [step.units.tolist() for step in rest] == [step.units.tolist() for step in whole[2:]]
+    assert whole[-1].fraction == 1.0
+
+
+def test_a_long_sentence_is_cut_and_that_is_said():
+    task = sentences(["w1 w2 w3 w4 w5", "w1", "w2"], max_length=5)
+    assert task.truncated == 1
+    assert task.description()["truncated"] == 1
+    assert max(step.inputs["input_ids"].shape[1] for step in task.steps({})) == 5
+
+
+def test_max_tokens_limits_the_sentences():
+    assert 3 <= sentences(some_texts(10), max_tokens=90).count < sentences(some_texts(10)).count
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (["w1", "w2"], {}, "has 2 different sentences; how a model ranks similarities needs at least 3"),
+        (["w1", "w2", "w3"], {"max_length": 2}, "max length 2 leaves no room for text"),
+        (["w1", "w2", "w3"], {"batch_size": 0}, "batch size is 0"),
+    ],
+)
+def test_sentences_that_cannot_be_compared(texts, options, message):
+    with pytest.raises(InputError, match=message):
+        sentences(texts, **options)
+
+
+def test_scored_pairs_share_their_sentences():
+    task = sentences(pairs=scored_pairs([("w1", "w2", 1), ("w2", "w3", 2), ("w1", "w3", 2.5)]))
+    assert task.count == 3
+    assert task.scored is not None
+    assert task.scored.tolist() == [[0, 1], [1, 2], [0, 2]]
+    assert task.scores is not None
+    assert task.scores.tolist() == [1.0, 2.0, 2.5]
+
+
+SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+
+
+def test_pairs_are_read_by_the_names_of_their_columns(tmp_path: Path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(SICK + "".join(f"{k}\ta {k}\tb {k}\t{k}.5\tNEUTRAL\n" for k in range(5)))
+    found = read_pairs(path, PairColumns())
+    assert found.sentences[1] == ("a 1", "b 1")
+    assert found.scores == (0.5, 1.5, 2.5, 3.5, 4.5)
+    assert len(read_pairs(path, PairColumns(), 3).scores) == 3
+    assert read_pairs(path, PairColumns(first="entailment_judgment")).sentences[0] == ("NEUTRAL", "b 0")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("a\tb\n1\t2\n", "has no column 'sentence_A'; its first line names 'a', 'b'"),
+        (SICK + "1\ta\tb\tmuch\tX\n", "line 2 of .* has the score 'much', which is not a number"),
+        (SICK + "1\ta\tb\tnan\tX\n", "has the score 'nan'"),
+        (SICK + "1\ta\t \t2\tX\n", "line 2 of .* has an empty sentence"),
+        (SICK + "1\ta\tb\n", "line 2 of .* has 3 columns, and the first line has 5"),
+        (SICK + "1\ta\tb\t2\tX\n", "has 1 pair; a rank correlation needs at least 3"),
+        (SICK + "1\ta\tb\t2\tX\n" * 3, "gives every pair the score 2"),
+    ],
+)
+def test_tables_that_are_none(tmp_path: Path, content: str, message: str):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_pairs(path, PairColumns())
+
+
+@pytest.mark.parametrize("pair", [("a", "b"), ("a", "", 1.0), ("a", 2, 1.0), ("a", "b", "much")])
+def test_python_pairs_that_are_none(pair):
+    with pytest.raises(InputError, match="pair 13"):
+        scored_pairs([*SCORED, pair])
