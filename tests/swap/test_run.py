@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_the_demo_encoder_is_itself_under_the_control_at_one():
         "Water falls.",
         "A dog sleeps.",
     ]
-    pairs = [(a, b, float(i)) for i, (a, b) in enumerate(zip(sentences, sentences[1:], strict=False))]
+    pairs = [(a, b, float(i)) for i, (a, b) in enumerate(pairwise(sentences))]
     report = swap("demo", pairs=pairs, alphas=(0.8, 1.0), bootstrap=100)
     model, tokenizer, _ = load_model("demo")
     inputs = tokenizer(sentences, padding=True, return_tensors="pt")
@@ -201,7 +202,7 @@ def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path, error: 
     assert not state.finished
     assert len(state.measured()["units"]) == 3
     assert not (tmp_path / "part" / "swap.json").exists()
-    with pytest.raises(InputError, match="interrupted after .* Keep it and do what is left with --resume"):
+    with pytest.raises(InputError, match=r"interrupted after .* Keep it and do what is left with --resume"):
         small_swap("bert", **options, directory=tmp_path / "part")
     with pytest.raises(InputError, match="another swap than the one asked for; they differ in seed: 5 and 0"):
         small_swap("bert", **options, directory=tmp_path / "part", resume=True, seed=5)
@@ -258,7 +259,7 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
     monkeypatch.setattr(
         Arm, "installed", lambda self, *args: (softer if self.estimator else honest)(self, *args)
     )
-    with pytest.raises(ModelError, match="under first order at alpha 1 is .* from itself"):
+    with pytest.raises(ModelError, match=r"under first order at alpha 1 is .* from itself"):
         small_swap("gpt2")
 
 
