@@ -95,13 +95,17 @@ def _draw(report: SwapReport) -> Figure:
 
     _against_alpha(place(0.085, 0.48, 0.35, 2.4), report)
     _by_layer(place(0.59, 0.985, 0.35, 2.4), report)
-    width = 0.9 / max(1, len(maps))
+    width = 0.84 / max(1, len(maps))
     highest = max((record["hidden_change"] for record in heads), default=0.0)
     for number, estimator in enumerate(maps):
         left = 0.085 + number * width
         axes = place(left, left + width - 0.06, 3.75, tall - 0.85)
         chosen = [record for record in heads if record["estimator"] == estimator]
-        _head_map(figure, axes, chosen, estimator, highest)
+        drawn = _head_map(axes, chosen, estimator, highest)
+        if number == len(maps) - 1:
+            bar = figure.colorbar(drawn, cax=place(0.905, 0.92, 3.75, tall - 0.85))
+            bar.set_label("change at the output", fontsize=7)
+            bar.ax.tick_params(labelsize=6)
     figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=_INK, va="bottom", parse_math=False)
     return figure
 
@@ -138,10 +142,7 @@ def _against_alpha(axes: Axes, report: SwapReport) -> None:
         linewidth=1, markerfacecolor="white", label="control: first order at α",
     )  # fmt: skip
     if own is not None:
-        axes.axhline(own, color=_INK, linewidth=0.8)
-        axes.annotate(
-            "the model", (0.005, own), xycoords=("axes fraction", "data"), fontsize=7, va="bottom", color=_INK
-        )
+        axes.axhline(own, color=_INK, linewidth=0.8, label="the model")
     alphas = [record["alpha"] for record in controls] or [1.0]
     beyond = max(alphas) + 0.08 * (max(alphas) - min(alphas) or 1.0)
     step = 0.09 * (max(alphas) - min(alphas) or 1.0)
@@ -153,6 +154,8 @@ def _against_alpha(axes: Axes, report: SwapReport) -> None:
             [beyond + number * step], [record[name]], bars([record]), color=style["colour"], marker=style["marker"],
             markersize=5, capsize=3, linestyle="none", label=style["label"],
         )  # fmt: skip
+    # Where the estimators stand is no α, so the axis must not name one there.
+    axes.set_xticks([tick for tick in axes.get_xticks() if min(alphas) - 1e-9 <= tick <= max(alphas) + 1e-9])
     axes.set_xlabel("α of the control (estimators, at α = 1, on the right)")
     axes.set_ylabel(label)
     axes.set_title("(a) Against smoothing", fontsize=9, loc="left")
@@ -218,9 +221,7 @@ def _by_layer(axes: Axes, report: SwapReport) -> None:
     axes.set_axisbelow(True)
 
 
-def _head_map(
-    figure: Figure, axes: Axes, records: list[dict[str, Any]], estimator: str, highest: float
-) -> None:
+def _head_map(axes: Axes, records: list[dict[str, Any]], estimator: str, highest: float) -> Any:
     from matplotlib.colors import ListedColormap
 
     layers = sorted({record["layer"] for record in records})
@@ -234,9 +235,7 @@ def _head_map(
         ticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
         (axes.set_xlabel if put == "head" else axes.set_ylabel)(put)
     axes.set_title(f"(c) One head swapped: {_STYLE[estimator]['label']}", fontsize=9, loc="left")
-    bar = figure.colorbar(drawn, ax=axes, fraction=0.04, pad=0.02)
-    bar.set_label("change at the output", fontsize=7)
-    bar.ax.tick_params(labelsize=6)
+    return drawn
 
 
 def _caption(report: SwapReport) -> str:
