@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.pages import page, python_blocks
+
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+README = page("README.md")
+PYTHON = python_blocks("README.md")
 SHELL = [
     line.split(" #")[0].strip()
     for block in re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)

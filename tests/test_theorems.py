@@ -157,3 +157,34 @@ def test_evidence_goes_to_zero_and_the_estimators_meet() -> None:
     second = [relative("second_order", alpha) for alpha in (1e-2, 1e-3)]
     assert first[0] / first[1] == pytest.approx(10, rel=0.1)
     assert second[0] / second[1] == pytest.approx(100, rel=0.2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), seed=st.integers(0, 100))
+def test_gradients_know_what_changes_nothing(problem: InferenceProblem, seed: int) -> None:
+    u = problem.preference
+    templates, log_weights = u.templates.clone().requires_grad_(), u.log_weights.clone().requires_grad_()
+    wanting = InferenceProblem(Discrete(templates, log_weights), problem.evidence, problem.alpha)
+    dual = wanting.solve("exact", tol=1e-9).dual
+    generator = torch.Generator().manual_seed(seed)
+    direction = torch.randn(dual.shape, dtype=dual.dtype, generator=generator)
+    to_templates, to_weights = torch.autograd.grad((dual * direction).sum(), (templates, log_weights))
+    size = 1e-9 * (1 + float(to_templates.abs().max()) * templates.shape[-2])
+    assert float(to_templates.sum(-2).abs().max()) <= size
+    assert float(to_weights.nan_to_num().sum(-1).abs().max()) <= 1e-9 * (1 + float(to_weights.abs().sum()))
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), estimator=st.sampled_from(["first_order", "second_order", "exact"]))
+def test_preferences_multiply(problem: InferenceProblem, estimator: str) -> None:
+    u = problem.preference
+    other = torch.linspace(-1.0, 2.0, u.support_size, dtype=u.dtype)
+    added = Discrete(u.templates, u.log_weights + other + 5.0)
+    multiplied = Discrete(u.templates, (u.weights() * other.exp()).log())
+    options = {"tol": 1e-9} if estimator == "exact" else {}
+    one, same = (
+        InferenceProblem(v, problem.evidence, problem.alpha).solve(estimator, **options)
+        for v in (added, multiplied)
+    )
+    reach = float(one.dual_error.max() + same.dual_error.max()) if estimator == "exact" else 0.0
+    assert float((one.dual - same.dual).norm(dim=-1).max()) <= reach + 1e-9 * (1 + float(one.dual.norm()))

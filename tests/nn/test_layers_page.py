@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-PAGE = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+from tests.pages import python_blocks, run_blocks
+
+PAGE = "docs/layers.md"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_blocks_run_in_order_and_print_what_their_comments_say(capsys):
-    names: dict[str, Any] = {}
-    promised = []
     with torch.random.fork_rng(devices=[]):
-        for block in BLOCKS:
-            exec(compile(block, "docs/layers.md", "exec"), names)  # noqa: S102 - our own page
-            promised += re.findall(r"# (tensor\([^)]*\))", block)
+        names = run_blocks(PAGE)
+    promised = re.findall(r"# (tensor\([^)]*\))", "".join(python_blocks(PAGE)))
     printed = capsys.readouterr().out
-    assert len(BLOCKS) == 7
     assert promised == ["tensor(True)"] * 4
     assert re.findall(r"tensor\((?:True|False)\)", printed) == promised
     assert "Causal() * ALiBi(" in printed

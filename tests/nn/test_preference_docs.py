@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,18 +11,19 @@ from fenchel import functional
 from fenchel.nn import evidence, preference
 from fenchel.nn.evidence import ScaledDot
 from tests.nn.preferences import attention_inputs, perturbed
+from tests.pages import page, python_blocks, run_blocks
 
-PAGE = (Path(__file__).parents[2] / "docs" / "preferences.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+NAME = "docs/preferences.md"
+PAGE = page(NAME)
 
 
 def test_examples_run_in_order(capsys):
     torch.manual_seed(0)
-    names: dict[str, Any] = {}
-    for block in BLOCKS:
-        exec(compile(block, "preferences.md", "exec"), names)  # noqa: S102 - our own page
+    names = run_blocks(NAME)
     printed = capsys.readouterr().out.splitlines()
-    said = [comment for block in BLOCKS for comment in re.findall(r"print\(.*?\)  # (.*)", block)]
+    said = [
+        comment for block in python_blocks(NAME) for comment in re.findall(r"print\(.*?\)  # (.*)", block)
+    ]
     assert len(printed) == len(said) + 1
     for line, comment in zip(printed, said, strict=False):
         assert line.removeprefix("torch.Size(").replace("[", "(").replace("]", "").startswith(comment[:12])

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import torch
 
+from tests.pages import page, run_blocks
 from tests.tiny_models import DISPATCHING
 
-PAGE = (Path(__file__).parents[3] / "docs" / "transformers.md").read_text()
+NAME = "docs/transformers.md"
+PAGE = page(NAME)
 
 
 def test_the_examples_run(capsys):
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 5
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        for code in blocks:
-            exec(compile(code, "docs/transformers.md", "exec"), names)  # noqa: S102 - our own page
+        names = run_blocks(NAME)
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 3
     assert printed[0].startswith("('encoder.layer.0.attention.self', 'encoder.layer.1.attention.self')")
