@@ -140,6 +140,16 @@ def test_sentences_that_cannot_be_compared(texts, options, message):
         sentences(texts, **options)
 
 
+def test_sentences_have_no_targets(tmp_path: Path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"text": "w1", "de": "w2"}\n')
+    with pytest.raises(InputError, match="a target column was named, but sentences are embedded"):
+        SentenceTask(
+            open_documents(path, target_column="de"), None, word_tokenizer(), config=None, max_length=None,
+            batch_size=4, max_tokens=None, sample_pairs=10, seed=0,
+        )  # fmt: skip
+
+
 def test_scored_pairs_share_their_sentences():
     task = sentences(pairs=scored_pairs([("w1", "w2", 1), ("w2", "w3", 2), ("w1", "w3", 2.5)]))
     assert task.count == 3

@@ -21,7 +21,7 @@ from fenchel.functional.grid import Block, Grid, rows
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.second_derivative import refuse_second_derivative
 
-__all__ = ["attend", "scores"]
+__all__ = ["attend"]
 
 
 def attend(
@@ -53,7 +53,7 @@ def attend(
     return output, mean if with_mean else None
 
 
-def scores(dual: Tensor, key: Tensor, log_preference: Tensor | None) -> Tensor:
+def _logits(dual: Tensor, key: Tensor, log_preference: Tensor | None) -> Tensor:
     """Logits log u + λTᵀ of a block, (b, h, G, r, n), in a new array.
 
     Args:
@@ -103,7 +103,9 @@ class _Call:
 
     def weights(self, block: Block, dual: Tensor, key: Tensor) -> Tensor:
         preference = None if self._preference is None else block.of(self._preference)
-        return scores(dual, key, preference).softmax(-1)
+        logits = _logits(dual, key, preference)
+        # In place: a block's worth of new memory costs a twentieth of the pass.
+        return torch.softmax(logits, -1, out=logits)
 
 
 @torch.library.custom_op("fenchel::attend", mutates_args=())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel.blocks import CACHE_BYTES, keep_freed_memory
 
-__all__ = ["Block", "Grid"]
+__all__ = ["Block", "Grid", "grouped", "rows"]
 
 
 KERNEL_BYTES = 2**26
