@@ -89,7 +89,8 @@ class SentenceTask:
         for document in documents or ():
             if document.target is not None:
                 raise InputError(
-                    "a target column was named, but sentences are embedded and nothing is written for them. Leave it out."
+                    "a target column was named, but sentences are embedded and nothing is written for them. "
+                    "Leave it out."
                 )
             if tokens >= (self._max_tokens or float("inf")):
                 break
