@@ -224,6 +224,8 @@ PUBLIC = {
     "ProblemError",
     "__version__",
     "audit",
+    "functional",
+    "nn",
 }
 
 

@@ -21,14 +21,14 @@ SHELL = [
 ]
 
 
-@pytest.mark.parametrize("code", PYTHON, ids=["audit", "solve"])
+@pytest.mark.parametrize("code", PYTHON, ids=["layer", "solve"])
 def test_python_examples_run(code, capsys):
     names: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own page
     printed = capsys.readouterr().out
-    if "report" in names:
-        assert len(names["report"].heads) == 72
-        assert len(printed.split()) == 3
+    if "layer" in names:
+        assert float((names["attended"] - names["inferred"]).detach().abs().max()) > 1e-4
+        assert printed.startswith("tensor(")
     else:
         first, exact = names["attention"], names["optimum"]
         assert ((first.mean - exact.mean).norm(dim=-1) <= first.mean_error + 1e-6).all()

@@ -1,5 +1,7 @@
 """Attention as inference: audit, build and explain attention through its convex problem."""
 
+from fenchel import functional as functional
+from fenchel import nn as nn
 from fenchel.closeness import KL as KL
 from fenchel.errors import ConvergenceError as ConvergenceError
 from fenchel.errors import FenchelError as FenchelError
@@ -23,4 +25,6 @@ __all__ = [
     "ProblemError",
     "__version__",
     "audit",
+    "functional",
+    "nn",
 ]
