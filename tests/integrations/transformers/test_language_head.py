@@ -45,6 +45,21 @@ def test_a_saved_head_is_loaded_when_it_is_wanted(family: str, tmp_path: Path):
         assert "embed_positions" in name or torch.equal(model.state_dict()[name], parameter), name
     without, _, _ = load_model(tmp_path)
     assert language_head(type(without).__name__) is None
+    assert all(
+        "embed_positions" in name or name in saved.base_model.state_dict() for name in without.state_dict()
+    )
+
+
+def test_sinusoids_that_are_not_saved_are_worked_out(tmp_path: Path):
+    language_model("marian", dtype=torch.float32).save_pretrained(tmp_path)
+    tokenizer_of("marian").save_pretrained(tmp_path)
+    without, _, _ = load_model(tmp_path)
+    positions = without.get_encoder().embed_positions.weight
+    frequencies = 1 / 10_000 ** (torch.arange(12) / 12)
+    angles = torch.arange(len(positions))[:, None] * frequencies
+    torch.testing.assert_close(
+        positions.detach(), torch.cat([angles.sin(), angles.cos()], -1), atol=1e-5, rtol=0
+    )
 
 
 def test_a_checkpoint_of_the_body_alone_has_no_head(tmp_path: Path):

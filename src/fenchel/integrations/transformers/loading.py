@@ -128,6 +128,14 @@ def _device(device: torch.device | str) -> torch.device:
     return found
 
 
+def _needs_no_weights(model: Any, key: str) -> bool:
+    """Whether a parameter that the weights lack is not used, or is worked out anew and so is never random."""
+    owner = key.rpartition(".")[0]
+    # Translation models with sinusoidal positions are saved without them.
+    worked_out = "Sinusoidal" in type(model.get_submodule(owner)).__name__
+    return worked_out or _UNUSED_BY_ATTENTION in key.split(".")
+
+
 def _load_weights(
     source: str, name: str, dtype: torch.dtype | str, options: dict[str, Any], with_head: bool
 ) -> Any:
@@ -143,7 +151,7 @@ def _load_weights(
         ignore_mismatched_sizes=True,  # reported below: the error that this would raise does not say which
         **options,
     )
-    missing = sorted(key for key in report["missing_keys"] if _UNUSED_BY_ATTENTION not in key.split("."))
+    missing = sorted(key for key in report["missing_keys"] if not _needs_no_weights(model, key))
     if missing:
         raise ModelError(
             f"the weights of {name} lack {len(missing)} parameters of {type(model).__name__} (such as "
