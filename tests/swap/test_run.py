@@ -298,3 +298,31 @@ def test_without_anything_to_read_or_a_tokenizer():
         swap(language_model("gpt2"), tokenizer_of("gpt2"))
     with pytest.raises(InputError, match="comes without a tokenizer"):
         swap(language_model("gpt2"), None, ["w1 w2"])
+
+
+def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
+    from copy import deepcopy
+
+    from fenchel.swap.finding import finding
+
+    def changed(difference: float, half: float, compared: float) -> str:
+        results = deepcopy(masked.results)
+        arm = next(record for record in results["arms"] if record["estimator"] == "exact")
+        for end, value in (("", difference), ("_low", difference - half), ("_high", difference + half)):
+            arm[f"loss_difference{end}"] = value
+        control = next(record for record in results["against_control"] if record["estimator"] == "exact")
+        control |= {
+            "difference": compared,
+            "difference_low": compared - half,
+            "difference_high": compared + half,
+        }
+        return finding(results)
+
+    assert "cannot be told from no change" in changed(-0.1, 0.2, 0.0)
+    assert "an improvement" in changed(-0.3, 0.2, 0.0)
+    assert "for the worse" in changed(0.3, 0.2, 0.0)
+    assert "no evidence of more than smoothing" in changed(-0.3, 0.2, -0.1)
+    assert "better than the best of them" in changed(-0.5, 0.2, -0.4)
+    assert "α alone does better" in changed(-0.1, 0.2, 0.4)
+    # Correlations are better when they are higher, losses when they are lower.
+    assert "an improvement" not in changed(0.3, 0.2, 0.4)

@@ -103,8 +103,13 @@ def _controlled(
     if compared is None:
         return "No control was run, so it may be smoothing."
     values = [control[quality] for control in controls if control[quality] is not None]
-    inside = bool(values) and arm[quality] is not None and min(values) <= arm[quality] <= max(values)
-    spans = f"α alone spans {min(values):.4f} to {max(values):.4f}" if values else ""
+    spans, place = "", ""
+    if len(values) > 1:
+        spans = f"α alone spans {min(values):.4f} to {max(values):.4f}"
+        inside = arm[quality] is not None and min(values) <= arm[quality] <= max(values)
+        place = f", and this lies {'within' if inside else 'outside'}"
+    elif values:
+        spans = f"the control alone gives {values[0]:.4f}"
     low, high = compared["difference_low"], compared["difference_high"]
     if low is None or high is None:
         return f"There are too few units to choose a control on one half and compare on the other; {spans}."
@@ -116,10 +121,10 @@ def _controlled(
     if low <= 0 <= high:
         sentence += ": no evidence of more than smoothing"
     elif (compared["difference"] > 0) == (better > 0):
-        sentence += ": better than the same effect had by α"
+        sentence += ": better than the best of them"
     else:
         sentence += ": α alone does better"
-    return f"{sentence}; {spans}{', and this lies within' if inside else ', and this lies outside'}."
+    return f"{sentence}; {spans}{place}."
 
 
 def _moved(name: str, arm: Mapping[str, Any]) -> str:

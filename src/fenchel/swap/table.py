@@ -82,8 +82,12 @@ def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels
     if embedding:
         columns += ["1 − cosine", "Ranking kept"]
     for words in columns:
-        left = words == "Attention"
-        made.add_column(words.replace(" ", "\n", 1), justify="left" if left else "right", overflow="fold")
+        made.add_column(
+            words.replace(" ", "\n", 1),
+            justify="left" if words == "Attention" else "right",
+            min_width=len("[−0.0001,") if words.startswith("Difference") else None,
+            overflow="fold",
+        )
     for record in records:
         cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
         if quality is not None:
