@@ -62,7 +62,8 @@ class Grid:
         """
         keep_freed_memory()
         itemsize = torch.finfo(tensor.dtype).bits // 8
-        array_bytes = CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
+        # A cache's worth for every core, since each works on a part of the block.
+        array_bytes = torch.get_num_threads() * CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
         row = max(1, self.sharing * self.keys * itemsize)
         queries = min(self.queries, max(1, array_bytes // row))
         heads = max(1, array_bytes // (row * queries)) if queries == self.queries else 1
