@@ -46,6 +46,13 @@ class AttentionArguments:
         """Whether all queries of a head have the same preference."""
         return self.log_preference is None or self.log_preference.shape[2] == 1
 
+    def problem_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Evidence, templates, log-preference and α as tensors, all but the preference in a dtype."""
+        query, alpha = self.query.to(dtype), self.alpha
+        if not isinstance(alpha, Tensor):
+            alpha = query.new_full((1, 1, 1, 1), alpha)
+        return query, self.key.to(dtype) * self.scale, self.log_preference, alpha.to(dtype)
+
     def without_empty_rows(self, result: Tensor) -> Tensor:
         """Zeros in the rows that have nothing to attend to, and so no gradient to anything."""
         return result if self.empty_rows is None else result.masked_fill(self.empty_rows, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,8 @@ from fenchel.adjoint import implicit_gradients
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.rowwise import Rowwise, RowwiseGradients
-from fenchel.functional.second_derivative import refuse_second_derivative
+from fenchel.functional.row_gradients import register_row_gradients
+from fenchel.functional.rowwise import Rowwise
 from fenchel.solver.exact import solve_rows
 
 __all__ = ["exact_dual_point"]
@@ -39,10 +37,7 @@ def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: in
     if max_steps < 1:
         raise ProblemError(f"max_steps is {max_steps}; expected at least one step")
     with without_autocast(given.query):
-        query = given.query.to(dtype)
-        alpha = given.alpha if isinstance(given.alpha, Tensor) else query.new_full((1, 1, 1, 1), given.alpha)
-        templates = given.key.to(dtype) * given.scale
-        dual = _exact(query, templates, given.log_preference, alpha.to(dtype), tol, max_steps)
+        dual = _exact(*given.problem_in(dtype), tol, max_steps)
         return dual.to(given.query.dtype)
 
 
@@ -79,57 +74,4 @@ def _check(error: Tensor, tol: float, max_steps: int) -> None:
         )
 
 
-@_exact.register_fake
-def _(evidence, templates, log_preference, alpha, tol, max_steps):
-    return torch.empty_like(evidence)
-
-
-@torch.library.custom_op("fenchel::exact_dual_point_backward", mutates_args=())
-def _exact_backward(
-    gradient: Tensor,
-    dual: Tensor,
-    evidence: Tensor,
-    templates: Tensor,
-    log_preference: Tensor | None,
-    alpha: Tensor,
-    to_preference: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    with torch.no_grad(), without_autocast(evidence):
-        rowwise = Rowwise(evidence, templates, log_preference, alpha)
-        wanted = log_preference if to_preference else None
-        gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
-        for block, rows in rowwise.blocks():
-            found = implicit_gradients(rows, rowwise.take(dual, block), rowwise.take(gradient, block))
-            gradients.put(block, found)
-        return gradients.build()
-
-
-@_exact_backward.register_fake
-def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference):
-    like = log_preference if to_preference else templates.new_empty(())
-    return (
-        torch.empty_like(evidence),
-        torch.empty_like(templates),
-        torch.empty_like(like, dtype=templates.dtype),
-        torch.empty_like(alpha),
-    )
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    evidence, templates, log_preference, alpha, _, _ = inputs
-    ctx.save_for_backward(output, evidence, templates, log_preference, alpha)
-    ctx.to_preference = ctx.needs_input_grad[2]
-
-
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    dual, evidence, templates, log_preference, alpha = ctx.saved_tensors
-    to_evidence, to_templates, to_preference, to_alpha = _exact_backward(
-        gradient, dual, evidence, templates, log_preference, alpha, ctx.to_preference
-    )
-    if ctx.to_preference:
-        to_preference = to_preference.to(log_preference.dtype)
-    return to_evidence, to_templates, to_preference if ctx.to_preference else None, to_alpha, None, None
-
-
-_exact.register_autograd(_backward, setup_context=_remember)
-refuse_second_derivative(_exact_backward, "exact attention")
+register_row_gradients(_exact, "fenchel::exact_dual_point", implicit_gradients, "exact attention")

@@ -7,16 +7,14 @@ templates, and Σ is never formed. The gradient is one more such solve (:mod:`fe
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fenchel.adjoint import second_order_gradients, second_order_rows
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.rowwise import Rowwise, RowwiseGradients
-from fenchel.functional.second_derivative import refuse_second_derivative
+from fenchel.functional.row_gradients import register_row_gradients
+from fenchel.functional.rowwise import Rowwise
 
 __all__ = ["second_order_dual_point"]
 
@@ -30,11 +28,7 @@ def second_order_dual_point(given: AttentionArguments) -> Tensor:
         if given.log_preference_is_shared and alpha_is_shared:
             dual = _with_one_covariance(given, dtype)
         else:
-            alpha = (
-                given.alpha if isinstance(given.alpha, Tensor) else query.new_full((1, 1, 1, 1), given.alpha)
-            )
-            templates = given.key.to(dtype) * given.scale
-            dual = _second_order(query.to(dtype), templates, given.log_preference, alpha.to(dtype))
+            dual = _second_order(*given.problem_in(dtype))
         return dual.to(query.dtype)
 
 
@@ -89,56 +83,9 @@ def _second_order(
         return dual
 
 
-@_second_order.register_fake
-def _(evidence, templates, log_preference, alpha):
-    return torch.empty_like(evidence)
-
-
-@torch.library.custom_op("fenchel::second_order_dual_point_backward", mutates_args=())
-def _second_order_backward(
-    gradient: Tensor,
-    dual: Tensor,
-    evidence: Tensor,
-    templates: Tensor,
-    log_preference: Tensor | None,
-    alpha: Tensor,
-    to_preference: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    with torch.no_grad(), without_autocast(evidence):
-        rowwise = Rowwise(evidence, templates, log_preference, alpha)
-        wanted = log_preference if to_preference else None
-        gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
-        for block, rows in rowwise.blocks():
-            found = second_order_gradients(rows, rowwise.take(dual, block), rowwise.take(gradient, block))
-            gradients.put(block, found)
-        return gradients.build()
-
-
-@_second_order_backward.register_fake
-def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference):
-    like = log_preference if to_preference else templates.new_empty(())
-    return (
-        torch.empty_like(evidence),
-        torch.empty_like(templates),
-        torch.empty_like(like, dtype=templates.dtype),
-        torch.empty_like(alpha),
-    )
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(output, *inputs)
-    ctx.to_preference = ctx.needs_input_grad[2]
-
-
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    log_preference = ctx.saved_tensors[3]
-    to_evidence, to_templates, to_preference, to_alpha = _second_order_backward(
-        gradient, *ctx.saved_tensors, ctx.to_preference
-    )
-    if ctx.to_preference:
-        to_preference = to_preference.to(log_preference.dtype)
-    return to_evidence, to_templates, to_preference if ctx.to_preference else None, to_alpha
-
-
-_second_order.register_autograd(_backward, setup_context=_remember)
-refuse_second_derivative(_second_order_backward, "second-order attention with a preference a query")
+register_row_gradients(
+    _second_order,
+    "fenchel::second_order_dual_point",
+    second_order_gradients,
+    "second-order attention with a preference a query",
+)
