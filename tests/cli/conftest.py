@@ -53,6 +53,17 @@ def saved(folder: Path, family: str, **options: Any) -> Path:
     return folder
 
 
+def plain_run(folder: Path, name: str, model: Path, *options: str) -> Path:
+    """Where a command on a model and the usual texts has put its results."""
+    from fenchel.cli import main
+    from tests.audit.small_audits import some_texts
+
+    (folder / "text.txt").write_text("\n".join(some_texts()))
+    arguments = [name, str(model), "--text", str(folder / "text.txt"), "--out", str(folder / "out")]
+    assert main([*arguments, *options]) == 0
+    return folder / "out"
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of two layers with four heads, and a token a word."""

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.audit.small_audits import files_of
+from tests.cli.conftest import plain_run
 
 # Small enough that an audit takes about a second.
 SMALL = ("--max-length", "12", "--stride", "8", "--batch-size", "2", "--device", "cpu")
@@ -49,22 +50,7 @@ def test_an_audit_writes_its_files_and_says_where(command, model, text, tmp_path
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, model):
     """The records of an audit with no option but those that make it small."""
-    from fenchel.cli import main
-    from tests.audit.small_audits import some_texts
-
-    folder = tmp_path_factory.mktemp("plain")
-    (folder / "text.txt").write_text("\n".join(some_texts()))
-    arguments = [
-        "audit",
-        str(model),
-        "--text",
-        str(folder / "text.txt"),
-        "--out",
-        str(folder / "out"),
-        *SMALL,
-    ]
-    assert main(arguments) == 0
-    return folder / "out"
+    return plain_run(tmp_path_factory.mktemp("plain"), "audit", model, *SMALL)
 
 
 @pytest.mark.parametrize(

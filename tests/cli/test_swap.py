@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.audit.small_audits import files_of
+from tests.cli.conftest import plain_run
 from tests.swap.small_swaps import SCORED, language_model, tokenizer_of
 
 SMALL = (
@@ -63,22 +64,7 @@ def test_a_swap_writes_its_files_and_says_what_it_found(command, masked, text, t
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, masked):
     """A swap with no option but those that make it small."""
-    from fenchel.cli import main
-    from tests.audit.small_audits import some_texts
-
-    folder = tmp_path_factory.mktemp("plain")
-    (folder / "text.txt").write_text("\n".join(some_texts()))
-    arguments = [
-        "swap",
-        str(masked),
-        "--text",
-        str(folder / "text.txt"),
-        "--out",
-        str(folder / "out"),
-        *SMALL,
-    ]
-    assert main(arguments) == 0
-    return folder / "out"
+    return plain_run(tmp_path_factory.mktemp("plain"), "swap", masked, *SMALL)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fenchel.integrations.transformers.log_preference import (
-    HARD_MASK,
+    hardened,
     require_broadcastable,
     stands_for_causal,
 )
@@ -66,14 +66,10 @@ def call_preference(
     if mask is not None:
         mask = _without_expanded_dimensions(mask)
     if position_bias is None:
-        return mask if mask is None or mask.dtype == torch.bool else _hardened(mask)
+        return mask if mask is None or mask.dtype == torch.bool else hardened(mask)
     bias = _without_expanded_dimensions(position_bias)
     if mask is None:
-        return _hardened(bias)
+        return hardened(bias)
     if mask.dtype == torch.bool:
-        return torch.where(mask, _hardened(bias), -torch.inf)
-    return _hardened(bias + mask)
-
-
-def _hardened(additive: Tensor) -> Tensor:
-    return torch.where(additive <= HARD_MASK, -torch.inf, additive)
+        return torch.where(mask, hardened(bias), -torch.inf)
+    return hardened(bias + mask)

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from fenchel.errors import CaptureError
 
-__all__ = ["HARD_MASK", "LogPreference", "LogPreferences", "require_broadcastable", "stands_for_causal"]
+__all__ = [
+    "HARD_MASK",
+    "LogPreference",
+    "LogPreferences",
+    "hardened",
+    "require_broadcastable",
+    "stands_for_causal",
+]
 
 HARD_MASK = -1e4
 """An additive mask at or below this stands for u_i = 0.
@@ -109,8 +116,9 @@ class LogPreference:
         return self.log_weights is None or self.log_weights.shape[2] == 1
 
 
-def _additive(mask: Tensor) -> Tensor:
-    return torch.where(mask <= HARD_MASK, -torch.inf, mask)
+def hardened(additive: Tensor) -> Tensor:
+    """Additive log weights with -inf where they stand for a mask, at or below :data:`HARD_MASK`."""
+    return torch.where(additive <= HARD_MASK, -torch.inf, additive)
 
 
 def _build(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> LogPreference:
@@ -124,7 +132,7 @@ def _build(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> LogP
         else:
             bias = mask.to(compute) if bias is None else _without_constant_dimensions(bias).to(compute) + mask
     if bias is not None:
-        bias = _additive(_without_constant_dimensions(bias).to(compute))
+        bias = hardened(_without_constant_dimensions(bias).to(compute))
         if bool((bias == bias[..., :1]).all() & bias.isfinite().all()):
             bias = None
     if bias is None and allowed is None:
