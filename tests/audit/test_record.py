@@ -10,7 +10,7 @@ from fenchel.audit.examples import HeadExample, TemplateWeight, keep_the_worse
 from fenchel.audit.heads import METRICS, HeadKey
 from fenchel.audit.record import AuditReport
 from fenchel.audit.state import STATE_FILE, AuditState
-from fenchel.audit.storage import read_tensors, write_tensors
+from fenchel.storage import read_tensors, write_tensors
 from fenchel.errors import InputError
 from tests.audit.small_audits import files_of, small_audit, some_texts
 
@@ -84,7 +84,7 @@ def test_a_notebook_shows_the_report(report: AuditReport) -> None:
 
 
 def test_what_is_no_audit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a saved audit"):
+    with pytest.raises(InputError, match="cannot be read back"):
         AuditReport.load(tmp_path)
 
 

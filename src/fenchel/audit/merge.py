@@ -13,7 +13,7 @@ from fenchel.audit.manifest import OUTCOMES, PARTS, PLACES, differences, in_orde
 from fenchel.audit.record import AuditReport, require_extras
 from fenchel.audit.state import STATE_FILE, AuditState
 from fenchel.audit.statistics import AuditStatistics
-from fenchel.audit.storage import check_writable
+from fenchel.storage import check_writable
 from fenchel.errors import InputError
 
 __all__ = ["merge"]

@@ -12,7 +12,7 @@ import torch
 from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.examples import reads_decoder
 from fenchel.audit.heads import METRICS
-from fenchel.audit.storage import atomic_path
+from fenchel.storage import atomic_path
 from fenchel.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:

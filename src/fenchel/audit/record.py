@@ -15,7 +15,7 @@ from fenchel.audit.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.audit.manifest import differences
 from fenchel.audit.state import STATE_FILE, AuditState
 from fenchel.audit.statistics import AuditStatistics
-from fenchel.audit.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
+from fenchel.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
 from fenchel.errors import InputError, MissingExtraError
 
 __all__ = ["AuditReport", "HeadExample", "TemplateWeight", "require_extras"]

@@ -11,7 +11,7 @@ from fenchel.audit.examples import HeadExample
 from fenchel.audit.heads import HeadKey
 from fenchel.audit.manifest import SCHEMA, in_order
 from fenchel.audit.statistics import AuditStatistics
-from fenchel.audit.storage import read_tensors, write_tensors
+from fenchel.storage import read_tensors, write_tensors
 from fenchel.errors import InputError
 
 __all__ = ["STATE_FILE", "AuditState"]

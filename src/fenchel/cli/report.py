@@ -28,7 +28,7 @@ def run(
 ) -> None:
     """Wires the folder to ``fenchel.audit.record.AuditReport``."""
     from fenchel.audit.record import AuditReport, require_extras
-    from fenchel.audit.storage import check_writable
+    from fenchel.storage import check_writable
 
     report = AuditReport.load(directory)
     require_extras()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fenchel.audit.report.colour import scale
-from fenchel.audit.storage import atomic_path, guarded_writing
+from fenchel.storage import atomic_path, guarded_writing
 from fenchel.errors import MissingExtraError
 from fenchel.swap.results import QUALITIES
 

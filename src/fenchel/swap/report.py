@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fenchel.audit.storage import check_writable, write_json, write_text
+from fenchel.storage import check_writable, write_json, write_text
 from fenchel.errors import InputError
 from fenchel.swap.finding import finding
 from fenchel.swap.state import SCHEMA

@@ -14,7 +14,7 @@ from torch import nn
 
 from fenchel.audit.options import numbers_from_one
 from fenchel.audit.progress import AuditObserver, SilentObserver
-from fenchel.audit.storage import check_writable
+from fenchel.storage import check_writable
 from fenchel.audit.texts import Documents, open_documents
 from fenchel.audit.windows import TokenWindows
 from fenchel.errors import InputError, MissingExtraError

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.audit.storage import read_tensors, write_tensors
+from fenchel.storage import read_tensors, write_tensors
 from fenchel.errors import InputError
 from fenchel.swap.step import Place
 

@@ -15,7 +15,7 @@ from fenchel.audit.heads import Kind
 from fenchel.audit.report.distribution import AXES, Distribution, distribution
 from fenchel.audit.report.findings import KIND_NAMES, Findings, model_name
 from fenchel.audit.report.number import MISSING, plain, short
-from fenchel.audit.storage import atomic_path, guarded_writing
+from fenchel.storage import atomic_path, guarded_writing
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fenchel.audit import storage
-from fenchel.audit.storage import (
+from fenchel import storage
+from fenchel.storage import (
     atomic_path,
     check_writable,
     json_text,
@@ -143,18 +143,18 @@ def test_tensors_come_back_with_what_describes_them(tmp_path: Path) -> None:
 
 
 def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing\.safetensors is not a saved audit: "):
+    with pytest.raises(InputError, match=r"nothing\.safetensors cannot be read back: "):
         read_tensors(tmp_path / "nothing.safetensors")
     (tmp_path / "text.safetensors").write_text("not tensors at all")
-    with pytest.raises(InputError, match=r"text\.safetensors is not a saved audit: "):
+    with pytest.raises(InputError, match=r"text\.safetensors cannot be read back: "):
         read_tensors(tmp_path / "text.safetensors")
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(1)}, tmp_path / "foreign.safetensors")
-    with pytest.raises(InputError, match=r"foreign\.safetensors is not a saved audit: "):
+    with pytest.raises(InputError, match=r"foreign\.safetensors cannot be read back: "):
         read_tensors(tmp_path / "foreign.safetensors")
     write_tensors(tmp_path / "cut.safetensors", {"a": torch.zeros(100)}, {})
     content = (tmp_path / "cut.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(content[:-50])
-    with pytest.raises(InputError, match=r"cut\.safetensors is not a saved audit: "):
+    with pytest.raises(InputError, match=r"cut\.safetensors cannot be read back: "):
         read_tensors(tmp_path / "cut.safetensors")

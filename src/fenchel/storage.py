@@ -107,7 +107,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
             description = json.loads((file.metadata() or {})["fenchel"])
             return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not a saved audit: {_reason(error)}.") from error
+        raise InputError(f"{path} cannot be read back: {_reason(error)}.") from error
 
 
 def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
