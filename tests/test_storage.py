@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fenchel import storage
+from fenchel.errors import InputError, OutputError
 from fenchel.storage import (
     atomic_path,
     check_writable,
@@ -19,7 +20,6 @@ from fenchel.storage import (
     write_tensors,
     write_text,
 )
-from fenchel.errors import InputError, OutputError
 
 
 def failing(number: int):

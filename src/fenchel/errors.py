@@ -11,6 +11,7 @@ from typing import ClassVar
 __all__ = [
     "CaptureError",
     "ConvergenceError",
+    "CostWarning",
     "FenchelError",
     "InputError",
     "MissingExtraError",
@@ -74,3 +75,7 @@ class MissingExtraError(FenchelError, ImportError):
         super().__init__(f"{package} is not installed. Run: pip install 'fenchel[{extra}]'")
         self.package = package
         self.extra = extra
+
+
+class CostWarning(UserWarning):
+    """A transport cost under which some template is nearer to another template than to itself."""

@@ -10,8 +10,8 @@ from fenchel.audit.examples import HeadExample, TemplateWeight, keep_the_worse
 from fenchel.audit.heads import METRICS, HeadKey
 from fenchel.audit.record import AuditReport
 from fenchel.audit.state import STATE_FILE, AuditState
-from fenchel.storage import read_tensors, write_tensors
 from fenchel.errors import InputError
+from fenchel.storage import read_tensors, write_tensors
 from tests.audit.small_audits import files_of, small_audit, some_texts
 
 

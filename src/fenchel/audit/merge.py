@@ -13,8 +13,8 @@ from fenchel.audit.manifest import OUTCOMES, PARTS, PLACES, differences, in_orde
 from fenchel.audit.record import AuditReport, require_extras
 from fenchel.audit.state import STATE_FILE, AuditState
 from fenchel.audit.statistics import AuditStatistics
-from fenchel.storage import check_writable
 from fenchel.errors import InputError
+from fenchel.storage import check_writable
 
 __all__ = ["merge"]
 

@@ -12,8 +12,8 @@ import torch
 from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.examples import reads_decoder
 from fenchel.audit.heads import METRICS
-from fenchel.storage import atomic_path
 from fenchel.errors import InputError, MissingExtraError
+from fenchel.storage import atomic_path
 
 if TYPE_CHECKING:
     from fenchel.audit.capture import AttentionCall

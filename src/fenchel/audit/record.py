@@ -15,8 +15,8 @@ from fenchel.audit.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.audit.manifest import differences
 from fenchel.audit.state import STATE_FILE, AuditState
 from fenchel.audit.statistics import AuditStatistics
-from fenchel.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
 from fenchel.errors import InputError, MissingExtraError
+from fenchel.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
 
 __all__ = ["AuditReport", "HeadExample", "TemplateWeight", "require_extras"]
 

@@ -18,11 +18,11 @@ from fenchel.audit.ready import ReadyBatches
 from fenchel.audit.record import AuditReport, require_extras
 from fenchel.audit.shard import Shard
 from fenchel.audit.state import AuditState
-from fenchel.storage import check_writable
 from fenchel.audit.texts import open_documents
 from fenchel.audit.windows import TokenWindows
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.errors import InputError
+from fenchel.storage import check_writable
 
 __all__ = ["audit", "shard_directory"]
 

@@ -11,8 +11,8 @@ from fenchel.audit.examples import HeadExample
 from fenchel.audit.heads import HeadKey
 from fenchel.audit.manifest import SCHEMA, in_order
 from fenchel.audit.statistics import AuditStatistics
-from fenchel.storage import read_tensors, write_tensors
 from fenchel.errors import InputError
+from fenchel.storage import read_tensors, write_tensors
 
 __all__ = ["STATE_FILE", "AuditState"]
 

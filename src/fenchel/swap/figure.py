@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fenchel.audit.report.colour import scale
-from fenchel.storage import atomic_path, guarded_writing
 from fenchel.errors import MissingExtraError
+from fenchel.storage import atomic_path, guarded_writing
 from fenchel.swap.results import QUALITIES
 
 if TYPE_CHECKING:

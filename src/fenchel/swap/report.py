@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fenchel.storage import check_writable, write_json, write_text
 from fenchel.errors import InputError
+from fenchel.storage import check_writable, write_json, write_text
 from fenchel.swap.finding import finding
 from fenchel.swap.state import SCHEMA
 

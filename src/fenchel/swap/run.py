@@ -14,10 +14,10 @@ from torch import nn
 
 from fenchel.audit.options import numbers_from_one
 from fenchel.audit.progress import AuditObserver, SilentObserver
-from fenchel.storage import check_writable
 from fenchel.audit.texts import Documents, open_documents
 from fenchel.audit.windows import TokenWindows
 from fenchel.errors import InputError, MissingExtraError
+from fenchel.storage import check_writable
 from fenchel.swap.arms import make_arms, sites_of
 from fenchel.swap.bootstrap import Bootstrap
 from fenchel.swap.folder import open_state, refuse_occupied

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.storage import read_tensors, write_tensors
 from fenchel.errors import InputError
+from fenchel.storage import read_tensors, write_tensors
 from fenchel.swap.step import Place
 
 __all__ = ["SCHEMA", "STATE_FILE", "SwapState"]

@@ -15,8 +15,8 @@ from fenchel.audit.heads import Kind
 from fenchel.audit.report.distribution import AXES, Distribution, distribution
 from fenchel.audit.report.findings import KIND_NAMES, Findings, model_name
 from fenchel.audit.report.number import MISSING, plain, short
-from fenchel.storage import atomic_path, guarded_writing
 from fenchel.errors import MissingExtraError
+from fenchel.storage import atomic_path, guarded_writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
