@@ -1,0 +1,45 @@
+"""The bytes of a data file, decompressed, or an error that says what is wrong with it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from fenchel.errors import InputError
+
+__all__ = ["file_content"]
+
+
+def file_content(path: Path) -> bytes:
+    """Reads a whole file.
+
+    Args:
+        path: The file; a name that ends in ``.gz`` is decompressed, and the checksum in it is compared.
+
+    Returns:
+        Its content.
+
+    Raises:
+        InputError: If there is no such file, it cannot be read, or it is truncated or corrupt.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist. Put the official file there.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; expected a file. Put the official file there.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except EOFError:
+        raise InputError(
+            f"{path} is truncated: its {len(content)} bytes end before the compressed data does. Fetch it again."
+        ) from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(
+            f"{path} is corrupt: {str(error).rstrip('.')}; expected a whole gzip file. Fetch it again."
+        ) from None
