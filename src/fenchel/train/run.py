@@ -1,0 +1,332 @@
+"""One training from options to results."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import platform
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fenchel import models
+from fenchel.data import load
+from fenchel.data.image_dataset import ImageDataset
+from fenchel.data.randomness import seeded_generator
+from fenchel.errors import ConvergenceError, CostWarning, InputError, MissingExtraError
+from fenchel.storage import check_writable
+from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, differences
+from fenchel.train.evaluation import Evaluation
+from fenchel.train.feed import Feed
+from fenchel.train.figure import write_curves
+from fenchel.train.folder import agreed_state, discard, refuse_occupied
+from fenchel.train.loop import Loop
+from fenchel.train.observer import SilentObserver, TrainObserver
+from fenchel.train.optimiser import adamw
+from fenchel.train.options import TrainOptions
+from fenchel.train.precision import chosen_precision
+from fenchel.train.result import TrainResult
+from fenchel.train.state import TrainState
+from fenchel.train.workers import Workers, joined_workers
+
+__all__ = ["train"]
+
+_SUBSET_SEED = 0
+_BYTES_PER_PARAMETER = 12
+_DOT_COST = (
+    "The transport cost is C - <a, b>, as in tables 1 and 2 of the paper: where norms are unequal, a template can be "
+    "nearer to another template than to itself."
+)
+
+
+def train(
+    options: TrainOptions,
+    directory: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    observer: TrainObserver | None = None,
+    device: str | None = None,
+    checkpoint_seconds: float = 60.0,
+    data: tuple[ImageDataset, ImageDataset] | None = None,
+) -> TrainResult:
+    """Train a model and write what came of it.
+
+    ``directory`` receives ``checkpoint.safetensors`` (weights, optimiser and state), ``results.json`` (after every
+    epoch) and ``curves.png``. On one process of a CPU, a training that was killed at any moment and is resumed
+    ends with the same weights, bit for bit, as one that was not. Under ``torchrun`` every process calls this function:
+    gradients are averaged, the batches are the same ones, and the first process writes.
+
+    Args:
+        options: What to train on what.
+        directory: Folder for the results; made if needed.
+        resume: Go on with the training that the folder holds, if it holds one; a finished one is kept.
+        overwrite: Start anew, whatever training the folder holds.
+        observer: Is told how the training goes. Default: nobody is.
+        device: Where to compute, such as ``cuda:1``. Default: a GPU if there is one.
+        checkpoint_seconds: Save at most once in so many seconds, and at the end.
+        data: Images to train and to test on, in place of what ``options.data`` names.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        InputError: If an option or the data cannot be used, or the folder holds another training, or one that is not
+            to be resumed, or a damaged checkpoint.
+        ConvergenceError: If the loss stops being a finite number; the last good checkpoint is kept.
+        OutputError: If something cannot be written; what was written before is intact.
+        MissingExtraError: If safetensors or matplotlib is not installed.
+    """
+    for package in ("safetensors", "matplotlib", "numpy"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "train")
+    if not checkpoint_seconds >= 0:
+        raise InputError(f"checkpoint seconds is {checkpoint_seconds!r}; it must be at least 0.")
+    directory = Path(directory)
+    refuse_occupied(directory, resume=resume, overwrite=overwrite)
+    options = options.resolved()
+    with joined_workers(device) as workers, _own_random_numbers(workers.device), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CostWarning)
+        session = _Session(options, directory, workers, data or _loaded(options), checkpoint_seconds)
+        return session.run(observer or SilentObserver(), resume=resume)
+
+
+class _Session:
+    """From loaded data to results."""
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        directory: Path,
+        workers: Workers,
+        data: tuple[ImageDataset, ImageDataset],
+        checkpoint_seconds: float,
+    ) -> None:
+        self._options, self._directory, self._workers = options, directory, workers
+        self._checkpoint_seconds = checkpoint_seconds
+        self._train, self._test = _shortened(data, options)
+        _refuse_unlike(self._train, self._test)
+        _refuse_unshared(options.batch_size, workers.count)
+        self._precision = chosen_precision(options.precision, workers.device)
+        self._configuration = {
+            **{name: value for name, value in options.to_json().items() if name != "data"},
+            "precision": self._precision,
+            "training_images_sha256": self._train.digest,
+            "test_images_sha256": self._test.digest,
+        }
+        torch.manual_seed(seeded_generator("weights", options.seed).initial_seed())
+        self._model = _built(options, self._train).to(workers.device)
+        self._optimiser = adamw(self._model, options.learning_rate, options.weight_decay or 0.0)
+        self._state = TrainState()
+        self._drawn_at = -float("inf")
+
+    def run(self, observer: TrainObserver, *, resume: bool) -> TrainResult:
+        if resume and (self._directory / CHECKPOINT_FILE).exists():
+            self._restore()
+        agreed_state(self._state, self._workers, self._directory)
+        feed = Feed(self._options, self._train, self._workers)
+        if len(self._state.epochs) == self._options.epochs:
+            return self._kept()
+        if self._workers.leads:
+            check_writable(self._directory, 2 * _BYTES_PER_PARAMETER * self._parameters())
+            if not resume:
+                discard(self._directory)
+        self._state.sessions.append({"step": self._state.step, **_machine(self._workers, self._precision)})
+        loop = Loop(
+            options=self._options,
+            precision=self._precision,
+            directory=self._directory,
+            model=self._model,
+            optimiser=self._optimiser,
+            feed=feed,
+            evaluation=Evaluation(self._test, self._workers, self._precision),
+            workers=self._workers,
+            state=self._state,
+            observer=observer,
+            save=self._save,
+            report=self._report,
+            checkpoint_seconds=self._checkpoint_seconds,
+        )
+        if self._workers.leads:
+            observer.started(self._description())
+        try:
+            loop.run()
+        finally:
+            if self._workers.leads:
+                observer.finished()
+        return self._result()
+
+    def _restore(self) -> None:
+        checkpoint = Checkpoint.read(self._directory)
+        if differing := differences(checkpoint.configuration, self._configuration):
+            raise InputError(
+                f"{self._directory} holds another training than the one asked for; they differ in "
+                f"{'; '.join(differing)}. Give the same options, start anew with --overwrite, or choose another folder."
+            )
+        checkpoint.restore(self._model, self._optimiser)
+        self._state = checkpoint.state
+
+    def _kept(self) -> TrainResult:
+        """A finished training, whose last files are written if it was killed before they were."""
+        result = self._result()
+        if self._workers.leads:
+            try:
+                complete = TrainResult.read(self._directory).finished
+            except InputError:
+                complete = False
+            if not complete or not (self._directory / "curves.png").exists():
+                self._report()
+        return result
+
+    def _save(self) -> None:
+        checkpoint = Checkpoint.of(
+            self._configuration, self._description()["model"], self._state, self._model, self._optimiser
+        )
+        if name := checkpoint.first_not_finite():
+            raise ConvergenceError(
+                f"{name.partition('/')[2]} is no longer finite at step {self._state.step} (the model's weights or the "
+                f"optimiser's state). The last checkpoint in {self._directory} is from before and intact. Lower "
+                "--learning-rate, raise --warmup-fraction or set --gradient-clip 1, and start anew with --overwrite."
+            )
+        checkpoint.write(self._directory)
+
+    def _report(self) -> None:
+        result = self._result()
+        now = time.monotonic()
+        if result.finished or now - self._drawn_at >= self._checkpoint_seconds:
+            write_curves(result, self._directory)
+            self._drawn_at = now
+        result.write(self._directory)
+
+    def _result(self) -> TrainResult:
+        return TrainResult.of(self._options, self._description(), self._state)
+
+    def _parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def _description(self) -> dict[str, Any]:
+        train, options = self._train, self._options
+        machine = {
+            name: value
+            for name, value in (self._state.sessions or [_machine(self._workers, self._precision)])[
+                -1
+            ].items()
+            if name != "step"
+        }
+        return {
+            "model": {
+                "name": options.model,
+                "configuration": _configuration(self._model),
+                "parameters": self._parameters(),
+                "class_names": list(train.class_names),
+                "mean": list(train.mean),
+                "std": list(train.std),
+            },
+            "data": {
+                "name": train.name,
+                "note": "; ".join(dict.fromkeys(part.note for part in (train, self._test) if part.note)),
+                "train_images": len(train),
+                "test_images": len(self._test),
+                "training_images_sha256": train.digest,
+                "test_images_sha256": self._test.digest,
+            },
+            "machine": machine,
+            "notes": [_DOT_COST] if options.model == "ot-vit" and options.cost == "dot" else [],
+        }
+
+
+def _loaded(options: TrainOptions) -> tuple[ImageDataset, ImageDataset]:
+    return load(options.data, split="train"), load(options.data, split="test")
+
+
+def _shortened(
+    data: tuple[ImageDataset, ImageDataset], options: TrainOptions
+) -> tuple[ImageDataset, ImageDataset]:
+    wanted = (options.train_images, options.test_images)
+    train, test = (
+        part if count is None else part.subset(count, _SUBSET_SEED)
+        for part, count in zip(data, wanted, strict=True)
+    )
+    return train, test
+
+
+def _refuse_unlike(train: ImageDataset, test: ImageDataset) -> None:
+    for what, ours, theirs in (
+        ("shape", tuple(train.images.shape[1:]), tuple(test.images.shape[1:])),
+        ("classes", train.class_names, test.class_names),
+        ("mean and deviation", (train.mean, train.std), (test.mean, test.std)),
+    ):
+        if ours != theirs:
+            raise InputError(
+                f"{train.name}: training and test images differ in their {what}, {ours} and {theirs}; expected the "
+                "same. Give two splits of the same data."
+            )
+    height, width = train.image_size
+    if height != width:
+        raise InputError(
+            f"{train.name}: images are {height} x {width} pixels; expected square ones. Crop or pad them."
+        )
+
+
+def _refuse_unshared(batch_size: int, processes: int) -> None:
+    if batch_size % (2 * processes):
+        raise InputError(
+            f"batch size is {batch_size} for {processes} processes; it must be a multiple of {2 * processes}, so that "
+            "each has whole pairs."
+        )
+
+
+def _built(options: TrainOptions, data: ImageDataset) -> nn.Module:
+    common = {
+        "image_size": data.image_size[0],
+        "patch_size": options.patch_size,
+        "channels": data.channels,
+        "classes": data.classes,
+        "width": options.width,
+        "depth": options.depth,
+        "heads": options.heads,
+        "mlp_width": options.mlp_width,
+        "dropout": options.dropout,
+    }
+    if options.model == "vit":
+        extra = "shared" if options.extra_preference == "shared" else None
+        return models.build("vit", **common, extra_preference=extra)
+    return models.build(
+        "ot-vit",
+        **common,
+        gamma=options.gamma,
+        alpha=options.alpha,
+        cost=options.cost,
+        extra_preference="shared" if options.extra_preference == "shared" else "zero",
+    )
+
+
+def _configuration(model: nn.Module) -> dict[str, Any]:
+    configuration = getattr(model, "configuration")  # noqa: B009 - no attribute of Module, so of no type
+    return configuration()
+
+
+def _machine(workers: Workers, precision: str) -> dict[str, Any]:
+    from fenchel import __version__
+
+    cuda = workers.device.type == "cuda"
+    return {
+        "device": str(workers.device),
+        "device_name": torch.cuda.get_device_name(workers.device) if cuda else platform.machine(),
+        "processes": workers.count,
+        "threads": torch.get_num_threads(),
+        "precision": precision,
+        "versions": {"fenchel": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+@contextlib.contextmanager
+def _own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Leaves torch's global generators as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
