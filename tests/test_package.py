@@ -224,6 +224,7 @@ PUBLIC = {
     "Estimate",
     "FenchelError",
     "InferenceProblem",
+    "OptimalTransport",
     "ProblemError",
     "__version__",
     "audit",

@@ -3,6 +3,7 @@
 from fenchel import functional as functional
 from fenchel import nn as nn
 from fenchel.closeness import KL as KL
+from fenchel.closeness import OptimalTransport as OptimalTransport
 from fenchel.errors import ConvergenceError as ConvergenceError
 from fenchel.errors import FenchelError as FenchelError
 from fenchel.errors import ProblemError as ProblemError
@@ -22,6 +23,7 @@ __all__ = [
     "Estimate",
     "FenchelError",
     "InferenceProblem",
+    "OptimalTransport",
     "ProblemError",
     "__version__",
     "audit",

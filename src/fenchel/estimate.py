@@ -8,11 +8,21 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
-from fenchel.closeness import AbstractCloseness
+from fenchel.closeness import KL, AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.problem import InferenceProblem
 
-__all__ = ["Certificate", "Estimate", "EstimateBuilder", "certify", "estimate_at"]
+__all__ = [
+    "Certificate",
+    "Estimate",
+    "EstimateBuilder",
+    "certify",
+    "certify_whole",
+    "estimate_at",
+    "reference_norm",
+    "refuse_gradients",
+    "whole_estimate",
+]
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,11 +31,11 @@ class Estimate:
 
     Attributes:
         mean: :math:`\hat h`, the inferred mean: the output of attention, shape (..., m, d).
-        weights: p, shape (..., m, n).
+        weights: p, shape (..., m, n); over all N templates that p may use, where the closeness has atoms.
         dual: λ, shape (..., m, d).
         gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda) =
         \frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`
-            (fact 1), shape (..., m). It bounds the suboptimality of p, and total variation ≤ √(gap/2) (fact 2, for KL).
+            (fact 1), shape (..., m). It bounds the suboptimality of p, and total variation ≤ √(gap/2σ) (fact 2).
         mean_error: Bound on :math:`\lVert \hat h - h^\star\rVert`, shape (..., m).
         dual_error: Bound on :math:`\lVert \lambda - \lambda^\star\rVert`, shape (..., m).
         steps: Steps of the iterative solver, int64, shape (..., m); 0 for the closed forms.
@@ -33,6 +43,7 @@ class Estimate:
             asked for one, whether it meets rounding. bool, shape (..., m).
         alpha: α of each query, shape (..., m).
         operator_products: Products of one row with the Gram matrix or with the templates, summed over rows.
+        modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport.
 
     The gap and both bounds are evaluated in float64 from the problem and λ alone, never from a solver's state.
     Where the problem is in float32, ``mean_error`` and ``dual_error`` include the distance by which rounding
@@ -49,11 +60,15 @@ class Estimate:
     converged: Tensor
     alpha: Tensor
     operator_products: int = 0
+    modulus: float | Tensor = 1.0
 
     @property
     def total_variation_error(self) -> Tensor:
-        """Bound √(gap/2) on the total variation between ``weights`` and the solution (Pinsker; KL), shape (..., m)."""
-        return (self.gap / 2).sqrt().clamp(max=1.0)
+        r"""Bound :math:`\sqrt{\mathrm{gap}/2\sigma}` on the total variation between ``weights`` and the solution.
+
+        Shape (..., m). σ is the ``modulus``: for KL this is Pinsker's inequality.
+        """
+        return (self.gap / (2 * self.modulus)).sqrt().clamp(max=1.0)
 
     def __repr__(self) -> str:
         done = f"{int(self.converged.sum())} of {self.converged.numel()} queries"
@@ -120,7 +135,7 @@ def certify(block: QueryBlock, dual: Tensor, closeness: AbstractCloseness, dtype
     """
     preference = block.log_preference
     weights = closeness.weights(dual @ block.templates.mT, preference)
-    at_zero = closeness.weights(torch.zeros_like(preference), preference)
+    at_zero = closeness.rest(preference)
     # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
     shift = (weights - at_zero) @ block.templates
     gradient = block.evidence - dual / block.alpha - shift
@@ -162,7 +177,7 @@ class EstimateBuilder:
 
     def __init__(self, layout: QueryLayout, tol: float) -> None:
         preference = layout.problem.preference
-        _refuse_gradients(layout.problem)
+        refuse_gradients(layout.problem)
         self._layout, self._tol = layout, tol
         self._mean = layout.empty(preference.dim)
         self._dual = layout.empty(preference.dim)
@@ -204,7 +219,7 @@ class EstimateBuilder:
         )
 
 
-def _refuse_gradients(problem: InferenceProblem) -> None:
+def refuse_gradients(problem: InferenceProblem) -> None:
     """An estimate without the gradient that its user counts on would train in silence on nothing."""
     if not torch.is_grad_enabled():
         return
@@ -213,6 +228,7 @@ def _refuse_gradients(problem: InferenceProblem) -> None:
         "log_weights": problem.preference.log_weights,
         "evidence": problem.evidence,
         "alpha": problem.alpha,
+        **problem.closeness.parameters(),
     }
     wanted = [name for name, part in parts.items() if part.requires_grad]
     if wanted:
@@ -233,11 +249,51 @@ def estimate_at(
 
     ``converged`` then says where λ is the solution to the rounding of the problem's dtype.
     """
+    rounding = 64 * torch.finfo(problem.dtype).eps
+    if not isinstance(problem.closeness, KL):
+        return whole_estimate(problem, dual, tol=rounding)
     layout = QueryLayout(problem)
-    builder = EstimateBuilder(layout, tol=64 * torch.finfo(problem.dtype).eps)
+    builder = EstimateBuilder(layout, tol=rounding)
     arranged = layout.arrange(dual)
     for groups, rows, block in layout.blocks(memory_budget, CERTIFYING_ARRAYS, itemsize=8):
         where = (groups[:, None], rows[None, :])
         at = arranged[where].double()
         builder.put(*where, certify(block.to(torch.float64), at, problem.closeness, problem.dtype))
     return builder.build()
+
+
+def whole_estimate(
+    problem: InferenceProblem, dual: Tensor, *, tol: float, steps: Tensor | None = None
+) -> Estimate:
+    """The estimate that a dual point (..., m, d) gives under any closeness, all queries at once.
+
+    Args:
+        problem: The problem.
+        dual: λ.
+        tol: Relative tolerance that ``converged`` reports.
+        steps: Steps that were taken, (..., m).
+    """
+    refuse_gradients(problem)
+    with torch.no_grad():
+        certificate = certify_whole(problem, dual)
+    lead = tuple(problem.shape)
+    return Estimate(
+        mean=certificate.mean,
+        weights=certificate.weights,
+        dual=certificate.dual,
+        gap=rounded_up(certificate.gap, problem.dtype),
+        mean_error=rounded_up(certificate.mean_error, problem.dtype),
+        dual_error=rounded_up(certificate.dual_error, problem.dtype),
+        steps=torch.zeros(lead, dtype=torch.int64, device=dual.device) if steps is None else steps,
+        converged=certificate.meets(tol),
+        alpha=problem.alpha.expand(lead).clone(),
+        modulus=problem.closeness.modulus,
+    )
+
+
+def certify_whole(problem: InferenceProblem, dual: Tensor) -> Certificate:
+    """The certificate of a dual point (..., m, d) of any dtype, rounded to the problem's."""
+    wide = problem.to(torch.float64)
+    evidence = wide.evidence.expand(*problem.shape, -1)
+    rows = QueryBlock(wide.templates, wide.preference.log_weights, evidence, wide.alpha_column)
+    return certify(rows, dual.double().expand_as(evidence), wide.closeness, problem.dtype)

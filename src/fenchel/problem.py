@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,8 @@ class InferenceProblem:
         evidence: z, the noisy shift of the mean, shape (..., m, d) with the dtype and device of the templates. Leading
             dimensions broadcast against those of the preference. Half types are converted to float32.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (..., m).
-        closeness: D.
+        closeness: D: :class:`~fenchel.KL` where None, or :class:`~fenchel.OptimalTransport`, whose atoms p may use
+            beside the N = n templates of the preference.
 
     Raises:
         ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.
@@ -56,16 +58,27 @@ class InferenceProblem:
         closeness: AbstractCloseness | None = None,
     ) -> None:
         self.preference = preference
-        self.closeness = KL() if closeness is None else closeness
+        self.closeness = self._joined_closeness(closeness)
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype
         self.alpha = self._checked_alpha(alpha)
         self.shape = self._query_shape()
 
+    def _joined_closeness(self, closeness: AbstractCloseness | None) -> AbstractCloseness:
+        if not isinstance(self.preference, Discrete):
+            raise ProblemError(
+                f"preference is a {type(self.preference).__name__}; expected fenchel.Discrete(templates)"
+            )
+        if closeness is None:
+            return KL()
+        if not isinstance(closeness, AbstractCloseness):
+            raise ProblemError(
+                f"closeness is {closeness!r}; expected fenchel.KL() or fenchel.OptimalTransport(cost, gamma)"
+            )
+        return closeness.between(self.preference)
+
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
         u = self.preference
-        if not isinstance(u, Discrete):
-            raise ProblemError(f"preference is a {type(u).__name__}; expected fenchel.Discrete(templates)")
         if not isinstance(evidence, Tensor):
             raise ProblemError(f"evidence is a {type(evidence).__name__}; expected a tensor (..., m, d)")
         if evidence.dim() >= 2 and evidence.shape[-2] == 0:
@@ -102,7 +115,7 @@ class InferenceProblem:
         """The shape (..., m) of one number a query."""
         u = self.preference
         parts = {
-            "templates": (*u.templates.shape[:-2], 1),
+            "templates": (*self.templates.shape[:-2], 1),
             "log_weights": u.log_weights.shape[:-1],
             "evidence": self.evidence.shape[:-1],
             "alpha": self.alpha.shape,
@@ -132,30 +145,46 @@ class InferenceProblem:
         """α with a last dimension of 1, so that it multiplies rows."""
         return self.alpha.unsqueeze(-1)
 
+    @cached_property
+    def templates(self) -> Tensor:
+        """The templates that p may use, (..., N, d): the preference's, then the atoms of the closeness if it has any."""
+        return self.closeness.support(self.preference)
+
+    def potential(self, lam: Tensor) -> Tensor:
+        r"""The inner products :math:`T\lambda`, shape (..., m, N) for ``lam`` (..., m, d)."""
+        return lam @ self.templates.mT
+
+    def rest_weights(self) -> Tensor:
+        r"""The weights nearest the preference, shape (..., m or 1, N): u under KL, ũ (37) under transport.
+
+        Their mean is the μ, or μ̃ (38), that evidence shifts.
+        """
+        return self.closeness.rest(self.preference.log_weights)
+
     def weights(self, lam: Tensor) -> Tensor:
-        r"""Recovery (9): :math:`p(\lambda) = \nabla D^*(T\lambda)`, shape (..., m, n) for ``lam`` (..., m, d)."""
-        return self.closeness.weights(self.preference.potential(lam), self.preference.log_weights)
+        r"""Recovery (9): :math:`p(\lambda) = \nabla D^*(T\lambda)`, shape (..., m, N) for ``lam`` (..., m, d)."""
+        return self.closeness.weights(self.potential(lam), self.preference.log_weights)
 
     def mean(self, weights: Tensor) -> Tensor:
-        r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, n), shape (..., m, d)."""
-        return weights @ self.preference.templates
+        r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, N), shape (..., m, d)."""
+        return weights @ self.templates
 
     def primal(self, weights: Tensor) -> Tensor:
-        """The primal objective (3), shape (..., m); ``inf`` where the weights leave the support of u."""
-        shortfall = self.preference.mean() + self.evidence - self.mean(weights)
+        """The primal objective (3) or (21), shape (..., m); ``inf`` where KL and the weights leave the support of u."""
+        shortfall = self.mean(self.rest_weights()) + self.evidence - self.mean(weights)
         fit = self.alpha / 2 * shortfall.square().sum(-1)
         return fit + self.closeness.value(weights, self.preference.log_weights)
 
     def dual(self, lam: Tensor) -> Tensor:
         """The dual objective (7) at ``lam`` (..., m, d), shape (..., m)."""
-        target = self.preference.mean() + self.evidence
-        conjugate = self.closeness.conjugate(self.preference.potential(lam), self.preference.log_weights)
+        target = self.mean(self.rest_weights()) + self.evidence
+        conjugate = self.closeness.conjugate(self.potential(lam), self.preference.log_weights)
         return (lam * target).sum(-1) - lam.square().sum(-1) / (2 * self.alpha) - conjugate
 
     def dual_gradient(self, lam: Tensor) -> Tensor:
         r""":math:`\nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h(\lambda)`, shape (..., m, d)."""
         # One product with u - p rather than two with u and p: at λ = 0 the difference is then exactly zero.
-        shift = (self.preference.weights() - self.weights(lam)) @ self.preference.templates
+        shift = self.mean(self.rest_weights() - self.weights(lam))
         return shift + self.evidence - lam / self.alpha_column
 
     def gap(self, weights: Tensor, lam: Tensor) -> Tensor:
@@ -165,11 +194,9 @@ class InferenceProblem:
         \mathbb{E}_p[t]\rVert^2
                   + \bigl(D(p,u) + D^*(T\lambda) - \langle p, T\lambda\rangle\bigr)
         """
-        shift = (self.preference.weights() - weights) @ self.preference.templates
+        shift = self.mean(self.rest_weights() - weights)
         residual = shift + self.evidence - lam / self.alpha_column
-        pairing = self.closeness.fenchel_young_gap(
-            weights, self.preference.potential(lam), self.preference.log_weights
-        )
+        pairing = self.closeness.fenchel_young_gap(weights, self.potential(lam), self.preference.log_weights)
         return self.alpha / 2 * residual.square().sum(-1) + pairing
 
     def solve(self, estimator: str = "exact", **options: Any) -> Estimate:
@@ -197,7 +224,7 @@ class InferenceProblem:
         if dtype == self.dtype:
             return self
         return InferenceProblem(
-            self.preference.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype), self.closeness
+            self.preference.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype), self.closeness.to(dtype)
         )
 
     def __repr__(self) -> str:
@@ -205,6 +232,6 @@ class InferenceProblem:
             "" if self.given_dtype == self.dtype else f", computed in {self.dtype} (given {self.given_dtype})"
         )
         return (
-            f"InferenceProblem(queries={tuple(self.shape)}, templates={self.preference.support_size}, "
+            f"InferenceProblem(queries={tuple(self.shape)}, templates={self.templates.shape[-2]}, "
             f"dim={self.preference.dim}, closeness={self.closeness!r}{computed})"
         )

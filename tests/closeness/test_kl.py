@@ -37,7 +37,7 @@ def test_weights_are_the_gradient_and_the_product_the_hessian_of_the_conjugate()
     p = KL().weights(f, LOG_U)
     torch.testing.assert_close(torch.func.grad(conjugate)(f), p)
     hessian = torch.autograd.functional.hessian(conjugate, f).flatten(2).flatten(0, 1)
-    torch.testing.assert_close(KL().hessian_product(p, v).flatten(), hessian @ v.flatten())
+    torch.testing.assert_close(KL().hessian_product(f, v, LOG_U).flatten(), hessian @ v.flatten())
 
 
 def test_the_divergence_is_zero_at_the_preference_and_infinite_outside_its_support() -> None:

@@ -5,6 +5,7 @@ from fenchel.adjoint.gradients import DualGradients as DualGradients
 from fenchel.adjoint.gradients import implicit_gradients as implicit_gradients
 from fenchel.adjoint.gradients import second_order_gradients as second_order_gradients
 from fenchel.adjoint.gradients import second_order_rows as second_order_rows
+from fenchel.adjoint.implicit import implicit_dual_point as implicit_dual_point
 
 __all__ = [
     "DualGradients",

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint.gradients import DualGradients, implicit_gradients, second_order_gradients
+from fenchel.adjoint.implicit import implicit_dual_point
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
+from fenchel.closeness import KL
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate
 from fenchel.problem import InferenceProblem
@@ -45,7 +47,8 @@ def solve_with_gradients(problem: InferenceProblem, estimator: str, **options: A
         ProblemError: If there is no such estimator, or none of its gradients.
     """
     data = _data(problem)
-    wanted = [name for name, part in data.items() if part.requires_grad]
+    own = problem.closeness.parameters()
+    wanted = [name for name, part in {**data, **own}.items() if part.requires_grad]
     if not wanted or not torch.is_grad_enabled():
         return solve(problem, estimator, **options)
     if estimator not in ("first_order", *_RULES):
@@ -57,10 +60,12 @@ def solve_with_gradients(problem: InferenceProblem, estimator: str, **options: A
         estimate = solve(problem, estimator, **options)
     if estimator == "first_order":
         dual = (problem.alpha_column * problem.evidence).expand_as(estimate.dual)
+    elif not isinstance(problem.closeness, KL):
+        dual = implicit_dual_point(problem, estimator, estimate.dual)
     else:
         dual = _DualPoint.apply(*data.values(), estimate.dual, problem, _RULES[estimator])
     weights = problem.weights(dual)
-    return replace(estimate, dual=dual, weights=weights, mean=weights @ problem.preference.templates)
+    return replace(estimate, dual=dual, weights=weights, mean=problem.mean(weights))
 
 
 def _data(problem: InferenceProblem) -> dict[str, Tensor]:

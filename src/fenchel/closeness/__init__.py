@@ -2,5 +2,6 @@
 
 from fenchel.closeness.abstract import AbstractCloseness as AbstractCloseness
 from fenchel.closeness.kl import KL as KL
+from fenchel.closeness.optimal_transport import OptimalTransport as OptimalTransport
 
-__all__ = ["KL", "AbstractCloseness"]
+__all__ = ["KL", "AbstractCloseness", "OptimalTransport"]

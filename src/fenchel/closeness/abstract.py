@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
+from typing_extensions import Self
+
+from fenchel.preference import Discrete
 
 __all__ = ["AbstractCloseness"]
 
 
 class AbstractCloseness(ABC):
-    r"""A convex function :math:`D(\cdot, u)` of the weights, least at the preference u.
+    r"""A convex function :math:`D(\cdot, u)` of the weights.
 
     A member writes four primitives in terms of the log preference (..., m or 1, n): value, conjugate, the conjugate's
-    gradient (``weights``) and its Hessian's product. The potential is :math:`f = T\lambda`, shape (..., m, n).
+    gradient (``weights``) and its curvature. The potential is :math:`f = T\lambda`, shape (..., m, N), with one entry
+    for each of the N templates that p may use: those of the preference, N = n, unless :meth:`support` says more.
     """
+
+    def between(self, preference: Discrete) -> Self:
+        """This closeness, knowing the templates of a preference; itself where templates do not matter to it."""
+        del preference
+        return self
+
+    def support(self, preference: Discrete) -> Tensor:
+        """The templates that p may use, (..., N, d), those of the preference first."""
+        return preference.templates
 
     @abstractmethod
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
-        r""":math:`D(p, u)` for weights (..., m, n), shape (..., m); ``inf`` where p leaves the support of u."""
+        r""":math:`D(p, u)` for weights (..., m, N), shape (..., m)."""
 
     @abstractmethod
     def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
@@ -26,11 +41,33 @@ class AbstractCloseness(ABC):
 
     @abstractmethod
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        r""":math:`\nabla D^*(f)`: the weights that reach the supremum, shape (..., m, n)."""
+        r""":math:`\nabla D^*(f)`: the weights that reach the supremum, shape (..., m, N)."""
 
     @abstractmethod
-    def hessian_product(self, weights: Tensor, vector: Tensor) -> Tensor:
-        r""":math:`\nabla^2 D^*(f)\, v` at the potential whose weights are given, shape (..., m, n)."""
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`\nabla^2 D^*(f)` as a function that multiplies vectors (..., m, N)."""
+
+    def rest(self, log_preference: Tensor) -> Tensor:
+        r"""The weights at which :math:`D(\cdot, u)` is least, :math:`\nabla D^*(0)`, shape (..., m or 1, N)."""
+        return self.weights(torch.zeros_like(log_preference), log_preference)
+
+    def hessian_product(self, potential: Tensor, vector: Tensor, log_preference: Tensor) -> Tensor:
+        r""":math:`\nabla^2 D^*(f)\, v`, shape (..., m, N); :meth:`curvature` where there are many v at one f."""
+        return self.curvature(potential, log_preference)(vector)
+
+    @property
+    def modulus(self) -> float | Tensor:
+        """σ > 0, by which D is strongly convex in the 1-norm of the weights, broadcasting to (..., m)."""
+        return 1.0
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Tensors of its own that gradients may be wanted for, by the name that the constructor gives them."""
+        return {}
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same closeness in another dtype."""
+        del dtype
+        return self
 
     def fenchel_young_gap(self, weights: Tensor, potential: Tensor, log_preference: Tensor) -> Tensor:
         r"""How far weights and potential are from belonging together, shape (..., m).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -39,9 +41,10 @@ class KL(AbstractCloseness):
         r"""The tilted preference :math:`p_i \propto u_i e^{f_i}`, shape (..., m, n)."""
         return torch.softmax(log_preference + potential, -1)
 
-    def hessian_product(self, weights: Tensor, vector: Tensor) -> Tensor:
-        r""":math:`(\operatorname{diag} p - pp^\top) v`, shape (..., m, n)."""
-        return weights * (vector - (weights * vector).sum(-1, keepdim=True))
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`v \mapsto (\operatorname{diag} p - pp^\top) v` at the tilted preference p."""
+        p = self.weights(potential, log_preference)
+        return lambda vector: p * (vector - (p * vector).sum(-1, keepdim=True))
 
     def __repr__(self) -> str:
         return "KL()"

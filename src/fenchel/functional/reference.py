@@ -9,7 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["attention", "certificate", "dual_point", "inferred_weights", "log_weights"]
+__all__ = [
+    "attention",
+    "certificate",
+    "dual_point",
+    "inferred_weights",
+    "log_weights",
+    "transport_attention",
+]
 
 _HALVINGS = 30
 
@@ -161,3 +168,96 @@ def _column(alpha: float | Tensor, query: Tensor) -> Tensor:
     """α as (B, H, m, 1)."""
     alpha = torch.as_tensor(alpha, dtype=query.dtype, device=query.device)
     return alpha.expand(query.shape[:3]).unsqueeze(-1)
+
+
+def transport_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    atoms: Tensor | None = None,
+    atom_values: Tensor | None = None,
+    atom_mask: Tensor | None = None,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    gamma: float | Tensor,
+    cost: str | Tensor = "dot",
+    scale: float | Tensor = 1.0,
+    estimator: str = "first_order",
+    steps: int = 30,
+) -> Tensor:
+    r"""Formula (22), and (35) at other dual points, over arrays (B, H, m, n, N).
+
+    Args:
+        query: As all arguments here, what it is in :func:`fenchel.functional.transport_attention`.
+        key: (B, H, n, d).
+        value: (B, H, n, d_v).
+        atoms: (B, H, a, d).
+        atom_values: (B, H, a, d_v).
+        atom_mask: (B, H, m, a).
+        log_preference: (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        gamma: Broadcastable to (B, H, 1).
+        cost: A name or a matrix.
+        scale: Multiplies keys and atoms.
+        estimator: Whose λ.
+        steps: Newton steps of ``"exact"``, all of them differentiated through; each is halved until the gradient does
+            not grow.
+    """
+    sources = key * scale
+    templates = sources if atoms is None else torch.cat([sources, atoms * scale], -2)
+    values = value if atom_values is None else torch.cat([value, atom_values], -2)
+    log_u, live = log_weights(query, key, log_preference)
+    usable = torch.ones(*query.shape[:3], templates.shape[-2], dtype=torch.bool, device=query.device)
+    usable[..., : key.shape[2]] = torch.isfinite(log_u)
+    if atom_mask is not None:
+        usable[..., key.shape[2] :] = atom_mask
+    alpha = torch.as_tensor(alpha, dtype=query.dtype)[..., None]
+    gamma = torch.as_tensor(gamma, dtype=query.dtype)[..., None, None]
+    kernel = -_cost_matrix(templates, sources, cost).mT.unsqueeze(-3) / gamma
+
+    def conditionals(dual: Tensor) -> Tensor:
+        logits = (dual @ templates.mT).unsqueeze(-2) / gamma + kernel
+        return logits.masked_fill(~usable.unsqueeze(-2), -torch.inf).softmax(-1)
+
+    def covariance(dual: Tensor) -> Tensor:
+        p = conditionals(dual)
+        centred = templates[:, :, None, None] - (p @ templates.unsqueeze(2)).unsqueeze(-2)
+        return torch.einsum("bhmi,bhmit,bhmitd,bhmite->bhmde", log_u.exp(), p, centred, centred) / gamma
+
+    def mean(dual: Tensor) -> Tensor:
+        return (log_u.exp().unsqueeze(-2) @ conditionals(dual)).squeeze(-2) @ templates
+
+    identity = torch.eye(query.shape[-1], dtype=query.dtype) / alpha.unsqueeze(-1)
+    dual = alpha * query
+    if estimator == "second_order":
+        dual = torch.linalg.solve(identity + covariance(torch.zeros_like(query)), query)
+    elif estimator == "exact":
+        dual = torch.zeros_like(query)
+
+        def gradient(dual: Tensor) -> Tensor:
+            return mean(torch.zeros_like(query)) + query - dual / alpha - mean(dual)
+
+        for _ in range(steps):
+            step = torch.linalg.solve(identity + covariance(dual), gradient(dual))
+            with torch.no_grad():
+                size = gradient(dual).norm(dim=-1, keepdim=True)
+                length = torch.ones_like(size)
+                for _ in range(_HALVINGS):
+                    longer = gradient(dual + length * step).norm(dim=-1, keepdim=True) > size + 1e-14
+                    length = torch.where(longer, length / 2, length)
+            dual = dual + length * step
+    weights = (log_u.exp().unsqueeze(-2) @ conditionals(dual)).squeeze(-2)
+    return torch.where(live, weights @ values, 0.0)
+
+
+def _cost_matrix(templates: Tensor, sources: Tensor, cost: str | Tensor) -> Tensor:
+    """M (B, H, N, n), up to a constant."""
+    if isinstance(cost, Tensor):
+        return cost[..., : sources.shape[-2]]
+    if cost == "dot":
+        return -templates @ sources.mT
+    if cost == "squared_euclidean":
+        return (templates.unsqueeze(-2) - sources.unsqueeze(-3)).square().sum(-1)
+    lengths = templates.norm(dim=-1).unsqueeze(-1) * sources.norm(dim=-1).unsqueeze(-2)
+    return -(templates @ sources.mT) / lengths

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
+from fenchel.closeness import KL
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import Estimate, estimate_at
 from fenchel.problem import InferenceProblem
@@ -65,6 +66,10 @@ def constrained(
         >>> estimate.mean, estimate.alpha               # 0.8 - 0.3; atanh(0.5) / 0.3
         (tensor([[0.5000]], dtype=torch.float64), tensor([1.8310], dtype=torch.float64))
     """
+    if not isinstance(problem.closeness, KL):
+        raise ProblemError(
+            f"constrained is for problems whose closeness is KL(); this one has {problem.closeness!r}"
+        )
     bound = torch.as_tensor(radius, dtype=problem.dtype, device=problem.evidence.device)
     if not bool((torch.isfinite(bound) & (bound > 0)).all()):
         raise ProblemError(f"radius is {bound.min().item():g}; expected a finite distance > 0")

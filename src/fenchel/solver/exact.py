@@ -14,7 +14,15 @@ from torch import Tensor
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
 from fenchel.closeness import KL
 from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.estimate import Certificate, Estimate, EstimateBuilder, certify
+from fenchel.estimate import (
+    Certificate,
+    Estimate,
+    EstimateBuilder,
+    certify,
+    certify_whole,
+    refuse_gradients,
+    whole_estimate,
+)
 from fenchel.problem import InferenceProblem
 from fenchel.selection import rows_where, select, store
 from fenchel.solver.coordinates import (
@@ -25,6 +33,7 @@ from fenchel.solver.coordinates import (
     multiplies_fast_in_bfloat16,
 )
 from fenchel.solver.direct import by_factorisation, span
+from fenchel.solver.dual_newton import maximise_dual
 from fenchel.solver.loop import iterate
 from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
 from fenchel.solver.rows import Rows
@@ -72,7 +81,8 @@ def exact(
     certificate does not meet the tolerance are refined in float64, at last by factorisation.
 
     Args:
-        problem: What to solve; the closeness must be :class:`~fenchel.KL`.
+        problem: What to solve. A closeness other than :class:`~fenchel.KL` is solved through its primitives alone
+            (:mod:`fenchel.solver.dual_newton`), all queries at once.
         tol: Relative tolerance on λ, > 0. Where λ is zero to rounding, it is relative to ‖αz‖.
         max_steps: Newton steps a query may take.
         throw: Raise where the tolerance is not met; otherwise see ``estimate.converged``.
@@ -88,7 +98,7 @@ def exact(
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
-        Theorem 1, eqs. (7)–(10).
+        Theorem 1, eqs. (7)–(10); Appendix D, eqs. (35) and (36).
 
     Example:
         >>> from fenchel import Discrete
@@ -102,9 +112,8 @@ def exact(
     if max_steps < 0:
         raise ProblemError(f"max_steps is {max_steps}; expected a number of steps >= 0")
     if not isinstance(problem.closeness, KL):
-        raise ProblemError(
-            f"exact solves problems whose closeness is KL(); this one has {problem.closeness!r}"
-        )
+        refuse_gradients(problem)
+        return _exact_whole(problem, tol, max_steps, throw)
     layout = QueryLayout(problem)
     builder = EstimateBuilder(layout, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
@@ -116,6 +125,28 @@ def exact(
             builder.put(groups[:, None], rows[None, :], solver.certificate, solver.steps)
             builder.operator_products += solver.operator_products
     estimate = builder.build()
+    if throw:
+        check_convergence(estimate, tol, max_steps)
+    return estimate
+
+
+def _exact_whole(problem: InferenceProblem, tol: float, max_steps: int, throw: bool) -> Estimate:
+    """Any closeness: in the problem's dtype, then in float64 if the certificate does not meet the tolerance."""
+    with torch.no_grad():
+        start = (problem.alpha_column * problem.evidence).expand(*problem.shape, -1)
+        margin = MARGIN if problem.dtype == torch.float32 else MARGIN_IN_FLOAT64
+        dual, steps = maximise_dual(problem, start, tol=margin * tol, max_steps=max_steps)
+        left = max_steps - int(steps.max())
+        if (
+            problem.dtype == torch.float32
+            and left
+            and not bool(certify_whole(problem, dual).meets(tol).all())
+        ):
+            dual, more = maximise_dual(
+                problem.to(torch.float64), dual.double(), tol=margin * tol, max_steps=left
+            )
+            steps = steps + more
+        estimate = whole_estimate(problem, dual, tol=tol, steps=steps)
     if throw:
         check_convergence(estimate, tol, max_steps)
     return estimate

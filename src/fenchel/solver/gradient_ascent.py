@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
-from fenchel.closeness import AbstractCloseness
+from fenchel.closeness import AbstractCloseness, OptimalTransport
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate, EstimateBuilder, certify, reference_norm
 from fenchel.problem import InferenceProblem
@@ -37,7 +37,7 @@ def gradient_ascent(
     always does.
 
     Args:
-        problem: What to solve, with any closeness.
+        problem: What to solve; with any closeness but :class:`~fenchel.OptimalTransport`.
         tol: Relative tolerance on λ, certified as in :func:`~fenchel.solver.exact`.
         max_steps: Steps a query may take.
         throw: Raise where the tolerance is not met.
@@ -47,7 +47,7 @@ def gradient_ascent(
         The estimate with its bounds.
 
     Raises:
-        ProblemError: If the tolerance is not positive.
+        ProblemError: If the tolerance is not positive, or the closeness is optimal transport.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -62,6 +62,11 @@ def gradient_ascent(
     """
     if not tol > 0:
         raise ProblemError(f"tol is {tol}; expected a relative tolerance > 0")
+    if isinstance(problem.closeness, OptimalTransport):
+        raise ProblemError(
+            f"gradient_ascent is a baseline for attention's own closeness, KL(); this problem has {problem.closeness!r}: "
+            "use exact"
+        )
     layout = QueryLayout(problem)
     builder = EstimateBuilder(layout, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
 from fenchel.closeness import KL
-from fenchel.errors import ProblemError
-from fenchel.estimate import Estimate, EstimateBuilder, certify
+from fenchel.estimate import Estimate, EstimateBuilder, certify, whole_estimate
 from fenchel.problem import InferenceProblem
 from fenchel.solver.coordinates import centred
 from fenchel.solver.direct import hessian, span
+from fenchel.solver.dual_newton import second_order_point
 
 __all__ = ["second_order"]
 
@@ -27,17 +27,15 @@ def second_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMO
     in the span of the templates, in float64.
 
     Args:
-        problem: What to estimate; the closeness must be :class:`~fenchel.KL`.
-        memory_budget: Bytes of working memory.
+        problem: What to estimate. Under another closeness than :class:`~fenchel.KL`, Σ is the curvature of D* at 0:
+            :math:`\tfrac1\gamma\sum_i u_i\Sigma_i` for optimal transport.
+        memory_budget: Bytes of working memory (KL).
 
     Returns:
         The estimate with its bounds.
 
-    Raises:
-        ProblemError: If the closeness is another one.
-
     Reference:
-        Eq. (13).
+        Eq. (13); Appendix D.
 
     Example:
         >>> from fenchel import Discrete
@@ -46,9 +44,9 @@ def second_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMO
         tensor([[0.5000]], dtype=torch.float64)
     """
     if not isinstance(problem.closeness, KL):
-        raise ProblemError(
-            f"second_order is for problems whose closeness is KL(); this one has {problem.closeness!r}"
-        )
+        with torch.no_grad():
+            dual = second_order_point(problem.to(torch.float64))
+        return whole_estimate(problem, dual, tol=64 * torch.finfo(problem.dtype).eps)
     layout = QueryLayout(problem)
     builder = EstimateBuilder(layout, tol=64 * torch.finfo(problem.dtype).eps)
     with torch.no_grad():

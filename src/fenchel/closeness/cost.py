@@ -1,0 +1,185 @@
+r"""The cost M of moving weight between templates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fenchel.errors import ProblemError
+
+__all__ = [
+    "COSTS",
+    "AbstractCost",
+    "CosineCost",
+    "DotCost",
+    "GivenCost",
+    "SquaredEuclideanCost",
+    "cost_named",
+]
+
+GammaColumn = Tensor | float
+
+
+class AbstractCost(ABC):
+    """A symmetric, non-negative cost M(t, t') between templates."""
+
+    @abstractmethod
+    def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
+        """M from every template (..., N, d) to every source (..., n, d), shape (..., N, n).
+
+        Sources are the first n templates, among which the preference is spread.
+        """
+
+    @abstractmethod
+    def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
+        """-M/γ from the templates in a span, up to a constant of each source, which normalisation removes.
+
+        Args:
+            templates: All templates, (..., N, d).
+            sources: (..., n, d).
+            gamma: γ, a number or (..., 1, 1).
+            span: Which templates.
+        """
+
+
+class DotCost(AbstractCost):
+    r""":math:`M(a, b) = C - a^\top b`, where C is the largest squared norm of a template.
+
+    C makes M non-negative and changes nothing else. A template is nearer to a longer one than to itself if that points
+    the same way: the papers' condition M(t, t) < M(t', t) holds only where all norms are equal.
+
+    Reference:
+        Section 9, tables 1 and 2.
+    """
+
+    @override
+    def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
+        bound = templates.square().sum(-1).amax(-1)[..., None, None]
+        return (bound - templates @ sources.mT).clamp(min=0)
+
+    @override
+    def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
+        return templates[..., span, :] @ (sources / gamma).mT
+
+
+class SquaredEuclideanCost(AbstractCost):
+    r""":math:`M(a, b) = \lVert a - b\rVert^2`."""
+
+    @override
+    def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
+        # Distances do not see a common shift; rounding does.
+        centre = sources.mean(-2, keepdim=True)
+        t, s = templates - centre, sources - centre
+        squares = t.square().sum(-1, keepdim=True) + s.square().sum(-1).unsqueeze(-2)
+        return (squares - 2 * t @ s.mT).clamp(min=0)
+
+    @override
+    def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
+        centre = sources.mean(-2, keepdim=True)
+        part = templates[..., span, :] - centre
+        return part @ ((2 / gamma) * (sources - centre)).mT - part.square().sum(-1, keepdim=True) / gamma
+
+
+class CosineCost(AbstractCost):
+    r""":math:`M(a, b) = 1 - \cos(a, b)`; a template of norm 0 is at cost 1 from all others."""
+
+    @override
+    def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
+        return (1 - _directions(templates) @ _directions(sources).mT).clamp(min=0)
+
+    @override
+    def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
+        return _directions(templates[..., span, :]) @ (_directions(sources) / gamma).mT
+
+
+class GivenCost(AbstractCost):
+    """A given matrix, with infinities where weight cannot move.
+
+    Args:
+        matrix: (..., N, N), symmetric, non-negative, finite on the diagonal; ``inf`` elsewhere is allowed.
+
+    Raises:
+        ProblemError: If it is not.
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
+            raise ProblemError(
+                f"cost has shape {tuple(matrix.shape)}; expected a square matrix (..., N, N) over the templates, the "
+                "preference's own first, then the atoms"
+            )
+        if not matrix.is_floating_point():
+            raise ProblemError(f"cost has dtype {matrix.dtype}; expected a floating-point dtype")
+        values = matrix.detach()
+        if bool(torch.isnan(values).any()):
+            raise ProblemError("cost contains NaN; expected numbers >= 0, or inf where weight cannot move")
+        if bool((values < 0).any()):
+            raise ProblemError(f"cost has the negative entry {float(values.min()):g}; expected numbers >= 0")
+        diagonal = values.diagonal(dim1=-2, dim2=-1)
+        if not bool(torch.isfinite(diagonal).all()):
+            raise ProblemError(
+                "cost is infinite on its diagonal; a template must be able to keep its own weight"
+            )
+        if not torch.allclose(values, values.mT, rtol=1e-5, atol=1e-8):
+            off = (values - values.mT).abs().nan_to_num(nan=0.0)
+            row, column = divmod(
+                int(off.flatten(-2).reshape(-1, off[..., 0].numel()).amax(0).argmax()), off.shape[-1]
+            )
+            raise ProblemError(
+                f"cost is not symmetric: entry ({row}, {column}) is {float(values[..., row, column].flatten()[0]):g}, "
+                f"entry ({column}, {row}) is {float(values[..., column, row].flatten()[0]):g}"
+            )
+        self.given = matrix
+
+    def _check(self, templates: Tensor, sources: Tensor) -> None:
+        if self.given.shape[-1] != templates.shape[-2]:
+            raise ProblemError(
+                f"cost is {tuple(self.given.shape)}, but there are {templates.shape[-2]} templates "
+                f"({sources.shape[-2]} of the preference and {templates.shape[-2] - sources.shape[-2]} atoms); "
+                "expected one row and column for each"
+            )
+
+    @override
+    def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:
+        self._check(templates, sources)
+        return self.given[..., : sources.shape[-2]].to(templates.dtype)
+
+    @override
+    def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
+        self._check(templates, sources)
+        return -self.given[..., span, : sources.shape[-2]].to(templates.dtype) / gamma
+
+
+def _directions(templates: Tensor) -> Tensor:
+    # Norms below this are zero to rounding, and have no direction.
+    return torch.nn.functional.normalize(
+        templates, dim=-1, eps=1e-30 if templates.dtype == torch.float64 else 1e-15
+    )
+
+
+COSTS: dict[str, AbstractCost] = {
+    "dot": DotCost(),
+    "squared_euclidean": SquaredEuclideanCost(),
+    "cosine": CosineCost(),
+}
+"""Costs by name."""
+
+
+def cost_named(cost: str | Tensor | AbstractCost) -> AbstractCost:
+    """The cost of that name, or the one that a matrix gives.
+
+    Raises:
+        ProblemError: If there is none of that name, or the matrix is not a cost.
+    """
+    if isinstance(cost, AbstractCost):
+        return cost
+    if isinstance(cost, Tensor):
+        return GivenCost(cost)
+    if cost not in COSTS:
+        raise ProblemError(
+            f"cost is {cost!r}; expected one of {', '.join(map(repr, COSTS))}, or a matrix (..., N, N)"
+        )
+    return COSTS[cost]

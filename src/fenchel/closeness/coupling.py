@@ -1,0 +1,176 @@
+r"""The coupling of optimal transport: where the weight of each source goes, in two matrix products.
+
+Source i spreads its weight u_i over the templates as
+
+.. math:: p_i(t) = \frac{a(t)\,K(t, i)}{Z_i}, \qquad a(t) = e^{f(t)/\gamma}, \quad K(t, i) = e^{-M(t, t_i)/\gamma},
+          \quad Z_i = \sum_t a(t) K(t, i),
+
+so that Z = AK and P = A ⊙ ((u/Z)Kᵀ) for all queries at once (fact 6): nothing of shape (m, N, n) is ever made.
+
+Each factor is divided by its own largest entry. What then falls below the smallest number is lost from Z, at most N times
+that number in all: where Z is larger than that by the dtype's precision, weights are right to rounding. The other
+(query, source) pairs, the stray ones, whose maxima of a and K lie far apart, are normalised one by one from logarithms.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["Coupling", "Part"]
+
+STRAY_BYTES = 128 * 2**20
+"""Size aimed at for the logarithms of stray pairs that are worked on at once."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A span of the templates.
+
+    Attributes:
+        span: Which.
+        logarithms: Gives log a, (..., m, b), and log K, (..., b, n), there; -inf where p may not or cannot go.
+    """
+
+    span: slice
+    logarithms: Callable[[], tuple[Tensor, Tensor]]
+
+
+class Coupling:
+    r"""The conditional distributions :math:`p_i` of all queries.
+
+    With one part its factors are kept. With several they are computed anew whenever they are needed, in the backward
+    pass too, so that memory does not grow with the number of templates.
+
+    Args:
+        parts: The templates, part by part. Every query must be allowed one that every source of weight reaches.
+        log_weights: log u, (..., m or 1, n).
+    """
+
+    def __init__(self, parts: Sequence[Part], log_weights: Tensor) -> None:
+        self._parts = parts
+        self._weights = log_weights.exp()
+        self._tilt_top, self._kernel_top = self._tops()
+        self._kept = self._factors(parts[0]) if len(parts) == 1 else None
+        mass = self._sum(lambda a, kernel, _: a @ kernel)
+        self._shape = mass.shape
+        numbers = torch.finfo(mass.dtype)
+        lost = mass.detach() < self._count * numbers.tiny / numbers.eps
+        self._lost = lost if bool(lost.any()) else None
+        self._stray = None
+        if self._lost is not None:
+            mass = mass.masked_fill(self._lost, 1)
+            self._stray = torch.nonzero(self._lost & (self._weights.detach() > 0), as_tuple=True)
+        self._log_mass = mass.log()
+
+    @property
+    def _count(self) -> int:
+        return self._parts[-1].span.stop
+
+    def _tops(self) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            tops = [
+                (a.amax(-1, keepdim=True), k.amax(-2, keepdim=True))
+                for a, k in (p.logarithms() for p in self._parts)
+            ]
+            return torch.stack([a for a, _ in tops]).amax(0), torch.stack([k for _, k in tops]).amax(0)
+
+    def _factors(self, part: Part) -> tuple[Tensor, Tensor]:
+        log_tilt, log_kernel = part.logarithms()
+        return (log_tilt - self._tilt_top).exp(), (log_kernel - self._kernel_top).exp()
+
+    def _each(self, function: Callable[..., Tensor], *arguments: Tensor) -> Iterator[Tensor]:
+        """What a function of a, K and the span gives, part by part."""
+        for part in self._parts:
+            if self._kept is not None:
+                yield function(*self._kept, part.span, *arguments)
+            else:
+                yield _recomputed(
+                    lambda *given, p=part: function(*self._factors(p), p.span, *given), *arguments
+                )
+
+    def _sum(self, function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+        first, *rest = self._each(function, *arguments)
+        return functools.reduce(torch.add, rest, first)
+
+    def log_partition(self) -> Tensor:
+        r""":math:`\log Z_i`, shape (..., m, n); of sources without weight, some finite number."""
+        total = self._log_mass + self._tilt_top + self._kernel_top
+        for pairs in self._stray_pairs():
+            found = _recomputed(lambda pairs=pairs: self._stray_logarithms(pairs).logsumexp(-1))
+            total = total.index_put(pairs, found)
+        return total
+
+    def weights(self) -> Tensor:
+        r"""The weights :math:`p = \sum_i u_i p_i`, shape (..., m, N)."""
+        return self.spread(self._weights)
+
+    def spread(self, amounts: Tensor) -> Tensor:
+        r""":math:`\sum_i s_i\, p_i(t)` for amounts s (..., m, n), shape (..., m, N)."""
+        found = torch.cat(list(self._each(lambda a, k, _, r: a * (r @ k.mT), self._shares(amounts))), -1)
+        return found if self._stray is None else found + self._stray_spread(amounts)
+
+    def average(self, values: Tensor) -> Tensor:
+        r""":math:`\sum_t p(t)\, v_t` for values (..., N, d_v), shape (..., m, d_v), without keeping p."""
+
+        def term(a: Tensor, kernel: Tensor, span: slice, share: Tensor, v: Tensor) -> Tensor:
+            return (a * (share @ kernel.mT)) @ v[..., span, :]
+
+        found = self._sum(term, self._shares(self._weights), values)
+        return found if self._stray is None else found + self._stray_spread(self._weights) @ values
+
+    def expectation(self, vector: Tensor) -> Tensor:
+        r""":math:`\sum_t p_i(t)\, w(t)` for vectors w (..., m, N), shape (..., m, n)."""
+        found = self._shares(self._sum(lambda a, k, span, w: (a * w[..., span]) @ k, vector))
+        for pairs in self._stray_pairs():
+            along = vector.expand(*self._shape[:-1], self._count)[pairs[:-1]]
+            share = _recomputed(
+                lambda w, pairs=pairs: (self._stray_logarithms(pairs).softmax(-1) * w).sum(-1), along
+            )
+            found = found.index_put(pairs, share)
+        return found
+
+    def _shares(self, amounts: Tensor) -> Tensor:
+        """S / Z, and 0 where Z is lost."""
+        shares = amounts * (-self._log_mass).exp()
+        return shares if self._lost is None else shares.masked_fill(self._lost, 0)
+
+    def _stray_pairs(self) -> Iterator[tuple[Tensor, ...]]:
+        """Indices (..., query, source) of stray pairs, as many at a time as memory allows."""
+        if self._stray is not None:
+            each = max(1, STRAY_BYTES // (self._count * self._log_mass.element_size()))
+            yield from zip(*(index.split(each) for index in self._stray), strict=True)
+
+    def _stray_logarithms(self, pairs: tuple[Tensor, ...]) -> Tensor:
+        """Log a + log K of stray pairs, (pairs, N)."""
+        *lead, query, source = pairs
+        rows: list[Tensor] = []
+        for part in self._parts:
+            log_tilt, log_kernel = part.logarithms()
+            log_tilt = log_tilt.expand(*self._shape[:-1], -1)
+            log_kernel = log_kernel.mT.expand(*self._shape[:-2], -1, -1)
+            rows.append(log_tilt[(*lead, query)] + log_kernel[(*lead, source)])
+        return torch.cat(rows, -1)
+
+    def _stray_spread(self, amounts: Tensor) -> Tensor:
+        amounts = amounts.expand(self._shape)
+        total = amounts.new_zeros(*self._shape[:-1], self._count)
+        for pairs in self._stray_pairs():
+            rows = _recomputed(
+                lambda s, pairs=pairs: s.unsqueeze(-1) * self._stray_logarithms(pairs).softmax(-1),
+                amounts[pairs],
+            )
+            total = total.index_put(pairs[:-1], rows, accumulate=True)
+        return total
+
+
+def _recomputed(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+    """A call whose intermediate results are not kept for the backward pass."""
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    return checkpoint(function, *arguments, **options)

@@ -1,0 +1,265 @@
+"""Entropic optimal transport: the closeness under which weight reaches templates that are like the preferred ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from typing_extensions import Self, override
+
+from fenchel.closeness.abstract import AbstractCloseness
+from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
+from fenchel.closeness.coupling import Coupling, Part
+from fenchel.closeness.sinkhorn import transport_value
+from fenchel.errors import CostWarning, ProblemError
+from fenchel.preference import Discrete
+
+__all__ = ["OptimalTransport", "warn_if_moving_is_cheaper"]
+
+
+class OptimalTransport(AbstractCloseness):
+    r"""Entropic optimal transport between the preference and the weights, under a cost between templates.
+
+    .. math:: W_\gamma(p, u; M) = \min_{X\mathbf{1} = p,\ X^\top\mathbf{1} = u}\langle M, X\rangle - \gamma H(X),
+        \qquad W_\gamma^*(f) = \gamma\Bigl(H(u) + \sum_i u_i \log\sum_t e^{(f(t) - M(t, t_i))/\gamma}\Bigr)
+
+    .. math:: \nabla W_\gamma^*(f)(t) = \sum_i u_i\, \frac{e^{(f(t) - M(t, t_i))/\gamma}}{Z_i}
+
+    Weights are over all of A: the templates of the preference, then the atoms, and a template without preference can be
+    reached from those that have some. The distribution nearest the preference is not u but ũ (37), the weights at f = 0.
+
+    Args:
+        cost: M: ``"dot"`` (C - aᵀb), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., N, N) over the preference's
+            templates, then the atoms: symmetric, non-negative, ``inf`` where weight cannot move.
+        gamma: γ > 0, the strength of the entropy, in units of the cost: a number, or a tensor that broadcasts to
+            (..., 1), the shape of one number a set of templates.
+        atoms: Further templates of A that p may use, (..., N - n, d), with the dtype and device of the preference's.
+        allowed: Bool, (..., m or 1, N): which templates each query may use; all where None.
+        warn: Whether to warn of a cost under which moving is cheaper than staying.
+
+    Raises:
+        ProblemError: If γ ≤ 0, there is no such cost, or the matrix is negative, not symmetric or not finite on its
+            diagonal; when joined to a preference, if atoms or matrix do not fit its templates.
+
+    Warns:
+        CostWarning: Once, when joined to templates among which one is nearer to another than to itself.
+
+    Reference:
+        Section 9, eqs. (20)-(22); Appendix D, eqs. (33)-(38).
+
+    Example:
+        Two groups; weight moves freely within a group and not between them. The second template is not preferred at all:
+
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> M = torch.tensor([[0.0, 0.0, torch.inf], [0.0, 0.0, torch.inf], [torch.inf, torch.inf, 0.0]])
+        >>> u = Discrete(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0.6, 0.0, 0.4]).log())
+        >>> problem = InferenceProblem(u, torch.zeros(1, 2), closeness=OptimalTransport(M, gamma=0.5))
+        >>> problem.solve("first_order").weights
+        tensor([[0.3000, 0.3000, 0.4000]])
+    """
+
+    def __init__(
+        self,
+        cost: str | Tensor | AbstractCost,
+        gamma: float | Tensor,
+        atoms: Tensor | None = None,
+        *,
+        allowed: Tensor | None = None,
+        warn: bool = True,
+    ) -> None:
+        self.cost = cost_named(cost)
+        self.gamma = _checked_gamma(gamma)
+        self.atoms = atoms
+        self.allowed = allowed
+        self._name = cost if isinstance(cost, str) else "a given matrix"
+        self._matrix: Tensor | None = self.cost.given if isinstance(self.cost, GivenCost) else None
+        self._warned = not warn
+
+    @override
+    def between(self, preference: Discrete) -> Self:
+        templates = preference.templates
+        support = self.support(preference)
+        gamma = self.gamma.to(templates.device, templates.dtype)
+        if gamma.dim() and gamma.shape[-1] != 1:
+            raise ProblemError(
+                f"gamma has shape {tuple(gamma.shape)}; expected a number or a tensor (..., 1): one value for all queries "
+                "of a set of templates"
+            )
+        joined = self._copy()
+        joined.gamma = gamma
+        matrix = self.cost.matrix(support, templates)
+        try:
+            torch.broadcast_shapes(matrix.shape, (*support.shape[:-1], templates.shape[-2]))
+        except RuntimeError:
+            raise ProblemError(
+                f"cost has shape {tuple(matrix.shape)} and templates {tuple(templates.shape)}: their leading dimensions do "
+                "not broadcast"
+            ) from None
+        joined._matrix = matrix
+        if not self._warned:
+            self._warned = warn_if_moving_is_cheaper(matrix.detach(), self._name)
+        return joined
+
+    @override
+    def support(self, preference: Discrete) -> Tensor:
+        templates, atoms = preference.templates, self.atoms
+        if atoms is None:
+            return templates
+        if atoms.dim() < 2 or atoms.shape[-1] != templates.shape[-1]:
+            raise ProblemError(
+                f"atoms have shape {tuple(atoms.shape)}, but templates have dimension {templates.shape[-1]} (shape "
+                f"{tuple(templates.shape)}); expected (..., N - n, {templates.shape[-1]})"
+            )
+        if atoms.device != templates.device:
+            raise ProblemError(
+                f"atoms are on {atoms.device}, templates on {templates.device}; move one of them"
+            )
+        if not atoms.is_floating_point() or not bool(torch.isfinite(atoms).all()):
+            raise ProblemError(
+                "atoms contain NaN or infinity, or are not floating point; every entry must be finite"
+            )
+        atoms = atoms.to(templates.dtype)
+        try:
+            lead = torch.broadcast_shapes(templates.shape[:-2], atoms.shape[:-2])
+        except RuntimeError:
+            raise ProblemError(
+                f"atoms have shape {tuple(atoms.shape)} and templates {tuple(templates.shape)}: their leading dimensions "
+                "do not broadcast"
+            ) from None
+        parts = [part.expand(*lead, *part.shape[-2:]) for part in (templates, atoms)]
+        return torch.cat(parts, -2)
+
+    @override
+    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        """Transport cost by an inner Sinkhorn iteration, shape (..., m); see :func:`transport_value`."""
+        matrix = self._joined_matrix()[..., : log_preference.shape[-1]]
+        return transport_value(weights, log_preference, matrix, self._gamma_matrix())
+
+    @override
+    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        u = log_preference.exp()
+        masses = self._coupling(potential, log_preference).log_partition()
+        reached = (u * masses.masked_fill(u == 0, 0)).sum(-1)
+        return self.gamma * (reached - torch.xlogy(u, u).sum(-1))
+
+    @override
+    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return self._coupling(potential, log_preference).weights()
+
+    @override
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`v \mapsto \tfrac1\gamma\sum_i u_i (\operatorname{diag} p_i - p_i p_i^\top) v`."""
+        coupling = self._coupling(potential, log_preference)
+        u, p, gamma = log_preference.exp(), coupling.weights(), self._gamma_matrix()
+        return lambda vector: (p * vector - coupling.spread(u * coupling.expectation(vector))) / gamma
+
+    @override
+    def rest(self, log_preference: Tensor) -> Tensor:
+        """The true preference ũ (37), shape (..., m or 1, N)."""
+        return self.weights(log_preference.new_zeros(1, self._joined_matrix().shape[-2]), log_preference)
+
+    @property
+    @override
+    def modulus(self) -> Tensor:
+        """γ: the variance of f under any distribution, which is all of the curvature, is at most the square of max |f|."""
+        return self.gamma
+
+    @override
+    def parameters(self) -> Mapping[str, Tensor]:
+        own = {"gamma": self.gamma}
+        if self.atoms is not None:
+            own["atoms"] = self.atoms
+        if isinstance(self.cost, GivenCost):
+            own["cost"] = self.cost.given
+        return own
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        copy = self._copy()
+        copy.gamma = self.gamma.to(dtype)
+        copy.atoms = None if self.atoms is None else self.atoms.to(dtype)
+        copy._matrix = None if self._matrix is None else self._matrix.to(dtype)
+        copy._warned = True
+        return copy
+
+    def _copy(self) -> Self:
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+    def _joined_matrix(self) -> Tensor:
+        if self._matrix is None:
+            raise ProblemError(
+                f"{self!r} does not know the templates that its cost is between: use it in an InferenceProblem, or call "
+                "closeness.between(preference) first"
+            )
+        return self._matrix
+
+    def _gamma_matrix(self) -> Tensor:
+        return self.gamma.reshape((*self.gamma.shape, 1) if self.gamma.dim() else (1, 1))
+
+    def _coupling(self, potential: Tensor, log_preference: Tensor) -> Coupling:
+        matrix, gamma = self._joined_matrix(), self._gamma_matrix()
+        matrix = matrix[..., : log_preference.shape[-1]]
+
+        def logarithms() -> tuple[Tensor, Tensor]:
+            log_tilt = potential / gamma
+            if self.allowed is not None:
+                log_tilt = log_tilt.masked_fill(~self.allowed, -torch.inf)
+            return log_tilt, -matrix / gamma
+
+        return Coupling([Part(slice(0, matrix.shape[-2]), logarithms)], log_preference)
+
+    def __repr__(self) -> str:
+        gamma = f"{float(self.gamma):g}" if self.gamma.numel() == 1 else f"<{tuple(self.gamma.shape)}>"
+        atoms = "" if self.atoms is None else f", atoms={self.atoms.shape[-2]}"
+        return f"OptimalTransport({self._name!r}, gamma={gamma}{atoms})"
+
+
+def _checked_gamma(gamma: float | Tensor) -> Tensor:
+    if not isinstance(gamma, int | float | Tensor):
+        raise ProblemError(f"gamma is {gamma!r}; expected a number or a tensor, > 0")
+    value = gamma if isinstance(gamma, Tensor) else torch.tensor(float(gamma), dtype=torch.float64)
+    bad = ~(torch.isfinite(value) & (value > 0))
+    if bool(bad.any()):
+        raise ProblemError(f"gamma is {value[bad].flatten()[0].item():g}; expected a finite number > 0")
+    return value
+
+
+def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
+    """Warn where a source of weight, one of the first n templates, is nearer to another template than to itself.
+
+    Args:
+        matrix: M, (..., N, n).
+        name: Of the cost.
+
+    Returns:
+        Whether there was one.
+    """
+    staying = matrix.diagonal(dim1=-2, dim2=-1)
+    rounding = 64 * torch.finfo(matrix.dtype).eps * matrix.masked_fill(matrix == torch.inf, 0).amax()
+    nearer = matrix.amin(-2) < staying - rounding
+    if not bool(nearer.any()):
+        return False
+    share = float(nearer.double().mean())
+    advice = "make their norms equal, or use" if name == "dot" else "use"
+    warnings.warn(
+        f"under the cost {name!r}, {share:.0%} of the templates are nearer to another template than to themselves, so that "
+        f"M(t, t) < M(t', t) does not hold: even without evidence their weight goes elsewhere. If that is not meant, "
+        f"{advice} the cost 'squared_euclidean'.",
+        CostWarning,
+        stacklevel=_user_level(),
+    )
+    return True
+
+
+def _user_level() -> int:
+    """How far up the stack the first line outside this package is, for a warning from the caller of this function."""
+    import sys
+
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("fenchel."):
+        frame, level = frame.f_back, level + 1
+    return level

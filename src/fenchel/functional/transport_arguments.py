@@ -1,0 +1,236 @@
+"""The door of transport attention: what it takes beside the arguments of attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
+from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import AttentionArguments
+
+__all__ = ["TransportArguments", "checked_transport"]
+
+LOOKED_AT = 1024
+"""Templates among which the first call looks for one that is nearer to another than to itself."""
+
+_looked_at: set[str] = set()
+
+
+@dataclass(frozen=True)
+class TransportArguments:
+    """Arguments of a call that fit together, in the dtype of the computation.
+
+    Attributes:
+        evidence: z, (B, H, m, d).
+        templates: All that p may use, (B, H, n + a, d), those with a preference first.
+        sources: These, (B, H, n, d).
+        values: (B, H, n + a, d_v).
+        log_weights: Normalised log u, (B or 1, H or 1, m or 1, n).
+        allowed: Bool, (B or 1, H or 1, m or 1, n + a), or None where everything is.
+        alpha: α, (B or 1, H or 1, m or 1, 1).
+        gamma: γ, (B or 1, H or 1, 1, 1).
+        cost: M.
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    sources: Tensor
+    values: Tensor
+    log_weights: Tensor
+    allowed: Tensor | None
+    alpha: Tensor
+    gamma: Tensor
+    cost: AbstractCost
+
+
+def checked_transport(
+    given: AttentionArguments,
+    atoms: Tensor | None,
+    atom_values: Tensor | None,
+    atom_mask: Tensor | None,
+    gamma: float | Tensor,
+    cost: str | Tensor,
+    scale: float | Tensor,
+    dtype: torch.dtype,
+) -> TransportArguments:
+    """The arguments of transport attention, if they fit together.
+
+    Args:
+        given: What the door of attention let pass, with scale 1.
+        atoms: As all that follow, what it is in :func:`~fenchel.functional.transport_attention`.
+        atom_values: (B or 1, H or 1, a, d_v).
+        atom_mask: Broadcastable to (B, H, m, a).
+        gamma: Broadcastable to (B, H, 1).
+        cost: A name or a matrix.
+        scale: A number or one tensor element.
+        dtype: Of the computation.
+
+    Raises:
+        ProblemError: Naming the argument, what it was and what it should be.
+    """
+    lead = given.query.shape[:2]
+    sources, values = given.key.to(dtype), given.value.to(dtype)
+    templates = sources
+    if atoms is not None or atom_values is not None:
+        atoms, atom_values = _checked_atoms(given, atoms, atom_values)
+        templates = torch.cat([sources, atoms.to(dtype).expand(*lead, -1, -1)], -2)
+        values = torch.cat([values, atom_values.to(dtype).expand(*lead, -1, -1)], -2)
+    elif atom_mask is not None:
+        raise ProblemError(
+            "atom_mask is given without atoms; give atoms and atom_values too, or leave it out"
+        )
+    n, extra = sources.shape[-2], templates.shape[-2] - sources.shape[-2]
+    templates = templates * _checked_scale(scale, templates)
+    log_weights, open_keys = _weights(given, dtype)
+    evidence = given.query.to(dtype)
+    alpha = given.alpha if isinstance(given.alpha, Tensor) else evidence.new_full((1, 1, 1, 1), given.alpha)
+    arguments = TransportArguments(
+        evidence=evidence,
+        templates=templates,
+        sources=templates[..., :n, :],
+        values=values,
+        log_weights=log_weights,
+        allowed=_allowed(given, open_keys, atom_mask, extra),
+        alpha=alpha.to(dtype),
+        gamma=_checked_gamma(gamma, given).to(dtype),
+        cost=_checked_cost(cost, (*lead, n + extra)),
+    )
+    _look_at(arguments, cost if isinstance(cost, str) else "a given matrix")
+    return arguments
+
+
+def _checked_atoms(
+    given: AttentionArguments, atoms: Tensor | None, atom_values: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    if atoms is None or atom_values is None:
+        missing, present = ("atoms", "atom_values") if atoms is None else ("atom_values", "atoms")
+        raise ProblemError(f"{present} are given without {missing}; every atom needs a template and a value")
+    lead = given.query.shape[:2]
+    for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
+        width = like.shape[-1]
+        fits = tensor.dim() == 4 and all(a in (1, b) for a, b in zip(tensor.shape, lead, strict=False))
+        if not fits or tensor.shape[-1] != width:
+            of = "key" if name == "atoms" else "value"
+            raise ProblemError(
+                f"{name} have shape {tuple(tensor.shape)}; expected (batch or 1, heads or 1, atoms, {width}) with batch "
+                f"{lead[0]}, heads {lead[1]} and the width of {of}"
+            )
+        if tensor.device != like.device or not tensor.is_floating_point():
+            raise ProblemError(
+                f"{name} are {tensor.dtype} on {tensor.device}; expected floating point on {like.device}"
+            )
+        if tensor.dtype != like.dtype and not torch.is_autocast_enabled(like.device.type):
+            raise ProblemError(f"{name} have dtype {tensor.dtype}, query {like.dtype}; convert one of them")
+    if atoms.shape[-2] != atom_values.shape[-2]:
+        raise ProblemError(
+            f"there are {atoms.shape[-2]} atoms and {atom_values.shape[-2]} atom_values; expected as many"
+        )
+    return atoms, atom_values
+
+
+def _checked_scale(scale: float | Tensor, like: Tensor) -> float | Tensor:
+    if isinstance(scale, Tensor):
+        if scale.numel() != 1:
+            raise ProblemError(
+                f"scale has shape {tuple(scale.shape)}; expected a number or one tensor element"
+            )
+        return scale.to(like.device, like.dtype).reshape(())
+    if not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise ProblemError(f"scale is {scale!r}; expected a finite number or a tensor")
+    return float(scale)
+
+
+def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
+    lead = (*given.query.shape[:2], 1)
+    if not isinstance(gamma, Tensor):
+        if not isinstance(gamma, int | float) or not (math.isfinite(gamma) and gamma > 0):
+            raise ProblemError(f"gamma is {gamma!r}; expected a finite number > 0")
+        return torch.full((1, 1, 1, 1), float(gamma), dtype=torch.float64, device=given.query.device)
+    fits = gamma.dim() <= 3 and all(
+        a in (1, b) for a, b in zip(reversed(gamma.shape), reversed(lead), strict=False)
+    )
+    if not fits or not gamma.is_floating_point():
+        raise ProblemError(
+            f"gamma has shape {tuple(gamma.shape)} and dtype {gamma.dtype}; expected a floating tensor that broadcasts to "
+            f"(batch, heads, 1) = {lead}; one a head has shape ({lead[1]}, 1)"
+        )
+    if not torch.compiler.is_compiling():
+        bad = ~(torch.isfinite(gamma) & (gamma > 0))
+        if bool(bad.any()):
+            raise ProblemError(f"gamma is {gamma[bad].flatten()[0].item():g}; expected finite numbers > 0")
+    return gamma.to(given.query.device).reshape((1,) * (3 - gamma.dim()) + tuple(gamma.shape)).unsqueeze(-1)
+
+
+def _checked_cost(cost: str | Tensor, shape: tuple[int, int, int]) -> AbstractCost:
+    named = cost_named(cost)
+    if isinstance(named, GivenCost):
+        matrix, wanted = named.given, (*shape, shape[-1])
+        given = tuple(matrix.shape)
+        fits = len(given) <= 4 and all(
+            a in (1, b) for a, b in zip(reversed(given[:-2]), reversed(wanted[:-2]), strict=False)
+        )
+        if not fits or given[-1] != shape[-1]:
+            raise ProblemError(
+                f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and atoms) = "
+                f"{wanted}"
+            )
+    return named
+
+
+def _weights(given: AttentionArguments, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Normalised log u, and which keys may be used."""
+    preference, n = given.log_preference, given.key.shape[-2]
+    if preference is None:
+        return given.query.new_full((1, 1, 1, n), -math.log(n), dtype=dtype), None
+    if preference.dtype == torch.bool:
+        opened = preference
+        preference = torch.zeros_like(preference, dtype=dtype).masked_fill(~preference, -torch.inf)
+    else:
+        opened = preference.detach() > -torch.inf
+    return preference.to(dtype).log_softmax(-1), None if bool(opened.all()) else opened
+
+
+def _allowed(
+    given: AttentionArguments, keys: Tensor | None, atom_mask: Tensor | None, extra: int
+) -> Tensor | None:
+    n, shape = given.key.shape[-2], (*given.query.shape[:3], extra)
+    if atom_mask is not None:
+        fits = atom_mask.dim() <= 4 and all(
+            a in (1, b) for a, b in zip(reversed(atom_mask.shape), reversed(shape), strict=False)
+        )
+        if not fits or atom_mask.dtype != torch.bool:
+            raise ProblemError(
+                f"atom_mask has shape {tuple(atom_mask.shape)} and dtype {atom_mask.dtype}; expected bool that broadcasts "
+                f"to (batch, heads, queries, atoms) = {shape}"
+            )
+        atom_mask = atom_mask.reshape((1,) * (4 - atom_mask.dim()) + tuple(atom_mask.shape)).expand(
+            -1, -1, -1, extra
+        )
+    if keys is None and atom_mask is None:
+        return None
+    device = given.query.device
+    keys = torch.ones(1, 1, 1, n, dtype=torch.bool, device=device) if keys is None else keys
+    if extra == 0:
+        return keys
+    atoms = torch.ones(1, 1, 1, extra, dtype=torch.bool, device=device) if atom_mask is None else atom_mask
+    rows = torch.broadcast_shapes(keys.shape[:-1], atoms.shape[:-1])
+    return torch.cat([keys.expand(*rows, -1), atoms.expand(*rows, -1)], -1)
+
+
+def _look_at(given: TransportArguments, name: str) -> None:
+    """Warn of a cost under which staying is dearer than moving, at the first call that could show it."""
+    if name in _looked_at or name in ("squared_euclidean", "cosine") or torch.compiler.is_compiling():
+        return
+    _looked_at.add(name)
+    with torch.no_grad():
+        sources = given.sources[:1, :, :LOOKED_AT]
+        if isinstance(given.cost, GivenCost):
+            matrix = given.cost.given[..., : given.sources.shape[-2]].to(sources.dtype)
+        else:
+            matrix = given.cost.matrix(given.templates[:1, :, :LOOKED_AT], sources)
+        warn_if_moving_is_cheaper(matrix, name)
