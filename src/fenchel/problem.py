@@ -147,7 +147,7 @@ class InferenceProblem:
 
     @cached_property
     def templates(self) -> Tensor:
-        """The templates that p may use, (..., N, d): the preference's, then the atoms of the closeness if it has any."""
+        """The templates that p may use, (..., N, d): the preference's, then the atoms of the closeness."""
         return self.closeness.support(self.preference)
 
     def potential(self, lam: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 r"""The gradient of a dual point under any closeness, from the equation that it solves.
 
 A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data
-(fact 8). The residual is differentiated by autograd at a fixed λ, so that whatever the closeness is made of gets its gradient.
+(fact 8). The residual is differentiated by autograd at a fixed λ, so that whatever the closeness is made of gets its
+gradient.
 """
 
 from __future__ import annotations

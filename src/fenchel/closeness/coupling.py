@@ -7,8 +7,8 @@ Source i spreads its weight u_i over the templates as
 
 so that Z = AK and P = A ⊙ ((u/Z)Kᵀ) for all queries at once (fact 6): nothing of shape (m, N, n) is ever made.
 
-Each factor is divided by its own largest entry. What then falls below the smallest number is lost from Z, at most N times
-that number in all: where Z is larger than that by the dtype's precision, weights are right to rounding. The other
+Each factor is divided by its own largest entry. What then falls below the smallest number is lost from Z, at most N
+times that number in all: where Z is larger than that by the dtype's precision, weights are right to rounding. The other
 (query, source) pairs, the stray ones, whose maxima of a and K lie far apart, are normalised one by one from logarithms.
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 
@@ -28,11 +30,12 @@ class OptimalTransport(AbstractCloseness):
     .. math:: \nabla W_\gamma^*(f)(t) = \sum_i u_i\, \frac{e^{(f(t) - M(t, t_i))/\gamma}}{Z_i}
 
     Weights are over all of A: the templates of the preference, then the atoms, and a template without preference can be
-    reached from those that have some. The distribution nearest the preference is not u but ũ (37), the weights at f = 0.
+    reached from those that have some. The distribution nearest the preference is not u but ũ (37), the weights at f =
+    0.
 
     Args:
-        cost: M: ``"dot"`` (C - aᵀb), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., N, N) over the preference's
-            templates, then the atoms: symmetric, non-negative, ``inf`` where weight cannot move.
+        cost: M: ``"dot"`` (C - aᵀb), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., N, N) over the
+            preference's templates, then the atoms: symmetric, non-negative, ``inf`` where weight cannot move.
         gamma: γ > 0, the strength of the entropy, in units of the cost: a number, or a tensor that broadcasts to
             (..., 1), the shape of one number a set of templates.
         atoms: Further templates of A that p may use, (..., N - n, d), with the dtype and device of the preference's.
@@ -50,7 +53,7 @@ class OptimalTransport(AbstractCloseness):
         Section 9, eqs. (20)-(22); Appendix D, eqs. (33)-(38).
 
     Example:
-        Two groups; weight moves freely within a group and not between them. The second template is not preferred at all:
+        Two groups; weight moves freely within a group and not between them. The second template is not preferred:
 
         >>> from fenchel import Discrete, InferenceProblem
         >>> M = torch.tensor([[0.0, 0.0, torch.inf], [0.0, 0.0, torch.inf], [torch.inf, torch.inf, 0.0]])
@@ -84,17 +87,19 @@ class OptimalTransport(AbstractCloseness):
         gamma = self.gamma.to(templates.device, templates.dtype)
         if gamma.dim() and gamma.shape[-1] != 1:
             raise ProblemError(
-                f"gamma has shape {tuple(gamma.shape)}; expected a number or a tensor (..., 1): one value for all queries "
+                f"gamma has shape {tuple(gamma.shape)}; expected a number or a tensor (..., 1): one value for all "
+                f"queries "
                 "of a set of templates"
             )
-        joined = self._copy()
+        joined = copy.copy(self)
         joined.gamma = gamma
         matrix = self.cost.matrix(support, templates)
         try:
             torch.broadcast_shapes(matrix.shape, (*support.shape[:-1], templates.shape[-2]))
         except RuntimeError:
             raise ProblemError(
-                f"cost has shape {tuple(matrix.shape)} and templates {tuple(templates.shape)}: their leading dimensions do "
+                f"cost has shape {tuple(matrix.shape)} and templates {tuple(templates.shape)}: their leading "
+                f"dimensions do "
                 "not broadcast"
             ) from None
         joined._matrix = matrix
@@ -125,7 +130,8 @@ class OptimalTransport(AbstractCloseness):
             lead = torch.broadcast_shapes(templates.shape[:-2], atoms.shape[:-2])
         except RuntimeError:
             raise ProblemError(
-                f"atoms have shape {tuple(atoms.shape)} and templates {tuple(templates.shape)}: their leading dimensions "
+                f"atoms have shape {tuple(atoms.shape)} and templates {tuple(templates.shape)}: their leading "
+                f"dimensions "
                 "do not broadcast"
             ) from None
         parts = [part.expand(*lead, *part.shape[-2:]) for part in (templates, atoms)]
@@ -163,7 +169,7 @@ class OptimalTransport(AbstractCloseness):
     @property
     @override
     def modulus(self) -> Tensor:
-        """γ: the variance of f under any distribution, which is all of the curvature, is at most the square of max |f|."""
+        """γ: the curvature along v is a mean of variances of v, each at most max v², divided by γ."""
         return self.gamma
 
     @override
@@ -177,22 +183,18 @@ class OptimalTransport(AbstractCloseness):
 
     @override
     def to(self, dtype: torch.dtype) -> Self:
-        copy = self._copy()
-        copy.gamma = self.gamma.to(dtype)
-        copy.atoms = None if self.atoms is None else self.atoms.to(dtype)
-        copy._matrix = None if self._matrix is None else self._matrix.to(dtype)
-        copy._warned = True
-        return copy
-
-    def _copy(self) -> Self:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        return copy
+        converted = copy.copy(self)
+        converted.gamma = self.gamma.to(dtype)
+        converted.atoms = None if self.atoms is None else self.atoms.to(dtype)
+        converted._matrix = None if self._matrix is None else self._matrix.to(dtype)
+        converted._warned = True
+        return converted
 
     def _joined_matrix(self) -> Tensor:
         if self._matrix is None:
             raise ProblemError(
-                f"{self!r} does not know the templates that its cost is between: use it in an InferenceProblem, or call "
+                f"{self!r} does not know the templates that its cost is between: use it in an InferenceProblem, or "
+                f"call "
                 "closeness.between(preference) first"
             )
         return self._matrix
@@ -246,7 +248,8 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
     share = float(nearer.double().mean())
     advice = "make their norms equal, or use" if name == "dot" else "use"
     warnings.warn(
-        f"under the cost {name!r}, {share:.0%} of the templates are nearer to another template than to themselves, so that "
+        f"under the cost {name!r}, {share:.0%} of the templates are nearer to another template than to themselves, "
+        f"so that "
         f"M(t, t) < M(t', t) does not hold: even without evidence their weight goes elsewhere. If that is not meant, "
         f"{advice} the cost 'squared_euclidean'.",
         CostWarning,
@@ -257,8 +260,6 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
 
 def _user_level() -> int:
     """How far up the stack the first line outside this package is, for a warning from the caller of this function."""
-    import sys
-
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("fenchel."):
         frame, level = frame.f_back, level + 1

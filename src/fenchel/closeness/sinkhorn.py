@@ -55,7 +55,7 @@ def transport_value(
         tol = 1e-11 if weights.dtype == torch.float64 else 1e-5
     log_p, log_u = weights.log().unsqueeze(-1), sources.unsqueeze(-2)
     scaled = -cost.unsqueeze(-3) / gamma.unsqueeze(-1)
-    to_u = torch.zeros_like(log_u)
+    to_p, to_u = torch.zeros_like(log_p), torch.zeros_like(log_u)
     error = torch.tensor(torch.inf)
     for _ in range(max_steps):
         to_p = _finite(log_p - torch.logsumexp(scaled + to_u, -1, keepdim=True))
@@ -66,7 +66,8 @@ def transport_value(
             break
     if not bool(error <= tol):
         raise ConvergenceError(
-            f"Sinkhorn's algorithm is off by {float(error):.1e} in a margin after {max_steps} steps (tolerance {tol:g}): "
+            f"Sinkhorn's algorithm is off by {float(error):.1e} in a margin after {max_steps} steps (tolerance "
+            f"{tol:g}): "
             "gamma is small beside the cost, or infinite costs keep the preference's weight from reaching these weights"
         )
     potentials = _pairing(weights, to_p.squeeze(-1)) + _pairing(sources.exp(), to_u.squeeze(-2))

@@ -46,8 +46,8 @@ def transport_attention(
               Z_i = \sum_{t'} e^{(\langle t', \lambda\rangle - M(t', t_i))/\gamma}
 
     with λ = αz at first order (22), :math:`\alpha(I + \tfrac\alpha\gamma\sum_i u_i\Sigma_i)^{-1}z` at second, and the
-    maximiser of (36) for the exact estimator. An atom has no preference of its own: it gets a share of the weight of the
-    keys that are like it. As γ falls weight stays on the keys with preference u, whatever the query.
+    maximiser of (36) for the exact estimator. An atom has no preference of its own: it gets a share of the weight of
+    the keys that are like it. As γ falls weight stays on the keys with preference u, whatever the query.
 
     Two matrix products a query set (fact 6): memory is O(m·(n + |A|)) for the arrays of one part of the templates, and
     does not grow with their number beyond that, in the backward pass too. Half types are computed in float32.
@@ -60,21 +60,21 @@ def transport_attention(
         atom_values: Their values, (B or 1, H or 1, a, d_v).
         atom_mask: Bool, True where an atom may be used, of a shape that broadcasts to (B, H, m, a).
         log_preference: log u as in :func:`~fenchel.functional.attention`, broadcasting to (B, H, m, n). A key that is
-            masked, by ``-inf`` or False, can receive no weight either: to say that it is known but not preferred, give it
-            as an atom.
+            masked, by ``-inf`` or False, can receive no weight either: to say that it is known but not preferred,
+            give it as an atom.
         alpha: α > 0: a number, or a tensor that broadcasts to (B, H, m).
         gamma: γ > 0, in units of the cost: a number, or a tensor that broadcasts to (B, H, 1): (H, 1) is one a head.
-        cost: M: ``"dot"`` (C - aᵀb, the papers'), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., n + a, n + a)
-            over keys, then atoms, whose leading dimensions broadcast to (B, H): symmetric, non-negative, ``inf`` where
-            weight cannot move.
+        cost: M: ``"dot"`` (C - aᵀb, the papers'), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., n + a, n +
+            a) over keys, then atoms, whose leading dimensions broadcast to (B, H): symmetric, non-negative, ``inf``
+            where weight cannot move.
         scale: Makes templates of keys and atoms: a number, or a tensor with one element.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         tol: Of the exact estimator, relative; by default 1e-5, and 1e-10 in float64.
         max_steps: Newton steps that a query may take.
 
     Returns:
-        (B, H, m, d_v) in the dtype of the query. A query with nothing to attend to gets zeros and passes no gradient on.
-        Gradients reach every tensor given, γ and α too.
+        (B, H, m, d_v) in the dtype of the query. A query with nothing to attend to gets zeros and passes no gradient
+        on. Gradients reach every tensor given, γ and α too.
 
     Raises:
         ProblemError: If the arguments do not fit together.

@@ -117,7 +117,8 @@ def _checked_atoms(
         if not fits or tensor.shape[-1] != width:
             of = "key" if name == "atoms" else "value"
             raise ProblemError(
-                f"{name} have shape {tuple(tensor.shape)}; expected (batch or 1, heads or 1, atoms, {width}) with batch "
+                f"{name} have shape {tuple(tensor.shape)}; expected (batch or 1, heads or 1, atoms, {width}) with "
+                f"batch "
                 f"{lead[0]}, heads {lead[1]} and the width of {of}"
             )
         if tensor.device != like.device or not tensor.is_floating_point():
@@ -156,7 +157,8 @@ def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
     )
     if not fits or not gamma.is_floating_point():
         raise ProblemError(
-            f"gamma has shape {tuple(gamma.shape)} and dtype {gamma.dtype}; expected a floating tensor that broadcasts to "
+            f"gamma has shape {tuple(gamma.shape)} and dtype {gamma.dtype}; expected a floating tensor that "
+            f"broadcasts to "
             f"(batch, heads, 1) = {lead}; one a head has shape ({lead[1]}, 1)"
         )
     if not torch.compiler.is_compiling():
@@ -166,7 +168,7 @@ def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
     return gamma.to(given.query.device).reshape((1,) * (3 - gamma.dim()) + tuple(gamma.shape)).unsqueeze(-1)
 
 
-def _checked_cost(cost: str | Tensor, shape: tuple[int, int, int]) -> AbstractCost:
+def _checked_cost(cost: str | Tensor, shape: tuple[int, ...]) -> AbstractCost:
     named = cost_named(cost)
     if isinstance(named, GivenCost):
         matrix, wanted = named.given, (*shape, shape[-1])
@@ -174,9 +176,10 @@ def _checked_cost(cost: str | Tensor, shape: tuple[int, int, int]) -> AbstractCo
         fits = len(given) <= 4 and all(
             a in (1, b) for a, b in zip(reversed(given[:-2]), reversed(wanted[:-2]), strict=False)
         )
-        if not fits or given[-1] != shape[-1]:
+        if not fits or matrix.shape[-1] != shape[-1]:
             raise ProblemError(
-                f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and atoms) = "
+                f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
+                f"atoms) = "
                 f"{wanted}"
             )
     return named
@@ -205,7 +208,8 @@ def _allowed(
         )
         if not fits or atom_mask.dtype != torch.bool:
             raise ProblemError(
-                f"atom_mask has shape {tuple(atom_mask.shape)} and dtype {atom_mask.dtype}; expected bool that broadcasts "
+                f"atom_mask has shape {tuple(atom_mask.shape)} and dtype {atom_mask.dtype}; expected bool that "
+                f"broadcasts "
                 f"to (batch, heads, queries, atoms) = {shape}"
             )
         atom_mask = atom_mask.reshape((1,) * (4 - atom_mask.dim()) + tuple(atom_mask.shape)).expand(

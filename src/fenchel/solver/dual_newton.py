@@ -1,8 +1,8 @@
 r"""Newton's method on the dual of any closeness, through its primitives alone.
 
-Each step solves :math:`(I/\alpha + T^\top \nabla^2 D^*(T\lambda)\, T)\,\delta = \nabla\mathcal{D}(\lambda)` by conjugate
-gradients and is shortened until the gradient is shorter. The operator's eigenvalues lie above 1/α, so that it always is
-for some step. KL has coordinates of its own, which are faster (:mod:`fenchel.solver.exact`).
+Each step solves :math:`(I/\alpha + T^\top \nabla^2 D^*(T\lambda)\, T)\,\delta = \nabla\mathcal{D}(\lambda)` by
+conjugate gradients and is shortened until the gradient is shorter. The operator's eigenvalues lie above 1/α, so that
+it always is for some step. KL has coordinates of its own, which are faster (:mod:`fenchel.solver.exact`).
 """
 
 from __future__ import annotations
