@@ -5,6 +5,17 @@ from __future__ import annotations
 from fenchel.nn import evidence as evidence
 from fenchel.nn import preference as preference
 from fenchel.nn.attention import MultiheadAttention as MultiheadAttention
+from fenchel.nn.template_bank import LearnedTemplateBank as LearnedTemplateBank
+from fenchel.nn.template_bank import RunningTemplateBank as RunningTemplateBank
 from fenchel.nn.template_norm import norm_penalty as norm_penalty
+from fenchel.nn.transport import TransportAttention as TransportAttention
 
-__all__ = ["MultiheadAttention", "evidence", "norm_penalty", "preference"]
+__all__ = [
+    "LearnedTemplateBank",
+    "MultiheadAttention",
+    "RunningTemplateBank",
+    "TransportAttention",
+    "evidence",
+    "norm_penalty",
+    "preference",
+]

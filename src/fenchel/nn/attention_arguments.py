@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,28 @@ __all__ = [
 _OWNER = "MultiheadAttention"
 
 
-def check_widths(embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, dropout: float) -> None:
+class _TorchLayer(Protocol):
+    """What of a layer its sequences are checked against."""
+
+    batch_first: bool
+    embed_dim: int
+    kdim: int
+    vdim: int
+    out_proj: nn.Linear
+
+
+def check_widths(
+    embed_dim: int,
+    num_heads: int,
+    kdim: int | None,
+    vdim: int | None,
+    dropout: float,
+    *,
+    owner: str = _OWNER,
+) -> None:
     """Check what ``torch.nn.MultiheadAttention`` is built with too."""
     given = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
-    check_sizes(_OWNER, **{name: size for name, size in given.items() if size is not None})
+    check_sizes(owner, **{name: size for name, size in given.items() if size is not None})
     if embed_dim % num_heads:
         raise ProblemError(
             f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
@@ -78,7 +96,7 @@ def check_causal_hint(is_causal: bool, attn_mask: Tensor | None) -> None:
         )
 
 
-def check_sequences(layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> None:
+def check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tensor) -> None:
     """Check the three sequences of a call against one another and against the layer.
 
     Raises:

@@ -1,0 +1,244 @@
+"""Memories of templates, which an attention layer can reach although no input of the call holds them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import ProblemError
+from fenchel.nn.sizes import check_sizes
+
+__all__ = ["AbstractTemplateBank", "LearnedTemplateBank", "RunningTemplateBank"]
+
+
+class AbstractTemplateBank(nn.Module, ABC):
+    """Templates of classes, kept between calls: ``per_class`` of them a class, of the width of a layer's inputs.
+
+    Args:
+        embed_dim: Width E of the layer that reads the bank.
+        classes: How many classes; 1 is a bank without classes.
+        per_class: Templates of each.
+        own_class: Whether an input whose label is given may use the templates of its class alone. An input without a
+            label may use all of them, always.
+
+    Raises:
+        ProblemError: On a size below 1.
+    """
+
+    templates: Tensor
+
+    def __init__(self, embed_dim: int, classes: int, per_class: int = 1, *, own_class: bool = False) -> None:
+        super().__init__()
+        check_sizes(type(self).__name__, embed_dim=embed_dim, classes=classes, per_class=per_class)
+        self.embed_dim = embed_dim
+        self.classes = classes
+        self.per_class = per_class
+        self.own_class = own_class
+
+    def forward(self, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """All templates, and which of them each input may use.
+
+        Args:
+            labels: Class of each input, int64 (N,), -1 where it is not known; None where none is.
+
+        Returns:
+            Templates, (classes * per_class, E), class after class; and a mask, bool (N, classes * per_class), or
+            (1, classes * per_class) where it is the same for all, True = may be used.
+
+        Raises:
+            ProblemError: On labels of another dtype or shape, or out of range.
+        """
+        filled = self.filled.repeat_interleave(self.per_class).unsqueeze(0)
+        # A clone, because a bank may be written to before gradients are taken.
+        templates = self.templates.clone().flatten(0, 1)
+        if labels is None:
+            return templates, filled
+        self._check_labels(labels)
+        if not self.own_class:
+            return templates, filled
+        classes = torch.arange(self.classes, device=labels.device).repeat_interleave(self.per_class)
+        label = labels.unsqueeze(1)
+        return templates, filled & ((label == classes) | (label < 0))
+
+    @property
+    @abstractmethod
+    def filled(self) -> Tensor:
+        """Which classes have templates, bool (classes,)."""
+
+    @abstractmethod
+    def update(self, inputs: Tensor, labels: Tensor, padding: Tensor | None = None) -> None:
+        """Take in what a training batch shows.
+
+        Args:
+            inputs: Inputs of the layer, (N, S, E).
+            labels: Class of each, int64 (N,), -1 where it is not known.
+            padding: True where there is no token, bool (N, S).
+        """
+
+    def _check_labels(self, labels: Tensor) -> None:
+        if labels.dtype != torch.int64 or labels.dim() != 1:
+            raise ProblemError(
+                f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype}; expected int64 (N,), the class of "
+                "each input, -1 where it is not known"
+            )
+        if labels.device != self.templates.device:
+            raise ProblemError(
+                f"labels are on {labels.device}, the bank on {self.templates.device}; move one of them"
+            )
+        if labels.numel() and not torch.compiler.is_compiling():
+            smallest, largest = (int(end) for end in labels.aminmax())
+            if smallest < -1 or largest >= self.classes:
+                wrong = smallest if smallest < -1 else largest
+                raise ProblemError(
+                    f"labels contain {wrong}; expected classes 0 to {self.classes - 1}, or -1 where it is not known"
+                )
+
+    def extra_repr(self) -> str:
+        """Sizes, and who may use what."""
+        return f"{self.embed_dim}, classes={self.classes}, per_class={self.per_class}, own_class={self.own_class}"
+
+
+class LearnedTemplateBank(AbstractTemplateBank):
+    r"""Templates that are parameters, and learn through the weights that attention gives them.
+
+    Args:
+        embed_dim: Width E of the layer that reads the bank.
+        classes: How many classes; 1 is a bank without classes.
+        per_class: Templates of each.
+        own_class: Whether an input whose label is given may use the templates of its class alone.
+
+    Raises:
+        ProblemError: On a size below 1.
+
+    Example:
+        >>> bank = LearnedTemplateBank(8, classes=3, per_class=2, own_class=True)
+        >>> templates, mask = bank(torch.tensor([2, -1]))
+        >>> templates.shape, mask.int().tolist()
+        (torch.Size([6, 8]), [[0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1]])
+    """
+
+    def __init__(
+        self, embed_dim: int, classes: int = 1, per_class: int = 1, *, own_class: bool = False
+    ) -> None:
+        super().__init__(embed_dim, classes, per_class, own_class=own_class)
+        self.templates = nn.Parameter(torch.empty(classes, per_class, embed_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the templates anew, from the standard normal distribution: as long as the output of a layer norm."""
+        nn.init.normal_(self.templates)
+
+    @property
+    def filled(self) -> Tensor:
+        """All of them."""
+        return torch.ones(self.classes, dtype=torch.bool, device=self.templates.device)
+
+    def update(self, inputs: Tensor, labels: Tensor, padding: Tensor | None = None) -> None:
+        """Nothing: the optimiser does it."""
+
+
+class RunningTemplateBank(AbstractTemplateBank):
+    r"""Templates that follow what the layer sees of each class in training, without gradient.
+
+    Every token of an input of class c belongs to the nearest template of c, and with :math:`\bar x_k` the mean of
+    those that belong to template k,
+
+    .. math:: t_k \leftarrow m\, t_k + (1 - m)\,\bar x_k ,
+
+    which for one template a class is the running mean of its tokens. A class that is seen for the first time starts
+    with tokens of its first input, evenly spaced, or their mean if one template is kept; before that it has none.
+    Templates are buffers: they are saved with the model, and DistributedDataParallel copies those of rank 0 to all.
+
+    Args:
+        embed_dim: Width E of the layer that reads the bank.
+        classes: How many classes.
+        per_class: Templates of each.
+        momentum: m, in [0, 1): how much of a template is kept at an update.
+        own_class: Whether an input whose label is given may use the templates of its class alone.
+
+    Raises:
+        ProblemError: On a size below 1, or a momentum outside of [0, 1).
+
+    Reference:
+        Nearest templates as running means: van den Oord et al., Neural Discrete Representation Learning (2017), A.1.
+
+    Example:
+        >>> bank = RunningTemplateBank(2, classes=2, momentum=0.5)
+        >>> bank.update(torch.tensor([[[1.0, 0.0], [3.0, 0.0]]]), torch.tensor([1]))
+        >>> bank.update(torch.tensor([[[4.0, 2.0], [4.0, 2.0]]]), torch.tensor([1]))
+        >>> templates, mask = bank()
+        >>> templates.tolist(), mask.tolist()
+        ([[0.0, 0.0], [3.0, 1.0]], [[False, True]])
+    """
+
+    _filled: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        classes: int,
+        per_class: int = 1,
+        *,
+        momentum: float = 0.9,
+        own_class: bool = False,
+    ) -> None:
+        super().__init__(embed_dim, classes, per_class, own_class=own_class)
+        if isinstance(momentum, bool) or not 0 <= momentum < 1 or not math.isfinite(momentum):
+            raise ProblemError(
+                f"momentum is {momentum!r}; expected a number in [0, 1): how much of a template is kept"
+            )
+        self.momentum = momentum
+        self.register_buffer("templates", torch.zeros(classes, per_class, embed_dim))
+        self.register_buffer("_filled", torch.zeros(classes, dtype=torch.bool))
+
+    @property
+    def filled(self) -> Tensor:
+        """The classes that :meth:`update` has seen, bool (classes,)."""
+        return self._filled
+
+    @torch.no_grad()
+    def update(self, inputs: Tensor, labels: Tensor, padding: Tensor | None = None) -> None:
+        """Move the templates of the classes in a batch.
+
+        Args:
+            inputs: Inputs of the layer, (N, S, E).
+            labels: Class of each, int64 (N,), -1 where it is not known.
+            padding: True where there is no token, bool (N, S).
+
+        Raises:
+            ProblemError: On labels of another dtype or shape, or out of range.
+        """
+        self._check_labels(labels)
+        tokens = inputs.detach().to(self.templates.dtype)
+        there = (
+            torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+            if padding is None
+            else ~padding
+        )
+        for label in labels[labels >= 0].unique().tolist():
+            shown = (labels == label) & there.any(1)
+            if bool(shown.any()):
+                self._move(label, tokens[shown], there[shown])
+
+    def _move(self, label: int, tokens: Tensor, there: Tensor) -> None:
+        own = tokens[there]
+        if not bool(self._filled[label]):
+            first = tokens[0][there[0]]
+            places = torch.linspace(0, len(first) - 1, self.per_class, device=own.device).round().long()
+            self.templates[label] = own.mean(0) if self.per_class == 1 else first[places]
+            self._filled[label] = True
+            return
+        kept = self.templates[label]
+        belongs = nn.functional.one_hot(torch.cdist(own, kept).argmin(1), self.per_class).to(own.dtype)
+        count = belongs.sum(0).unsqueeze(1)
+        means = belongs.mT @ own / count.clamp_min(1)
+        self.templates[label] = torch.where(
+            count > 0, self.momentum * kept + (1 - self.momentum) * means, kept
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes, who may use what, and the momentum."""
+        return f"{super().extra_repr()}, momentum={self.momentum}"

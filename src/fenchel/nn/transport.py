@@ -1,0 +1,313 @@
+"""Multi-head attention whose weight reaches templates that are not in the input, through a transport cost."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fenchel import functional
+from fenchel.errors import ProblemError
+from fenchel.nn.attention_arguments import check_causal_hint, check_sequences
+from fenchel.nn.layout import SequenceLayout
+from fenchel.nn.masks import torch_masks
+from fenchel.nn.template_bank import AbstractTemplateBank
+from fenchel.nn.transport_arguments import check_atoms, check_cost, check_layer, check_memory
+
+__all__ = ["TransportAttention"]
+
+
+class TransportAttention(nn.Module):
+    r"""Attention as inference kept close to its preference by entropic optimal transport, in every head.
+
+    .. math:: \min_p\; \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{W}_\gamma(p, u; M)
+
+    u lies on the keys of the input. p may also use further templates: ``atoms`` of another input, given with the
+    call, and those of ``memory``. At first order
+
+    .. math:: p(t) = \sum_i u_i\, \frac{\exp\big((\alpha\langle t, z\rangle - M(t, t_i))/\gamma\big)}{Z_i} ,
+
+    so a template t gets part of the weight of the :math:`t_i` to which it is near. Keys, values and atoms go through
+    the same projections; parameters have the names and the shapes of ``torch.nn.MultiheadAttention``, whose state
+    dict can be loaded, and start from the same draws.
+
+    Args:
+        embed_dim: Width E of all inputs and of the output, divisible by ``num_heads``.
+        num_heads: Heads H; each has head dimension E / H.
+        gamma: γ > 0, the entropy of the transport; √E where None, as in the papers.
+        learn_gamma: Whether every head learns its γ, as the exponential of a parameter that starts at log ``gamma``.
+        cost: M, ``"dot"`` (C - ⟨a, b⟩), ``"squared_euclidean"``, ``"cosine"``, or a symmetric matrix over the keys,
+            then the atoms, then the memory's templates.
+        alpha: Reliability α > 0 of the evidence.
+        learn_alpha: Whether every head learns its α, as the exponential of a parameter that starts at log ``alpha``.
+        scale: Templates are scale · key.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        extra_preference: What u gives to atoms: ``"zero"``, weight reaches them through the transport alone; or
+            ``"shared"``, they have the same weight before looking as the input's own templates.
+        memory: A bank of templates that join the atoms, or None.
+        dropout: Probability in [0, 1) with which an element of the output, after its projection, is dropped in
+            training. Weights are never dropped.
+        bias: Whether the projections have a bias.
+        batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
+        tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-10 in float64.
+        max_steps: Newton steps of the exact estimator at most.
+        device: Of the parameters.
+        dtype: Of the parameters.
+
+    Raises:
+        ProblemError: On an argument that cannot be used, with its value and what was expected.
+
+    Reference:
+        Section 9, eq. (22), and appendix D.
+
+    Example:
+        >>> layer = TransportAttention(16, 4, cost="squared_euclidean")
+        >>> x, of_the_same_class = torch.randn(2, 3, 5, 16)
+        >>> layer(x, atoms=of_the_same_class).shape
+        torch.Size([3, 5, 16])
+    """
+
+    log_gamma: nn.Parameter | None
+    log_alpha: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    cost_matrix: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        gamma: float | None = None,
+        learn_gamma: bool = False,
+        cost: str | Tensor = "dot",
+        alpha: float = 1.0,
+        learn_alpha: bool = False,
+        scale: float = 1.0,
+        estimator: str = "first_order",
+        extra_preference: str = "zero",
+        memory: AbstractTemplateBank | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        batch_first: bool = True,
+        tol: float | None = None,
+        max_steps: int = 50,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_layer(
+            embed_dim,
+            num_heads,
+            gamma=gamma,
+            alpha=alpha,
+            scale=scale,
+            estimator=estimator,
+            extra_preference=extra_preference,
+            dropout=dropout,
+            tol=tol,
+            max_steps=max_steps,
+        )
+        check_cost(cost)
+        check_memory(memory, embed_dim)
+        self.embed_dim = self.kdim = self.vdim = embed_dim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        self.scale, self.estimator, self.extra_preference = scale, estimator, extra_preference
+        self.dropout, self.batch_first = dropout, batch_first
+        self.tol, self.max_steps = tol, max_steps
+        self.memory = memory
+        self.cost = cost if isinstance(cost, str) else "given"
+        self.register_buffer("cost_matrix", cost if isinstance(cost, Tensor) else None)
+        kind = {"device": device, "dtype": dtype}
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **kind))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        in_proj_bias = torch.empty(3 * embed_dim, **kind) if bias else None  # pyright: ignore[reportArgumentType, reportCallIssue]
+        self.register_parameter(
+            "in_proj_bias", in_proj_bias if in_proj_bias is None else nn.Parameter(in_proj_bias)
+        )
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self._gamma, self._alpha = float(math.sqrt(embed_dim) if gamma is None else gamma), float(alpha)
+        for name, learned, start in (
+            ("log_gamma", learn_gamma, self._gamma),
+            ("log_alpha", learn_alpha, self._alpha),
+        ):
+            logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
+            self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
+        self._reset_parameters()
+
+    def _reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        for bias in (self.in_proj_bias, self.out_proj.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+
+    @property
+    def gamma(self) -> float | Tensor:
+        """γ: a number, or (num_heads,) with gradient where every head learns its own."""
+        return self._gamma if self.log_gamma is None else self.log_gamma.exp()
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """α: a number, or (num_heads,) with gradient where every head learns its own."""
+        return self._alpha if self.log_alpha is None else self.log_alpha.exp()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        atoms: Tensor | None = None,
+        atom_mask: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Infer, and answer with the mean of the values.
+
+        Args:
+            query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
+            key: (N, S, E), (S, N, E) or (S, E): the support of u; ``query`` where None.
+            value: The same shape; ``key`` where None.
+            atoms: Further templates, in the layout of ``key`` with N or 1 for the batch. Their values are projected
+                from them too.
+            atom_mask: (N or 1, A), or (A,) unbatched; bool, True = may be used. A row may have none.
+            key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log u.
+            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key
+                may not be used at all. Neither mask concerns atoms.
+            labels: Class of each input, int64 (N,), -1 where it is not known. For the memory: whose templates each
+                input may use, and in training what a running bank learns from.
+            is_causal: A hint that ``attn_mask``, which has to be given, is causal.
+
+        Returns:
+            The output, of the layout of ``query`` and width E. A query with nothing to attend to among the keys gets
+            zeros before the output projection.
+
+        Raises:
+            ProblemError: On a wrong shape, dtype or device, or ``labels`` without a memory.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        check_sequences(self, query, key, value)
+        check_causal_hint(is_causal, attn_mask)
+        layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
+        queries, keys, values = (
+            layout.to_heads(x, self.num_heads) for x in self._projected(query, key, value)
+        )
+        batch, heads, m, n = *queries.shape[:3], keys.shape[2]
+        masks = torch_masks(
+            attn_mask,
+            key_padding_mask,
+            sizes=(batch, heads, m, n),
+            batched=layout.batched,
+            device=query.device,
+        )
+        if atoms is not None and atoms.dim() == query.dim():
+            atoms = layout.to_batch_first(atoms)
+        if atom_mask is not None and not layout.batched:
+            atom_mask = atom_mask.unsqueeze(0)
+        check_atoms(atoms, atom_mask, batch=batch, like=query)
+        further, further_mask = self._further(atoms, atom_mask, labels, batch)
+        log_u, atom_keys, atom_values = masks.preference, None, None
+        if further is not None:
+            atom_keys, atom_values = self._projected_atoms(further)
+            if self.extra_preference == "shared":
+                keys, values = (
+                    torch.cat([own, extra.expand(batch, -1, -1, -1)], 2)
+                    for own, extra in ((keys, atom_keys), (values, atom_values))
+                )
+                log_u = _joined(log_u, n, further_mask, further.shape[1])
+                atom_keys = atom_values = further_mask = None
+            else:
+                atom_values = atom_values.expand(atom_keys.shape)
+        gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
+        mean = functional.transport_attention(
+            queries,
+            keys,
+            values,
+            atoms=atom_keys,
+            atom_values=atom_values,
+            atom_mask=None if further_mask is None else further_mask[:, None, None],
+            log_preference=log_u,
+            alpha=alpha,
+            gamma=gamma,
+            cost=self.cost if self.cost_matrix is None else self.cost_matrix,
+            scale=self.scale,
+            estimator=self.estimator,
+            tol=self.tol,
+            max_steps=self.max_steps,
+        )
+        if self.training and self.memory is not None and labels is not None:
+            self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)
+        return nn.functional.dropout(self.out_proj(layout.from_heads(mean)), self.dropout, self.training)
+
+    def _further(
+        self, atoms: Tensor | None, mask: Tensor | None, labels: Tensor | None, batch: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Atoms of the call and of the memory, (N or 1, A, E), and which may be used, (N or 1, A), None for all."""
+        if self.memory is None:
+            if labels is not None:
+                raise ProblemError(
+                    "labels are given, but the layer has no memory that could use them; build it with memory=, or "
+                    "leave them out"
+                )
+            return atoms, mask
+        if labels is not None and labels.shape != (batch,):
+            raise ProblemError(f"labels have shape {tuple(labels.shape)}; expected (N,) = ({batch},)")
+        kept, usable = self.memory(labels)
+        kept = kept.unsqueeze(0)
+        if atoms is None:
+            return kept, usable
+        mask = torch.ones(1, atoms.shape[1], dtype=torch.bool, device=atoms.device) if mask is None else mask
+        return _beside(atoms, kept.to(atoms.dtype), 1), _beside(mask, usable, 1)
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        width = self.embed_dim
+        if query is key and key is value:
+            return self._linear(query, 0, 3).chunk(3, -1)
+        queries = self._linear(query, 0, 1)
+        if key is value:
+            return queries, *self._linear(key, 1, 3).split(width, -1)
+        return queries, self._linear(key, 1, 2), self._linear(value, 2, 3)
+
+    def _projected_atoms(self, atoms: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = self._linear(atoms, 1, 3).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return keys, values
+
+    def _linear(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """The rows of ``in_proj`` for queries (0), keys (1) and values (2), from start to stop."""
+        rows = slice(start * self.embed_dim, stop * self.embed_dim)
+        bias = self.in_proj_bias
+        return nn.functional.linear(x, self.in_proj_weight[rows], None if bias is None else bias[rows])
+
+    def extra_repr(self) -> str:
+        """What the children do not show."""
+        gamma = f"{self._gamma:g}" if self.log_gamma is None else "learned"
+        alpha = f"{self._alpha:g}" if self.log_alpha is None else "learned"
+        return (
+            f"{self.embed_dim}, num_heads={self.num_heads}, cost={self.cost!r}, gamma={gamma}, alpha={alpha}, "
+            f"estimator={self.estimator!r}, extra_preference={self.extra_preference!r}"
+        )
+
+
+def _beside(a: Tensor, b: Tensor, dim: int) -> Tensor:
+    """Concatenate tensors of which either may have size 1 where the other has the batch."""
+    batch = max(a.shape[0], b.shape[0])
+    return torch.cat([x.expand(batch, *x.shape[1:]) for x in (a, b)], dim)
+
+
+def _joined(log_u: Tensor | None, keys: int, mask: Tensor | None, atoms: int) -> Tensor | None:
+    """A preference over the keys, and which atoms may be used, as one preference over both."""
+    if log_u is None and mask is None:
+        return None
+    some = log_u if mask is None else mask
+    assert some is not None  # noqa: S101 - not both are None
+    own = torch.ones(1, 1, 1, keys, dtype=torch.bool, device=some.device) if log_u is None else log_u
+    own = own[(None,) * (4 - own.dim())]
+    extra = torch.ones(1, atoms, dtype=torch.bool, device=some.device) if mask is None else mask
+    extra = extra[:, None, None]
+    if own.dtype != torch.bool:
+        extra = torch.zeros(extra.shape, dtype=own.dtype, device=extra.device).masked_fill(~extra, -torch.inf)
+    lead = torch.broadcast_shapes(own.shape[:3], extra.shape[:3])
+    return torch.cat([own.expand(*lead, keys), extra.expand(*lead, atoms)], -1)
