@@ -45,8 +45,8 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
     magic, *sizes = struct.unpack(f">{1 + dimensions}I", content[:header])
     if magic != expected_magic:
         raise InputError(
-            f"{path} begins with the magic number {magic}; expected {expected_magic}, an IDX file of unsigned bytes "
-            f"with {dimensions} dimension{'s' if dimensions > 1 else ''}. It is corrupt or another file: fetch it again."
+            f"{path} begins with the magic number {magic}; expected {expected_magic}, that of an IDX file of unsigned "
+            f"bytes in {dimensions}-dimensional form. It is corrupt or another file: fetch it again."
         )
     expected = header + math.prod(sizes)
     shape = " x ".join(map(str, sizes))
