@@ -1,0 +1,79 @@
+"""The experiments that can be asked for by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fenchel.errors import InputError
+
+__all__ = ["EXPERIMENTS", "Experiment", "chosen_experiment"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is compared, on what.
+
+    Attributes:
+        name: As users type it.
+        title: What it reproduces.
+        data: Data sets, where none are named.
+        arms: Arms, where none are named.
+        learning_rates: Learning rates, where none are named.
+    """
+
+    name: str
+    title: str
+    data: tuple[str, ...]
+    arms: tuple[str, ...]
+    learning_rates: tuple[float, ...]
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment(
+            "table1",
+            "Table 1: test accuracy by learning rate",
+            ("cifar100",),
+            ("vit", "ot-vit"),
+            (3e-3, 3e-4, 3e-5),
+        ),
+        Experiment(
+            "table2",
+            "Table 2: test accuracy by data set",
+            ("fashion-mnist", "cifar10", "cifar100"),
+            ("vit", "ot-vit"),
+            (3e-4,),
+        ),
+        Experiment(
+            "ablation",
+            "Ablation: transport and extra templates, apart and together",
+            ("fashion-mnist",),
+            ("vit", "ot-vit", "ot-vit-shared", "ot-vit-alone", "vit-extra"),
+            (3e-4,),
+        ),
+    )
+}
+"""All experiments by name."""
+
+
+def chosen_experiment(name: str) -> Experiment:
+    """Looks an experiment up.
+
+    Args:
+        name: One of ``EXPERIMENTS``.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        InputError: If there is none of that name.
+
+    Example:
+        >>> chosen_experiment("table1").learning_rates
+        (0.003, 0.0003, 3e-05)
+    """
+    if name not in EXPERIMENTS:
+        known = "; ".join(f"{one.name} ({one.title})" for one in EXPERIMENTS.values())
+        raise InputError(f"experiment is {name!r}; expected one of: {known}.")
+    return EXPERIMENTS[name]

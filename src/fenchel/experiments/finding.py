@@ -1,0 +1,50 @@
+"""What an experiment shows, in words that follow from its intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fenchel.experiments.arm import BASELINE, chosen_arms
+from fenchel.experiments.cell import Cell
+
+__all__ = ["findings", "signed"]
+
+
+def signed(value: float, decimals: int = 4) -> str:
+    """A difference with its sign, a real minus, and no sign where it is nothing.
+
+    Example:
+        >>> signed(0.01234), signed(-0.5, 1), signed(-0.00001)
+        ('+0.0123', '−0.5', '0.0000')
+    """
+    written = f"{value:+.{decimals}f}".replace("-", "−")
+    return written[1:] if not float(f"{value:.{decimals}f}") else written
+
+
+def findings(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """A sentence for every arm that is compared with the baseline.
+
+    Args:
+        cells: Of the table.
+
+    Returns:
+        Sentences that call a difference one only where its interval leaves zero out.
+    """
+    base = chosen_arms([BASELINE])[0].label
+    said: list[str] = []
+    for cell in cells:
+        if cell.difference is None:
+            continue
+        where = f"{cell.data}, learning rate {cell.learning_rate:g}: {cell.label} minus {base} is"
+        mean, low, high = cell.difference.mean, cell.difference.low, cell.difference.high
+        count = cell.difference.count
+        if low is None or high is None:
+            said.append(f"{where} {signed(mean)} with one seed, which has no interval and shows nothing.")
+            continue
+        verdict = (
+            f"{cell.label} {'gains' if mean > 0 else 'loses'}"
+            if cell.difference.excludes_zero
+            else "zero is within the interval: no difference is shown"
+        )
+        said.append(f"{where} {signed(mean)} [{signed(low)}, {signed(high)}] over {count} seeds: {verdict}.")
+    return tuple(said)

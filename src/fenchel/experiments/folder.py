@@ -1,0 +1,183 @@
+"""The folder of an experiment, which several processes may share: its plan, its locks and its finished runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fenchel.errors import InputError
+from fenchel.experiments.lock import held, tried
+from fenchel.experiments.plan import Plan, Run
+from fenchel.experiments.record import RunRecord
+from fenchel.experiments.report import ExperimentReport
+from fenchel.experiments.training import record_of
+from fenchel.storage import check_writable, guarded_writing, write_json
+
+__all__ = ["PLAN", "ExperimentFolder"]
+
+PLAN = "experiment.json"
+"""The plan's file."""
+_LOCK = "experiment.lock"
+_DIVERGED = "diverged.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ExperimentFolder:
+    """Where an experiment's runs are.
+
+    Attributes:
+        path: The folder.
+    """
+
+    path: Path
+
+    def plan(self) -> Plan | None:
+        """The plan that the folder holds, or None.
+
+        Raises:
+            InputError: If the file is damaged.
+        """
+        file = self.path / PLAN
+        try:
+            written = json.loads(file.read_text(encoding="utf-8"))
+            if written["schema"] != _SCHEMA:
+                raise InputError(
+                    f"{file} has schema {written['schema']!r}; this version of fenchel reads {_SCHEMA}. Choose another "
+                    "folder."
+                )
+            return Plan.from_json(written)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"{file} holds no plan of an experiment ({type(error).__name__}: {error}). Choose another folder."
+            ) from error
+
+    def join(self, asked: Plan) -> Plan:
+        """Put a plan into the folder, beside what was planned there before.
+
+        Args:
+            asked: What this process is to run.
+
+        Returns:
+            What the folder is to hold in all: the arms, data sets, learning rates and seeds of both plans.
+
+        Raises:
+            InputError: If the folder holds runs of another setting, or something else.
+            OutputError: If it cannot be written to.
+        """
+        self._refuse_strangers()
+        with guarded_writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with held(self.path / _LOCK):
+            check_writable(self.path)
+            there = self.plan()
+            if there is not None and (differing := there.differences(asked)):
+                raise InputError(
+                    f"{self.path} holds another experiment than the one asked for; they differ in "
+                    f"{'; '.join(differing)}. Give the same options, or choose another folder."
+                )
+            joined = asked if there is None else there.joined(asked)
+            if joined != there:
+                write_json(self.path / PLAN, {"schema": _SCHEMA, **joined.to_json()})
+            return joined
+
+    def of(self, run: Run) -> Path:
+        """The folder of a run."""
+        return self.path / run.place
+
+    @contextlib.contextmanager
+    def claimed(self, run: Run) -> Iterator[bool]:
+        """Claim a run for this process.
+
+        Args:
+            run: The run.
+
+        Yields:
+            Whether no other process is training it.
+
+        Raises:
+            OutputError: If the folder cannot be written to.
+        """
+        place = self.of(run)
+        with guarded_writing(place.parent):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        with tried(place.with_name(f"{place.name}.lock")) as free:
+            yield free
+
+    def record(self, run: Run, plan: Plan) -> RunRecord | None:
+        """A finished run's record, or None where it has not finished.
+
+        Raises:
+            InputError: If the run's folder holds another training.
+        """
+        return record_of(run, plan, self.of(run))
+
+    def mark_diverged(self, run: Run, reason: str) -> None:
+        """Note that a run has no result, so that it is not tried again: it would come to the same."""
+        place = self.of(run)
+        with guarded_writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+        write_json(place / _DIVERGED, {"schema": _SCHEMA, "reason": reason})
+
+    def divergence(self, run: Run) -> str | None:
+        """Why a run has no result, or None if it has one or may have one yet.
+
+        Raises:
+            InputError: If the note is damaged.
+        """
+        file = self.of(run) / _DIVERGED
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))["reason"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file} cannot be read: {error}. Remove it, and the run goes on.") from error
+
+    def report(self, plan: Plan) -> ExperimentReport:
+        """What there is of a plan."""
+        runs = list(plan.runs())
+        found = (self.record(run, plan) for run in runs)
+        return ExperimentReport(
+            plan,
+            tuple(record for record in found if record is not None),
+            tuple(str(run) for run in runs if self.divergence(run) is not None),
+        )
+
+    def save(self) -> ExperimentReport:
+        """Write the report on everything that is planned and finished, and return it.
+
+        Raises:
+            InputError: If the folder holds no experiment.
+            OutputError: If a file cannot be written.
+        """
+        if self.plan() is None:
+            raise InputError(
+                f"{self.path} holds no experiment ({PLAN} is not there), so there is nothing to report. Run "
+                f"fenchel experiment --out {self.path} first, or give the folder of one."
+            )
+        with held(self.path / _LOCK):
+            plan = self.plan()
+            assert plan is not None  # noqa: S101 - nobody removes a plan
+            report = self.report(plan)
+            report.save(self.path)
+        return report
+
+    def _refuse_strangers(self) -> None:
+        if self.path.is_file():
+            raise InputError(
+                f"{self.path} is a file; expected a folder for the experiment. Choose another one."
+            )
+        if (self.path / PLAN).exists():
+            return
+        for stranger in ("results.json", "checkpoint.safetensors", "heads.json", "swap.json"):
+            if (self.path / stranger).exists():
+                raise InputError(
+                    f"{self.path} holds {stranger}, which is not of an experiment. Choose another folder."
+                )

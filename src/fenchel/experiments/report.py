@@ -1,0 +1,160 @@
+"""An experiment's results: the numbers, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fenchel.errors import InputError
+from fenchel.experiments.cell import Cell, cells_of
+from fenchel.experiments.comparability import not_as_in_the_paper
+from fenchel.experiments.definition import EXPERIMENTS
+from fenchel.experiments.finding import findings
+from fenchel.experiments.plan import Plan
+from fenchel.experiments.record import RunRecord
+from fenchel.storage import guarded_writing, write_json, write_text
+
+__all__ = ["FIGURE", "RESULTS", "TABLE", "ExperimentReport"]
+
+RESULTS, TABLE, FIGURE = "results.json", "table.md", "curves.png"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ExperimentReport:
+    """The results of an experiment, whole or in part.
+
+    Attributes:
+        plan: What was to be run.
+        records: The finished runs, in the plan's order.
+        diverged: Names of runs that ended without a result.
+    """
+
+    plan: Plan
+    records: tuple[RunRecord, ...]
+    diverged: tuple[str, ...] = ()
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The lines of the table."""
+        return cells_of(self.plan, self.records)
+
+    @property
+    def title(self) -> str:
+        """What the experiment reproduces."""
+        known = EXPERIMENTS.get(self.plan.experiment)
+        return self.plan.experiment if known is None else known.title
+
+    @property
+    def planned(self) -> int:
+        """How many runs there are to be."""
+        return sum(1 for _ in self.plan.runs())
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of them have ended."""
+        return len(self.records) + len(self.diverged) == self.planned
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What the intervals show, in sentences."""
+        return findings(self.cells)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What must be known before the numbers are set beside the paper's."""
+        said = not_as_in_the_paper(self.plan, self.records)
+        if self.plan.seeds == 1:
+            said = ("One seed has no interval: nothing can be said about differences.", *said)
+        elif self.plan.seeds == 2:
+            said = ("Two seeds give an interval too wide to be of use; take at least three.", *said)
+        if self.diverged:
+            lost = "Without a result, since the loss became infinite or not a number"
+            said = (f"{lost}: {'; '.join(self.diverged)}.", *said)
+        if not self.finished:
+            partial = f"Partial: {len(self.records)} of {self.planned} runs have finished."
+            said = (partial, *said)
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON: what was measured, and for its readers what follows from it."""
+        return {
+            "schema": _SCHEMA,
+            "plan": self.plan.to_json(),
+            "planned": self.planned,
+            "finished": len(self.records),
+            "runs": [record.to_json() for record in self.records],
+            "diverged": list(self.diverged),
+            "cells": [cell.to_json() for cell in self.cells],
+            "findings": list(self.findings),
+            "caveats": list(self.caveats),
+        }
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> ExperimentReport:
+        """The report that ``to_json`` wrote; what follows from the runs is computed anew."""
+        return cls(
+            Plan.from_json(written["plan"]),
+            tuple(RunRecord.from_json(run) for run in written["runs"]),
+            tuple(written["diverged"]),
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> ExperimentReport:
+        """Reads a report.
+
+        Args:
+            path: ``results.json``, or the folder that holds it.
+
+        Returns:
+            The report.
+
+        Raises:
+            InputError: If it is not there or holds something else.
+        """
+        path = Path(path).expanduser()
+        file = path / RESULTS if path.is_dir() else path
+        try:
+            written = json.loads(file.read_text(encoding="utf-8"))
+            if written["schema"] != _SCHEMA:
+                raise InputError(
+                    f"{file} has schema {written['schema']!r}; this version of fenchel reads {_SCHEMA}. Make it again "
+                    "with fenchel experiment --report-only."
+                )
+            return cls.from_json(written)
+        except FileNotFoundError:
+            raise InputError(
+                f"{file} is not there. Run fenchel experiment --out {file.parent} first."
+            ) from None
+        except OSError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror or error}.") from error
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"{file} holds no results of an experiment ({type(error).__name__}: {error}). Give the results.json "
+                "that fenchel experiment wrote."
+            ) from error
+
+    def save(self, directory: Path) -> None:
+        """Write ``results.json``, ``table.md`` and, once a run has finished, ``curves.png``.
+
+        Args:
+            directory: An existing folder.
+
+        Raises:
+            OutputError: If a file cannot be written; an earlier one of that name is then intact.
+            MissingExtraError: If matplotlib is not installed.
+        """
+        from fenchel.experiments.figure import write_curves
+        from fenchel.experiments.table import markdown
+
+        with guarded_writing(directory):
+            write_json(directory / RESULTS, self.to_json())
+            write_text(directory / TABLE, markdown(self))
+            if self.records:
+                write_curves(self, directory / FIGURE)

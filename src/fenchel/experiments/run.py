@@ -1,0 +1,259 @@
+"""Run an experiment: every arm with every seed, each at most once, on one process or many."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fenchel.audit.shard import Shard
+from fenchel.errors import ConvergenceError, FenchelError, InputError, MissingExtraError
+from fenchel.experiments.arm import chosen_arms
+from fenchel.experiments.budget import chosen_budget
+from fenchel.experiments.data import Images, described, loaded
+from fenchel.experiments.definition import chosen_experiment
+from fenchel.experiments.folder import ExperimentFolder
+from fenchel.experiments.observer import ExperimentObserver, Position, SilentExperimentObserver
+from fenchel.experiments.plan import Plan, Run
+from fenchel.experiments.report import ExperimentReport
+from fenchel.experiments.training import Trainer, options_of, shared_setting
+from fenchel.train.workers import Workers, joined_workers
+
+__all__ = ["planned", "report_on", "run_experiment"]
+
+
+def run_experiment(
+    name: str,
+    directory: str | Path,
+    *,
+    data: Sequence[str] | None = None,
+    budget: str = "smoke",
+    arms: Sequence[str] | None = None,
+    learning_rates: Sequence[float] | None = None,
+    seeds: int = 3,
+    options: Mapping[str, Any] | None = None,
+    shard: Shard | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    observer: ExperimentObserver | None = None,
+    trainer: Trainer | None = None,
+) -> ExperimentReport:
+    """Train the arms of an experiment on the same budget and compare them, with the paper's numbers beside.
+
+    The arms of a seed see the same images in the same batches, so their difference is taken seed by seed. Finished runs
+    in the folder are kept and interrupted ones go on where they stopped. A run that another process is training is left
+    to it, so several processes may be given the same folder. Under ``torchrun`` every run is trained by all processes
+    together.
+
+    Args:
+        name: ``table1``, ``table2`` or ``ablation``.
+        directory: Where the runs and the report go. More arms, data sets, learning rates or seeds may be asked for
+            later; the report is on all of them.
+        data: Names as ``fenchel.data.load`` takes them. Default: the experiment's.
+        budget: ``smoke``, ``desk`` or ``paper``.
+        arms: Some of ``fenchel.experiments.ARMS``. Default: the experiment's.
+        learning_rates: Default: the experiment's.
+        seeds: How many runs an arm, with seeds 0, 1, and so on.
+        options: Of ``fenchel.train.TrainOptions``, for all runs, in place of the budget's and the defaults.
+        shard: Train only this share of the runs, the I-th of every N.
+        device: Where to train. Default: a GPU if there is one.
+        threads: How many threads torch uses. Default: as it is.
+        observer: Who is told about the progress.
+        trainer: What trains. Default: ``fenchel.train.train``.
+
+    Returns:
+        The report on everything in the folder that belongs to the plan; it is also written there.
+
+    Raises:
+        InputError: If an option cannot be used, data are missing, or the folder holds another experiment.
+        OutputError: If the folder cannot be written to; finished runs and checkpoints stay.
+        MissingExtraError: If an optional package is missing.
+
+    Example:
+        >>> from fenchel.experiments import run_experiment
+        >>> report = run_experiment("table2", "table2", data=["fashion-mnist"])  # doctest: +SKIP
+    """
+    plan = planned(name, data, budget, arms, learning_rates, seeds, options)
+    _require_plotting()
+    trainer = trainer or _real_trainer()
+    with joined_workers(device) as workers, _threads(threads):
+        images = {one: loaded(one) for one in plan.data}
+        plan = replace(plan, descriptions=tuple(described(one, *images[one]) for one in plan.data))
+        folder = ExperimentFolder(Path(directory).expanduser())
+        _join(folder, plan, workers)
+        watching = observer if observer is not None and workers.leads else SilentExperimentObserver()
+        mine = [run for index, run in enumerate(plan.runs()) if shard is None or shard.takes(index)]
+        for number, run in enumerate(mine, 1):
+            turn = _Turn(run, Position(number, len(mine)), folder, plan, workers, watching)
+            turn.take(trainer, images[run.data], device)
+        return folder.save() if workers.leads else ExperimentReport(plan, ())
+
+
+def planned(
+    name: str,
+    data: Sequence[str] | None = None,
+    budget: str = "smoke",
+    arms: Sequence[str] | None = None,
+    learning_rates: Sequence[float] | None = None,
+    seeds: int = 3,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of an experiment, before any data are read.
+
+    Args:
+        name: See ``run_experiment``, also for the rest.
+        data: Likewise.
+        budget: Likewise.
+        arms: Likewise.
+        learning_rates: Likewise.
+        seeds: Likewise.
+        options: Likewise.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: If an option cannot be used.
+
+    Example:
+        >>> plan = planned("table2", ["fashion-mnist"], arms=["ot-vit"], seeds=2)
+        >>> [str(run.place) for run in plan.runs()]
+        ['fashion-mnist/ot-vit/lr-0.0003/seed-0', 'fashion-mnist/ot-vit/lr-0.0003/seed-1']
+    """
+    experiment, chosen = chosen_experiment(name), chosen_budget(budget)
+    from_budget = {
+        "train_images": chosen.train_images,
+        "test_images": chosen.test_images,
+        "epochs": chosen.epochs,
+    }
+    return Plan(
+        experiment=experiment.name,
+        budget=chosen.name,
+        setting=shared_setting({**from_budget, **(options or {})}),
+        data=tuple(dict.fromkeys(experiment.data if data is None else data)),
+        arms=tuple(arm.name for arm in chosen_arms(experiment.arms if arms is None else arms)),
+        learning_rates=tuple(experiment.learning_rates if learning_rates is None else learning_rates),
+        seeds=seeds,
+    )
+
+
+def report_on(name: str, directory: str | Path) -> ExperimentReport:
+    """Make the report of a folder again, from the runs that have finished there; trains nothing and reads no data.
+
+    Args:
+        name: The experiment that the folder holds.
+        directory: The folder.
+
+    Returns:
+        The report; it is also written into the folder.
+
+    Raises:
+        InputError: If the folder holds no experiment, or another one.
+        OutputError: If a file cannot be written.
+        MissingExtraError: If an optional package is missing.
+    """
+    chosen_experiment(name)
+    _require_plotting()
+    folder = ExperimentFolder(Path(directory).expanduser())
+    there = folder.plan()
+    if there is not None and there.experiment != name:
+        raise InputError(
+            f"{folder.path} holds the experiment {there.experiment!r}, not {name!r}. Give that name, or another folder."
+        )
+    return folder.save()
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One run's turn: kept, left to another process, or trained."""
+
+    run: Run
+    position: Position
+    folder: ExperimentFolder
+    plan: Plan
+    workers: Workers
+    observer: ExperimentObserver
+
+    def take(self, trainer: Trainer, images: Images, device: str | None) -> None:
+        with contextlib.ExitStack() as claim:
+            wanted = self.workers.leads and self._wanted(claim)
+            if not self.workers.said_by_leader(wanted):
+                return
+            place = self.folder.of(self.run)
+            told = self.observer.began(self.run, self.position)
+            options = options_of(self.run, self.plan.setting)
+            try:
+                trainer(options, place, resume=True, device=device, observer=told, data=images)
+            except ConvergenceError as error:
+                if self.workers.leads:
+                    self.folder.mark_diverged(self.run, str(error))
+            except InputError as error:
+                advice = f" Or remove {place}: the run then starts anew." if place.exists() else ""
+                raise InputError(f"{self.run}: {error}{advice}") from error
+            if self.workers.leads:
+                self._tell_end()
+
+    def _tell_end(self) -> None:
+        record = self.folder.record(self.run, self.plan)
+        if record is not None:
+            self.observer.ended(self.run, self.position, record)
+        elif (reason := self.folder.divergence(self.run)) is not None:
+            self.observer.diverged(self.run, self.position, reason)
+        self.folder.save()
+
+    def _wanted(self, claim: contextlib.ExitStack) -> bool:
+        """Whether the run is still to be trained, and by us; the claim on it is then held."""
+        free = claim.enter_context(self.folder.claimed(self.run))
+        if not free:
+            self.observer.left(self.run, self.position)
+            return False
+        if (reason := self.folder.divergence(self.run)) is not None:
+            self.observer.diverged(self.run, self.position, reason)
+            return False
+        record = self.folder.record(self.run, self.plan)
+        if record is None:
+            return True
+        self.observer.kept(self.run, self.position, record)
+        return False
+
+
+def _join(folder: ExperimentFolder, plan: Plan, workers: Workers) -> None:
+    """Puts the plan into the folder; what is wrong with that ends every process, not the first alone."""
+    failure: FenchelError | None = None
+    if workers.leads:
+        try:
+            folder.join(plan)
+        except FenchelError as error:
+            failure = error
+    if not workers.said_by_leader(failure is None):
+        raise failure or InputError("the first process could not begin; its message says why.")
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    if count is not None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InputError(f"threads is {count!r}; expected a whole number, at least 1.")
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _real_trainer() -> Trainer:
+    from fenchel.train import train
+
+    return train
+
+
+def _require_plotting() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "train") from error

@@ -1,0 +1,116 @@
+"""Experiments that take no time: a handful of images, and a trainer that only writes what training would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fenchel.data import ImageDataset
+from fenchel.errors import ConvergenceError
+from fenchel.experiments.data import Images
+from fenchel.train import TrainOptions, TrainResult
+
+__all__ = ["StandIn", "few_images", "result_of"]
+
+
+def few_images(name: str = "fashion-mnist", *, train: int = 40, test: int = 20, note: str = "") -> Images:
+    """Random images of two classes, 8 by 8 pixels, whose brightness tells the class."""
+    generator = torch.Generator().manual_seed(len(name))
+
+    def split(count: int) -> ImageDataset:
+        labels = torch.arange(count) % 2
+        noise = torch.randint(0, 100, (count, 1, 8, 8), generator=generator)
+        images = (noise + 120 * labels.view(-1, 1, 1, 1)).to(torch.uint8)
+        return ImageDataset(images, labels, ("dark", "light"), name, note=note, mean=(0.4,), std=(0.3,))
+
+    return split(train), split(test)
+
+
+def accuracy_of(options: TrainOptions) -> float:
+    """A made-up accuracy: a seed has its own luck, which all arms share, and OT-ViT is a little better."""
+    luck = (0.0, 0.02, -0.015, 0.01)[options.seed % 4]
+    gain = {"zero": 0.01, "shared": 0.004}.get(options.resolved().extra_preference or "", 0.0)
+    return round(0.8 + luck + gain * (1 + 0.1 * options.seed), 5)
+
+
+def result_of(options: TrainOptions, accuracy: float, *, epochs: int | None = None) -> TrainResult:
+    """What a training might have come to."""
+    done = options.epochs if epochs is None else epochs
+    return TrainResult(
+        options=options.resolved(),
+        finished=done == options.epochs,
+        description={
+            "model": {"name": options.model, "configuration": {}, "parameters": 3_200_000},
+            "data": {"name": options.data},
+            "machine": {
+                "device": "cpu",
+                "processes": 1,
+                "threads": 1,
+                "precision": "float32",
+                "versions": {},
+            },
+            "notes": [],
+        },
+        epochs=tuple(
+            {
+                "epoch": epoch,
+                "train_loss": 1.0 / epoch,
+                "test_loss": 1.1 / epoch,
+                "test_accuracy": accuracy - 0.1 * (options.epochs - epoch),
+                "seconds": 2.0,
+                "images_per_second": 100.0,
+            }
+            for epoch in range(1, done + 1)
+        ),
+        train_seconds=2.0 * done,
+        test_seconds=1.0,
+        sessions=(),
+    )
+
+
+class StandIn:
+    """A trainer that writes made-up results.
+
+    Args:
+        accuracy: Of a run.
+        before: Called with the options before anything is written; it may raise.
+    """
+
+    def __init__(
+        self,
+        accuracy: Callable[[TrainOptions], float] = accuracy_of,
+        before: Callable[[TrainOptions], Any] = lambda options: None,
+    ) -> None:
+        self._accuracy, self._before = accuracy, before
+        self.trained: list[TrainOptions] = []
+
+    def __call__(self, options: TrainOptions, directory: Path, **given: Any) -> TrainResult:
+        assert given["resume"] is True
+        assert [split.name for split in given["data"]] == [options.data] * 2
+        self.trained.append(options)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._before(options)
+        result = result_of(options, self._accuracy(options))
+        result.write(directory)
+        return result
+
+    @property
+    def names(self) -> list[tuple[str, str, float, int]]:
+        """Data, model with its preference, learning rate and seed of what was trained, in order."""
+        return [
+            (one.data, f"{one.model}/{one.extra_preference}", one.learning_rate, one.seed)
+            for one in self.trained
+        ]
+
+
+def diverging(arm_model: str, seed: int) -> Callable[[TrainOptions], None]:
+    """What raises as a diverging training does, for one model and seed."""
+
+    def before(options: TrainOptions) -> None:
+        if (options.model, options.seed) == (arm_model, seed):
+            raise ConvergenceError("the training loss became nan at step 7 of 10.")
+
+    return before

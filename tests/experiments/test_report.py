@@ -1,0 +1,285 @@
+"""What is made of the runs: means and paired differences, the table, the sentences, the figure."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fenchel.errors import InputError
+from fenchel.experiments import ExperimentReport
+from fenchel.experiments.data import described
+from fenchel.experiments.figure import STYLES, write_curves
+from fenchel.experiments.finding import findings, signed
+from fenchel.experiments.interval import mean_interval
+from fenchel.experiments.record import RunRecord
+from fenchel.experiments.run import planned
+from fenchel.experiments.table import markdown, markdown_table, terminal_table
+from tests.experiments.small_experiments import few_images
+
+VIT, OT = (0.80, 0.82, 0.79), (0.83, 0.86, 0.81)
+
+
+def record(
+    arm: str, seed: int, accuracy: float, *, data: str = "fashion-mnist", rate: float = 3e-4
+) -> RunRecord:
+    return RunRecord(
+        data=data,
+        learning_rate=rate,
+        arm=arm,
+        seed=seed,
+        test_accuracy=accuracy,
+        parameters=3_200_000,
+        seconds=12.34,
+        images_per_second=345.67,
+        machine={"device": "cpu", "processes": 1, "precision": "float32"},
+        curves={
+            "train_loss": (1.0, 0.5),
+            "test_loss": (None, 0.6),
+            "test_accuracy": (None, accuracy),
+        },
+    )
+
+
+def report(
+    arms: dict[str, tuple[float, ...]] | None = None, *, note: str = "", name: str = "table2", **given: Any
+) -> ExperimentReport:
+    arms = {"vit": VIT, "ot-vit": OT} if arms is None else arms
+    plan = planned(name, **{"data": ["fashion-mnist"], "arms": list(arms) or None, **given})
+    images = few_images(note=note, train=6000, test=2000)
+    plan = replace(plan, descriptions=tuple(described(data, *images) for data in plan.data))
+    records = [
+        record(arm, seed, accuracy) for arm, values in arms.items() for seed, accuracy in enumerate(values)
+    ]
+    return ExperimentReport(plan, tuple(records))
+
+
+def test_differences_are_paired_by_seed():
+    vit, ot = report().cells
+    assert vit.accuracy == mean_interval(VIT)
+    assert ot.accuracy == mean_interval(OT)
+    assert vit.difference is None
+    assert ot.difference is not None
+    paired = mean_interval([b - a for a, b in zip(VIT, OT, strict=True)])
+    assert (ot.difference.mean, ot.difference.half_width) == pytest.approx((paired.mean, paired.half_width))
+    assert ot.difference.half_width is not None
+    assert ot.accuracy is not None
+    assert ot.accuracy.half_width is not None
+    assert ot.difference.half_width < ot.accuracy.half_width
+
+
+def test_only_seeds_of_both_arms_are_paired():
+    _, ot = report({"vit": VIT[:1], "ot-vit": OT}).cells
+    assert ot.difference == mean_interval([OT[0] - VIT[0]])
+    assert ot.seeds == (0, 1, 2)
+    missing, alone = report({"vit": (), "ot-vit": OT}).cells
+    assert missing.accuracy is None
+    assert alone.difference is None
+
+
+def test_records_outside_the_plan_do_not_count():
+    found = report()
+    more = replace(found, records=(*found.records, record("vit", 3, 0.0), record("vit", 0, 0.0, rate=1e-3)))
+    assert more.cells == found.cells
+
+
+def test_the_papers_numbers_stand_beside():
+    vit, ot = report().cells
+    assert vit.paper is not None
+    assert ot.paper is not None
+    assert (vit.paper.accuracy, ot.paper.accuracy) == (0.928, 0.937)
+    assert (vit.paper_difference, ot.paper_difference) == (None, 0.009)
+
+
+def test_the_table():
+    assert markdown_table(report()).splitlines() == [
+        "| Data | Learning rate | Arm | Paper | Ours ± 95 % | Paper: minus ViT | Ours: minus ViT ± 95 % | Seeds |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+        "| fashion-mnist | 0.0003 | ViT | 0.928 ± 0.01 | 0.8033 ± 0.0379 | – | – | 3 |",
+        "| fashion-mnist | 0.0003 | OT-ViT | 0.937 ± 0.01 | 0.8333 ± 0.0625 | +0.009 | "
+        "+0.0300 ± 0.0248 | 3 |",
+    ]
+
+
+def test_the_table_says_what_is_missing():
+    lines = markdown_table(report({"vit": VIT[:1], "ot-vit-alone": ()})).splitlines()
+    assert lines[2].endswith("| 0.928 ± 0.01 | 0.8000 (one seed) | – | – | 1 of 3 |")
+    assert lines[3].endswith("| OT-ViT, no extras | – | – | – | – | 0 of 3 |")
+
+
+def test_names_do_not_break_the_table():
+    found = report(data=["hf:a|b"])
+    assert "| hf:a\\|b |" in markdown_table(found)
+    assert markdown_table(found).splitlines()[2].replace("\\|", "").count("|") == 9
+
+
+def test_the_page_holds_the_table_the_findings_and_the_caveats():
+    found = report()
+    page = markdown(found)
+    assert page.startswith("# Table 2: test accuracy by data set, budget smoke\n")
+    assert markdown_table(found) in page
+    for sentence in (*found.findings, *found.caveats):
+        assert f"* {sentence}\n" in page
+    assert "* OT-ViT: optimal-transport attention; the other image's templates have no preference" in page
+
+
+@pytest.mark.parametrize(
+    ("ot", "said"),
+    [
+        (OT, "OT-ViT minus ViT is +0.0300 [+0.0052, +0.0548] over 3 seeds: OT-ViT gains."),
+        ((0.70, 0.71, 0.69), "over 3 seeds: OT-ViT loses."),
+        ((0.81, 0.81, 0.80), "zero is within the interval: no difference is shown."),
+        ((0.9,), "is +0.1000 with one seed, which has no interval and shows nothing."),
+    ],
+)
+def test_a_difference_is_called_one_only_where_the_interval_leaves_zero_out(ot, said):
+    (sentence,) = report({"vit": VIT, "ot-vit": ot}).findings
+    assert sentence.startswith("fashion-mnist, learning rate 0.0003: OT-ViT minus ViT is ")
+    assert sentence.endswith(said)
+
+
+def test_nothing_is_found_without_the_baseline():
+    assert findings(report({"ot-vit": OT}).cells) == ()
+
+
+def test_signed_numbers():
+    assert [signed(x) for x in (0.5, -0.5, 0.0, -0.0)] == ["+0.5000", "−0.5000", "0.0000", "0.0000"]
+
+
+def said(found: ExperimentReport) -> str:
+    return "\n".join(found.caveats)
+
+
+def test_what_differs_from_the_paper_is_said():
+    words = said(report(note="JPEG, lossy"))
+    assert "Ours were trained for 2 epochs; the paper does not say how many." in words
+    assert "only 2,000 of 6,000 training images and 1,000 of 2,000 test images were used" in words
+    assert "fashion-mnist: JPEG, lossy." in words
+    assert "batches of 128, recipe paper, 3 seeds" in words
+    assert "Whether u gives the other image's templates weight is not said" in words
+    assert "Trained on: cpu, float32." in words
+    assert "Another model" not in words
+    assert "Recipe strong" not in words
+
+
+def test_what_does_not_differ_is_not_said():
+    words = said(report({"vit": VIT}, budget="paper", options={"epochs": 1}))
+    assert "for 1 epoch;" in words
+    assert "were used" not in words
+    assert "JPEG" not in words
+    assert "Whether u gives" not in words
+
+
+def test_another_model_or_recipe_is_said():
+    words = said(report(options={"width": 64, "recipe": "strong"}))
+    assert "Another model than the paper's: width 64 for 256." in words
+    assert "Recipe strong, with augmentation" in words
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [(1, "One seed has no interval"), (2, "Two seeds give an interval too wide to be of use"), (3, None)],
+)
+def test_fewer_than_three_seeds_are_commented_on(seeds, words):
+    found = report({"vit": VIT[:seeds], "ot-vit": OT[:seeds]}, seeds=seeds)
+    assert found.finished
+    comments = [caveat for caveat in found.caveats if "seed" in caveat.split()[1]]
+    assert [comment.startswith(words) for comment in comments] == ([True] if words else [])
+    assert ("Student's t" in said(found)) == (seeds > 1)
+
+
+def test_partial_results_are_called_partial():
+    found = report({"vit": VIT[:2], "ot-vit": OT[:1]})
+    assert found.caveats[0] == "Partial: 3 of 6 runs have finished."
+    assert not any(caveat.startswith("Partial") for caveat in report().caveats)
+
+
+def test_reports_survive_json(tmp_path):
+    found = replace(report({"vit": VIT, "ot-vit": OT[:2]}), diverged=("one",))
+    found.save(tmp_path)
+    loaded = ExperimentReport.load(tmp_path)
+    assert loaded.to_json() == found.to_json()
+    assert loaded.plan == found.plan
+    assert ExperimentReport.load(tmp_path / "results.json") == loaded
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["cells"][1]["difference"]["count"] == 2
+    assert written["findings"] == list(found.findings)
+    assert (tmp_path / "table.md").read_text() == markdown(found)
+
+
+def test_what_is_no_report_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"results.json is not there"):
+        ExperimentReport.load(tmp_path)
+    for text in ("{", "[]", '{"schema": 1}', "null"):
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(InputError, match=r"holds no results of an experiment"):
+            ExperimentReport.load(tmp_path)
+    (tmp_path / "results.json").write_text('{"schema": 7}')
+    with pytest.raises(InputError, match="has schema 7; this version of fenchel reads 1"):
+        ExperimentReport.load(tmp_path)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_terminal_table_fits_and_holds_the_numbers(width):
+    console_module = pytest.importorskip("rich.console", reason="rich comes with the extra cli")
+    console = console_module.Console(width=width, file=io.StringIO())
+    console.print(terminal_table(report({"vit": VIT, "ot-vit": OT[:2], "ot-vit-alone": OT[:1]})))
+    shown = console.file.getvalue()
+    assert all(len(line) <= width for line in shown.splitlines())
+    for words in (
+        "0.8033",
+        "± 0.0379",
+        "OT-ViT, no",
+        "+0.009",
+        "fashion-mnist",
+        "2 of 3",
+        "partial: 6 of 9 runs",
+    ):
+        assert words in shown, shown
+
+
+def test_names_are_no_markup():
+    console_module = pytest.importorskip("rich.console", reason="rich comes with the extra cli")
+    console = console_module.Console(width=200, file=io.StringIO())
+    console.print(terminal_table(report(data=["[red]x"])))
+    assert "[red]x" in console.file.getvalue()
+
+
+def test_arms_differ_in_line_marker_and_lightness():
+    from fenchel.audit.report.colour import luminance
+
+    for key in ("linestyle", "marker", "color"):
+        assert len({str(style[key]) for style in STYLES.values()}) == len(STYLES)
+    light = sorted(luminance(style["color"]) for style in STYLES.values())
+    assert all(high - low > 0.05 for low, high in itertools.pairwise(light))
+
+
+def test_curves_are_drawn_the_same_every_time_and_show_the_data(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra train")
+    found = report()
+    for name in ("one.png", "two.png"):
+        write_curves(found, tmp_path / name)
+    write_curves(report({"vit": VIT, "ot-vit": VIT}), tmp_path / "other.png")
+    one, two, other = ((tmp_path / f"{name}.png").read_bytes() for name in ("one", "two", "other"))
+    assert one.startswith(b"\x89PNG")
+    assert one == two != other
+
+
+def test_a_panel_draws_the_mean_and_the_range_of_the_seeds():
+    figure_module = pytest.importorskip("matplotlib.figure", reason="matplotlib comes with the extra train")
+    from fenchel.experiments.figure import _panel
+
+    axes = figure_module.Figure().add_subplot()
+    _panel(axes, report().records, "test_accuracy")
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert lines == {
+        "ViT": [[2.0, pytest.approx(sum(VIT) / 3)]],
+        "OT-ViT": [[2.0, pytest.approx(sum(OT) / 3)]],
+    }
+    (band, _) = axes.collections
+    heights = [y for _, y in band.get_paths()[0].vertices.tolist()]
+    assert (min(heights), max(heights)) == pytest.approx((min(VIT), max(VIT)))
