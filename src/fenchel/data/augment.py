@@ -38,7 +38,7 @@ class RandomCrop:
     Example:
         >>> images = torch.ones(1, 1, 3, 3, dtype=torch.uint8)
         >>> RandomCrop(padding=1)(images, torch.Generator().manual_seed(3))[0, 0].tolist()
-        [[0, 0, 0], [1, 1, 0], [1, 1, 0]]
+        [[1, 1, 0], [1, 1, 0], [1, 1, 0]]
     """
 
     padding: int = 4

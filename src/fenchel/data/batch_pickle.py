@@ -43,6 +43,8 @@ def read_batch_pickle(path: Path) -> dict[str, Any]:
     content = file_content(path)
     try:
         found = _BatchUnpickler(path, content).load()
+        if isinstance(found, dict):
+            return {_text(key): _opened(value, path) for key, value in found.items()}
     except InputError:
         raise
     except Exception as error:  # a damaged pickle can make any of its instructions fail
@@ -50,12 +52,10 @@ def read_batch_pickle(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} is truncated or corrupt: {reason}; expected a whole pickled dictionary. Fetch it again."
         ) from None
-    if not isinstance(found, dict):
-        raise InputError(
-            f"{path} holds a {type(found).__name__}; expected a dictionary, as the python version of CIFAR has. "
-            "Fetch it again."
-        )
-    return {_text(key): _opened(value, path) for key, value in found.items()}
+    raise InputError(
+        f"{path} holds a {type(found).__name__}; expected a dictionary, as the python version of CIFAR has. "
+        "Fetch it again."
+    )
 
 
 class _BatchUnpickler(pickle.Unpickler):

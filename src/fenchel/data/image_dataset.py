@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from fenchel.data.digest import image_digest
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import InputError
 
@@ -102,10 +102,7 @@ class ImageDataset:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the shape, the labels and the pixels: the same images from another format have the same."""
-        digest = hashlib.sha256(repr(tuple(self.images.shape)).encode())
-        for tensor in (self.labels.to(torch.int64), self.images):
-            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return image_digest(self.images, self.labels)
 
     def subset(self, count: int, seed: int) -> ImageDataset:
         """As many images of every class as there are of any other, as far as the classes go.

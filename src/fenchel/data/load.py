@@ -5,24 +5,61 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fenchel.data.idx_folder import IdxFolder
+from fenchel.data.hub import HUB_PREFIX, HubImages
 from fenchel.data.image_dataset import ImageDataset
-from fenchel.data.source import training_statistics
+from fenchel.data.locate import NAMES, at_path, named
+from fenchel.data.source import AbstractImageSource, training_statistics
 from fenchel.errors import InputError
 
 __all__ = ["load"]
 
+_SPLITS = ("train", "test")
+
 
 def load(name_or_path: str | Path, *, split: str = "train", root: str | Path | None = None) -> ImageDataset:
-    """Reads a split of a labelled set of images into memory."""
-    if name_or_path != "fashion-mnist":
-        raise InputError(f"unknown data set {name_or_path!r}; expected 'fashion-mnist'.")
-    folder = root or os.environ.get("FENCHEL_DATA")
-    if folder is None:
-        raise InputError("FENCHEL_DATA is not set.")
-    source = IdxFolder(Path(folder) / "fashion_mnist")
+    """Reads a split of a labelled set of images into memory, as bytes. Nothing is downloaded but ``hf:`` names.
+
+    Args:
+        name_or_path: One of
+
+            * ``fashion-mnist``, ``cifar10``, ``cifar100``: found under ``root`` and compared with the published
+              checksums;
+            * the path of a folder of IDX files or of CIFAR batches, or of an npz file: read as it is;
+            * ``hf:NAME`` or ``hf:NAME:CONFIG``: of the ``datasets`` library, or a folder that it can read.
+
+            A folder here whose name is one of the three is given as ``./cifar10``.
+        split: ``train`` or ``test``; for ``hf:`` any that the dataset has.
+        root: The folder that holds a folder for each data set. Default: the environment's ``FENCHEL_DATA``.
+
+    Returns:
+        The images; ``mean`` and ``std`` are those of the training split, whichever is read. ``note`` says what has to
+        be said beside every figure made from them.
+
+    Raises:
+        InputError: If the name is unknown, or files are missing, truncated or corrupt.
+        MissingExtraError: If a format needs a package that is not installed: ``numpy`` and ``PIL`` for npz files,
+            ``datasets`` for ``hf:`` names. IDX files and CIFAR batches need none.
+    """
+    name = str(name_or_path)
+    if not name.startswith(HUB_PREFIX) and split not in _SPLITS:
+        raise InputError(f"split is {split!r}; expected 'train' or 'test'.")
+    source = _source(name, root)
     found = source.read(split)
     mean, std = training_statistics(source, found if split == "train" else None)
-    return ImageDataset(
-        found.images, found.labels, found.class_names, str(name_or_path), found.note, mean, std
+    return ImageDataset(found.images, found.labels, found.class_names, name, found.note, mean, std)
+
+
+def _source(name: str, root: str | Path | None) -> AbstractImageSource:
+    if name.startswith(HUB_PREFIX):
+        return HubImages.of(name)
+    if name in NAMES:
+        return named(name, root)
+    path = Path(name).expanduser()
+    if path.exists():
+        return at_path(path)
+    given = root or os.environ.get("FENCHEL_DATA")
+    looked = f"; FENCHEL_DATA or root is {given}" if given else "; FENCHEL_DATA is not set"
+    raise InputError(
+        f"{name!r} is neither a known data set nor a path that exists; expected {', '.join(NAMES)}, a folder or npz "
+        f"file, or hf:NAME{looked}."
     )

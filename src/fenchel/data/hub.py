@@ -1,0 +1,141 @@
+"""Labelled images of the ``datasets`` library: on its hub, in its cache, or in a folder here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.data.image_dataset import check_labels
+from fenchel.data.packed import JPEG_NOTE
+from fenchel.data.source import AbstractImageSource, ImageSplit
+from fenchel.errors import InputError, MissingExtraError
+
+__all__ = ["HUB_PREFIX", "HubImages"]
+
+HUB_PREFIX = "hf:"
+_LABEL_COLUMNS = ("label", "labels", "fine_label")
+_EXACT_MODES = {"1": "L", "L": "L", "RGB": "RGB", "P": "RGB"}
+
+
+@dataclass(frozen=True)
+class HubImages(AbstractImageSource):
+    """A dataset with one column of images and one of classes.
+
+    Attributes:
+        path: Its name on the hub, a folder of images by class, or a folder that ``save_to_disk`` wrote.
+        config: Its configuration, if it has several.
+    """
+
+    path: str
+    config: str | None = None
+
+    @classmethod
+    def of(cls, name: str) -> HubImages:
+        """The dataset of a name ``hf:NAME`` or ``hf:NAME:CONFIG``."""
+        path, _, config = name.removeprefix(HUB_PREFIX).partition(":")
+        if not path:
+            raise InputError(
+                f"{name!r} names no dataset; expected hf:NAME or hf:NAME:CONFIG, such as hf:mnist."
+            )
+        return cls(path, config or None)
+
+    def read(self, split: str) -> ImageSplit:
+        """Reads and checks a split, whatever its name is."""
+        rows = self._rows(split)
+        image_column, label_column = _columns(rows.features, self.path)
+        names = tuple(map(str, rows.features[label_column].names))
+        where = f"{HUB_PREFIX}{self.path}, split {split!r}"
+        labels = torch.tensor(
+            [-1 if label is None else label for label in rows[label_column]], dtype=torch.int64
+        )
+        check_labels(labels, len(names), where)
+        lossy: list[bool] = []
+        images = _stacked(rows[image_column], where, lossy)
+        return ImageSplit(images, labels, names, JPEG_NOTE if any(lossy) else "")
+
+    def training_files(self) -> tuple[Path, ...]:
+        """None that are known: statistics are computed at every reading."""
+        return ()
+
+    def _rows(self, split: str) -> Any:
+        try:
+            import datasets
+        except ImportError:
+            raise MissingExtraError("datasets", "hf") from None
+        folder = Path(self.path).expanduser()
+        try:
+            if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+                splits = datasets.load_from_disk(str(folder))
+            else:
+                splits = datasets.load_dataset(str(folder) if folder.is_dir() else self.path, self.config)
+        except Exception as error:  # it raises whatever went wrong, from the network to the parser
+            raise InputError(
+                f"dataset {self.path!r} cannot be opened: {_first_line(error)} Check the spelling and the network, or "
+                "give the path of a folder."
+            ) from None
+        if not isinstance(splits, Mapping):
+            splits = {str(getattr(splits, "split", None) or "train"): splits}
+        if split not in splits:
+            raise InputError(
+                f"dataset {self.path!r} has no split {split!r}; it has {', '.join(map(repr, splits))}. "
+                "Name one of them as the split."
+            )
+        if not len(splits[split]):
+            raise InputError(
+                f"dataset {self.path!r} has no images in its split {split!r}. Choose another one."
+            )
+        return splits[split]
+
+
+def _columns(features: Mapping[str, Any], path: str) -> tuple[str, str]:
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    if len(labels) > 1:
+        labels = [name for name in _LABEL_COLUMNS if name in labels][:1]
+    if len(images) != 1 or len(labels) != 1:
+        listed = ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items())
+        raise InputError(
+            f"dataset {path!r} has the columns {listed}; expected one of images (Image) and one of classes "
+            f"(ClassLabel; of several, {' or '.join(map(repr, _LABEL_COLUMNS))}). Choose another dataset."
+        )
+    return images[0], labels[0]
+
+
+def _stacked(pictures: Any, where: str, lossy: list[bool]) -> Tensor:
+    content, first = bytearray(), (0, 0, 0)
+    iterator = iter(pictures)
+    for place in range(len(pictures)):
+        try:
+            picture = next(iterator)
+            original = picture.mode
+            lossy.append(getattr(picture, "format", None) == "JPEG")
+            converted = picture.convert(_EXACT_MODES[original]) if original in _EXACT_MODES else picture
+            pixels = converted.tobytes()
+        except Exception as error:
+            raise InputError(
+                f"{where}: image {place} cannot be decoded: {_first_line(error)} Fetch the dataset again."
+            ) from None
+        if original not in _EXACT_MODES:
+            raise InputError(
+                f"{where}: image {place} has the mode {original}; expected grey or RGB of 8 bits. Convert it first."
+            )
+        shape = (converted.height, converted.width, len(converted.getbands()))
+        first = first if place else shape
+        if first != shape:
+            raise InputError(
+                f"{where}: image {place} has height, width and channels {shape} and image 0 {first}; expected images "
+                "of one size and kind. Resize them first."
+            )
+        content += pixels
+    return torch.frombuffer(content, dtype=torch.uint8).reshape(-1, *first).permute(0, 3, 1, 2).contiguous()
+
+
+def _first_line(error: Exception) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
