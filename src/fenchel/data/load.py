@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fenchel.data.hub import HUB_PREFIX, HubImages
 from fenchel.data.image_dataset import ImageDataset
-from fenchel.data.locate import NAMES, at_path, named
+from fenchel.data.locate import NAMES, at_path, known_names, named
 from fenchel.data.source import AbstractImageSource, training_statistics
 from fenchel.errors import InputError
 
@@ -57,9 +56,7 @@ def _source(name: str, root: str | Path | None) -> AbstractImageSource:
     path = Path(name).expanduser()
     if path.exists():
         return at_path(path)
-    given = root or os.environ.get("FENCHEL_DATA")
-    looked = f"; FENCHEL_DATA or root is {given}" if given else "; FENCHEL_DATA is not set"
     raise InputError(
-        f"{name!r} is neither a known data set nor a path that exists; expected {', '.join(NAMES)}, a folder or npz "
-        f"file, or hf:NAME{looked}."
+        f"{name!r} is neither a known data set nor a path that exists; expected one of {known_names(root)}, a folder or "
+        "npz file, or hf:NAME."
     )

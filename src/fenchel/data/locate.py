@@ -14,7 +14,7 @@ from fenchel.data.packed import PackedImages
 from fenchel.data.source import AbstractImageSource
 from fenchel.errors import InputError
 
-__all__ = ["NAMES", "at_path", "named"]
+__all__ = ["NAMES", "at_path", "known_names", "named"]
 
 _ROOT_VARIABLE = "FENCHEL_DATA"
 _JPEG_FILE = "cifar10_jpeg.npz"
@@ -25,6 +25,7 @@ class _Known:
     folders: tuple[str, ...]
     files: str
     address: str
+    archive: str
     find: Callable[[Path], AbstractImageSource | None]
 
 
@@ -39,25 +40,40 @@ def named(name: str, root: str | Path | None) -> AbstractImageSource:
         Where its images are.
 
     Raises:
-        InputError: If the root is not given or no folder, or the data set is not there; it says where the official files
-            are.
+        InputError: If the root is not given or is no folder, or the data set is not there; it says where the official
+            files are.
     """
     known = _KNOWN[name]
-    fetch = f"Fetch {known.files} from {known.address}"
-    folder = _root_folder(root, f"{name!r} is read from files. {fetch} into a folder {known.folders[0]}")
-    for candidate in (*(folder / part for part in known.folders), folder):
-        source = known.find(candidate) if candidate.is_dir() else None
-        if source is not None:
-            return source
-    packed = sorted(path.name for place in known.folders for path in (folder / place).glob("*.tar.gz"))
-    if packed:
+    folder = _root_folder(root)
+    if folder is None:
         raise InputError(
-            f"{folder / known.folders[0]} has {', '.join(packed)} still packed. Unpack it there: tar xzf."
+            f"{name!r} is read from files, and neither {_ROOT_VARIABLE} nor a root says where they are. Fetch "
+            f"{known.files} from {known.address} into a folder {known.folders[0]}, and set {_ROOT_VARIABLE} to the "
+            "folder that holds it."
+        )
+    source = _found(known, folder)
+    if source is not None:
+        return source
+    places = (folder, folder / known.folders[0])
+    still_packed = [path for place in places for path in sorted(place.glob(f"{known.archive}*.tar.gz"))]
+    if still_packed:
+        raise InputError(
+            f"{name!r} is still packed, in {', '.join(map(str, still_packed))}; expected its files. Unpack it where it "
+            "is, with tar xzf."
         )
     raise InputError(
         f"{name!r} is not under {folder}, which has {_listed(folder)}; expected {known.files} in a folder "
-        f"{known.folders[0]}. {fetch}."
+        f"{known.folders[0]}. Fetch them from {known.address}."
     )
+
+
+def known_names(root: str | Path | None) -> str:
+    """What can be asked for by name and which of it is there, for messages."""
+    folder = _root_folder(root)
+    if folder is None:
+        return f"{', '.join(NAMES)} (under {_ROOT_VARIABLE}, which is not set)"
+    there = [name for name, known in _KNOWN.items() if _found(known, folder) is not None]
+    return f"{', '.join(NAMES)} (under {folder}, which has {', '.join(there) or 'none of them'})"
 
 
 def at_path(path: Path) -> AbstractImageSource:
@@ -134,18 +150,23 @@ def _cifar(folder: Path, kind: CifarFormat, *, official: bool) -> AbstractCifarF
     return None
 
 
-def _root_folder(root: str | Path | None, otherwise: str) -> Path:
-    given, source = (root, "root") if root is not None else (os.environ.get(_ROOT_VARIABLE), _ROOT_VARIABLE)
+def _found(known: _Known, folder: Path) -> AbstractImageSource | None:
+    for candidate in (*(folder / part for part in known.folders), folder):
+        source = known.find(candidate) if candidate.is_dir() else None
+        if source is not None:
+            return source
+    return None
+
+
+def _root_folder(root: str | Path | None) -> Path | None:
+    given, said_by = (root, "root") if root is not None else (os.environ.get(_ROOT_VARIABLE), _ROOT_VARIABLE)
     if not given:
-        raise InputError(
-            f"{_ROOT_VARIABLE} is not set and no root is given, and {otherwise}, and set {_ROOT_VARIABLE} to the folder "
-            "that holds that one."
-        )
+        return None
     folder = Path(given).expanduser()
     if not folder.is_dir():
         state = "is a file" if folder.exists() else "does not exist"
         raise InputError(
-            f"{source} is {folder}, which {state}; expected a folder with a folder for each data set."
+            f"{said_by} is {folder}, which {state}; expected a folder with a folder for each data set."
         )
     return folder
 
@@ -163,18 +184,21 @@ _KNOWN = {
         ("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
         "the four IDX files (train-images-idx3-ubyte.gz and so on)",
         "https://github.com/zalandoresearch/fashion-mnist",
+        "fashion-mnist",
         _fashion_mnist,
     ),
     "cifar10": _Known(
         ("cifar10", CIFAR10.python_folder, CIFAR10.binary_folder),
         f"the python or binary version ({CIFAR10.python_folder}, {CIFAR10.binary_folder})",
         _CIFAR_PAGE,
+        "cifar-10-",
         _cifar10,
     ),
     "cifar100": _Known(
         ("cifar100", CIFAR100.python_folder, CIFAR100.binary_folder),
         f"the python or binary version ({CIFAR100.python_folder}, {CIFAR100.binary_folder})",
         _CIFAR_PAGE,
+        "cifar-100-",
         _cifar100,
     ),
 }
