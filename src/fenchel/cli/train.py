@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fenchel.cli.failure import Interrupted
+from fenchel.cli.stopping import stopping_at_a_step
 from fenchel.cli.training import observer_of_training
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
@@ -195,15 +196,16 @@ def run(
         evaluate_every=evaluate_every,
     )
     try:
-        result = train(
-            options,
-            out,
-            resume=resume,
-            overwrite=overwrite,
-            observer=observer_of_training(),
-            device=device,
-            checkpoint_seconds=checkpoint_seconds,
-        )
+        with stopping_at_a_step(observer_of_training()) as observer:
+            result = train(
+                options,
+                out,
+                resume=resume,
+                overwrite=overwrite,
+                observer=observer,
+                device=device,
+                checkpoint_seconds=checkpoint_seconds,
+            )
     except KeyboardInterrupt:
         raise Interrupted(_what_was_saved(out)) from None
     if os.environ.get("RANK", "0") != "0":

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fenchel.data.augment import Change, MixUp, RandomCrop, RandomErasing, RandomFlip, in_turn
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.paired_batches import PairedBatches
 from fenchel.data.randomness import seeded_generator
 from fenchel.data.standardise import Standardise
-from fenchel.train.augmentation import Augmentation
 from fenchel.train.options import TrainOptions
+from fenchel.train.recipe import RECIPES
 from fenchel.train.workers import Workers
 
 __all__ = ["Batch", "Feed"]
@@ -54,8 +55,8 @@ class Feed:
         stays = workers.device if data.images.numel() <= _LARGEST_ON_DEVICE else torch.device("cpu")
         self._images = data.images.to(stays)
         self._labels = data.labels.to(stays)
-        self._standardise = Standardise(data.mean, data.std)
-        self._augmentation = Augmentation.of(options)
+        self._change = _change(options, Standardise(data.mean, data.std))
+        self._mixup = RECIPES[options.recipe].mixup
         self.steps_per_epoch = len(self._batches(0))
 
     def indices(self, epoch: int) -> Iterator[Tensor]:
@@ -74,13 +75,12 @@ class Feed:
         pixels = self._images[chosen].to(device, non_blocking=True)
         labels = self._labels[chosen].to(device, non_blocking=True)
         generator = seeded_generator("augmentation", seed, step, self._workers.rank)
-        images = self._augmentation(self._standardise(self._augmentation.move(pixels, generator)), generator)
+        images = self._change(pixels, generator)
         partners = self._partners(len(indices), step)
-        other, share = self._augmentation.mixing(len(indices), generator)
-        if other is None:
+        if not self._mixup or float(torch.rand((), generator=generator)) >= self._mixup:
             return Batch(images, labels, partners)
-        other = other.to(device)
-        return Batch(torch.lerp(images[other], images, share), labels, partners, labels[other], share)
+        mixed = MixUp()(images, generator)
+        return Batch(mixed.images, labels, partners, labels[mixed.others], mixed.share)
 
     def _batches(self, epoch: int) -> PairedBatches:
         return PairedBatches(
@@ -102,3 +102,14 @@ class Feed:
         joins = drawn[count * self._workers.rank :][:count] < self._options.join_probability
         beside = torch.arange(count) ^ 1
         return beside.masked_fill_(~joins, -1).to(self._workers.device, non_blocking=True)
+
+
+def _change(options: TrainOptions, standardise: Standardise) -> Change:
+    recipe = RECIPES[options.recipe]
+    changes: list[Change] = [RandomCrop(recipe.crop_padding)] if recipe.crop_padding else []
+    if options.flip:
+        changes.append(RandomFlip())
+    changes.append(lambda images, generator: standardise(images))
+    if recipe.erasing:
+        changes.append(RandomErasing(recipe.erasing))
+    return in_turn(changes)

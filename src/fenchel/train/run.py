@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from fenchel import models
 from fenchel.data import load
@@ -221,7 +220,7 @@ class _Session:
         return {
             "model": {
                 "name": options.model,
-                "configuration": _configuration(self._model),
+                "configuration": self._model.configuration(),
                 "parameters": self._parameters(),
                 "class_names": list(train.class_names),
                 "mean": list(train.mean),
@@ -281,8 +280,8 @@ def _refuse_unshared(batch_size: int, processes: int) -> None:
         )
 
 
-def _built(options: TrainOptions, data: ImageDataset) -> nn.Module:
-    common = {
+def _built(options: TrainOptions, data: ImageDataset) -> models.AbstractVisionTransformer:
+    common: dict[str, Any] = {
         "image_size": data.image_size[0],
         "patch_size": options.patch_size,
         "channels": data.channels,
@@ -293,22 +292,10 @@ def _built(options: TrainOptions, data: ImageDataset) -> nn.Module:
         "mlp_width": options.mlp_width,
         "dropout": options.dropout,
     }
-    if options.model == "vit":
-        extra = "shared" if options.extra_preference == "shared" else None
-        return models.build("vit", **common, extra_preference=extra)
-    return models.build(
-        "ot-vit",
-        **common,
-        gamma=options.gamma,
-        alpha=options.alpha,
-        cost=options.cost,
-        extra_preference="shared" if options.extra_preference == "shared" else "zero",
-    )
-
-
-def _configuration(model: nn.Module) -> dict[str, Any]:
-    configuration = getattr(model, "configuration")  # noqa: B009 - no attribute of Module, so of no type
-    return configuration()
+    if options.model == "ot-vit":
+        common |= {"gamma": options.gamma, "alpha": options.alpha, "cost": options.cost}
+    extra = None if options.extra_preference == "none" else options.extra_preference
+    return models.build(options.model, **common, extra_preference=extra)
 
 
 def _machine(workers: Workers, precision: str) -> dict[str, Any]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
-
 from fenchel import models
 from fenchel.train.checkpoint import Checkpoint
 
 __all__ = ["load_model"]
 
 
-def load_model(directory: str | Path) -> nn.Module:
+def load_model(directory: str | Path) -> models.AbstractVisionTransformer:
     """The model that a training made, with the weights of its last checkpoint, ready for use.
 
     Args:

@@ -1,0 +1,181 @@
+"""Going on: a killed training ends with the weights of an unbroken one, and of no other training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fenchel.errors import InputError
+from fenchel.train import TrainResult
+from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
+from tests.train.small_trainings import Recorder, trained, weights
+
+ROOT = Path(__file__).parents[2]
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+from tests.train.small_trainings import Recorder, trained
+torch.set_num_threads(1)
+kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+trained(Path(sys.argv[1]), model="ot-vit", recipe="strong", checkpoint_seconds=0, observer=Recorder(8, kill))
+"""
+
+LASTING = ("epoch", "step", "learning_rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+
+
+def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def lasting(result: TrainResult) -> list[list[float]]:
+    """What does not depend on the clock."""
+    return [[epoch[name] for name in LASTING] for epoch in result.epochs]
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_killed_training_ends_with_the_same_weights_bit_for_bit(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(killed)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    # Step 8 was taken and not saved: it has to be taken again.
+    assert Checkpoint.read(killed).state.step == 7
+    assert not TrainResult.read(killed).finished
+    resumed = trained(killed, model="ot-vit", recipe="strong", resume=True)
+    unbroken = trained(whole, model="ot-vit", recipe="strong")
+    assert same(weights(killed), weights(whole))
+    assert lasting(resumed) == lasting(unbroken)
+    assert [session["step"] for session in resumed.sessions] == [0, 7]
+
+
+@pytest.mark.parametrize("stop_at", [1, 6, 9])
+def test_an_interrupted_training_is_saved_where_it_is(tmp_path, stop_at):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    observer = Recorder(stop_at, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "a", observer=observer)
+    assert observer.told[-1] == "finished"
+    assert Checkpoint.read(tmp_path / "a").state.step == stop_at
+    resumed = trained(tmp_path / "a", resume=True)
+    unbroken = trained(tmp_path / "b")
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert lasting(resumed) == lasting(unbroken)
+
+
+def test_a_wrong_resume_would_be_noticed(tmp_path):
+    trained(tmp_path / "a", seed=0)
+    trained(tmp_path / "b", seed=1)
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+def test_a_finished_training_is_kept(tmp_path):
+    first = trained(tmp_path)
+    before = (tmp_path / CHECKPOINT_FILE).read_bytes(), (tmp_path / "results.json").read_bytes()
+    observer = Recorder()
+    assert trained(tmp_path, resume=True, observer=observer) == first
+    assert (tmp_path / CHECKPOINT_FILE).read_bytes(), (tmp_path / "results.json").read_bytes() == before
+    assert observer.told == []
+
+
+def test_files_that_a_kill_at_the_very_end_prevented_are_written(tmp_path):
+    first = trained(tmp_path)
+    (tmp_path / "results.json").unlink()
+    (tmp_path / "curves.png").unlink()
+    assert trained(tmp_path, resume=True).epochs == first.epochs
+    assert TrainResult.read(tmp_path).finished
+    assert (tmp_path / "curves.png").exists()
+
+
+def test_a_training_is_not_replaced_unasked(tmp_path):
+    trained(tmp_path)
+    with pytest.raises(
+        InputError, match=r"holds a training\. Go on with it by --resume, start anew with --overwrite"
+    ):
+        trained(tmp_path)
+    with pytest.raises(InputError, match="--resume and --overwrite contradict each other"):
+        trained(tmp_path, resume=True, overwrite=True)
+    assert trained(tmp_path, overwrite=True, seed=1).options.seed == 1
+
+
+def test_results_without_a_checkpoint_cannot_be_resumed(tmp_path):
+    trained(tmp_path)
+    (tmp_path / CHECKPOINT_FILE).unlink()
+    with pytest.raises(InputError, match=r"holds results without the checkpoint to go on from"):
+        trained(tmp_path, resume=True)
+
+
+def test_overwriting_leaves_nothing_of_the_old_training_to_resume(tmp_path):
+    def interrupt() -> None:
+        raise RuntimeError
+
+    trained(tmp_path)
+    with pytest.raises(RuntimeError):
+        trained(tmp_path, overwrite=True, observer=Recorder(2, interrupt))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resuming_where_nothing_is_begins(tmp_path):
+    assert trained(tmp_path / "new", resume=True).finished
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, r"differ in seed: 0 there, 1 asked for\. Give the same options"),
+        (
+            {"epochs": 3, "learning_rate": 1e-3},
+            r"epochs: 2 there, 3 asked for; .*learning rate: 0\.003 there",
+        ),
+        ({"width": 32}, r"width: 16 there, 32 asked for"),
+        ({"recipe": "strong"}, r"label smoothing: 0\.0 there, 0\.1 asked for"),
+        ({"precision": "bfloat16"}, r"precision: 'float32' there, 'bfloat16' asked for"),
+        ({"size": 60}, r"training images sha256: '[0-9a-f]{64}' there"),
+    ],
+    ids=str,
+)
+def test_another_training_is_refused_with_the_differences(tmp_path, changes, message):
+    trained(tmp_path)
+    before = (tmp_path / CHECKPOINT_FILE).read_bytes()
+    with pytest.raises(InputError, match=message):
+        trained(tmp_path, resume=True, **changes)
+    assert (tmp_path / CHECKPOINT_FILE).read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_refused_and_left(tmp_path):
+    trained(tmp_path)
+    path = tmp_path / CHECKPOINT_FILE
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"is damaged: .*Start anew with --overwrite"):
+        trained(tmp_path, resume=True)
+    assert path.read_bytes() == bytes(content)
+    assert trained(tmp_path, overwrite=True).finished
+
+
+def test_nothing_depends_on_a_clock_or_a_process_number(tmp_path):
+    assert os.environ.get("RANK") is None
+    ours, theirs = (
+        trained(tmp_path / "a", checkpoint_seconds=0),
+        trained(tmp_path / "b", checkpoint_seconds=1e9),
+    )
+    assert lasting(ours) == lasting(theirs)
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
