@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,10 @@ class HubImages(AbstractImageSource):
             [-1 if label is None else label for label in rows[label_column]], dtype=torch.int64
         )
         check_labels(labels, len(names), where)
-        lossy: list[bool] = []
-        images = _stacked(rows[image_column], where, lossy)
-        return ImageSplit(images, labels, names, JPEG_NOTE if any(lossy) else "")
+        # Undecoded: the library leaves files open that it cannot decode.
+        files = rows.cast_column(image_column, type(rows.features[image_column])(decode=False))[image_column]
+        images, formats = _stacked(files, where)
+        return ImageSplit(images, labels, names, JPEG_NOTE if "JPEG" in formats else "")
 
     def training_files(self) -> tuple[Path, ...]:
         """None that are known: statistics are computed at every reading."""
@@ -107,23 +109,26 @@ def _columns(features: Mapping[str, Any], path: str) -> tuple[str, str]:
     return images[0], labels[0]
 
 
-def _stacked(pictures: Any, where: str, lossy: list[bool]) -> Tensor:
-    content, first = bytearray(), (0, 0, 0)
-    iterator = iter(pictures)
-    for place in range(len(pictures)):
+def _stacked(files: Any, where: str) -> tuple[Tensor, set[str]]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("PIL", "train") from None
+    content, first, formats = bytearray(), (0, 0, 0), set()
+    for place, file in enumerate(files):
         try:
-            picture = next(iterator)
-            original = picture.mode
-            lossy.append(getattr(picture, "format", None) == "JPEG")
-            converted = picture.convert(_EXACT_MODES[original]) if original in _EXACT_MODES else picture
-            pixels = converted.tobytes()
-        except Exception as error:
+            encoded = file["bytes"] if file["bytes"] is not None else Path(file["path"]).read_bytes()
+            with Image.open(io.BytesIO(encoded)) as picture:
+                mode = picture.mode
+                formats.add(picture.format or "")
+                converted = picture.convert(_EXACT_MODES.get(mode, mode))
+        except Exception as error:  # decoders raise whatever went wrong
             raise InputError(
                 f"{where}: image {place} cannot be decoded: {_first_line(error)} Fetch the dataset again."
             ) from None
-        if original not in _EXACT_MODES:
+        if mode not in _EXACT_MODES:
             raise InputError(
-                f"{where}: image {place} has the mode {original}; expected grey or RGB of 8 bits. Convert it first."
+                f"{where}: image {place} has the mode {mode}; expected grey or RGB of 8 bits. Convert it first."
             )
         shape = (converted.height, converted.width, len(converted.getbands()))
         first = first if place else shape
@@ -132,8 +137,9 @@ def _stacked(pictures: Any, where: str, lossy: list[bool]) -> Tensor:
                 f"{where}: image {place} has height, width and channels {shape} and image 0 {first}; expected images "
                 "of one size and kind. Resize them first."
             )
-        content += pixels
-    return torch.frombuffer(content, dtype=torch.uint8).reshape(-1, *first).permute(0, 3, 1, 2).contiguous()
+        content += converted.tobytes()
+    images = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, *first)
+    return images.permute(0, 3, 1, 2).contiguous(), formats
 
 
 def _first_line(error: Exception) -> str:

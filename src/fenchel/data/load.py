@@ -57,6 +57,6 @@ def _source(name: str, root: str | Path | None) -> AbstractImageSource:
     if path.exists():
         return at_path(path)
     raise InputError(
-        f"{name!r} is neither a known data set nor a path that exists; expected one of {known_names(root)}, a folder or "
-        "npz file, or hf:NAME."
+        f"{name!r} is neither a known data set nor a path that exists; expected one of {known_names(root)}, a folder "
+        "or npz file, or hf:NAME."
     )

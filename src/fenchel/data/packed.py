@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -61,22 +63,27 @@ class PackedImages(AbstractImageSource):
         """The file."""
         return (self.file,)
 
-    def _opened(self) -> Any:
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
         try:
             import numpy as np
         except ImportError:
             raise MissingExtraError("numpy", "train") from None
-        try:
-            archive = np.load(self.file, allow_pickle=False)
-        except FileNotFoundError:
-            raise InputError(f"{self.file} does not exist. Give the path of an npz file.") from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(
-                f"{self.file} is truncated or corrupt: {_reason(error)}; expected an npz file. Fetch it again."
-            ) from None
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{self.file} is a single array; expected an npz file with images and labels.")
-        return archive
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self.file.open("rb"))
+                archive = np.load(file, allow_pickle=False)
+            except FileNotFoundError:
+                raise InputError(f"{self.file} does not exist. Give the path of an npz file.") from None
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+                raise InputError(
+                    f"{self.file} is truncated or corrupt: {_reason(error)}; expected an npz file. Fetch it again."
+                ) from None
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(
+                    f"{self.file} is a single array; expected an npz file with images and labels."
+                )
+            yield stack.enter_context(archive)
 
     def _prefix(self, archive: Any, split: str) -> str:
         for prefix in (f"{split}_", "") if split == "train" else (f"{split}_",):
