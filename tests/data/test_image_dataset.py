@@ -13,7 +13,7 @@ from fenchel.errors import InputError
 from tests.data.image_files import drawn_images, drawn_labels
 
 
-def images_of(labels: torch.Tensor, classes: int = 4, **changes: Any) -> ImageDataset:
+def images_of(labels: torch.Tensor, /, classes: int = 4, **changes: Any) -> ImageDataset:
     pictures = drawn_images(len(labels), side=2)
     names = tuple(f"kind {n}" for n in range(classes))
     return replace(ImageDataset(pictures, labels, names, "mine", mean=(0.5,) * 3, std=(0.2,) * 3), **changes)

@@ -38,16 +38,14 @@ def test_the_training_split_is_the_default(root):
 
 
 def test_no_root(root):
-    message = r"'fashion-mnist' is read from files, and neither FENCHEL_DATA nor a root says where .* zalandoresearch"
+    message = r"'fashion-mnist' is read from files, and neither FENCHEL_DATA nor a root says where .*/zalandoresearch"
     with pytest.raises(InputError, match=message):
         load("fashion-mnist")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_what_is_not_there_says_where_it_is_published(root, name):
-    message = (
-        rf"'{name}' is not under .*, which has fashion_mnist; expected .* www.cs.toronto.edu/~kriz/cifar.html"
-    )
+    message = rf"'{name}' is not under .*, which has fashion_mnist; expected .* https://www.cs.toronto.edu/~kriz/cifar.html"
     with pytest.raises(InputError, match=message):
         load(name, root=root)
 

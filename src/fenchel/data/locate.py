@@ -63,7 +63,7 @@ def named(name: str, root: str | Path | None) -> AbstractImageSource:
         )
     raise InputError(
         f"{name!r} is not under {folder}, which has {_listed(folder)}; expected {known.files} in a folder "
-        f"{known.folders[0]}. Fetch them from {known.address}."
+        f"{known.folders[0]}. It is published at {known.address}."
     )
 
 
