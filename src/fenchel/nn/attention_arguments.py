@@ -31,7 +31,9 @@ class _TorchLayer(Protocol):
     embed_dim: int
     kdim: int
     vdim: int
-    out_proj: nn.Linear
+
+    @property
+    def out_proj(self) -> nn.Linear: ...
 
 
 def check_widths(

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional
+from fenchel.closeness.cost import cost_named
 from fenchel.errors import ProblemError
 from fenchel.nn.attention_arguments import check_causal_hint, check_sequences
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import torch_masks
 from fenchel.nn.template_bank import AbstractTemplateBank
-from fenchel.nn.transport_arguments import check_atoms, check_cost, check_layer, check_memory
+from fenchel.nn.transport_arguments import check_atoms, check_layer, check_memory
 
 __all__ = ["TransportAttention"]
 
@@ -108,7 +109,7 @@ class TransportAttention(nn.Module):
             tol=tol,
             max_steps=max_steps,
         )
-        check_cost(cost)
+        cost_named(cost)
         check_memory(memory, embed_dim)
         self.embed_dim = self.kdim = self.vdim = embed_dim
         self.num_heads = num_heads
@@ -219,8 +220,6 @@ class TransportAttention(nn.Module):
                 )
                 log_u = _joined(log_u, n, further_mask, further.shape[1])
                 atom_keys = atom_values = further_mask = None
-            else:
-                atom_values = atom_values.expand(atom_keys.shape)
         gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
         mean = functional.transport_attention(
             queries,

@@ -14,13 +14,12 @@ from fenchel.nn.attention_arguments import check_widths
 from fenchel.nn.sizes import check_positive, check_sizes
 from fenchel.nn.template_bank import AbstractTemplateBank
 
-__all__ = ["EXTRA_PREFERENCES", "check_atoms", "check_cost", "check_layer", "check_memory"]
+__all__ = ["EXTRA_PREFERENCES", "check_atoms", "check_layer", "check_memory"]
 
 EXTRA_PREFERENCES = ("zero", "shared")
 """What u may give to templates that are not in the input."""
 
 _OWNER = "TransportAttention"
-_COSTS = ("dot", "squared_euclidean", "cosine")
 
 
 def check_layer(
@@ -49,19 +48,6 @@ def check_layer(
     ):
         if given not in known:
             raise ProblemError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
-
-
-def check_cost(cost: Any) -> None:
-    """Check that a cost has a known name, or is a square matrix."""
-    if isinstance(cost, Tensor):
-        if cost.dim() != 2 or cost.shape[0] != cost.shape[1]:
-            raise ProblemError(
-                f"cost has shape {tuple(cost.shape)}; expected a square matrix over the keys, then the atoms"
-            )
-    elif cost not in _COSTS:
-        raise ProblemError(
-            f"cost is {cost!r}; expected one of {', '.join(map(repr, _COSTS))}, or a square matrix"
-        )
 
 
 def check_memory(memory: Any, embed_dim: int) -> None:
