@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -101,10 +102,7 @@ def test_each_sits_out_in_its_turn():
         turns = Counter(int(ODD[image]) for images in out for image in images)
         assert turns == {0: 7, 1: 7, 5: 7}
         assert {image for images in out for image in images if ODD[image] == 1} == set(range(5, 12))
-        assert all(
-            len({image for image in (*a, *b) if ODD[image] == 0}) == 2
-            for a, b in zip(out, out[1:], strict=False)
-        )
+        assert all(len({image for image in (*a, *b) if ODD[image] == 0}) == 2 for a, b in pairwise(out))
 
 
 def test_a_last_batch_that_is_not_full_is_left_out_unless_it_is_all():
@@ -120,14 +118,18 @@ def test_classes_of_pairs_are_in_random_order():
 
 
 def test_a_class_with_a_single_image():
+    with pytest.raises(
+        InputError, match=r"class 1 has a single image, and another image of its class is wanted"
+    ):
+        PairedBatches(torch.tensor([0, 0, 1, 2, 2]), 2, seed=0, epoch=0)
     labels = torch.tensor([0, 0, 1, 2, 2, 3])
     with pytest.raises(
-        InputError, match=r"class 1, 3 has a single image, and another image of its class is wanted"
+        InputError, match=r"classes 1, 3 have a single image each, and another image of its class is wanted"
     ):
         PairedBatches(labels, 2, seed=0, epoch=0)
-    with pytest.raises(InputError, match=r"class 1 \('b'\), 3 \('d'\) has a single image"):
+    with pytest.raises(InputError, match=r"classes 1 \('b'\), 3 \('d'\) have a single image"):
         PairedBatches(labels, 2, seed=0, epoch=0, class_names=("a", "b", "c", "d"))
-    with pytest.raises(InputError, match=r"class 0, 1, 2, 3, 4 and 5 more has a single image"):
+    with pytest.raises(InputError, match=r"classes 0, 1, 2, 3, 4 and 5 more have a single image"):
         PairedBatches(torch.arange(10), 2, seed=0, epoch=0)
 
 

@@ -134,8 +134,9 @@ def _checked_labels(labels: Tensor, class_names: Sequence[str] | None) -> Tensor
             for label in alone[:5]
         )
         more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+        single = "class {} has a single image" if len(alone) == 1 else "classes {} have a single image each"
         raise InputError(
-            f"class {named}{more} has a single image, and another image of its class is wanted. "
+            f"{single.format(named + more)}, and another image of its class is wanted. "
             "Give at least two images of every class, or leave the class out."
         )
     return labels
