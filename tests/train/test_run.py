@@ -125,7 +125,7 @@ def test_an_odd_image_size_and_one_image_of_a_class_are_said(tmp_path):
         trained(tmp_path, patch_size=3)
     data = images(39)
     alone = ImageDataset(
-        data.images[:11], data.labels[:11], data.class_names, "small", mean=(0.1,), std=(0.1,)
+        data.images[:11], data.labels[:11], data.class_names, "small", mean=data.mean, std=data.std
     )
     with pytest.raises(InputError, match="another image of its class is wanted"):
         train(options(), tmp_path, data=(alone, images(20)))

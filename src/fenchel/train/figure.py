@@ -52,8 +52,9 @@ def write_curves(result: TrainResult, directory: Path) -> Path:
     except ImportError as error:
         raise MissingExtraError("matplotlib", "train") from error
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(7.2, 2.9), facecolor="white", layout="constrained")
+        figure = Figure(figsize=(7.2, 2.9), facecolor="white")
         left, right = figure.subplots(1, 2)
+        figure.subplots_adjust(left=0.08, right=0.985, bottom=0.16, top=0.82, wspace=0.25)
         _panel(left, result.epochs, "loss", "(a) Loss", "cross-entropy in nats")
         _panel(right, result.epochs, "accuracy", "(b) Accuracy", "share of images")
         figure.suptitle(_title(result), fontsize=8, color=_INK)

@@ -122,7 +122,7 @@ class _Session:
         self._model = _built(options, self._train).to(workers.device)
         self._optimiser = adamw(self._model, options.learning_rate, options.weight_decay or 0.0)
         self._state = TrainState()
-        self._drawn_at = -float("inf")
+        self._drawn_at = time.monotonic()
 
     def run(self, observer: TrainObserver, *, resume: bool) -> TrainResult:
         if resume and (self._directory / CHECKPOINT_FILE).exists():
