@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fenchel.data import load
+from fenchel.data import batch_pickle, load
 from fenchel.data.batch_pickle import read_batch_pickle
 from fenchel.data.cifar_format import CIFAR10, CIFAR100
 from fenchel.errors import InputError
@@ -169,6 +169,16 @@ def test_an_object_outside_the_file_is_refused(tmp_path):
     file.write_bytes(b"Pelsewhere\n.")
     with pytest.raises(InputError, match="asks for the object 'elsewhere' outside the file"):
         read_batch_pickle(file)
+
+
+def test_a_pickle_cannot_change_the_reader(tmp_path):
+    file = tmp_path / "batch"
+    attribute = b"X\x0c\x00\x00\x00__defaults__"
+    file.write_bytes(b"\x80\x02c_codecs\nencode\nN}" + attribute + b"X\x05\x00\x00\x00wrong\x85s\x86b.")
+    before = batch_pickle._encode.__defaults__
+    with pytest.raises(InputError, match=r"holds a function; expected a dictionary"):
+        read_batch_pickle(file)
+    assert batch_pickle._encode.__defaults__ is before
 
 
 def test_truncated_and_corrupt_pickles(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-
 import pytest
 import torch
 
@@ -34,8 +32,3 @@ def test_the_page_says_where_files_are_published():
         assert f"`{name}`" in text
         assert known.address in text
         assert f"`{known.folders[0]}`" in text
-
-
-def test_the_files_it_was_read_from_are_compressed(tmp_path):
-    folder = write_idx_folder(tmp_path / "a", *[(drawn_images(2, 1, 28), torch.arange(2))] * 2)
-    assert gzip.decompress((folder / "train-labels-idx1-ubyte.gz").read_bytes())[-2:] == b"\x00\x01"

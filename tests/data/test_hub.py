@@ -70,6 +70,13 @@ def test_modes_that_would_lose_something_are_refused(tmp_path):
         load(f"hf:{image_folder(tmp_path / 'pets', 'RGBA')}")
 
 
+def test_transparency_is_refused(tmp_path):
+    folder = image_folder(tmp_path / "pets")
+    picture(IMAGES[0], "P").save(folder / "train" / "cat" / "0.png", transparency=b"\x00\x80")
+    with pytest.raises(InputError, match=r"image \d has the mode P with transparency"):
+        load(f"hf:{folder}")
+
+
 def test_jpeg_is_said_to_be_lossy(tmp_path):
     assert load(f"hf:{image_folder(tmp_path / 'pets', end='jpg')}").note == "JPEG, lossy"
 

@@ -129,6 +129,13 @@ def test_a_missing_file_is_named(root):
         load("fashion-mnist", split="test", root=root)
 
 
+def test_test_images_need_the_training_images_for_their_statistics(root):
+    (root / "fashion_mnist" / "train-images-idx3-ubyte.gz").unlink()
+    message = r"the training images are wanted for their mean .*train-images-idx3-ubyte.gz does not exist"
+    with pytest.raises(InputError, match=message):
+        load("fashion-mnist", split="test", root=root)
+
+
 @pytest.mark.parametrize("given", ["name", "path"])
 def test_a_label_without_a_class(root, given):
     folder = root / "fashion_mnist"

@@ -67,7 +67,8 @@ class _BatchUnpickler(pickle.Unpickler):
         allowed = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))
         if allowed is None:
             self._refuse(f"{module}.{name}")
-        return allowed
+        # A new one each time, as a pickle can set attributes of what it was given.
+        return lambda *arguments: allowed(*arguments)
 
     def persistent_load(self, pid: Any, /) -> NoReturn:
         self._refuse(f"the object {pid!r} outside the file")

@@ -119,9 +119,9 @@ def _stacked(files: Any, where: str) -> tuple[Tensor, set[str]]:
         try:
             encoded = file["bytes"] if file["bytes"] is not None else Path(file["path"]).read_bytes()
             with Image.open(io.BytesIO(encoded)) as picture:
-                mode = picture.mode
+                mode = picture.mode + (" with transparency" if "transparency" in picture.info else "")
                 formats.add(picture.format or "")
-                converted = picture.convert(_EXACT_MODES.get(mode, mode))
+                converted = picture.convert(_EXACT_MODES.get(mode, picture.mode))
         except Exception as error:  # decoders raise whatever went wrong
             raise InputError(
                 f"{where}: image {place} cannot be decoded: {_first_line(error)} Fetch the dataset again."

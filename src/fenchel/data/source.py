@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fenchel.data.standardise import channel_statistics
+from fenchel.errors import InputError
 
 __all__ = ["AbstractImageSource", "ImageSplit", "Statistics", "training_statistics"]
 
@@ -55,7 +56,8 @@ class AbstractImageSource(ABC):
         """The files that hold the training images, so that statistics of unchanged files are computed once."""
 
 
-_known: dict[tuple[tuple[str, int, int], ...], Statistics] = {}
+_Identity = tuple[tuple[str, int, int], ...]
+_known: dict[_Identity, Statistics] = {}
 
 
 def training_statistics(source: AbstractImageSource, train: ImageSplit | None = None) -> Statistics:
@@ -67,14 +69,29 @@ def training_statistics(source: AbstractImageSource, train: ImageSplit | None = 
 
     Returns:
         The statistics; remembered in this process as long as the files do not change.
+
+    Raises:
+        InputError: If the training images cannot be read.
     """
-    files = source.training_files()
-    key = tuple(
-        (str(file.resolve()), stat.st_size, stat.st_mtime_ns) for file in files for stat in (file.stat(),)
-    )
+    key = _identity(source.training_files())
     if key and train is None and key in _known:
         return _known[key]
-    found = channel_statistics((train or source.read("train")).images)
+    found = channel_statistics((train or _read_for_statistics(source)).images)
     if key:
         _known[key] = found
     return found
+
+
+def _read_for_statistics(source: AbstractImageSource) -> ImageSplit:
+    try:
+        return source.read("train")
+    except InputError as error:
+        raise InputError(
+            f"the training images are wanted for their mean and standard deviation: {error}"
+        ) from None
+
+
+def _identity(files: tuple[Path, ...]) -> _Identity:
+    if not all(file.is_file() for file in files):
+        return ()
+    return tuple((str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
