@@ -18,6 +18,7 @@ __all__ = [
     "GivenCost",
     "SquaredEuclideanCost",
     "cost_named",
+    "kernel_of",
 ]
 
 GammaColumn = Tensor | float
@@ -123,14 +124,12 @@ class GivenCost(AbstractCost):
             raise ProblemError(
                 "cost is infinite on its diagonal; a template must be able to keep its own weight"
             )
-        if not torch.allclose(values, values.mT, rtol=1e-5, atol=1e-8):
-            off = (values - values.mT).abs().nan_to_num(nan=0.0)
-            row, column = divmod(
-                int(off.flatten(-2).reshape(-1, off[..., 0].numel()).amax(0).argmax()), off.shape[-1]
-            )
+        different = ~torch.isclose(values, values.mT, rtol=1e-5, atol=1e-8)
+        if bool(different.any()):
+            *lead, row, column = (int(i) for i in different.nonzero()[0])
+            there, back = float(values[(*lead, row, column)]), float(values[(*lead, column, row)])
             raise ProblemError(
-                f"cost is not symmetric: entry ({row}, {column}) is {float(values[..., row, column].flatten()[0]):g}, "
-                f"entry ({column}, {row}) is {float(values[..., column, row].flatten()[0]):g}"
+                f"cost is not symmetric: entry ({row}, {column}) is {there:g}, entry ({column}, {row}) is {back:g}"
             )
         self.given = matrix
 
@@ -150,7 +149,13 @@ class GivenCost(AbstractCost):
     @override
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
         self._check(templates, sources)
-        return -self.given[..., span, : sources.shape[-2]].to(templates.dtype) / gamma
+        return kernel_of(self.given[..., span, : sources.shape[-2]].to(templates.dtype), gamma)
+
+
+def kernel_of(matrix: Tensor, gamma: GammaColumn) -> Tensor:
+    """-M/γ, without the NaN that an infinite cost would otherwise give the gradient of γ."""
+    endless = matrix.detach() == torch.inf
+    return (-matrix.masked_fill(endless, 0) / gamma).masked_fill(endless, -torch.inf)
 
 
 def _directions(templates: Tensor) -> Tensor:

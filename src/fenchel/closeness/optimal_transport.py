@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import Self, override
 
 from fenchel.closeness.abstract import AbstractCloseness
-from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
+from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named, kernel_of
 from fenchel.closeness.coupling import Coupling, Part
 from fenchel.closeness.sinkhorn import transport_value
 from fenchel.errors import CostWarning, ProblemError
@@ -210,7 +210,7 @@ class OptimalTransport(AbstractCloseness):
             log_tilt = potential / gamma
             if self.allowed is not None:
                 log_tilt = log_tilt.masked_fill(~self.allowed, -torch.inf)
-            return log_tilt, -matrix / gamma
+            return log_tilt, kernel_of(matrix, gamma)
 
         return Coupling([Part(slice(0, matrix.shape[-2]), logarithms)], log_preference)
 

@@ -214,7 +214,9 @@ def transport_attention(
         usable[..., key.shape[2] :] = atom_mask
     alpha = torch.as_tensor(alpha, dtype=query.dtype)[..., None]
     gamma = torch.as_tensor(gamma, dtype=query.dtype)[..., None, None]
-    kernel = -_cost_matrix(templates, sources, cost).mT.unsqueeze(-3) / gamma
+    matrix = _cost_matrix(templates, sources, cost).mT.unsqueeze(-3)
+    endless = matrix == torch.inf
+    kernel = (-torch.where(endless, 0.0, matrix) / gamma).masked_fill(endless, -torch.inf)
 
     def conditionals(dual: Tensor) -> Tensor:
         logits = (dual @ templates.mT).unsqueeze(-2) / gamma + kernel

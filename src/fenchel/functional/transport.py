@@ -107,9 +107,9 @@ def transport_attention(
         dropout_p=0.0,
         enable_gqa=False,
     )
+    dtype = compute_dtype(query.dtype)
+    transport = checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, dtype)
     with without_autocast(query):
-        dtype = compute_dtype(query.dtype)
-        transport = checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, dtype)
         dual = _dual_point(transport, estimator, tol, max_steps)
         output = _coupling(transport, dual).average(transport.values)
         return given.without_empty_rows(output.to(given.query.dtype))

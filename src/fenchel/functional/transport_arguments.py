@@ -12,6 +12,7 @@ from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
 from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.precision import under_autocast, without_autocast
 
 __all__ = ["TransportArguments", "checked_transport"]
 
@@ -78,8 +79,11 @@ def checked_transport(
     templates = sources
     if atoms is not None or atom_values is not None:
         atoms, atom_values = _checked_atoms(given, atoms, atom_values)
-        templates = torch.cat([sources, atoms.to(dtype).expand(*lead, -1, -1)], -2)
-        values = torch.cat([values, atom_values.to(dtype).expand(*lead, -1, -1)], -2)
+        further, further_values = (
+            under_autocast(x).to(dtype).expand(*lead, -1, -1) for x in (atoms, atom_values)
+        )
+        templates = torch.cat([sources, further], -2)
+        values = torch.cat([values, further_values], -2)
     elif atom_mask is not None:
         raise ProblemError(
             "atom_mask is given without atoms; give atoms and atom_values too, or leave it out"
@@ -231,7 +235,7 @@ def _look_at(given: TransportArguments, name: str) -> None:
     if name in _looked_at or name in ("squared_euclidean", "cosine") or torch.compiler.is_compiling():
         return
     _looked_at.add(name)
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(given.sources):
         sources = given.sources[:1, :, :LOOKED_AT]
         if isinstance(given.cost, GivenCost):
             matrix = given.cost.given[..., : given.sources.shape[-2]].to(sources.dtype)

@@ -135,7 +135,9 @@ def _exact_whole(problem: InferenceProblem, tol: float, max_steps: int, throw: b
     with torch.no_grad():
         start = (problem.alpha_column * problem.evidence).expand(*problem.shape, -1)
         margin = MARGIN if problem.dtype == torch.float32 else MARGIN_IN_FLOAT64
-        dual, steps = maximise_dual(problem, start, tol=margin * tol, max_steps=max_steps)
+        # Below this the gradient is rounding, and steps in the problem's dtype would be wasted on it.
+        reachable = max(margin * tol, 64 * torch.finfo(problem.dtype).eps)
+        dual, steps = maximise_dual(problem, start, tol=reachable, max_steps=max_steps)
         left = max_steps - int(steps.max())
         if (
             problem.dtype == torch.float32

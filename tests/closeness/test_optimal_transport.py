@@ -1,0 +1,321 @@
+"""Optimal transport as a closeness: its primitives, its problem, an interior-point referee, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import fenchel
+from fenchel import Discrete, InferenceProblem, OptimalTransport
+from fenchel.closeness.cost import COSTS
+from fenchel.errors import CostWarning, ProblemError
+
+pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
+
+ESTIMATORS = ("first_order", "second_order", "exact")
+
+
+def transport_problem(
+    seed: int = 0,
+    *,
+    cost: str | Tensor = "squared_euclidean",
+    gamma: float | Tensor = 0.7,
+    alpha: float = 1.3,
+    lead: tuple[int, ...] = (),
+    atoms: int = 9,
+    per_query: bool = False,
+    evidence: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> InferenceProblem:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*lead, *shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    u = Discrete(normal(6, 4), normal(5 if per_query else 1, 6))
+    closeness = OptimalTransport(cost, gamma, normal(atoms, 4) if atoms else None)
+    return InferenceProblem(u, evidence * normal(5, 4), alpha, closeness)
+
+
+def written_out(problem: InferenceProblem, lam: Tensor) -> Tensor:
+    """(35), one query, template and source at a time."""
+    closeness = problem.closeness
+    assert isinstance(closeness, OptimalTransport)
+    cost = closeness.cost.matrix(problem.templates, problem.preference.templates)
+    u, gamma = problem.preference.weights(), float(closeness.gamma)
+    weights = torch.zeros(lam.shape[0], problem.templates.shape[0], dtype=lam.dtype)
+    for k in range(lam.shape[0]):
+        for i in range(u.shape[-1]):
+            exponents = (problem.templates @ lam[k] - cost[:, i]) / gamma
+            scaled = (exponents - exponents.max()).exp()
+            weights[k] += u[min(k, len(u) - 1), i] * scaled / scaled.sum()
+    return weights
+
+
+def by_interior_point(problem: InferenceProblem, query: int) -> np.ndarray:
+    """The p of (21), from the primal alone."""
+    closeness = problem.closeness
+    assert isinstance(closeness, OptimalTransport)
+    cost = closeness.cost.matrix(problem.templates, problem.preference.templates).numpy()
+    u = problem.preference.weights()[min(query, len(problem.preference.weights()) - 1)].numpy()
+    target = (problem.mean(problem.rest_weights()) + problem.evidence)[query].numpy()
+    plan = cp.Variable(cost.shape, nonneg=True)
+    p = cp.sum(plan, axis=1)
+    fit = float(problem.alpha) / 2 * cp.sum_squares(target - problem.templates.numpy().T @ p)
+    transport = cp.sum(cp.multiply(cost, plan)) - float(closeness.gamma) * cp.sum(cp.entr(plan))
+    cp.Problem(cp.Minimize(fit + transport), [cp.sum(plan, axis=0) == u]).solve(solver=cp.CLARABEL)
+    assert p.value is not None
+    return p.value
+
+
+@pytest.mark.parametrize("per_query", [False, True])
+@pytest.mark.parametrize("cost", COSTS)
+def test_first_order_is_formula_22_written_out(cost: str, per_query: bool) -> None:
+    problem = transport_problem(cost=cost, per_query=per_query)
+    estimate = problem.solve("first_order")
+    expected = written_out(problem, problem.alpha * problem.evidence)
+    torch.testing.assert_close(estimate.weights, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_exact_is_what_an_interior_point_solver_finds(cost: str) -> None:
+    problem = transport_problem(cost=cost, alpha=3.0)
+    estimate = problem.solve("exact", tol=1e-10)
+    for query in range(3):
+        expected = by_interior_point(problem, query)
+        np.testing.assert_allclose(estimate.weights[query].numpy(), expected, atol=2e-5)
+    attention = problem.solve("first_order").weights[0].numpy()
+    assert np.abs(attention - by_interior_point(problem, 0)).max() > 0.01
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("cost", COSTS)
+@given(seed=st.integers(0, 2**31), gamma=st.floats(0.35, 5.0), alpha=st.floats(0.1, 5.0))
+@settings(max_examples=8, deadline=None)
+def test_the_gap_is_half_alpha_times_the_square_of_the_gradient(
+    cost: str, estimator: str, seed: int, gamma: float, alpha: float
+) -> None:
+    problem = transport_problem(seed, cost=cost, gamma=gamma, alpha=alpha)
+    estimate = problem.solve(estimator, **({"tol": 1e-9} if estimator == "exact" else {}))
+    gap = problem.primal(estimate.weights) - problem.dual(estimate.dual)
+    torch.testing.assert_close(gap, estimate.gap, atol=1e-8 * (1 + float(gap.abs().max())), rtol=0)
+    torch.testing.assert_close(
+        problem.gap(estimate.weights, estimate.dual), estimate.gap, atol=1e-8, rtol=1e-8
+    )
+
+
+@given(seed=st.integers(0, 2**31), gamma=st.floats(0.2, 5.0), alpha=st.floats(0.1, 20.0))
+@settings(max_examples=25, deadline=None)
+def test_bounds_bound_and_exact_inference_does_not_amplify_its_evidence(
+    seed: int, gamma: float, alpha: float
+) -> None:
+    problem = transport_problem(seed, gamma=gamma, alpha=alpha)
+    truth = problem.solve("exact", tol=1e-11, throw=False)
+    slack = 1e-7
+    assert bool((truth.dual.norm(dim=-1) <= (alpha * problem.evidence).norm(dim=-1) + slack).all())
+    for estimator in ("first_order", "second_order"):
+        estimate = problem.solve(estimator)
+        total_variation = (estimate.weights - truth.weights).abs().sum(-1) / 2
+        assert bool(((estimate.mean - truth.mean).norm(dim=-1) <= estimate.mean_error + slack).all())
+        assert bool(((estimate.dual - truth.dual).norm(dim=-1) <= estimate.dual_error + slack).all())
+        assert bool((total_variation <= estimate.total_variation_error + slack).all())
+
+
+def test_weights_are_the_gradient_and_curvature_the_hessian_of_the_conjugate() -> None:
+    problem = transport_problem()
+    closeness, log_u = problem.closeness, problem.preference.log_weights
+    f, v = torch.randn(2, 1, 15, dtype=torch.float64)
+
+    def conjugate(potential: Tensor) -> Tensor:
+        return closeness.conjugate(potential, log_u).sum()
+
+    torch.testing.assert_close(torch.func.grad(conjugate)(f), closeness.weights(f, log_u))
+    hessian = torch.autograd.functional.hessian(conjugate, f).reshape(15, 15)
+    torch.testing.assert_close(closeness.hessian_product(f, v, log_u).flatten(), hessian @ v.flatten())
+
+
+def test_fenchel_young() -> None:
+    problem = transport_problem()
+    closeness, log_u = problem.closeness, problem.preference.log_weights
+    f = torch.randn(3, 15, dtype=torch.float64)
+    p = closeness.weights(f, log_u)
+    assert float(closeness.fenchel_young_gap(p, f, log_u).abs().max()) < 1e-10
+    other = torch.randn(3, 15, dtype=torch.float64).softmax(-1)
+    assert bool((closeness.fenchel_young_gap(other, f, log_u) > 0.01).all())
+
+
+def test_the_true_preference_approaches_the_preference_as_gamma_falls() -> None:
+    distances = []
+    for gamma in (1.0, 0.1, 0.01):
+        problem = transport_problem(gamma=gamma)
+        true = problem.rest_weights()
+        u = torch.nn.functional.pad(problem.preference.weights(), (0, 9))
+        value = problem.closeness.value(true, problem.preference.log_weights)
+        assert float(value) <= float(
+            problem.closeness.value(0.99 * true + 0.01 * u, problem.preference.log_weights)
+        )
+        torch.testing.assert_close(problem.weights(torch.zeros(1, 4, dtype=torch.float64)), true)
+        distances.append(float((true - u).abs().sum()))
+    assert distances[0] > distances[1] > distances[2]
+    assert distances[2] < 1e-3
+
+
+def test_templates_of_a_group_share_the_weight_of_the_one_that_is_preferred() -> None:
+    groups = torch.tensor([0, 0, 0, 1, 1, 2])
+    cost = torch.zeros(6, 6, dtype=torch.float64).masked_fill(groups[:, None] != groups, math.inf)
+    centres = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    u = Discrete(centres, torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log())
+    order = torch.tensor([0, 3, 5, 1, 2, 4])
+    closeness = OptimalTransport(cost[order][:, order], 0.8, centres[torch.tensor([0, 0, 1])])
+    problem = InferenceProblem(u, torch.tensor([[0.4, -0.3]], dtype=torch.float64), closeness=closeness)
+    expected = torch.tensor([[0.5 / 3, 0.3 / 2, 0.2, 0.5 / 3, 0.5 / 3, 0.3 / 2]], dtype=torch.float64)
+    for estimator in ESTIMATORS:
+        torch.testing.assert_close(problem.solve(estimator).weights, expected)
+    whole = Discrete(centres[groups], torch.tensor([0.5, 0, 0, 0.3, 0, 0.2], dtype=torch.float64).log())
+    same = InferenceProblem(whole, problem.evidence, closeness=OptimalTransport(cost, 0.8))
+    torch.testing.assert_close(same.solve("exact").weights[:, order], expected)
+
+
+def test_one_template_and_no_transport_leave_nothing_to_infer() -> None:
+    u = Discrete(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
+    problem = InferenceProblem(
+        u, torch.ones(1, 2, dtype=torch.float64), closeness=OptimalTransport("dot", 1.0)
+    )
+    assert problem.solve("exact").weights.tolist() == [[1.0]]
+
+
+def test_second_order_is_the_formula_of_the_appendix() -> None:
+    problem = transport_problem(per_query=True)
+    closeness = problem.closeness
+    assert isinstance(closeness, OptimalTransport)
+    kernel = (
+        -closeness.cost.matrix(problem.templates, problem.preference.templates) / closeness.gamma
+    ).softmax(0)
+    means = kernel.T @ problem.templates
+    offsets = problem.templates - means[:, None]
+    covariances = torch.einsum("ti,itd,ite->ide", kernel, offsets, offsets)
+    ratio = problem.alpha / closeness.gamma
+    for k, u in enumerate(problem.preference.weights()):
+        matrix = torch.eye(4, dtype=torch.float64) + ratio * torch.einsum("i,ide->de", u, covariances)
+        expected = problem.alpha * torch.linalg.solve(matrix, problem.evidence[k])
+        torch.testing.assert_close(problem.solve("second_order").dual[k], expected, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("lead", [(2,), (2, 3)])
+def test_sets_of_templates_side_by_side_are_solved_as_if_alone(lead: tuple[int, ...]) -> None:
+    gamma = torch.rand(*lead, 1, dtype=torch.float64) + 0.3
+    problem = transport_problem(lead=lead, gamma=gamma, per_query=True)
+    closeness = problem.closeness
+    assert isinstance(closeness, OptimalTransport)
+    assert closeness.atoms is not None
+    together = problem.solve("exact", tol=1e-10)
+    where = tuple(1 for _ in lead)
+    u = problem.preference
+    alone = InferenceProblem(
+        Discrete(u.templates[where], u.log_weights[where]),
+        problem.evidence[where],
+        problem.alpha,
+        OptimalTransport("squared_euclidean", float(gamma[where]), closeness.atoms[where]),
+    ).solve("exact", tol=1e-10)
+    torch.testing.assert_close(together.weights[where], alone.weights, atol=1e-9, rtol=0)
+
+
+def test_float32_is_refined_until_it_is_certified() -> None:
+    problem = transport_problem(dtype=torch.float32, alpha=20.0, gamma=0.1)
+    estimate = problem.solve("exact", tol=3e-7)
+    assert estimate.mean.dtype == torch.float32
+    assert bool(estimate.converged.all())
+    wide = transport_problem(alpha=20.0, gamma=0.1).solve("exact", tol=1e-10)
+    torch.testing.assert_close(estimate.dual.double(), wide.dual, atol=0, rtol=1e-3)
+
+
+def test_a_solver_that_stops_early_says_so() -> None:
+    problem = transport_problem(alpha=30.0, gamma=0.05)
+    with pytest.raises(fenchel.ConvergenceError, match=r"of 5 queries did not reach dual_error <= 1e-09"):
+        problem.solve("exact", tol=1e-9, max_steps=1)
+    assert not bool(problem.solve("exact", tol=1e-9, max_steps=1, throw=False).converged.all())
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_estimates_carry_gradients_to_all_that_the_problem_is_made_of(estimator: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"templates": (4, 3), "log_u": (4,), "z": (2, 3), "alpha": (2,), "atoms": (3, 3), "gamma": ()}
+    data = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes.values()]
+    data[3], data[5] = data[3].exp(), data[5].exp()
+    matrix = torch.rand(7, 7, dtype=torch.float64, generator=generator)
+
+    def mean_under(cost: Any) -> Any:
+        def mean(
+            templates: Tensor, log_u: Tensor, z: Tensor, alpha: Tensor, atoms: Tensor, gamma: Tensor
+        ) -> Tensor:
+            problem = InferenceProblem(
+                Discrete(templates, log_u), z, alpha, OptimalTransport(cost, gamma, atoms)
+            )
+            options = {"tol": 1e-13} if estimator == "exact" else {}
+            return problem.solve(estimator, **options).mean
+
+        return mean
+
+    inputs = tuple(x.requires_grad_() for x in data)
+    assert torch.autograd.gradcheck(mean_under("squared_euclidean"), inputs, eps=1e-6, atol=1e-5)
+
+    def by_cost(half: Tensor) -> Tensor:
+        return mean_under(half + half.mT)(*(x.detach() for x in inputs))
+
+    assert torch.autograd.gradcheck(by_cost, (matrix.requires_grad_(),), eps=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gamma": 0.0}, "gamma is 0; expected a finite number > 0"),
+        ({"gamma": -2}, "gamma is -2"),
+        ({"gamma": torch.tensor([1.0, math.nan])}, "gamma is nan"),
+        ({"gamma": "much"}, "gamma is 'much'"),
+        ({"cost": "manhattan"}, "cost is 'manhattan'"),
+        ({"gamma": torch.ones(3)}, r"gamma has shape \(3,\); expected a number or a tensor \(..., 1\)"),
+        ({"atoms": torch.zeros(3, 5)}, r"atoms have shape \(3, 5\), but templates have dimension 2"),
+        ({"atoms": torch.full((3, 2), math.nan)}, "atoms contain NaN"),
+        ({"cost": torch.zeros(4, 4)}, r"cost is \(4, 4\), but there are 3 templates"),
+        ({"cost": torch.zeros(2, 3, 3)}, "leading dimensions"),
+    ],
+)
+def test_what_cannot_be_used(arguments: dict[str, Any], message: str) -> None:
+    options = {"cost": "dot", "gamma": 1.0, **arguments}
+    lead = (5,) if "leading" in message else ()
+    with pytest.raises(ProblemError, match=message):
+        InferenceProblem(
+            Discrete(torch.randn(*lead, 3, 2)), torch.zeros(1, 2), closeness=OptimalTransport(**options)
+        )
+
+
+def test_what_needs_templates_or_another_closeness_says_so() -> None:
+    log_u = torch.zeros(1, 3).log_softmax(-1)
+    with pytest.raises(ProblemError, match=r"does not know the templates that its cost is between"):
+        OptimalTransport("dot", 1.0).conjugate(torch.zeros(1, 3), log_u)
+    given_matrix = OptimalTransport(torch.zeros(3, 3), 1.0)
+    assert float(given_matrix.weights(torch.zeros(1, 3), log_u).sum()) == pytest.approx(1.0)
+    for estimator, options in (("gradient_ascent", {}), ("constrained", {"radius": 0.1})):
+        with pytest.raises(ProblemError, match=f"{estimator} is .*OptimalTransport"):
+            transport_problem().solve(estimator, **options)
+    with pytest.raises(ProblemError, match="closeness is 'kl'; expected"):
+        InferenceProblem(Discrete(torch.eye(2)), torch.zeros(1, 2), closeness="kl")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.filterwarnings("default::fenchel.errors.CostWarning")
+def test_a_cost_under_which_moving_is_cheaper_is_warned_of_once() -> None:
+    closeness = OptimalTransport("dot", 1.0)
+    u = Discrete(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+    with pytest.warns(CostWarning, match="50% of the templates are nearer to another") as record:  # noqa: PT031
+        InferenceProblem(u, torch.zeros(1, 2), closeness=closeness)
+        InferenceProblem(u, torch.zeros(1, 2), closeness=closeness)
+    assert len(record) == 1
+    assert record[0].filename == __file__

@@ -1,0 +1,65 @@
+"""The value of entropic transport, against POT and against its own dual."""
+
+from __future__ import annotations
+
+import math
+
+import ot
+import pytest
+import torch
+
+from fenchel.closeness.sinkhorn import transport_value
+from fenchel.errors import ConvergenceError
+
+torch.manual_seed(0)
+P = torch.rand(3, 6, dtype=torch.float64).softmax(-1)
+U = torch.randn(1, 4, dtype=torch.float64).softmax(-1)
+M = torch.rand(6, 4, dtype=torch.float64)
+
+
+def gamma(value: float) -> torch.Tensor:
+    return torch.full((1, 1), value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.3, 4.0])
+def test_the_value_is_that_of_the_plan_that_pot_finds(strength: float) -> None:
+    found = transport_value(P, U.log(), M, gamma(strength))
+    for p, value in zip(P, found, strict=True):
+        plan = ot.sinkhorn(
+            p.numpy(),
+            U[0].numpy(),
+            M.numpy(),
+            strength,
+            stopThr=1e-13,
+            numItermax=200_000,
+            method="sinkhorn_log",
+        )
+        expected = (plan * M.numpy()).sum() + strength * (plan * torch.from_numpy(plan).log().numpy()).sum()
+        assert float(value) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_a_plan_of_two_by_two_by_hand() -> None:
+    half = torch.full((1, 2), 0.5, dtype=torch.float64)
+    cost = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    stay = 1 / (2 + 2 * math.exp(-1))
+    move = 0.5 - stay
+    expected = 2 * move + 2 * (stay * math.log(stay) + move * math.log(move))
+    assert float(transport_value(half, half.log(), cost, gamma(1.0))) == pytest.approx(expected, abs=1e-10)
+
+
+def test_weights_that_are_zero_and_costs_that_are_infinite() -> None:
+    cost = torch.tensor([[0.0, math.inf], [1.0, math.inf], [math.inf, 0.0]], dtype=torch.float64)
+    p = torch.tensor([[0.25, 0.0, 0.75]], dtype=torch.float64)
+    u = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    entropy = -(p[p > 0] * p[p > 0].log()).sum()
+    assert float(transport_value(p, u.log(), cost, gamma(0.5))) == pytest.approx(
+        -0.5 * float(entropy), abs=1e-10
+    )
+
+
+def test_weight_that_cannot_arrive_is_an_error() -> None:
+    cost = torch.tensor([[0.0, math.inf], [math.inf, 0.0]], dtype=torch.float64)
+    p = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    u = torch.tensor([[0.2, 0.8]], dtype=torch.float64)
+    with pytest.raises(ConvergenceError, match=r"off by 6\.0e-01 in a margin after 50 steps"):
+        transport_value(p, u.log(), cost, gamma(1.0), max_steps=50)

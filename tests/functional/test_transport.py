@@ -1,0 +1,304 @@
+"""Transport attention: against the written-out formula, its gradients, scales, parts, memory, dtypes, and bad input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import functional as F
+from fenchel.errors import CostWarning, ProblemError
+from fenchel.functional import transport, transport_arguments
+
+pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
+
+B, H, M, N, A, D, DV = 2, 3, 4, 5, 7, 3, 2
+ESTIMATORS = ("first_order", "second_order", "exact")
+AUTOCAST = ("query", "key", "value", "atoms", "atom_values")
+COSTS = ("dot", "squared_euclidean", "cosine", "given")
+PREFERENCES: list[tuple[int, ...] | None] = [None, (N,), (M, N), (B, 1, M, N)]
+
+
+def call(
+    *,
+    cost: str = "squared_euclidean",
+    preference: tuple[int, ...] | None = None,
+    atoms: bool = True,
+    masked_atoms: bool = False,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, Any]:
+    """Tensors of a call, all of which require gradients."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=dtype, generator=generator)
+
+    given: dict[str, Any] = {
+        "query": normal(B, H, M, D),
+        "key": normal(B, H, N, D),
+        "value": normal(B, H, N, DV),
+        "alpha": torch.rand(H, 1, dtype=dtype, generator=generator) + 0.5,
+        "gamma": torch.rand(H, 1, dtype=dtype, generator=generator) + 0.5,
+        "scale": torch.tensor(1.2, dtype=dtype),
+    }
+    total = N
+    if atoms:
+        given |= {"atoms": normal(B, H, A, D), "atom_values": normal(B, H, A, DV)}
+        total += A
+    if cost == "given":
+        half = torch.rand(B, 1, total, total, dtype=dtype, generator=generator)
+        matrix = half + half.mT
+        matrix[..., 0, -1] = matrix[..., -1, 0] = math.inf
+        given["cost"] = matrix
+    if preference is not None:
+        hidden = torch.rand(preference, generator=generator) < 0.3
+        hidden[..., 0] = False
+        given["log_preference"] = normal(*preference).masked_fill(hidden, -torch.inf)
+    given = {name: tensor.requires_grad_() for name, tensor in given.items()}
+    given.setdefault("cost", cost)
+    if masked_atoms:
+        given["atom_mask"] = torch.rand(B, 1, M, A, generator=generator) < 0.6
+    return given
+
+
+def gradients(output: Tensor, given: dict[str, Any]) -> dict[str, Tensor]:
+    leaves = {name: x for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad}
+    probe = torch.randn(output.shape, dtype=output.dtype, generator=torch.Generator().manual_seed(9))
+    found = torch.autograd.grad((output.sin() * probe).sum(), list(leaves.values()))
+    return dict(zip(leaves, found, strict=True))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("cost", COSTS)
+def test_values_and_all_gradients_are_those_of_the_written_out_formula(cost: str, estimator: str) -> None:
+    tolerance = {"tol": 1e-12} if estimator == "exact" else {}
+    for preference, atoms, masked in itertools.product(PREFERENCES, (True, False), (True, False)):
+        if masked and not atoms:
+            continue
+        given = call(cost=cost, preference=preference, atoms=atoms, masked_atoms=masked)
+        found = F.transport_attention(**given, estimator=estimator, **tolerance)
+        expected = F.reference.transport_attention(**given, estimator=estimator)
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+        ours, theirs = gradients(found, given), gradients(expected, given)
+        for name in theirs:
+            torch.testing.assert_close(
+                ours[name],
+                theirs[name],
+                atol=1e-8,
+                rtol=1e-8,
+                msg=lambda m, n=name: f"{n}: {m}",
+            )
+
+
+def test_formula_22_for_one_query_in_plain_loops() -> None:
+    given = call(cost="dot")
+    found = F.transport_attention(**given)[1, 2, 3]
+    scale, alpha, gamma = given["scale"], given["alpha"][2, 0], given["gamma"][2, 0]
+    sources = scale * given["key"][1, 2]
+    templates = torch.cat([sources, scale * given["atoms"][1, 2]])
+    values = torch.cat([given["value"][1, 2], given["atom_values"][1, 2]])
+    z = given["query"][1, 2, 3]
+    bound = max(float((a @ b).detach()) for a, b in itertools.product(templates, templates))
+    expected = torch.zeros(DV, dtype=torch.float64)
+    for t_i in sources:
+        terms = [((alpha * t @ z - (bound - t @ t_i)) / gamma).exp() for t in templates]
+        for term, v in zip(terms, values, strict=True):
+            expected += term / sum(terms) / N * v
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("cost", ["squared_euclidean", "given"])
+def test_gradients_by_finite_differences(cost: str, estimator: str) -> None:
+    given = call(cost=cost, preference=(N,), masked_atoms=True)
+    names = ["query", "key", "atoms", "alpha", "gamma", "scale"]
+    options = {"tol": 1e-13} if estimator == "exact" else {}
+
+    def output(*tensors: Tensor) -> Tensor:
+        return F.transport_attention(
+            **{**given, **dict(zip(names, tensors, strict=True))}, estimator=estimator, **options
+        )
+
+    inputs = tuple(given[name] for name in names)
+    assert torch.autograd.gradcheck(output, inputs, eps=1e-6, atol=1e-5, fast_mode=True)
+
+
+@pytest.mark.parametrize("cost", ["dot", "squared_euclidean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_scales_stay_finite_and_right(dtype: torch.dtype, cost: str) -> None:
+    for size, gamma in itertools.product((1e-3, 1.0, 30.0, 1e3, 1e6), (1e-3, 1.0, 1e3)):
+        given = call(cost=cost, dtype=dtype)
+        for name in ("query", "key", "atoms"):
+            given[name] = (size * given[name].detach()).requires_grad_()
+        given |= {"gamma": torch.tensor(gamma, dtype=dtype, requires_grad=True), "alpha": 1.0, "scale": 1.0}
+        found = F.transport_attention(**given)
+        wide = {name: x.double() if isinstance(x, Tensor) else x for name, x in given.items()}
+        torch.testing.assert_close(found.double(), F.reference.transport_attention(**wide), atol=2e-4, rtol=0)
+        assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients(found, given).values())
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_part_by_part_is_the_same_as_at_once(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = call(preference=(M, N), masked_atoms=True)
+    many = {
+        name: given[name].detach().repeat(1, 1, 100, 1).requires_grad_() for name in ("atoms", "atom_values")
+    }
+    given |= many | {"atom_mask": given["atom_mask"].repeat(1, 1, 1, 100)}
+    at_once = F.transport_attention(**given, estimator=estimator)
+    expected = gradients(at_once, given)
+    monkeypatch.setattr(transport, "PART_BYTES", 1)
+    in_parts = F.transport_attention(**given, estimator=estimator)
+    torch.testing.assert_close(in_parts, at_once, atol=1e-12, rtol=0)
+    for name, gradient in gradients(in_parts, given).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-11, rtol=1e-9)
+
+
+MEASURE = """
+import resource, torch
+from fenchel import functional as F
+torch.set_num_threads(1)
+q, k, v = (torch.randn(1, 2, 512, 64, requires_grad=True) for _ in range(3))
+atoms, values = (torch.randn(1, 2, 32_000, 64, requires_grad=True) for _ in range(2))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+output = F.transport_attention(q, k, v, atoms=atoms, atom_values=values, gamma=8.0, cost="squared_euclidean")
+output.sum().backward()
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert torch.isfinite(atoms.grad).all() and atoms.grad.abs().max() > 0
+print(after // 1024, (after - before) // 1024)
+"""
+
+
+def test_a_vocabulary_of_32000_atoms_takes_less_than_2_gb() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    whole, own = (int(number) for number in done.stdout.split())
+    # One array of (512 queries, 512 keys, 32,000 atoms) alone would be 33 GB a head.
+    assert whole < 2000
+    assert own < 1200
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    given = {name: x.detach().to(dtype) if isinstance(x, Tensor) else x for name, x in call().items()}
+    found = F.transport_attention(**given)
+    wide = {name: x.float() if isinstance(x, Tensor) else x for name, x in given.items()}
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, F.transport_attention(**wide).to(dtype), atol=0, rtol=0)
+
+
+def test_under_autocast_products_stay_in_float32() -> None:
+    given = {name: x.detach().float() if isinstance(x, Tensor) else x for name, x in call().items()}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = F.transport_attention(**given)
+    rounded = {
+        name: x.bfloat16().float() if name in AUTOCAST else x for name, x in given.items()
+    }
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, F.transport_attention(**rounded).bfloat16(), atol=0, rtol=0)
+
+
+def test_a_masked_key_neither_gives_nor_gets_weight_and_an_atom_gets_some() -> None:
+    given = call(preference=(N,))
+    given["log_preference"] = torch.tensor([True, True, False, True, True])
+    before = F.transport_attention(**given)
+    changed = {**given, "value": given["value"].detach().clone()}
+    changed["value"][:, :, 2] = 100.0
+    changed["key"] = given["key"].detach().clone()
+    changed["key"][:, :, 2] = 50.0
+    torch.testing.assert_close(F.transport_attention(**changed), before)
+    changed["atom_values"] = given["atom_values"] + 1.0
+    assert bool((F.transport_attention(**changed) > before + 1e-3).all())
+
+
+def test_a_query_with_nothing_to_attend_to_gets_zeros_and_no_gradient() -> None:
+    given = call(preference=(M, N))
+    hidden = given["log_preference"].detach().clone()
+    hidden[1] = -torch.inf
+    given["log_preference"] = hidden.requires_grad_()
+    for estimator in ESTIMATORS:
+        output = F.transport_attention(**given, estimator=estimator)
+        assert bool((output[:, :, 1] == 0).all())
+        assert bool((output[:, :, 0] != 0).all())
+        found = gradients(output, given)
+        assert bool((found["query"][:, :, 1] == 0).all())
+        assert all(bool(torch.isfinite(gradient).all()) for gradient in found.values())
+
+
+def test_without_entropy_and_evidence_weights_are_the_preference() -> None:
+    given = call(preference=(N,))
+    near = {**given, "gamma": 1e-4, "alpha": 1e-4, "scale": 10.0}
+    u = given["log_preference"].softmax(-1)
+    expected = (u @ given["value"]).unsqueeze(-2).expand(B, H, M, DV)
+    torch.testing.assert_close(F.transport_attention(**near), expected, atol=1e-6, rtol=0)
+
+
+def test_every_option_changes_the_output() -> None:
+    given = call(preference=(N,), masked_atoms=True)
+    before = F.transport_attention(**given)
+    changes: list[dict[str, Any]] = [
+        {"alpha": 2.0},
+        {"gamma": 2.0},
+        {"scale": 2.0},
+        {"cost": "cosine"},
+        {"atom_mask": None},
+        {"log_preference": None},
+        {"estimator": "second_order"},
+        {"estimator": "exact"},
+        {"atoms": None, "atom_values": None, "atom_mask": None},
+    ]
+    for change in changes:
+        assert float((F.transport_attention(**{**given, **change}) - before).abs().max()) > 1e-3, change
+    loose = F.transport_attention(**given, estimator="exact", tol=0.5)
+    assert not torch.equal(loose, F.transport_attention(**given, estimator="exact"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gamma": 0.0}, "gamma is 0.0; expected a finite number > 0"),
+        ({"gamma": torch.tensor(-1.0)}, "gamma is -1"),
+        ({"gamma": torch.ones(H, M)}, r"gamma has shape \(3, 4\)"),
+        ({"alpha": -1.0}, "alpha is -1.0"),
+        ({"scale": math.inf}, "scale is inf"),
+        ({"cost": "l1"}, "cost is 'l1'"),
+        (
+            {"cost": torch.zeros(N, N)},
+            r"cost has shape \(5, 5\); expected one that broadcasts to .*= \(2, 3, 12, 12\)",
+        ),
+        ({"cost": -torch.ones(N + A, N + A)}, "negative entry -1"),
+        (
+            {"atoms": torch.zeros(B, H, A, D + 1).double()},
+            r"atoms have shape \(2, 3, 7, 4\); expected .*, 3\)",
+        ),
+        ({"atoms": torch.zeros(3, H, A, D).double()}, r"atoms have shape \(3, 3, 7, 3\)"),
+        ({"atom_values": torch.zeros(B, H, A + 1, DV).double()}, "7 atoms and 8 atom_values"),
+        ({"atom_values": None}, "atoms are given without atom_values"),
+        ({"atoms": None}, "atom_values are given without atoms"),
+        ({"atoms": torch.zeros(B, H, A, D)}, "atoms have dtype torch.float32, query torch.float64"),
+        ({"atom_mask": torch.ones(M, A + 1, dtype=torch.bool)}, r"atom_mask has shape \(4, 8\)"),
+        ({"atom_mask": torch.ones(M, A)}, "atom_mask has shape .* dtype torch.float32"),
+        (
+            {"atoms": None, "atom_values": None, "atom_mask": torch.ones(A).bool()},
+            "atom_mask is given without atoms",
+        ),
+        ({"estimator": "third_order"}, "estimator is 'third_order'"),
+    ],
+)
+def test_what_cannot_be_used(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        F.transport_attention(**{**call(), **change})
+
+
+@pytest.mark.filterwarnings("default::fenchel.errors.CostWarning")
+def test_the_dot_cost_is_warned_of_at_the_first_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_arguments, "_looked_at", set())
+    with pytest.warns(CostWarning, match="under the cost 'dot'") as record:  # noqa: PT031 - twice, warned of once
+        F.transport_attention(**call(cost="dot"))
+        F.transport_attention(**call(cost="dot"))
+    assert len(record) == 1
