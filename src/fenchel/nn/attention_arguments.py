@@ -28,9 +28,9 @@ class _TorchLayer(Protocol):
     """What of a layer its sequences are checked against."""
 
     batch_first: bool
-    embed_dim: int
-    kdim: int
-    vdim: int
+    kdim: Any
+    vdim: Any
+    embed_dim: Any
 
     @property
     def out_proj(self) -> nn.Linear: ...
