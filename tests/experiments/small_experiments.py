@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fenchel.data import ImageDataset
-from fenchel.errors import ConvergenceError
+from fenchel.errors import ConvergenceError, InputError
+from fenchel.experiments import ExperimentReport
 from fenchel.experiments.data import Images
 from fenchel.train import TrainOptions, TrainResult
 
-__all__ = ["StandIn", "few_images", "result_of"]
+__all__ = ["StandIn", "diverging", "few_images", "read_few_images", "result_of"]
+
+_KNOWN = ("fashion-mnist", "cifar10", "cifar100")
 
 
 def few_images(name: str = "fashion-mnist", *, train: int = 40, test: int = 20, note: str = "") -> Images:
@@ -27,6 +31,21 @@ def few_images(name: str = "fashion-mnist", *, train: int = 40, test: int = 20, 
         return ImageDataset(images, labels, ("dark", "light"), name, note=note, mean=(0.4,), std=(0.3,))
 
     return split(train), split(test)
+
+
+def read_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes experiments read a handful of images, and write a figure's numbers in place of drawing it."""
+
+    def loaded(name: str) -> Images:
+        if name not in _KNOWN:
+            raise InputError(f"data is {name!r}; expected one of {', '.join(_KNOWN)}.")
+        return few_images(name, note="JPEG, lossy" if name == "cifar10" else "")
+
+    def write_numbers(report: ExperimentReport, path: Path) -> None:
+        path.write_text(f"{len(report.records)} of {report.planned} runs")
+
+    monkeypatch.setattr("fenchel.experiments.run.loaded", loaded)
+    monkeypatch.setattr("fenchel.experiments.figure.write_curves", write_numbers)
 
 
 def accuracy_of(options: TrainOptions) -> float:

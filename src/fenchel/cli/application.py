@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fenchel import __version__
-from fenchel.cli import audit, merge, report, swap
+from fenchel.cli import audit, experiment, merge, report, swap, train
 
 __all__ = ["application", "run"]
 
@@ -20,7 +20,7 @@ application = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (audit, merge, report, swap):
+for command in (audit, merge, report, swap, train, experiment):
     application.command(
         command.NAME,
         help=command.HELP,

@@ -19,6 +19,7 @@ from fenchel.experiments.observer import ExperimentObserver, Position, SilentExp
 from fenchel.experiments.plan import Plan, Run
 from fenchel.experiments.report import ExperimentReport
 from fenchel.experiments.training import Trainer, options_of, shared_setting
+from fenchel.train.run import train
 from fenchel.train.workers import Workers, joined_workers
 
 __all__ = ["planned", "report_on", "run_experiment"]
@@ -77,7 +78,6 @@ def run_experiment(
     """
     plan = planned(name, data, budget, arms, learning_rates, seeds, options)
     _require_plotting()
-    trainer = trainer or _real_trainer()
     with joined_workers(device) as workers, _threads(threads):
         images = {one: loaded(one) for one in plan.data}
         plan = replace(plan, descriptions=tuple(described(one, *images[one]) for one in plan.data))
@@ -87,7 +87,7 @@ def run_experiment(
         mine = [run for index, run in enumerate(plan.runs()) if shard is None or shard.takes(index)]
         for number, run in enumerate(mine, 1):
             turn = _Turn(run, Position(number, len(mine)), folder, plan, workers, watching)
-            turn.take(trainer, images[run.data], device)
+            turn.take(trainer or train, images[run.data], device)
         return folder.save() if workers.leads else ExperimentReport(plan, ())
 
 
@@ -244,12 +244,6 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _real_trainer() -> Trainer:
-    from fenchel.train import train
-
-    return train
 
 
 def _require_plotting() -> None:

@@ -1,0 +1,185 @@
+"""``fenchel experiment``: the paper's tables of ViT against OT-ViT, run here and set beside the paper's numbers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fenchel.cli.failure import Interrupted, say
+from fenchel.cli.numbers import decimals
+
+if TYPE_CHECKING:
+    from fenchel.experiments import ExperimentReport
+    from fenchel.experiments.observer import Position
+    from fenchel.experiments.plan import Run
+    from fenchel.experiments.record import RunRecord
+    from fenchel.train import TrainObserver
+
+__all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
+
+NAME = "experiment"
+SUMMARY = "Train ViT and OT-ViT on one budget and set them beside the paper's table."
+HELP = (
+    "Train several arms on the same images in the same order, over seeds, and print the paper's table beside ours with "
+    "95 % intervals. EXPERIMENT is table1 (accuracy by learning rate), table2 (accuracy by data set) or ablation "
+    "(transport and extra templates, apart and together). The same command again goes on where it stopped; a finished "
+    "run is never trained twice."
+)
+EXAMPLE = (
+    "Example: fenchel experiment table2 --data fashion-mnist --budget smoke --out table2. Then look at table2/table.md "
+    "and table2/curves.png."
+)
+
+
+def run(
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT", help="table1, table2 or ablation.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Data sets, as for fenchel train --data.  [default: the paper's]",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="NAME", help="How much each run sees: smoke, desk or paper.")
+    ] = "smoke",
+    arms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Some of vit, ot-vit, ot-vit-shared, ot-vit-alone, vit-extra.  [default: the experiment's]",
+        ),
+    ] = None,
+    learning_rates: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Learning rates, such as 3e-3,3e-4.  [default: the experiment's]"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs an arm, with seeds from 0.")] = 3,
+    train_images: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Train on N images, balanced by class.  [default: the budget's]"),
+    ] = None,
+    test_images: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Test on N images, balanced by class.  [default: the budget's]"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="How often each image is seen.  [default: the budget's]")
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(metavar="N", help="Images in a step, over all processes together.")
+    ] = 128,
+    recipe: Annotated[
+        str, typer.Option(metavar="NAME", help="Recipe of the training: paper or strong.")
+    ] = "paper",
+    precision: Annotated[
+        str, typer.Option(metavar="NAME", help="What to multiply in: auto, float32 or bfloat16.")
+    ] = "auto",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Threads of the processor.  [default: torch's choice]")
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Train only share I, from 0, of N shares of the runs.", show_default=False
+        ),
+    ] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Train nothing; make the report on what DIR holds.")
+    ] = False,
+) -> None:
+    """Wires the options to ``fenchel.experiments``."""
+    rates = None if learning_rates is None else decimals(learning_rates)
+    given = {"train_images": train_images, "test_images": test_images, "epochs": epochs}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+
+    from fenchel.audit.shard import Shard
+    from fenchel.cli.stopping import stopping_at_a_step
+    from fenchel.cli.training import observer_of_training
+    from fenchel.experiments import report_on, run_experiment
+
+    if report_only:
+        _show(report_on(experiment, out), out)
+        return
+    try:
+        with stopping_at_a_step(observer_of_training()) as training:
+            report = run_experiment(
+                experiment,
+                out,
+                data=_listed(data),
+                budget=budget,
+                arms=_listed(arms),
+                learning_rates=rates,
+                seeds=seeds,
+                options={**options, "batch_size": batch_size, "recipe": recipe, "precision": precision},
+                shard=None if shard is None else Shard.parse(shard),
+                device=device,
+                threads=threads,
+                observer=_Narrator(training),
+            )
+    except KeyboardInterrupt:
+        again = shlex.join(["fenchel", *sys.argv[1:]])
+        raise Interrupted(f"interrupted; what was done is saved in {out}. Go on with: {again}") from None
+    if os.environ.get("RANK", "0") == "0":
+        _show(report, out)
+
+
+class _Narrator:
+    """Tells of every run in a line on standard error, and has its training shown."""
+
+    def __init__(self, training: TrainObserver) -> None:
+        self._training = training
+
+    def began(self, run: Run, position: Position) -> TrainObserver:
+        say(f"{position}: {run}")
+        return self._training
+
+    def kept(self, run: Run, position: Position, record: RunRecord) -> None:
+        say(f"{position}: {run}: finished before, test accuracy {record.test_accuracy:.4f}")
+
+    def ended(self, run: Run, position: Position, record: RunRecord) -> None:
+        say(f"{position}: {run}: test accuracy {record.test_accuracy:.4f} after {record.seconds:,.0f} s")
+
+    def diverged(self, run: Run, position: Position, reason: str) -> None:
+        say(f"warning: {position}: {run}: no result: {reason}")
+
+    def left(self, run: Run, position: Position) -> None:
+        say(f"{position}: {run}: left to the process that is training it")
+
+
+def _show(report: ExperimentReport, folder: Path) -> None:
+    from rich.console import Console
+
+    from fenchel.experiments.table import terminal_table
+
+    console = Console()
+    console.print(terminal_table(report))
+    for sentence in report.findings:
+        console.print(sentence, markup=False, highlight=False)
+    console.print("Before setting ours beside the paper's:", markup=False, highlight=False)
+    for caveat in report.caveats:
+        console.print(f"* {caveat}", markup=False, highlight=False)
+    typer.echo(f"Table: {folder / 'table.md'}")
+    if report.records:
+        typer.echo(f"Curves: {folder / 'curves.png'}")
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
