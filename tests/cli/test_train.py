@@ -97,7 +97,7 @@ def test_a_training_writes_its_files_and_says_what_came_of_it(command, data, tmp
         (["--warmup-fraction", "0.5"], {"warmup_fraction": 0.5}),
         (["--label-smoothing", "0.2"], {"label_smoothing": 0.2}),
         (["--gradient-clip", "0.01"], {"gradient_clip": 0.01}),
-        (["--flip"], {"flip": True}),
+        (["--flip", "yes"], {"flip": True}),
         (["--width", "32"], {"width": 32}),
         (["--depth", "2"], {"depth": 2}),
         (["--heads", "4"], {"heads": 4}),
@@ -120,7 +120,7 @@ def test_each_option_changes_the_results(command, data, tmp_path, plain, option,
 
 def test_no_flip_takes_back_what_the_recipe_does(command, data, tmp_path):
     strong = ["--recipe", "strong", "--epochs", "1"]
-    for name, option in {"flip": ["--flip"], "no-flip": ["--no-flip"], "left": []}.items():
+    for name, option in {"flip": ["--flip", "yes"], "no-flip": ["--flip", "no"], "left": []}.items():
         assert command("train", "--data", data, "--out", tmp_path / name, *SMALL, *strong, *option).code == 0
     assert losses(results(tmp_path / "flip")) != losses(results(tmp_path / "no-flip"))
     assert losses(results(tmp_path / "left")) == losses(results(tmp_path / "no-flip"))

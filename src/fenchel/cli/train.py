@@ -59,6 +59,13 @@ class RecipeName(str, Enum):
     strong = "strong"
 
 
+class Answer(str, Enum):
+    """Whether to do something."""
+
+    yes = "yes"
+    no = "no"
+
+
 class Precision(str, Enum):
     """What to multiply in."""
 
@@ -72,7 +79,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="fashion-mnist, cifar10, cifar100 (found in FENCHEL_DATA), a path, or hf:NAME[:CONFIG].",
+            help="One of fashion-mnist, cifar10, cifar100 (found in FENCHEL_DATA), a path, or hf:NAME[:CONFIG].",
             show_default=False,
         ),
     ],
@@ -110,7 +117,8 @@ def run(
     ] = 128,
     learning_rate: Annotated[float, typer.Option(metavar="X", help="Largest learning rate.")] = 3e-4,
     recipe: Annotated[
-        RecipeName, typer.Option(help="paper: no augmentation; strong: what is usual on small images.")
+        RecipeName,
+        typer.Option(help="Regularisation and augmentation; paper: none of the latter, strong: the usual."),
     ] = RecipeName.paper,
     weight_decay: Annotated[
         float | None, typer.Option(metavar="X", help="Decay of matrices.  [default: the recipe's]")
@@ -126,10 +134,9 @@ def run(
         typer.Option(metavar="X", help="Largest norm of the gradient, 0: no limit.  [default: the recipe's]"),
     ] = None,
     flip: Annotated[
-        bool | None,
+        Answer | None,
         typer.Option(
-            "--flip/--no-flip",
-            help="Mirror images at random.  [default: with recipe strong, on fashion-mnist, cifar10 and cifar100]",
+            help="Mirror images at random.  [default: yes with recipe strong on fashion-mnist, cifar10 and cifar100]"
         ),
     ] = None,
     width: Annotated[int, typer.Option(metavar="N", help="Hidden size.")] = 256,
@@ -139,7 +146,7 @@ def run(
     dropout: Annotated[float, typer.Option(metavar="X", help="Dropout rate.")] = 0.2,
     patch_size: Annotated[int, typer.Option(metavar="N", help="Side of a patch, in pixels.")] = 4,
     precision: Annotated[
-        Precision, typer.Option(help="auto: bfloat16 where the hardware multiplies fast in it.")
+        Precision, typer.Option(help="What to multiply in; auto: bfloat16 where the hardware is fast in it.")
     ] = Precision.auto,
     device: Annotated[
         str | None,
@@ -183,7 +190,7 @@ def run(
         warmup_fraction=warmup_fraction,
         label_smoothing=label_smoothing,
         gradient_clip=gradient_clip,
-        flip=flip,
+        flip=None if flip is None else flip is Answer.yes,
         recipe=recipe.value,
         precision=precision.value,
         seed=seed,
