@@ -20,7 +20,9 @@ from fenchel.storage import guarded_writing, write_json, write_text
 
 __all__ = ["FIGURE", "RESULTS", "TABLE", "ExperimentReport"]
 
-RESULTS, TABLE, FIGURE = "results.json", "table.md", "curves.png"
+RESULTS = "results.json"
+TABLE = "table.md"
+FIGURE = "curves.png"
 _SCHEMA = 1
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fenchel.experiments.report import ExperimentReport
 
-__all__ = ["markdown", "markdown_table", "terminal_table"]
+__all__ = ["markdown", "markdown_body", "markdown_table", "terminal_table"]
 
 _COLUMNS = (
     "Data", "Learning rate", "Arm", "Paper", "Ours ± 95 %", "Paper: minus ViT", "Ours: minus ViT ± 95 %", "Seeds",
@@ -34,8 +34,12 @@ def markdown(report: ExperimentReport) -> str:
     Returns:
         Markdown that ends with a line end.
     """
+    return f"# {report.title}, budget {report.plan.budget}\n\n{markdown_body(report)}"
+
+
+def markdown_body(report: ExperimentReport) -> str:
+    """The page without its heading."""
     parts = [
-        f"# {report.title}, budget {report.plan.budget}",
         markdown_table(report),
         *(["\n".join(f"* {sentence}" for sentence in report.findings)] if report.findings else []),
         "Arms:\n\n" + "\n".join(f"* {ARMS[name].label}: {ARMS[name].reading}." for name in report.plan.arms),
