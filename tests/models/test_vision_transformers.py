@@ -289,7 +289,7 @@ def wrong(index: int, value: int) -> Tensor:
         (images(), PARTNERS.float(), r"dtype torch\.float32; expected int64"),
         (images(), wrong(0, 6), "partners contain 6; expected indices 0 to 5"),
         (images(), wrong(2, -2), "partners contain -2"),
-        (images(), wrong(2, 2), "image 2 is its own partner"),
+        (images(), wrong(2, 2), "input 2 is its own partner"),
     ],
 )
 def test_what_it_refuses_to_be_called_with(x, partners, message):

@@ -160,6 +160,37 @@ def test_a_query_with_nothing_to_attend_to_gets_the_output_bias():
     )
 
 
+@pytest.mark.parametrize("extra_preference", ["zero", "shared"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_partners_lend_their_keys_and_values(extra_preference, batch_first):
+    bank = LearnedTemplateBank(WIDTH).double()
+    layer = build(extra_preference=extra_preference, memory=bank)
+    query, x, atoms = (tokens(count, batch=3) for count in (QUERIES, KEYS, ATOMS))
+    partners, there = torch.tensor([2, -1, 0]), torch.tensor([[True], [False], [True]])
+    padding = torch.zeros(3, KEYS, dtype=torch.bool)
+    padding[2, 3:] = True
+    lent = torch.cat([atoms, x[partners.clamp_min(0)]], 1)
+    may = torch.cat([there.new_ones(3, ATOMS), there & ~padding[partners.clamp_min(0)]], 1)
+    expected = layer(query, x, atoms=lent, atom_mask=may, key_padding_mask=padding)
+    layer.batch_first = batch_first
+    q, k, a = (t if batch_first else t.transpose(0, 1) for t in (query, x, atoms))
+    output = layer(q, k, atoms=a, partners=partners, key_padding_mask=padding)
+    torch.testing.assert_close(output if batch_first else output.transpose(0, 1), expected)
+    without = layer(q, k, atoms=a, key_padding_mask=padding)
+    assert (output - without).abs().max() > 1e-3
+    nobody = layer(q, k, atoms=a, partners=torch.full((3,), -1), key_padding_mask=padding)
+    torch.testing.assert_close(nobody, without)
+
+
+def test_what_partners_lend_are_their_own_values():
+    layer, x, values = build(), tokens(batch=2), tokens(batch=2)
+    lent = layer(x, x, values, partners=torch.tensor([1, -1]))
+    swapped = values.clone()
+    swapped[1] += 1.0
+    moved = layer(x, x, swapped, partners=torch.tensor([1, -1]))
+    assert (moved - lent)[0].abs().max() > 1e-3
+
+
 def test_layouts_and_sequences_without_a_batch():
     layer, x, atoms = build(), tokens(), tokens(ATOMS)
     mask = torch.rand(BATCH, ATOMS) < 0.7
@@ -366,6 +397,9 @@ def test_widths_that_do_not_fit_are_refused_by_this_layers_name():
             r"atom_mask has shape \(2, 4\); expected .*\(2 or 1, 5\)",
         ),
         ({"labels": torch.zeros(BATCH).long()}, "labels are given, but the layer has no memory"),
+        ({"partners": torch.tensor([1, 2])}, "partners contain 2; expected indices 0 to 1, or -1 for none"),
+        ({"partners": torch.tensor([0, -1])}, "input 0 is its own partner"),
+        ({"partners": torch.tensor([1])}, r"partners have shape \(1,\) .* expected int64 \(2,\)"),
         ({"is_causal": True}, "is_causal is True and attn_mask is None"),
         ({"key": torch.zeros(BATCH, 3, 5).double()}, "key has width 5"),
         ({"attn_mask": torch.zeros(2, 2).bool()}, r"attn_mask has shape \(2, 2\)"),

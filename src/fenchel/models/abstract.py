@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
 from fenchel.models.encoder_layer import EncoderLayer
-from fenchel.models.partners import joining
 from fenchel.models.sizes import VisionSizes
 from fenchel.nn import MultiheadAttention
+from fenchel.nn.partners import checked_partners
 
 __all__ = ["AbstractVisionTransformer"]
 
@@ -63,14 +63,13 @@ class AbstractVisionTransformer(nn.Module, ABC):
         return cast("EncoderLayer", self.layers[-1]).self_attn
 
     @abstractmethod
-    def attend(self, query: Tensor, templates: Tensor, extra: Tensor | None, mask: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, templates: Tensor, partners: Tensor | None) -> Tensor:
         """The last layer's attention.
 
         Args:
             query: The class token, normed, (B, 1, width).
             templates: All tokens of the same image, normed, (B, L, width).
-            extra: Those of its partner, (B, L, width), or None if no image has one.
-            mask: Whether there is one, bool (B, L).
+            partners: int64 (B,), -1 for none; None if no image has one.
 
         Returns:
             (B, 1, width).
@@ -92,13 +91,13 @@ class AbstractVisionTransformer(nn.Module, ABC):
                 is the image itself, or partners for a model that takes none.
         """
         self._check_images(images)
+        partners = self._checked(partners, images)
         tokens = self.dropout(self._embedded(images))
         *before, last = cast("list[EncoderLayer]", list(self.layers))
         for layer in before:
             tokens = layer(tokens)
         templates = last.norm1(tokens)
-        extra, mask = joining(partners, templates, self.extra_preference)
-        attended = self.attend(templates[:, :1], templates, extra, mask)
+        attended = self.attend(templates[:, :1], templates, partners)
         token = last.after_attention(tokens[:, :1], attended)
         return self.classify(self.norm(token[:, 0]))
 
@@ -108,6 +107,14 @@ class AbstractVisionTransformer(nn.Module, ABC):
         tokens = self.embed(patches.flatten(3).flatten(1, 2))
         first = self.class_token.expand(len(images), -1, -1).to(tokens.dtype)
         return torch.cat([first, tokens], 1) + self.position
+
+    def _checked(self, partners: Tensor | None, images: Tensor) -> Tensor | None:
+        if partners is not None and self.extra_preference is None:
+            raise ProblemError(
+                "partners are given to a model with extra_preference=None, which takes no templates of other images; "
+                'build it with extra_preference="shared" (or "zero" for ot-vit), or leave partners out'
+            )
+        return checked_partners(partners, batch=len(images), device=images.device)
 
     def _check_images(self, images: Tensor) -> None:
         if tuple(images.shape[1:]) != self.sizes.images or images.dim() != 4:

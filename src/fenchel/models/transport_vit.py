@@ -86,6 +86,6 @@ class OTViT(AbstractVisionTransformer):
         """The arguments from which the model was built, as JSON can hold them; γ as given."""
         return {**asdict(self.sizes), **self._transport, "extra_preference": self.extra_preference}
 
-    def attend(self, query: Tensor, templates: Tensor, extra: Tensor | None, mask: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, templates: Tensor, partners: Tensor | None) -> Tensor:
         """Transport attention to the image's own templates and, through them, to its partner's."""
-        return self.last_attention(query, templates, atoms=extra, atom_mask=mask)
+        return self.last_attention(query, templates, partners=partners)

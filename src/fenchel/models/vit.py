@@ -77,10 +77,11 @@ class ViT(AbstractVisionTransformer):
         """The arguments from which the model was built, as JSON can hold them."""
         return {**asdict(self.sizes), "extra_preference": self.extra_preference}
 
-    def attend(self, query: Tensor, templates: Tensor, extra: Tensor | None, mask: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, templates: Tensor, partners: Tensor | None) -> Tensor:
         """Dot-product attention to the templates of both images."""
         padding = None
-        if extra is not None and mask is not None:
-            padding = torch.cat([torch.zeros_like(mask), ~mask], 1)
-            templates = torch.cat([templates, extra], 1)
+        if partners is not None:
+            alone = (partners < 0).unsqueeze(1).expand(templates.shape[:2])
+            padding = torch.cat([torch.zeros_like(alone), alone], 1)
+            templates = torch.cat([templates, templates.index_select(0, partners.clamp_min(0))], 1)
         return self.last_attention(query, templates, templates, padding, need_weights=False)[0]

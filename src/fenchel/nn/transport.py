@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.closeness.cost import cost_named
 from fenchel.errors import ProblemError
+from fenchel.nn.atoms import Atoms, together
 from fenchel.nn.attention_arguments import check_causal_hint, check_sequences
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import torch_masks
+from fenchel.nn.partners import checked_partners
 from fenchel.nn.template_bank import AbstractTemplateBank
 from fenchel.nn.transport_arguments import check_atoms, check_layer, check_memory
 
@@ -25,7 +27,7 @@ class TransportAttention(nn.Module):
     .. math:: \min_p\; \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{W}_\gamma(p, u; M)
 
     u lies on the keys of the input. p may also use further templates: ``atoms`` of another input, given with the
-    call, and those of ``memory``. At first order
+    call or taken from the batch with ``partners``, and those of ``memory``. At first order
 
     .. math:: p(t) = \sum_i u_i\, \frac{\exp\big((\alpha\langle t, z\rangle - M(t, t_i))/\gamma\big)}{Z_i} ,
 
@@ -39,7 +41,7 @@ class TransportAttention(nn.Module):
         gamma: γ > 0, the entropy of the transport; √E where None, as in the papers.
         learn_gamma: Whether every head learns its γ, as the exponential of a parameter that starts at log ``gamma``.
         cost: M, ``"dot"`` (C - ⟨a, b⟩), ``"squared_euclidean"``, ``"cosine"``, or a symmetric matrix over the keys,
-            then the atoms, then the memory's templates.
+            then the atoms, the partner's keys and the memory's templates.
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α, as the exponential of a parameter that starts at log ``alpha``.
         scale: Templates are scale · key.
@@ -160,6 +162,7 @@ class TransportAttention(nn.Module):
         *,
         atoms: Tensor | None = None,
         atom_mask: Tensor | None = None,
+        partners: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         labels: Tensor | None = None,
@@ -174,6 +177,8 @@ class TransportAttention(nn.Module):
             atoms: Further templates, in the layout of ``key`` with N or 1 for the batch. Their values are projected
                 from them too.
             atom_mask: (N or 1, A), or (A,) unbatched; bool, True = may be used. A row may have none.
+            partners: int64 (N,), the index in the batch of another input, whose keys and values join the atoms, or -1
+                for none. What ``atoms`` of ``key[partners]`` would do, without projecting them a second time.
             key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log u.
             attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log u. A masked key
                 may not be used at all. Neither mask concerns atoms.
@@ -209,25 +214,34 @@ class TransportAttention(nn.Module):
         if atom_mask is not None and not layout.batched:
             atom_mask = atom_mask.unsqueeze(0)
         check_atoms(atoms, atom_mask, batch=batch, like=query)
-        further, further_mask = self._further(atoms, atom_mask, labels, batch)
-        log_u, atom_keys, atom_values = masks.preference, None, None
-        if further is not None:
-            atom_keys, atom_values = self._projected_atoms(further)
-            if self.extra_preference == "shared":
-                keys, values = (
-                    torch.cat([own, extra.expand(batch, -1, -1, -1)], 2)
-                    for own, extra in ((keys, atom_keys), (values, atom_values))
-                )
-                log_u = _joined(log_u, n, further_mask, further.shape[1])
-                atom_keys = atom_values = further_mask = None
+        further = together(
+            [
+                *self._given(atoms, atom_mask),
+                *_lent(
+                    keys,
+                    values,
+                    checked_partners(partners, batch=batch, device=query.device),
+                    masks.key_padding,
+                ),
+                *self._remembered(labels, batch),
+            ]
+        )
+        log_u = masks.preference
+        if further is not None and self.extra_preference == "shared":
+            log_u = further.after(log_u, n)
+            keys, values = (
+                torch.cat([own, extra.expand(batch, -1, -1, -1)], 2)
+                for own, extra in ((keys, further.keys), (values, further.values))
+            )
+            further = None
         gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
         mean = functional.transport_attention(
             queries,
             keys,
             values,
-            atoms=atom_keys,
-            atom_values=atom_values,
-            atom_mask=None if further_mask is None else further_mask[:, None, None],
+            atoms=further and further.keys,
+            atom_values=further and further.values,
+            atom_mask=None if further is None or further.mask is None else further.mask[:, None, None],
             log_preference=log_u,
             alpha=alpha,
             gamma=gamma,
@@ -241,25 +255,21 @@ class TransportAttention(nn.Module):
             self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)
         return nn.functional.dropout(self.out_proj(layout.from_heads(mean)), self.dropout, self.training)
 
-    def _further(
-        self, atoms: Tensor | None, mask: Tensor | None, labels: Tensor | None, batch: int
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Atoms of the call and of the memory, (N or 1, A, E), and which may be used, (N or 1, A), None for all."""
+    def _given(self, atoms: Tensor | None, mask: Tensor | None) -> list[Atoms]:
+        return [] if atoms is None else [Atoms(*self._projected_atoms(atoms), mask)]
+
+    def _remembered(self, labels: Tensor | None, batch: int) -> list[Atoms]:
         if self.memory is None:
             if labels is not None:
                 raise ProblemError(
                     "labels are given, but the layer has no memory that could use them; build it with memory=, or "
                     "leave them out"
                 )
-            return atoms, mask
+            return []
         if labels is not None and labels.shape != (batch,):
             raise ProblemError(f"labels have shape {tuple(labels.shape)}; expected (N,) = ({batch},)")
-        kept, usable = self.memory(labels)
-        kept = kept.unsqueeze(0)
-        if atoms is None:
-            return kept, usable
-        mask = torch.ones(1, atoms.shape[1], dtype=torch.bool, device=atoms.device) if mask is None else mask
-        return _beside(atoms, kept.to(atoms.dtype), 1), _beside(mask, usable, 1)
+        templates, mask = self.memory(labels)
+        return [Atoms(*self._projected_atoms(templates.unsqueeze(0).to(self.in_proj_weight.dtype)), mask)]
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         width = self.embed_dim
@@ -290,23 +300,11 @@ class TransportAttention(nn.Module):
         )
 
 
-def _beside(a: Tensor, b: Tensor, dim: int) -> Tensor:
-    """Concatenate tensors of which either may have size 1 where the other has the batch."""
-    batch = max(a.shape[0], b.shape[0])
-    return torch.cat([x.expand(batch, *x.shape[1:]) for x in (a, b)], dim)
-
-
-def _joined(log_u: Tensor | None, keys: int, mask: Tensor | None, atoms: int) -> Tensor | None:
-    """A preference over the keys, and which atoms may be used, as one preference over both."""
-    if log_u is None and mask is None:
-        return None
-    some = log_u if mask is None else mask
-    assert some is not None  # noqa: S101 - not both are None
-    own = torch.ones(1, 1, 1, keys, dtype=torch.bool, device=some.device) if log_u is None else log_u
-    own = own[(None,) * (4 - own.dim())]
-    extra = torch.ones(1, atoms, dtype=torch.bool, device=some.device) if mask is None else mask
-    extra = extra[:, None, None]
-    if own.dtype != torch.bool:
-        extra = torch.zeros(extra.shape, dtype=own.dtype, device=extra.device).masked_fill(~extra, -torch.inf)
-    lead = torch.broadcast_shapes(own.shape[:3], extra.shape[:3])
-    return torch.cat([own.expand(*lead, keys), extra.expand(*lead, atoms)], -1)
+def _lent(keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor | None) -> list[Atoms]:
+    """Keys and values of each input's partner, (N, H, n, d), gathered from the batch."""
+    if partners is None:
+        return []
+    rows = partners.clamp_min(0)
+    mask = (partners >= 0).unsqueeze(1).expand(-1, keys.shape[2])
+    mask = mask if padding is None else mask & ~padding[rows]
+    return [Atoms(keys.index_select(0, rows), values.index_select(0, rows), mask)]
