@@ -240,6 +240,7 @@ def test_without_entropy_and_evidence_weights_are_the_preference() -> None:
 
 def test_every_option_changes_the_output() -> None:
     given = call(preference=(N,), masked_atoms=True)
+    given = {name: x.detach() if isinstance(x, Tensor) else x for name, x in given.items()}
     before = F.transport_attention(**given)
     changes: list[dict[str, Any]] = [
         {"alpha": 2.0},
