@@ -55,6 +55,7 @@ def test_the_same_command_again_keeps_what_is_finished(command, trainer, tmp_pat
     trained = len(trainer.trained)
     again = command(*arguments(tmp_path))
     assert again.out == first.out
+    assert command(*arguments(tmp_path, "--resume")) == again
     assert len(trainer.trained) == trained == 6
     assert again.err.splitlines()[0].endswith("seed 0: finished before, test accuracy 0.8000")
 

@@ -166,6 +166,35 @@ def test_what_differs_from_the_paper_is_said():
     assert "Recipe strong" not in words
 
 
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ({"device": "cpu", "threads": 2, "precision": "bfloat16"}, "cpu, 2 threads, bfloat16"),
+        (
+            {
+                "device": "cuda:1",
+                "device_name": "NVIDIA H100",
+                "threads": 16,
+                "processes": 4,
+                "precision": "bfloat16",
+            },
+            "NVIDIA H100, 4 processes, bfloat16",
+        ),
+    ],
+)
+def test_every_kind_of_machine_is_named_once(machine, words):
+    found = report()
+    other = replace(found.records[0], machine=machine)
+    assert f"Trained on: {words}; cpu, float32." in said(replace(found, records=(other, *found.records[1:])))
+
+
+def test_a_budget_that_was_changed_is_not_called_by_its_name_alone():
+    assert report().title == "Table 2: test accuracy by data set, budget smoke"
+    changed = report(options={"epochs": 9, "test_images": None})
+    assert changed.title.endswith("budget smoke with test images all, epochs 9")
+    assert markdown(changed).startswith(f"# {changed.title}\n")
+
+
 def test_what_does_not_differ_is_not_said():
     words = said(report({"vit": VIT}, budget="paper", options={"epochs": 1}))
     assert "for 1 epoch;" in words

@@ -228,6 +228,25 @@ def test_another_budget_in_the_same_folder_is_refused(tmp_path, given, differenc
     assert modified(tmp_path) == before
 
 
+def test_a_plan_of_which_nothing_was_begun_gives_way(tmp_path):
+    def refuse(options: TrainOptions) -> None:
+        raise InputError("too many images were asked for.")
+
+    with pytest.raises(InputError, match="too many images"):
+        table2(tmp_path, StandIn(before=refuse), options={"train_images": 70_000})
+    report = table2(tmp_path, StandIn())
+    assert report.plan.setting["train_images"] == 2000
+    assert report.finished
+
+
+def test_a_plan_of_which_a_run_is_being_trained_does_not_give_way(tmp_path):
+    folder, plan = ExperimentFolder(tmp_path), planned("table2", ["fashion-mnist"])
+    folder.join(plan)
+    (_, busy, *_) = plan.runs()
+    with folder.claimed(busy), pytest.raises(InputError, match="epochs: 2 and 5"):
+        folder.join(planned("table2", ["fashion-mnist"], "desk"))
+
+
 def test_another_experiment_or_other_files_in_the_same_folder_are_refused(tmp_path, monkeypatch):
     table2(tmp_path, StandIn(), seeds=1)
     with pytest.raises(InputError, match="experiment: 'table2' and 'ablation'"):

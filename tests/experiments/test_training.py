@@ -167,7 +167,7 @@ def test_all_processes_of_torchrun_train_every_run_together(tmp_path):
     found = ExperimentReport.load(tmp_path / "out")
     assert found.finished
     assert [record.machine["processes"] for record in found.records] == [2, 2]
-    assert "Trained on: cpu, 2 processes, float32." in found.caveats
+    assert "Trained on: cpu, 1 thread, 2 processes, float32." in found.caveats
     alone = tiny(tmp_path / "alone", seeds=1)
     for ours, theirs in zip(found.records, alone.records, strict=True):
         assert ours.curves["train_loss"] == pytest.approx(theirs.curves["train_loss"], rel=1e-3)

@@ -101,6 +101,9 @@ def run(
             metavar="I/N", help="Train only share I, from 0, of N shares of the runs.", show_default=False
         ),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what DIR holds, as happens without it too.")
+    ] = False,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Train nothing; make the report on what DIR holds.")
     ] = False,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fenchel.errors import InputError
 
@@ -26,6 +28,23 @@ class Budget:
     test_images: int | None
     epochs: int
     purpose: str
+
+    def named(self, setting: Mapping[str, Any]) -> str:
+        """The budget's name, and in what a setting that was made from it departs from it.
+
+        Args:
+            setting: ``train_images``, ``test_images`` and ``epochs`` as they are run.
+
+        Example:
+            >>> BUDGETS["smoke"].named({"train_images": 2000, "test_images": 1000, "epochs": 9})
+            'smoke with epochs 9'
+        """
+        changed = [
+            f"{key.replace('_', ' ')} {'all' if setting[key] is None else setting[key]}"
+            for key in ("train_images", "test_images", "epochs")
+            if setting[key] != getattr(self, key)
+        ]
+        return self.name + (f" with {', '.join(changed)}" if changed else "")
 
 
 BUDGETS: dict[str, Budget] = {

@@ -92,11 +92,11 @@ def _sizes(plan: Plan) -> list[str]:
 
 def _machine(record: RunRecord) -> str:
     machine = record.machine
-    processes = machine.get("processes", 1)
-    return ", ".join(
-        [
-            str(machine.get("device", "unknown device")),
-            *([f"{processes} processes"] if processes != 1 else []),
-            str(machine.get("precision", "unknown precision")),
-        ]
-    )
+    device = str(machine.get("device", "an unknown device"))
+    processes, threads = machine.get("processes", 1), machine.get("threads")
+    parts = [device if device == "cpu" else f"{machine.get('device_name', device)}"]
+    if device == "cpu" and threads is not None:
+        parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    if processes != 1:
+        parts.append(f"{processes} processes")
+    return ", ".join([*parts, str(machine.get("precision", "unknown precision"))])

@@ -128,6 +128,6 @@ def _caption(report: ExperimentReport) -> str:
     seeds = f"{max(counts.values())} seed{'' if max(counts.values()) == 1 else 's'}"
     state = "" if report.finished else f" Partial: {len(report.records)} of {report.planned} runs."
     return (
-        f"{report.title}, budget {report.plan.budget}. Lines: mean of {seeds}; bands: from the least to the greatest "
+        f"{report.title}. Lines: mean of {seeds}; bands: from the least to the greatest "
         f"of them. The training loss is measured in training, with dropout.{state}"
     )

@@ -15,6 +15,8 @@ from fenchel.experiments.record import RunRecord
 from fenchel.experiments.report import ExperimentReport
 from fenchel.experiments.training import record_of
 from fenchel.storage import check_writable, guarded_writing, write_json
+from fenchel.train.checkpoint import CHECKPOINT_FILE
+from fenchel.train.result import RESULTS_FILE
 
 __all__ = ["PLAN", "ExperimentFolder"]
 
@@ -79,14 +81,32 @@ class ExperimentFolder:
             check_writable(self.path)
             there = self.plan()
             if there is not None and (differing := there.differences(asked)):
-                raise InputError(
-                    f"{self.path} holds another experiment than the one asked for; they differ in "
-                    f"{'; '.join(differing)}. Give the same options, or choose another folder."
-                )
+                if self._begun(there):
+                    raise InputError(
+                        f"{self.path} holds another experiment than the one asked for; they differ in "
+                        f"{'; '.join(differing)}. Give the same options, or choose another folder."
+                    )
+                there = None
             joined = asked if there is None else there.joined(asked)
             if joined != there:
                 write_json(self.path / PLAN, {"schema": _SCHEMA, **joined.to_json()})
             return joined
+
+    def _begun(self, plan: Plan) -> bool:
+        """Whether a run of the plan has left something, or is being trained."""
+        for run in plan.runs():
+            if any((self.of(run) / name).exists() for name in (RESULTS_FILE, CHECKPOINT_FILE, _DIVERGED)):
+                return True
+            lock = self._lock(run)
+            if lock.exists():
+                with tried(lock) as free:
+                    if not free:
+                        return True
+        return False
+
+    def _lock(self, run: Run) -> Path:
+        place = self.of(run)
+        return place.with_name(f"{place.name}.lock")
 
     def of(self, run: Run) -> Path:
         """The folder of a run."""
@@ -105,10 +125,10 @@ class ExperimentFolder:
         Raises:
             OutputError: If the folder cannot be written to.
         """
-        place = self.of(run)
-        with guarded_writing(place.parent):
-            place.parent.mkdir(parents=True, exist_ok=True)
-        with tried(place.with_name(f"{place.name}.lock")) as free:
+        lock = self._lock(run)
+        with guarded_writing(lock.parent):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+        with tried(lock) as free:
             yield free
 
     def record(self, run: Run, plan: Plan) -> RunRecord | None:

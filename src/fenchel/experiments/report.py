@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.errors import InputError
+from fenchel.experiments.budget import chosen_budget
 from fenchel.experiments.cell import Cell, cells_of
 from fenchel.experiments.comparability import not_as_in_the_paper
-from fenchel.experiments.definition import EXPERIMENTS
+from fenchel.experiments.definition import chosen_experiment
 from fenchel.experiments.finding import findings
 from fenchel.experiments.plan import Plan
 from fenchel.experiments.record import RunRecord
@@ -47,9 +48,9 @@ class ExperimentReport:
 
     @property
     def title(self) -> str:
-        """What the experiment reproduces."""
-        known = EXPERIMENTS.get(self.plan.experiment)
-        return self.plan.experiment if known is None else known.title
+        """What the experiment reproduces, on which budget."""
+        budget = chosen_budget(self.plan.budget).named(self.plan.setting)
+        return f"{chosen_experiment(self.plan.experiment).title}, budget {budget}"
 
     @property
     def planned(self) -> int:

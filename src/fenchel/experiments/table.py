@@ -34,7 +34,7 @@ def markdown(report: ExperimentReport) -> str:
     Returns:
         Markdown that ends with a line end.
     """
-    return f"# {report.title}, budget {report.plan.budget}\n\n{markdown_body(report)}"
+    return f"# {report.title}\n\n{markdown_body(report)}"
 
 
 def markdown_body(report: ExperimentReport) -> str:
@@ -80,7 +80,7 @@ def terminal_table(report: ExperimentReport) -> RenderableType:
     state = "" if report.finished else f", partial: {len(report.records)} of {report.planned} runs"
     groups = dict.fromkeys((cell.data, cell.learning_rate) for cell in report.cells)
     return Group(
-        Text(f"{report.title}, budget {report.plan.budget}{state}", style="bold"),
+        Text(f"{report.title}{state}", style="bold"),
         *(_table(f"{data}, learning rate {rate:g}", report, data, rate) for data, rate in groups),
     )
 
