@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -41,7 +43,7 @@ def test_all_that_a_coupling_gives(scale: float, size: int) -> None:
     values = torch.randn(2, 9, 5, generator=generator, dtype=torch.float64)
     vector = torch.randn(2, 3, 9, generator=generator, dtype=torch.float64)
     amounts = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
-    close = {"atol": 1e-12, "rtol": 1e-12}
+    close: dict[str, Any] = {"atol": 1e-12, "rtol": 1e-12}
     weights = torch.einsum("bmi,bmit->bmt", u.expand(2, 3, 4), p)
     torch.testing.assert_close(coupling.log_partition(), logits.logsumexp(-1), **close)
     torch.testing.assert_close(coupling.weights(), weights, **close)

@@ -68,12 +68,14 @@ def by_interior_point(problem: InferenceProblem, query: int) -> np.ndarray:
     u = problem.preference.weights()[min(query, len(problem.preference.weights()) - 1)].numpy()
     target = (problem.mean(problem.rest_weights()) + problem.evidence)[query].numpy()
     plan = cp.Variable(cost.shape, nonneg=True)
-    p = cp.sum(plan, axis=1)
+    p = plan @ np.ones(cost.shape[1])
     fit = float(problem.alpha) / 2 * cp.sum_squares(target - problem.templates.numpy().T @ p)
     transport = cp.sum(cp.multiply(cost, plan)) - float(closeness.gamma) * cp.sum(cp.entr(plan))
-    cp.Problem(cp.Minimize(fit + transport), [cp.sum(plan, axis=0) == u]).solve(solver=cp.CLARABEL)
-    assert p.value is not None
-    return p.value
+    cp.Problem(cp.Minimize(fit + transport), [cp.Zero(plan.T @ np.ones(cost.shape[0]) - u)]).solve(
+        solver=cp.CLARABEL
+    )
+    assert plan.value is not None
+    return plan.value.sum(1)
 
 
 @pytest.mark.parametrize("per_query", [False, True])

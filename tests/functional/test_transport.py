@@ -78,7 +78,7 @@ def gradients(output: Tensor, given: dict[str, Any]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("cost", COSTS)
 def test_values_and_all_gradients_are_those_of_the_written_out_formula(cost: str, estimator: str) -> None:
-    tolerance = {"tol": 1e-12} if estimator == "exact" else {}
+    tolerance: dict[str, Any] = {"tol": 1e-12} if estimator == "exact" else {}
     for preference, atoms, masked in itertools.product(PREFERENCES, (True, False), (True, False)):
         if masked and not atoms:
             continue
@@ -119,7 +119,7 @@ def test_formula_22_for_one_query_in_plain_loops() -> None:
 def test_gradients_by_finite_differences(cost: str, estimator: str) -> None:
     given = call(cost=cost, preference=(N,), masked_atoms=True)
     names = ["query", "key", "atoms", "alpha", "gamma", "scale"]
-    options = {"tol": 1e-13} if estimator == "exact" else {}
+    options: dict[str, Any] = {"tol": 1e-13} if estimator == "exact" else {}
 
     def output(*tensors: Tensor) -> Tensor:
         return F.transport_attention(
@@ -139,7 +139,7 @@ def test_extreme_scales_stay_finite_and_right(dtype: torch.dtype, cost: str) -> 
             given[name] = (size * given[name].detach()).requires_grad_()
         given |= {"gamma": torch.tensor(gamma, dtype=dtype, requires_grad=True), "alpha": 1.0, "scale": 1.0}
         found = F.transport_attention(**given)
-        wide = {name: x.double() if isinstance(x, Tensor) else x for name, x in given.items()}
+        wide: dict[str, Any] = {name: x.double() if isinstance(x, Tensor) else x for name, x in given.items()}
         torch.testing.assert_close(found.double(), F.reference.transport_attention(**wide), atol=2e-4, rtol=0)
         assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients(found, given).values())
 
@@ -185,18 +185,22 @@ def test_a_vocabulary_of_32000_atoms_takes_less_than_2_gb() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    given = {name: x.detach().to(dtype) if isinstance(x, Tensor) else x for name, x in call().items()}
+    given: dict[str, Any] = {
+        name: x.detach().to(dtype) if isinstance(x, Tensor) else x for name, x in call().items()
+    }
     found = F.transport_attention(**given)
-    wide = {name: x.float() if isinstance(x, Tensor) else x for name, x in given.items()}
+    wide: dict[str, Any] = {name: x.float() if isinstance(x, Tensor) else x for name, x in given.items()}
     assert found.dtype == dtype
     torch.testing.assert_close(found, F.transport_attention(**wide).to(dtype), atol=0, rtol=0)
 
 
 def test_under_autocast_products_stay_in_float32() -> None:
-    given = {name: x.detach().float() if isinstance(x, Tensor) else x for name, x in call().items()}
+    given: dict[str, Any] = {
+        name: x.detach().float() if isinstance(x, Tensor) else x for name, x in call().items()
+    }
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = F.transport_attention(**given)
-    rounded = {
+    rounded: dict[str, Any] = {
         name: x.bfloat16().float() if name in AUTOCAST else x for name, x in given.items()
     }
     assert found.dtype == torch.bfloat16
@@ -240,7 +244,7 @@ def test_without_entropy_and_evidence_weights_are_the_preference() -> None:
 
 def test_every_option_changes_the_output() -> None:
     given = call(preference=(N,), masked_atoms=True)
-    given = {name: x.detach() if isinstance(x, Tensor) else x for name, x in given.items()}
+    given: dict[str, Any] = {name: x.detach() if isinstance(x, Tensor) else x for name, x in given.items()}
     before = F.transport_attention(**given)
     changes: list[dict[str, Any]] = [
         {"alpha": 2.0},
