@@ -30,8 +30,8 @@ class OptimalTransport(AbstractCloseness):
     .. math:: \nabla W_\gamma^*(f)(t) = \sum_i u_i\, \frac{e^{(f(t) - M(t, t_i))/\gamma}}{Z_i}
 
     Weights are over all of A: the templates of the preference, then the atoms, and a template without preference can be
-    reached from those that have some. The distribution nearest the preference is not u but ũ (37), the weights at f =
-    0.
+    reached from those that have some. The distribution nearest the preference is not u but ũ (37), the weights
+    at f = 0.
 
     Args:
         cost: M: ``"dot"`` (C - aᵀb), ``"squared_euclidean"``, ``"cosine"``, or a matrix (..., N, N) over the
@@ -88,8 +88,7 @@ class OptimalTransport(AbstractCloseness):
         if gamma.dim() and gamma.shape[-1] != 1:
             raise ProblemError(
                 f"gamma has shape {tuple(gamma.shape)}; expected a number or a tensor (..., 1): one value for all "
-                f"queries "
-                "of a set of templates"
+                "queries of a set of templates"
             )
         joined = copy.copy(self)
         joined.gamma = gamma
@@ -99,8 +98,7 @@ class OptimalTransport(AbstractCloseness):
         except RuntimeError:
             raise ProblemError(
                 f"cost has shape {tuple(matrix.shape)} and templates {tuple(templates.shape)}: their leading "
-                f"dimensions do "
-                "not broadcast"
+                "dimensions do not broadcast"
             ) from None
         joined._matrix = matrix
         if not self._warned:
@@ -131,8 +129,7 @@ class OptimalTransport(AbstractCloseness):
         except RuntimeError:
             raise ProblemError(
                 f"atoms have shape {tuple(atoms.shape)} and templates {tuple(templates.shape)}: their leading "
-                f"dimensions "
-                "do not broadcast"
+                "dimensions do not broadcast"
             ) from None
         parts = [part.expand(*lead, *part.shape[-2:]) for part in (templates, atoms)]
         return torch.cat(parts, -2)
@@ -194,8 +191,7 @@ class OptimalTransport(AbstractCloseness):
         if self._matrix is None:
             raise ProblemError(
                 f"{self!r} does not know the templates that its cost is between: use it in an InferenceProblem, or "
-                f"call "
-                "closeness.between(preference) first"
+                "call closeness.between(preference) first"
             )
         return self._matrix
 
@@ -249,9 +245,8 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
     advice = "make their norms equal, or use" if name == "dot" else "use"
     warnings.warn(
         f"under the cost {name!r}, {share:.0%} of the templates are nearer to another template than to themselves, "
-        f"so that "
-        f"M(t, t) < M(t', t) does not hold: even without evidence their weight goes elsewhere. If that is not meant, "
-        f"{advice} the cost 'squared_euclidean'.",
+        "so that M(t, t) < M(t', t) does not hold: even without evidence their weight goes elsewhere. If that is "
+        f"not meant, {advice} the cost 'squared_euclidean'.",
         CostWarning,
         stacklevel=_user_level(),
     )

@@ -77,8 +77,8 @@ def transport_value(
     if not bool(error <= tol):
         raise ConvergenceError(
             f"Sinkhorn's algorithm is off by {float(error):.1e} in a margin after {max_steps} steps (tolerance "
-            f"{tol:g}): "
-            "gamma is small beside the cost, or infinite costs keep the preference's weight from reaching these weights"
+            f"{tol:g}): gamma is small beside the cost, or infinite costs keep the preference's weight from reaching "
+            "these weights"
         )
     potentials = _pairing(weights, to_p.squeeze(-1)) + _pairing(sources.exp(), to_u.squeeze(-2))
     return gamma.reshape(gamma.shape[:-1]) * potentials

@@ -122,8 +122,7 @@ def _checked_atoms(
             of = "key" if name == "atoms" else "value"
             raise ProblemError(
                 f"{name} have shape {tuple(tensor.shape)}; expected (batch or 1, heads or 1, atoms, {width}) with "
-                f"batch "
-                f"{lead[0]}, heads {lead[1]} and the width of {of}"
+                f"batch {lead[0]}, heads {lead[1]} and the width of {of}"
             )
         if tensor.device != like.device or not tensor.is_floating_point():
             raise ProblemError(
@@ -162,8 +161,7 @@ def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
     if not fits or not gamma.is_floating_point():
         raise ProblemError(
             f"gamma has shape {tuple(gamma.shape)} and dtype {gamma.dtype}; expected a floating tensor that "
-            f"broadcasts to "
-            f"(batch, heads, 1) = {lead}; one a head has shape ({lead[1]}, 1)"
+            f"broadcasts to (batch, heads, 1) = {lead}; one a head has shape ({lead[1]}, 1)"
         )
     if not torch.compiler.is_compiling():
         bad = ~(torch.isfinite(gamma) & (gamma > 0))
@@ -183,8 +181,7 @@ def _checked_cost(cost: str | Tensor, shape: tuple[int, ...]) -> AbstractCost:
         if not fits or matrix.shape[-1] != shape[-1]:
             raise ProblemError(
                 f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
-                f"atoms) = "
-                f"{wanted}"
+                f"atoms) = {wanted}"
             )
     return named
 
@@ -213,8 +210,7 @@ def _allowed(
         if not fits or atom_mask.dtype != torch.bool:
             raise ProblemError(
                 f"atom_mask has shape {tuple(atom_mask.shape)} and dtype {atom_mask.dtype}; expected bool that "
-                f"broadcasts "
-                f"to (batch, heads, queries, atoms) = {shape}"
+                f"broadcasts to (batch, heads, queries, atoms) = {shape}"
             )
         atom_mask = atom_mask.reshape((1,) * (4 - atom_mask.dim()) + tuple(atom_mask.shape)).expand(
             -1, -1, -1, extra

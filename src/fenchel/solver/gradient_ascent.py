@@ -64,9 +64,8 @@ def gradient_ascent(
         raise ProblemError(f"tol is {tol}; expected a relative tolerance > 0")
     if isinstance(problem.closeness, OptimalTransport):
         raise ProblemError(
-            f"gradient_ascent is a baseline for attention's own closeness, KL(); this problem has "
-            f"{problem.closeness!r}: "
-            "use exact"
+            "gradient_ascent is a baseline for attention's own closeness, KL(); this problem has "
+            f"{problem.closeness!r}: use exact"
         )
     layout = QueryLayout(problem)
     builder = EstimateBuilder(layout, tol)
