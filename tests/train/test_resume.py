@@ -59,7 +59,8 @@ def test_a_killed_training_ends_with_the_same_weights_bit_for_bit(tmp_path):
     assert not TrainResult.read(killed).finished
     resumed = trained(killed, model="ot-vit", recipe="strong", resume=True)
     unbroken = trained(whole, model="ot-vit", recipe="strong")
-    assert same(weights(killed), weights(whole))
+    ours, theirs = weights(killed), weights(whole)
+    assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []
     assert lasting(resumed) == lasting(unbroken)
     assert [session["step"] for session in resumed.sessions] == [0, 7]
 

@@ -83,11 +83,12 @@ class Checkpoint:
             raise InputError(
                 f"the checkpoint does not fit the model: {' '.join(str(error).split())} Start anew with --overwrite."
             ) from error
+        # What is read may be a view of the file at any alignment; the optimiser works on memory of its own.
         states: dict[int, dict[str, Tensor]] = {}
         for name, value in self.tensors.items():
             if name.startswith(_OPTIMISER):
                 index, _, key = name.removeprefix(_OPTIMISER).partition("/")
-                states.setdefault(int(index), {})[key] = value
+                states.setdefault(int(index), {})[key] = value.clone()
         optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
 
     def write(self, directory: Path) -> None:
