@@ -14,7 +14,9 @@ from rich.progress import Progress as Bar
 from fenchel.train.observer import SilentObserver, TrainObserver
 from fenchel.train.progress import Progress
 
-__all__ = ["LineObserver", "TerminalObserver", "epoch_line", "observer_of_training"]
+__all__ = ["LineObserver", "TerminalObserver", "epoch_line", "observer_of_training", "state"]
+
+_BAR_WIDTH = 8  # so that everything fits into a line of 80
 
 
 def observer_of_training() -> TrainObserver:
@@ -50,7 +52,10 @@ class TerminalObserver:
 
     def __init__(self, console: Console) -> None:
         self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), console=console
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=_BAR_WIDTH),
+            TextColumn("{task.fields[state]}"),
+            console=console,
         )
         self._task = self._bar.add_task("training", total=None, state="")
 
@@ -61,12 +66,18 @@ class TerminalObserver:
 
     def advanced(self, progress: Progress) -> None:
         """Draws how far the training is."""
-        self._bar.update(self._task, total=progress.steps, completed=progress.step, state=state(progress))
+        self._bar.update(
+            self._task,
+            description=f"epoch {progress.epoch}/{progress.epochs}",
+            total=progress.steps,
+            completed=progress.step,
+            state=state(progress),
+        )
 
     def epoch_finished(self, record: Mapping[str, Any], progress: Progress) -> None:
         """Leaves the epoch's line above the bar."""
         self.advanced(progress)
-        self._bar.console.print(epoch_line(record, progress), markup=False, highlight=False)
+        self._bar.console.print(epoch_line(record, progress), markup=False, highlight=False, soft_wrap=True)
 
     def finished(self) -> None:
         """Leaves the last state on the screen."""
@@ -78,10 +89,9 @@ def state(progress: Progress) -> str:
 
     Example:
         >>> state(Progress(2, 5, 150, 500, 0.512, 0.8231, 803.2, 95.0, 0.79))
-        'epoch 2/5, loss 0.512, accuracy 0.823, 803 images/s, 1:35 left'
+        'loss 0.512, accuracy 0.823, 803 images/s, 1:35 left'
     """
     parts = [
-        f"epoch {progress.epoch}/{progress.epochs}",
         f"loss {progress.loss:.3f}",
         f"accuracy {progress.accuracy:.3f}",
         f"{progress.images_per_second:,.0f} images/s",
