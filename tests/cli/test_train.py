@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from fenchel.cli.stopping import stopping_at_a_step
+from fenchel.cli.train import _what_was_saved
 from fenchel.cli.training import LineObserver, TerminalObserver, epoch_line, state
 from fenchel.train import Progress
 from tests.train.small_trainings import Recorder, images
@@ -192,6 +193,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(command, data, tmp_path, monkeypatch
     assert f"Go on with: fenchel train --data {data} --out '{tmp_path}/out dir' --epochs 2" in ended
     assert ended.endswith("--resume")
     assert signal.getsignal(signal.SIGINT) is handler
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert _what_was_saved(tmp_path / "out dir").endswith("Go on with the same torchrun command and --resume")
     monkeypatch.undo()
     assert command(*arguments, "--resume").code == 0
     assert losses(results(tmp_path / "out dir")) == losses(plain)

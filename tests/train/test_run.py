@@ -213,3 +213,19 @@ def test_results_that_are_none_are_refused(tmp_path: Path):
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(InputError, match=r"results\.json does not hold the results of a training"):
         TrainResult.read(tmp_path)
+
+
+@pytest.mark.skipif(
+    "FENCHEL_DATA" not in os.environ, reason="FENCHEL_DATA names no folder with Fashion-MNIST"
+)
+@pytest.mark.parametrize("model", ["vit", "ot-vit"])
+def test_fashion_mnist_is_learnt(tmp_path, model):
+    asked = options(
+        data="fashion-mnist", model=model, epochs=8, batch_size=32, train_images=1000, test_images=500,
+        width=32, mlp_width=32, patch_size=7, dropout=0.0,
+    )  # fmt: skip
+    result = train(asked, tmp_path, device="cpu")
+    assert result.test_accuracy is not None
+    assert result.test_accuracy > 0.6, result.epochs
+    assert result.description["data"]["train_images"] == 1000
+    assert result.description["data"]["note"] == ""

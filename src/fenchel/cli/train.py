@@ -233,8 +233,8 @@ def _what_was_saved(folder: Path) -> str:
         state = Checkpoint.read(folder).state
     except FenchelError:
         return "interrupted before anything was saved"
+    saved = f"interrupted; {state.step} steps and {len(state.epochs)} whole epochs are saved in {folder}. "
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        return f"{saved}Go on with the same torchrun command and --resume"
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
-    return (
-        f"interrupted; {state.step} steps and {len(state.epochs)} whole epochs are saved in {folder}. "
-        f"Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"
-    )
+    return f"{saved}Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"
