@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.functional.precision import without_autocast
 
 __all__ = ["fused_attention"]
+
+SLOW_IN_HALF_BELOW = 256
+"""Keys up to which the backward pass of torch's kernel on the CPU takes longer in half types than in float32."""
 
 
 def fused_attention(
@@ -21,6 +25,8 @@ def fused_attention(
 ) -> Tensor:
     """softmax(log u + λ(scale·K)ᵀ) V by ``scaled_dot_product_attention``.
 
+    In the dtype given; half types that need a backward pass on the CPU, of up to 256 keys, in float32, which is faster.
+
     Args:
         dual: λ, (B, H, m, d).
         key: (B, H_kv, n, d).
@@ -29,10 +35,13 @@ def fused_attention(
         scale: Multiplies the scores.
         dropout_p: Probability with which a weight is dropped.
     """
+    given = dual.dtype
+    if _is_slow_in_half(dual, key, value):
+        dual, key, value = dual.float(), key.float(), value.float()
     if log_preference is not None and log_preference.is_floating_point():
         log_preference = log_preference.to(dual.dtype)
     with without_autocast(dual):
-        return scaled_dot_product_attention(
+        output = scaled_dot_product_attention(
             dual,
             key,
             value,
@@ -41,3 +50,10 @@ def fused_attention(
             dropout_p=dropout_p,
             enable_gqa=dual.shape[1] != key.shape[1],
         )
+    return output.to(given)
+
+
+def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
+    half_on_cpu = dual.device.type == "cpu" and dual.dtype in (torch.float16, torch.bfloat16)
+    trained = torch.is_grad_enabled() and any(x.requires_grad for x in (dual, key, value))
+    return half_on_cpu and trained and key.shape[2] <= SLOW_IN_HALF_BELOW
