@@ -63,7 +63,7 @@ def test_the_same_command_again_keeps_what_is_finished(command, trainer, tmp_pat
 @pytest.mark.parametrize(
     ("options", "setting"),
     [
-        (["--budget", "desk"], {"train_images": 12_000, "test_images": None, "epochs": 5}),
+        (["--budget", "desk"], {"train_images": 10_000, "test_images": 5_000, "epochs": 4}),
         (["--train-images", "30"], {"train_images": 30, "test_images": 1000, "epochs": 2}),
         (["--test-images", "12"], {"test_images": 12}),
         (["--epochs", "7"], {"epochs": 7}),
@@ -212,7 +212,7 @@ def test_another_budget_in_the_same_folder(command, trainer, tmp_path):
     assert command(*arguments(tmp_path, "--seeds", "1")).code == 0
     done = command(*arguments(tmp_path, "--seeds", "1", "--budget", "desk"))
     assert done.code == 3
-    assert "they differ in budget: 'smoke' and 'desk'; epochs: 2 and 5;" in done.line
+    assert "they differ in budget: 'smoke' and 'desk'; epochs: 2 and 4;" in done.line
 
 
 def test_missing_data_are_one_line(command, tmp_path, monkeypatch):

@@ -144,7 +144,7 @@ def test_arms_are_five_different_trainings():
         ({"arms": ["vit-extra", "vit"]}, lambda plan: plan.arms == ("vit", "vit-extra")),
         ({"learning_rates": [1e-4, 1e-3]}, lambda plan: plan.learning_rates == (1e-3, 1e-4)),
         ({"seeds": 5}, lambda plan: plan.seeds == 5),
-        ({"budget": "desk"}, lambda plan: plan.budget == "desk" and plan.setting["epochs"] == 5),
+        ({"budget": "desk"}, lambda plan: plan.budget == "desk" and plan.setting["epochs"] == 4),
         ({"data": ["cifar10", "cifar10"]}, lambda plan: plan.data == ("cifar10",)),
     ],
 )
@@ -209,7 +209,7 @@ def test_more_seeds_and_arms_stand_beside_what_is_there(tmp_path):
     [
         (
             {"budget": "desk"},
-            "budget: 'smoke' and 'desk'; epochs: 2 and 5; test images: 1000 and None; train images",
+            "budget: 'smoke' and 'desk'; epochs: 2 and 4; test images: 1000 and 5000; train images",
         ),
         ({"options": {"epochs": 3}}, "epochs: 2 and 3"),
         ({"options": {"batch_size": 64}}, "batch size: 128 and 64"),
@@ -243,7 +243,7 @@ def test_a_plan_of_which_a_run_is_being_trained_does_not_give_way(tmp_path):
     folder, plan = ExperimentFolder(tmp_path), planned("table2", ["fashion-mnist"])
     folder.join(plan)
     (_, busy, *_) = plan.runs()
-    with folder.claimed(busy), pytest.raises(InputError, match="epochs: 2 and 5"):
+    with folder.claimed(busy), pytest.raises(InputError, match="epochs: 2 and 4"):
         folder.join(planned("table2", ["fashion-mnist"], "desk"))
 
 

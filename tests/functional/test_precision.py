@@ -11,6 +11,7 @@ from torch import Tensor
 from fenchel import ProblemError
 from fenchel import functional as F
 from fenchel.functional.blocked import attend
+from fenchel.functional.fused import SLOW_IN_HALF_BELOW
 from tests.functional.calls import ESTIMATORS, call, gradients
 
 HALF = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -42,6 +43,17 @@ def test_half_precision_is_single_precision_rounded(
         assert gradient.dtype == half[name].dtype
         size = float(slow[name].abs().max())
         torch.testing.assert_close(gradient.float(), slow[name], rtol=0, atol=4 * HALF[dtype] * max(size, 1))
+
+
+@pytest.mark.parametrize(("keys", "wide"), [(SLOW_IN_HALF_BELOW, True), (SLOW_IN_HALF_BELOW + 1, False)])
+def test_on_the_cpu_half_types_are_trained_in_float32_over_few_keys(keys: int, wide: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, keys, 16, generator=generator).bfloat16() for _ in range(3))
+    rounded = F.attention(q.float(), k.float(), v.float()).bfloat16()
+    trained = F.attention(q.requires_grad_(), k, v)
+    assert torch.equal(trained, rounded) == wide
+    with torch.no_grad():
+        assert not torch.equal(F.attention(q, k, v), rounded)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -53,7 +53,7 @@ BUDGETS: dict[str, Budget] = {
         Budget(
             "smoke", 2_000, 1_000, 2, "minutes on two CPU cores: shows that everything works, and no more"
         ),
-        Budget("desk", 12_000, None, 5, "an hour or two on two CPU cores: a first comparison"),
+        Budget("desk", 10_000, 5_000, 4, "five arms in an hour or so on two CPU cores: a first comparison"),
         Budget("paper", None, None, 100, "all images, for a GPU"),
     )
 }
