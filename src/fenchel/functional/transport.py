@@ -13,6 +13,7 @@ from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.preference import Discrete
 from fenchel.problem import InferenceProblem
+from fenchel.solver.dual_newton import second_order_point
 
 __all__ = ["transport_attention"]
 
@@ -125,12 +126,12 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     problem = InferenceProblem(
         Discrete(given.sources, given.log_weights), given.evidence, given.alpha.squeeze(-1), closeness
     )
-    options = {}
-    if estimator == "exact":
-        default = 1e-10 if given.evidence.dtype == torch.float64 else 1e-5
-        options = {"tol": default if tol is None else tol, "max_steps": max_steps}
+    default = 1e-10 if given.evidence.dtype == torch.float64 else 1e-5
     with torch.no_grad():
-        dual = problem.solve(estimator, **options).dual
+        if estimator == "second_order":
+            dual = second_order_point(problem)
+        else:
+            dual = problem.solve("exact", tol=default if tol is None else tol, max_steps=max_steps).dual
     return implicit_dual_point(problem, estimator, dual) if torch.is_grad_enabled() else dual
 
 
