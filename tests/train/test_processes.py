@@ -111,11 +111,11 @@ def test_an_environment_that_is_incomplete_is_named(monkeypatch, environment, me
 
 
 def test_a_batch_that_does_not_divide_is_refused():
-    from fenchel.train.run import _refuse_unshared
+    from fenchel.train.splits import refuse_unshared
 
-    _refuse_unshared(8, 2)
+    refuse_unshared(8, 2)
     with pytest.raises(InputError, match="batch size is 6 for 2 processes; it must be a multiple of 4"):
-        _refuse_unshared(6, 2)
+        refuse_unshared(6, 2)
 
 
 def test_processes_at_different_steps_are_refused(tmp_path):

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from fenchel import models
-from fenchel.data import load
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import ConvergenceError, CostWarning, InputError, MissingExtraError
@@ -30,12 +29,12 @@ from fenchel.train.optimiser import adamw
 from fenchel.train.options import TrainOptions
 from fenchel.train.precision import chosen_precision
 from fenchel.train.result import TrainResult
+from fenchel.train.splits import loaded, refuse_unlike, refuse_unshared, shortened
 from fenchel.train.state import TrainState
 from fenchel.train.workers import Workers, joined_workers
 
 __all__ = ["train"]
 
-_SUBSET_SEED = 0
 _BYTES_PER_PARAMETER = 12
 _DOT_COST = (
     "The transport cost is C - <a, b>, as in tables 1 and 2 of the paper: where norms are unequal, a template can be "
@@ -91,7 +90,7 @@ def train(
     options = options.resolved()
     with joined_workers(device) as workers, _own_random_numbers(workers.device), warnings.catch_warnings():
         warnings.simplefilter("ignore", CostWarning)
-        session = _Session(options, directory, workers, data or _loaded(options), checkpoint_seconds)
+        session = _Session(options, directory, workers, data or loaded(options), checkpoint_seconds)
         return session.run(observer or SilentObserver(), resume=resume)
 
 
@@ -108,9 +107,9 @@ class _Session:
     ) -> None:
         self._options, self._directory, self._workers = options, directory, workers
         self._checkpoint_seconds = checkpoint_seconds
-        self._train, self._test = _shortened(data, options)
-        _refuse_unlike(self._train, self._test)
-        _refuse_unshared(options.batch_size, workers.count)
+        self._train, self._test = shortened(data, options)
+        refuse_unlike(self._train, self._test)
+        refuse_unshared(options.batch_size, workers.count)
         self._precision = chosen_precision(options.precision, workers.device)
         self._configuration = {
             **{name: value for name, value in options.to_json().items() if name != "data"},
@@ -237,47 +236,6 @@ class _Session:
             "machine": machine,
             "notes": [_DOT_COST] if options.model == "ot-vit" and options.cost == "dot" else [],
         }
-
-
-def _loaded(options: TrainOptions) -> tuple[ImageDataset, ImageDataset]:
-    return load(options.data, split="train"), load(options.data, split="test")
-
-
-def _shortened(
-    data: tuple[ImageDataset, ImageDataset], options: TrainOptions
-) -> tuple[ImageDataset, ImageDataset]:
-    wanted = (options.train_images, options.test_images)
-    train, test = (
-        part if count is None else part.subset(count, _SUBSET_SEED)
-        for part, count in zip(data, wanted, strict=True)
-    )
-    return train, test
-
-
-def _refuse_unlike(train: ImageDataset, test: ImageDataset) -> None:
-    for what, ours, theirs in (
-        ("shape", tuple(train.images.shape[1:]), tuple(test.images.shape[1:])),
-        ("classes", train.class_names, test.class_names),
-        ("mean and deviation", (train.mean, train.std), (test.mean, test.std)),
-    ):
-        if ours != theirs:
-            raise InputError(
-                f"{train.name}: training and test images differ in their {what}, {ours} and {theirs}; expected the "
-                "same. Give two splits of the same data."
-            )
-    height, width = train.image_size
-    if height != width:
-        raise InputError(
-            f"{train.name}: images are {height} x {width} pixels; expected square ones. Crop or pad them."
-        )
-
-
-def _refuse_unshared(batch_size: int, processes: int) -> None:
-    if batch_size % (2 * processes):
-        raise InputError(
-            f"batch size is {batch_size} for {processes} processes; it must be a multiple of {2 * processes}, so that "
-            "each has whole pairs."
-        )
 
 
 def _built(options: TrainOptions, data: ImageDataset) -> models.AbstractVisionTransformer:
