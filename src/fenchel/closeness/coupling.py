@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["Coupling", "Part"]
+__all__ = ["Coupling", "Part", "is_lost", "scaled_exponential"]
 
 LOG2_E = math.log2(math.e)
 
@@ -63,8 +63,7 @@ class Coupling:
         self._kept = self._factors(parts[0]) if len(parts) == 1 else None
         mass = self._sum(lambda a, kernel, _: a @ kernel)
         self._shape = mass.shape
-        numbers = torch.finfo(mass.dtype)
-        lost = mass.detach() < self._count * numbers.tiny / numbers.eps
+        lost = is_lost(mass.detach(), self._count)
         self._lost = lost if bool(lost.any()) else None
         self._stray = None
         if self._lost is not None:
@@ -171,6 +170,17 @@ class Coupling:
             )
             total = total.index_put(pairs[:-1], rows, accumulate=True)
         return total
+
+
+def is_lost(mass: Tensor, count: int) -> Tensor:
+    """Where Z, a sum over ``count`` templates, may have lost more to underflow than rounding takes, bool."""
+    numbers = torch.finfo(mass.dtype)
+    return mass < count * numbers.tiny / numbers.eps
+
+
+def scaled_exponential(logarithms: Tensor, dim: int) -> Tensor:
+    """Exponentials divided by the largest along a dimension, for use without gradients."""
+    return (logarithms - logarithms.amax(dim, keepdim=True)).mul_(LOG2_E).exp2_()
 
 
 def _exponential(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from fenchel.closeness.coupling import Coupling, Part
 from fenchel.functional.arguments import checked
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
+from fenchel.functional.transport_average import factored_average
 from fenchel.preference import Discrete
 from fenchel.problem import InferenceProblem
 from fenchel.solver.dual_newton import second_order_point
@@ -112,7 +113,7 @@ def transport_attention(
     transport = checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, dtype)
     with without_autocast(query):
         dual = _dual_point(transport, estimator, tol, max_steps)
-        output = _coupling(transport, dual).average(transport.values)
+        output = _average(transport, dual)
         return given.without_empty_rows(output.to(given.query.dtype))
 
 
@@ -135,7 +136,16 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     return implicit_dual_point(problem, estimator, dual) if torch.is_grad_enabled() else dual
 
 
-def _coupling(given: TransportArguments, dual: Tensor) -> Coupling:
+def _average(given: TransportArguments, dual: Tensor) -> Tensor:
+    parts = _parts(given, dual)
+    if len(parts) == 1:
+        output = factored_average(*parts[0].logarithms(), given.log_weights, given.values)
+        if output is not None:
+            return output
+    return Coupling(parts, given.log_weights).average(given.values)
+
+
+def _parts(given: TransportArguments, dual: Tensor) -> list[Part]:
     tilt = dual / given.gamma
     count, n = given.templates.shape[-2], given.sources.shape[-2]
     each_bytes = tilt.shape[:2].numel() * (tilt.shape[2] + n) * tilt.element_size()
@@ -150,6 +160,4 @@ def _coupling(given: TransportArguments, dual: Tensor) -> Coupling:
 
         return Part(span, logarithms)
 
-    return Coupling(
-        [part(slice(start, min(start + each, count))) for start in range(0, count, each)], given.log_weights
-    )
+    return [part(slice(start, min(start + each, count))) for start in range(0, count, each)]
