@@ -316,7 +316,7 @@ def test_what_needs_templates_or_another_closeness_says_so() -> None:
 def test_a_cost_under_which_moving_is_cheaper_is_warned_of_once() -> None:
     closeness = OptimalTransport("dot", 1.0)
     u = Discrete(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
-    with pytest.warns(CostWarning, match="50% of the templates are nearer to another") as record:  # noqa: PT031
+    with pytest.warns(CostWarning, match="1 of 2 templates are nearer to another") as record:  # noqa: PT031
         InferenceProblem(u, torch.zeros(1, 2), closeness=closeness)
         InferenceProblem(u, torch.zeros(1, 2), closeness=closeness)
     assert len(record) == 1

@@ -132,11 +132,12 @@ from tests.experiments.test_training import tiny, TINY
 read_few_images(pytest.MonkeyPatch())
 torch.distributed.init_process_group("gloo")
 report = tiny(Path(sys.argv[1]), seeds=1, device="cpu")
-print("records:", len(report.records), flush=True)
+# One write a line: the lines of two processes must not mix.
+sys.stdout.write(f"records: {len(report.records)}\\n")
 try:
     tiny(Path(sys.argv[1]), seeds=1, device="cpu", options={**TINY, "epochs": 9})
 except InputError as error:
-    print("refused:", error, flush=True)
+    sys.stdout.write(f"refused: {error}\\n")
 torch.distributed.destroy_process_group()
 """
 

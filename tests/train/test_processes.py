@@ -39,6 +39,7 @@ class Watched(Loop):
 run.Loop = Watched
 observer = Recorder(kill_at, lambda: os.kill(os.getpid(), signal.SIGKILL)) if kill_at else None
 trained(folder, model="ot-vit", dropout=0.0, checkpoint_seconds=0, observer=observer, resume=resume)
+trained(folder / "again", model="vit", epochs=1)  # in the same group of processes
 """
 
 
@@ -76,6 +77,7 @@ def test_two_processes_train_as_one_though_they_were_killed(tmp_path, one):
     assert Checkpoint.read(tmp_path).state.step == 7
     done = in_processes(tmp_path, resume=True)
     assert done.returncode == 0, done.stderr
+    assert TrainResult.read(tmp_path / "again").finished
     together = TrainResult.read(tmp_path)
     assert together.description["machine"]["processes"] == 2
     assert [session["step"] for session in together.sessions] == [0, 7]

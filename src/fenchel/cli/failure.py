@@ -68,7 +68,10 @@ def one_line(message: str) -> str:
 
 def _out_of_memory(error: Exception) -> int:
     _show_traceback()
-    say(f"error: out of memory ({error}). Lower --batch-size or --max-length, then go on with --resume.")
+    say(
+        f"error: out of memory ({error}). Lower --batch-size or --max-length and start again; an audit or a swap "
+        "goes on where it was with --resume."
+    )
     return _UNEXPECTED
 
 

@@ -241,10 +241,10 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
     nearer = matrix.amin(-2) < staying - rounding
     if not bool(nearer.any()):
         return False
-    share = float(nearer.double().mean())
+    share = f"{int(nearer.sum())} of {nearer.numel()}"
     advice = "make their norms equal, or use" if name == "dot" else "use"
     warnings.warn(
-        f"under the cost {name!r}, {share:.0%} of the templates are nearer to another template than to themselves, "
+        f"under the cost {name!r}, {share} templates are nearer to another template than to themselves, "
         "so that M(t, t) < M(t', t) does not hold: even without evidence their weight goes elsewhere. If that is "
         f"not meant, {advice} the cost 'squared_euclidean'.",
         CostWarning,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator
@@ -62,9 +63,9 @@ class Workers:
 
 @contextlib.contextmanager
 def joined_workers(device: str | None) -> Iterator[Workers]:
-    """Joins the process group that ``torchrun`` announces in the environment, and leaves it at the end.
+    """Joins the process group that ``torchrun`` announces in the environment, and leaves it when the process ends.
 
-    A group that the caller has made is used and left as it is.
+    A group that there is already, the caller's or that of an earlier training, is used and left as it is.
 
     Args:
         device: Where to compute. Default: a GPU if there is one (with several processes, that of ``LOCAL_RANK``),
@@ -97,10 +98,9 @@ def joined_workers(device: str | None) -> Iterator[Workers]:
         dist.init_process_group("nccl", device_id=chosen)
     else:
         dist.init_process_group("gloo")
-    try:
-        yield Workers(rank, count, chosen)
-    finally:
-        dist.destroy_process_group()
+    # Kept for the next training of this process: a second group over the same store waits for the first one's keys.
+    atexit.register(dist.destroy_process_group)
+    yield Workers(rank, count, chosen)
 
 
 def _from_environment(name: str, default: int) -> int:
