@@ -5,12 +5,12 @@ of the sentence alone. Optimal transport moves part of it to words that are like
 vocabulary, some twenty thousand, are atoms that no preference is given to. The script asks with a word of the
 sentence, shows where the weight went, and which embeddings a gradient would change.
 
-    python examples/synonyms.py [gamma]
+    python examples/synonyms.py [GAMMA]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
 import torch
@@ -88,4 +88,8 @@ def main(gamma: float = 0.08) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("gamma", type=float, nargs="?", default=0.08, help="strength of the entropy, > 0")
+    main(parser.parse_args().gamma)

@@ -236,6 +236,8 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
     Returns:
         Whether there was one.
     """
+    if matrix.numel() == 0:
+        return False
     staying = matrix.diagonal(dim1=-2, dim2=-1)
     rounding = 64 * torch.finfo(matrix.dtype).eps * matrix.masked_fill(matrix == torch.inf, 0).amax()
     nearer = matrix.amin(-2) < staying - rounding
@@ -254,8 +256,10 @@ def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:
 
 
 def _user_level() -> int:
-    """How far up the stack the first line outside this package is, for a warning from the caller of this function."""
+    """How far up the stack the first line outside this package and torch is, seen from the calling function."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("fenchel."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(
+        ("fenchel.", "torch.")
+    ):
         frame, level = frame.f_back, level + 1
     return level

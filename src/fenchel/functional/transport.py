@@ -8,7 +8,9 @@ from torch import Tensor
 from fenchel.adjoint import implicit_dual_point
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
+from fenchel.errors import ConvergenceError
 from fenchel.functional.arguments import checked
+from fenchel.functional.exact import DEFAULT_TOL
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.functional.transport_average import factored_average
@@ -118,7 +120,7 @@ def transport_attention(
 
 
 def _dual_point(given: TransportArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
-    if estimator == "first_order":
+    if estimator == "first_order" or given.evidence.numel() == 0:
         return given.alpha * given.evidence
     n = given.sources.shape[-2]
     closeness = OptimalTransport(
@@ -127,13 +129,22 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     problem = InferenceProblem(
         Discrete(given.sources, given.log_weights), given.evidence, given.alpha.squeeze(-1), closeness
     )
-    default = 1e-10 if given.evidence.dtype == torch.float64 else 1e-5
     with torch.no_grad():
-        if estimator == "second_order":
-            dual = second_order_point(problem)
-        else:
-            dual = problem.solve("exact", tol=default if tol is None else tol, max_steps=max_steps).dual
+        dual = second_order_point(problem) if estimator == "second_order" else _exact(problem, tol, max_steps)
     return implicit_dual_point(problem, estimator, dual) if torch.is_grad_enabled() else dual
+
+
+def _exact(problem: InferenceProblem, tol: float | None, max_steps: int) -> Tensor:
+    tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
+    estimate = problem.solve("exact", tol=tol, max_steps=max_steps, throw=False)
+    missed = int((~estimate.converged).sum())
+    if missed:
+        raise ConvergenceError(
+            f"{missed} of {estimate.converged.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
+            f"{max_steps} steps. Raise tol or max_steps, give the tensors in float64, or make gamma larger, or alpha or "
+            "the norms of the templates smaller"
+        )
+    return estimate.dual
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
@@ -148,7 +159,7 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
 def _parts(given: TransportArguments, dual: Tensor) -> list[Part]:
     tilt = dual / given.gamma
     count, n = given.templates.shape[-2], given.sources.shape[-2]
-    each_bytes = tilt.shape[:2].numel() * (tilt.shape[2] + n) * tilt.element_size()
+    each_bytes = max(1, tilt.shape[:2].numel()) * (tilt.shape[2] + n) * tilt.element_size()
     each = min(count, max(256, PART_BYTES // each_bytes))
 
     def part(span: slice) -> Part:

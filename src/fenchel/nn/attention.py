@@ -279,7 +279,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                 self, query, key, value, plain=plain, query_offset=query_offset
             ), None
         check_sequences(self, query, key, value)
-        check_causal_hint(is_causal, attn_mask)
+        check_causal_hint(is_causal, attn_mask, ". Or build the layer with preference=Causal()")
         layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
         queries, keys, values = (
             layout.to_heads(sequence, self.num_heads) for sequence in self._projected(query, key, value)

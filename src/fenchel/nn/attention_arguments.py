@@ -89,12 +89,12 @@ def check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -
         )
 
 
-def check_causal_hint(is_causal: bool, attn_mask: Tensor | None) -> None:
-    """Refuse the hint without the mask that it is a hint of."""
+def check_causal_hint(is_causal: bool, attn_mask: Tensor | None, advice: str = "") -> None:
+    """Refuse the hint without the mask that it is a hint of, with advice on what else to do."""
     if is_causal and attn_mask is None:
         raise ProblemError(
             "is_causal is True and attn_mask is None; the hint needs the mask that it is a hint of "
-            "(torch.nn.Transformer.generate_square_subsequent_mask). Or build the layer with preference=Causal()"
+            f"(torch.nn.Transformer.generate_square_subsequent_mask){advice}"
         )
 
 

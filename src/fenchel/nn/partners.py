@@ -30,6 +30,8 @@ def checked_partners(partners: Tensor | None, *, batch: int, device: torch.devic
     """
     if partners is None:
         return None
+    if not isinstance(partners, Tensor):
+        raise ProblemError(f"partners are a {type(partners).__name__}; expected an int64 tensor ({batch},)")
     if partners.shape != (batch,) or partners.dtype != torch.int64:
         raise ProblemError(
             f"partners have shape {tuple(partners.shape)} and dtype {partners.dtype}; expected int64 ({batch},), the "
