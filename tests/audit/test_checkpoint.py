@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fenchel.audit import checkpoint, queries, storage
+from fenchel import storage
+from fenchel.audit import checkpoint, queries
 from fenchel.audit.record import AuditReport
 from fenchel.audit.state import STATE_FILE, AuditState
 from fenchel.errors import InputError, OutputError

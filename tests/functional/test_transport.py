@@ -312,17 +312,17 @@ def test_the_dot_cost_is_warned_of_at_the_first_call_only(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("cost", ["dot", "squared_euclidean", "cosine"])
 def test_an_empty_batch_and_no_queries_give_an_empty_output(cost: str, estimator: str) -> None:
-    given = {name: x.detach() if isinstance(x, Tensor) else x for name, x in call(cost=cost).items()}
+    given: dict[str, Any] = call(cost=cost)
     batched = ("query", "key", "value", "atoms", "atom_values")
-    none = {name: x[:0] if name in batched else x for name, x in given.items()}
+    none: dict[str, Any] = {name: x[:0] if name in batched else x for name, x in given.items()}
     assert F.transport_attention(**none, estimator=estimator).shape == (0, H, M, DV)
-    asking_nothing = given | {"query": given["query"][:, :, :0]}
+    asking_nothing: dict[str, Any] = given | {"query": given["query"][:, :, :0]}
     assert F.transport_attention(**asking_nothing, estimator=estimator).shape == (B, H, 0, DV)
 
 
 def test_an_exact_estimate_that_is_not_reached_names_what_the_caller_can_change() -> None:
-    given = call()
+    given: dict[str, Any] = call() | {"alpha": 50.0, "gamma": 0.05}
     with pytest.raises(
         ConvergenceError, match=r"24 of 24 queries .* within 1 steps\. Raise tol or max_steps, .*gamma"
     ):
-        F.transport_attention(**given | {"alpha": 50.0, "gamma": 0.05}, estimator="exact", max_steps=1)
+        F.transport_attention(**given, estimator="exact", max_steps=1)

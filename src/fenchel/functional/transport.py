@@ -141,8 +141,8 @@ def _exact(problem: InferenceProblem, tol: float | None, max_steps: int) -> Tens
     if missed:
         raise ConvergenceError(
             f"{missed} of {estimate.converged.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
-            f"{max_steps} steps. Raise tol or max_steps, give the tensors in float64, or make gamma larger, or alpha or "
-            "the norms of the templates smaller"
+            f"{max_steps} steps. Raise tol or max_steps, give the tensors in float64, or make gamma larger, or alpha "
+            "or the norms of the templates smaller"
         )
     return estimate.dual
 
