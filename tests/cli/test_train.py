@@ -212,7 +212,7 @@ def test_ctrl_c_before_anything_was_saved(command, data, tmp_path, monkeypatch):
     def stop() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fenchel.train.loop.Loop.run", lambda _: stop())
+    monkeypatch.setattr("fenchel.train.run.loaded", lambda options: stop())
     done = command("train", "--data", data, "--out", tmp_path, *SMALL)
     assert (done.code, done.line) == (130, "fenchel: interrupted before anything was saved")
 

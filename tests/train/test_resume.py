@@ -116,11 +116,39 @@ def test_a_training_is_not_replaced_unasked(tmp_path):
     assert trained(tmp_path, overwrite=True, seed=1).options.seed == 1
 
 
-def test_results_without_a_checkpoint_cannot_be_resumed(tmp_path):
+def test_finished_results_without_a_checkpoint_are_not_replaced(tmp_path):
     trained(tmp_path)
     (tmp_path / CHECKPOINT_FILE).unlink()
-    with pytest.raises(InputError, match=r"holds results without the checkpoint to go on from"):
+    with pytest.raises(InputError, match=r"holds the results of a finished training without its checkpoint"):
         trained(tmp_path, resume=True)
+    assert trained(tmp_path, overwrite=True).finished
+
+
+def killed_after_the_first_epoch(directory: Path) -> None:
+    """Leaves what a kill leaves that comes before the first checkpoint is due."""
+
+    def kill() -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        trained(directory, observer=Recorder(7, kill), checkpoint_seconds=1e9)
+    assert not TrainResult.read(directory).finished
+
+
+def test_a_kill_before_the_first_checkpoint_is_due_can_be_resumed(tmp_path):
+    killed_after_the_first_epoch(tmp_path / "a")
+    assert Checkpoint.read(tmp_path / "a").state.step == 0
+    resumed = trained(tmp_path / "a", resume=True)
+    assert lasting(resumed) == lasting(trained(tmp_path / "b"))
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+def test_unfinished_results_without_a_checkpoint_begin_anew(tmp_path):
+    killed_after_the_first_epoch(tmp_path / "a")
+    (tmp_path / "a" / CHECKPOINT_FILE).unlink()
+    resumed = trained(tmp_path / "a", resume=True)
+    assert [session["step"] for session in resumed.sessions] == [0]
+    assert lasting(resumed) == lasting(trained(tmp_path / "b"))
 
 
 def test_overwriting_leaves_nothing_of_the_old_training_to_resume(tmp_path):
@@ -130,7 +158,8 @@ def test_overwriting_leaves_nothing_of_the_old_training_to_resume(tmp_path):
     trained(tmp_path)
     with pytest.raises(RuntimeError):
         trained(tmp_path, overwrite=True, observer=Recorder(2, interrupt))
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
+    assert Checkpoint.read(tmp_path).state.step == 0
 
 
 def test_resuming_where_nothing_is_begins(tmp_path):

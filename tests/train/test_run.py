@@ -173,11 +173,16 @@ def test_a_loss_that_is_no_number_ends_the_training_and_keeps_the_last_good_chec
     assert trained(tmp_path, resume=True).finished
 
 
+def test_a_training_that_diverges_before_a_checkpoint_is_due_has_one_as_it_says(tmp_path):
+    with pytest.raises(ConvergenceError, match=r"The last checkpoint in .* is from before and intact"):
+        trained(tmp_path, checkpoint_seconds=1e9, learning_rate=1e38, epochs=20)
+    assert all(value.isfinite().all() for value in weights(tmp_path).values())
+
+
 def test_a_learning_rate_that_blows_up_never_reaches_the_checkpoint(tmp_path):
     with pytest.raises(ConvergenceError, match="--learning-rate"):
         trained(tmp_path, checkpoint_seconds=0, learning_rate=1e38, epochs=20)
-    if (tmp_path / CHECKPOINT_FILE).exists():
-        assert all(value.isfinite().all() for value in weights(tmp_path).values())
+    assert all(value.isfinite().all() for value in weights(tmp_path).values())
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
@@ -186,7 +191,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     def full(descriptor: int) -> None:
         nonlocal calls
         calls += 1
-        if calls > 6:
+        if calls > 8:
             raise OSError(28, os.strerror(28))
         fsync(descriptor)
 

@@ -10,7 +10,7 @@ from fenchel.errors import InputError
 from fenchel.storage import guarded_writing
 from fenchel.train.checkpoint import CHECKPOINT_FILE
 from fenchel.train.figure import CURVES_FILE
-from fenchel.train.result import RESULTS_FILE
+from fenchel.train.result import RESULTS_FILE, TrainResult
 from fenchel.train.state import TrainState
 from fenchel.train.workers import Workers
 
@@ -19,6 +19,8 @@ __all__ = ["agreed_state", "discard", "refuse_occupied"]
 
 def refuse_occupied(directory: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that holds a training, unless it is said what to do with that.
+
+    Results that are not finished and have no checkpoint are no training to go on with: ``resume`` begins anew.
 
     Raises:
         InputError: If the folder holds a training and neither is wanted, or both are.
@@ -31,10 +33,10 @@ def refuse_occupied(directory: Path, *, resume: bool, overwrite: bool) -> None:
         return
     checkpoint = (directory / CHECKPOINT_FILE).exists()
     results = (directory / RESULTS_FILE).exists()
-    if resume and results and not checkpoint:
+    if resume and results and not checkpoint and TrainResult.read(directory).finished:
         raise InputError(
-            f"{directory} holds results without the checkpoint to go on from ({CHECKPOINT_FILE}). Start anew with "
-            "--overwrite, or choose another folder."
+            f"{directory} holds the results of a finished training without its checkpoint ({CHECKPOINT_FILE}). Start "
+            "anew with --overwrite, or choose another folder."
         )
     if not resume and (checkpoint or results):
         raise InputError(

@@ -67,7 +67,7 @@ def train(
         overwrite: Start anew, whatever training the folder holds.
         observer: Is told how the training goes. Default: nobody is.
         device: Where to compute, such as ``cuda:1``. Default: a GPU if there is one.
-        checkpoint_seconds: Save at most once in so many seconds, and at the end.
+        checkpoint_seconds: Save before the first step, at most once in so many seconds, and at the end.
         data: Images to train and to test on, in place of what ``options.data`` names.
 
     Returns:
@@ -124,7 +124,8 @@ class _Session:
         self._drawn_at = time.monotonic()
 
     def run(self, observer: TrainObserver, *, resume: bool) -> TrainResult:
-        if resume and (self._directory / CHECKPOINT_FILE).exists():
+        goes_on = resume and (self._directory / CHECKPOINT_FILE).exists()
+        if goes_on:
             self._restore()
         agreed_state(self._state, self._workers, self._directory)
         feed = Feed(self._options, self._train, self._workers)
@@ -132,9 +133,10 @@ class _Session:
             return self._kept()
         if self._workers.leads:
             check_writable(self._directory, 2 * _BYTES_PER_PARAMETER * self._parameters())
-            if not resume:
-                discard(self._directory)
         self._state.sessions.append({"step": self._state.step, **_machine(self._workers, self._precision)})
+        if self._workers.leads and not goes_on:
+            discard(self._directory)
+            self._save()  # before any results, so that whatever is there can be gone on with
         loop = Loop(
             options=self._options,
             precision=self._precision,
