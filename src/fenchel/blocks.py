@@ -13,7 +13,7 @@ from torch import Tensor
 from fenchel.problem import InferenceProblem
 from fenchel.selection import SHARED
 
-__all__ = ["DEFAULT_MEMORY_BUDGET", "QueryBlock", "QueryLayout"]
+__all__ = ["DEFAULT_MEMORY_BUDGET", "QueryBlock", "QueryLayout", "keep_freed_memory"]
 
 DEFAULT_MEMORY_BUDGET = 512 * 2**20
 """Bytes of working memory that a solve may use besides its input and its result."""

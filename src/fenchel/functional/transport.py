@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_dual_point
+from fenchel.blocks import keep_freed_memory
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
 from fenchel.errors import ConvergenceError
@@ -148,6 +149,7 @@ def _exact(problem: InferenceProblem, tol: float | None, max_steps: int) -> Tens
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
+    keep_freed_memory()
     parts = _parts(given, dual)
     if len(parts) == 1:
         output = factored_average(*parts[0].logarithms(), given.log_weights, given.values)

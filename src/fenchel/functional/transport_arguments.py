@@ -89,7 +89,8 @@ def checked_transport(
             "atom_mask is given without atoms; give atoms and atom_values too, or leave it out"
         )
     n, extra = sources.shape[-2], templates.shape[-2] - sources.shape[-2]
-    templates = templates * _checked_scale(scale, templates)
+    scale = _checked_scale(scale, templates)
+    templates = templates if isinstance(scale, float) and scale == 1.0 else templates * scale
     log_weights, open_keys = _weights(given, dtype)
     evidence = given.query.to(dtype)
     alpha = given.alpha if isinstance(given.alpha, Tensor) else evidence.new_full((1, 1, 1, 1), given.alpha)
