@@ -179,12 +179,13 @@ def test_a_finished_training_is_kept_replaced_or_refused(command, data, tmp_path
     assert results(tmp_path)["options"]["seed"] == 1
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(command, data, tmp_path, monkeypatch, plain):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_says_how_to_go_on(command, data, tmp_path, monkeypatch, plain, number):
     arguments = ["train", "--data", str(data), "--out", str(tmp_path / "out dir"), *SMALL]
-    observer = Recorder(3, lambda: signal.raise_signal(signal.SIGINT))
+    observer = Recorder(2, lambda: signal.raise_signal(number))
     monkeypatch.setattr("fenchel.cli.train.observer_of_training", lambda: observer)
     monkeypatch.setattr(sys, "argv", ["fenchel", *arguments])
-    handler = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(number)
     done = command(*arguments)
     assert done.code == 130
     asked, ended = done.err.splitlines()
@@ -192,7 +193,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(command, data, tmp_path, monkeypatch
     assert "interrupted; 3 steps and 0 whole epochs are saved" in ended
     assert f"Go on with: fenchel train --data {data} --out '{tmp_path}/out dir' --epochs 2" in ended
     assert ended.endswith("--resume")
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert _what_was_saved(tmp_path / "out dir").endswith("Go on with the same torchrun command and --resume")
     monkeypatch.undo()
@@ -201,11 +202,21 @@ def test_ctrl_c_saves_and_says_how_to_go_on(command, data, tmp_path, monkeypatch
 
 
 def test_a_second_ctrl_c_stops_at_once(capsys):
-    with stopping_at_a_step(Recorder()):
+    with stopping_at_a_step() as stop:
+        assert not stop()
         signal.raise_signal(signal.SIGINT)
+        assert stop()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert "press Ctrl-C again" in capsys.readouterr().err
+
+
+def test_sigterm_is_often_sent_twice_and_still_lets_the_step_end(capsys):
+    with stopping_at_a_step() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop()
+    assert capsys.readouterr().err.count("stopping after this step") == 1
 
 
 def test_ctrl_c_before_anything_was_saved(command, data, tmp_path, monkeypatch):
@@ -269,21 +280,59 @@ def test_elsewhere_there_is_one_line_an_epoch(capsys):
     assert capsys.readouterr().err == epoch_line(RECORD, PROGRESS) + "\n"
 
 
-def test_under_torchrun_one_process_speaks(data, tmp_path):
+def under_torchrun(*arguments: object) -> subprocess.Popen[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [*launcher, "fenchel", "train", "--data", str(data), "--out", str(tmp_path), *SMALL, "--resume"]
-    done = subprocess.run(
-        command,
+    return subprocess.Popen(
+        [*launcher, "fenchel", "train", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+
+
+def test_under_torchrun_one_process_speaks(data, tmp_path):
+    with under_torchrun("--data", data, "--out", tmp_path, *SMALL, "--resume") as launched:
+        out, err = launched.communicate(timeout=120)
+    assert launched.returncode == 0, err
     found = results(tmp_path)
     assert found["finished"]
     assert found["machine"]["processes"] == 2
-    assert done.stdout.count("Test accuracy") == 1
-    assert done.stderr.count("epoch 2/2") == 1
+    assert out.count("Test accuracy") == 1
+    assert err.count("epoch 2/2") == 1
+
+
+def test_under_torchrun_one_process_says_what_is_wrong(data, tmp_path):
+    with under_torchrun("--data", data, "--out", tmp_path, *SMALL, "--batch-size", "6") as launched:
+        _, err = launched.communicate(timeout=120)
+    assert launched.returncode == 1
+    assert err.count("fenchel: error: batch size is 6 for 2 processes") == 1
+
+
+def test_an_error_that_is_not_said_has_its_exit_code(command, data, tmp_path, monkeypatch):
+    arguments = ["train", "--data", "nowhere", "--out", tmp_path, *SMALL]
+    assert "'nowhere'" in command(*arguments).line
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert command(*arguments) == (3, "", "")
+    monkeypatch.setenv("FENCHEL_TRACEBACK", "1")
+    assert "'nowhere'" in command(*arguments).err
+
+
+def test_under_torchrun_ctrl_c_saves_the_step_that_all_processes_have_done(data, tmp_path):
+    from fenchel.train.checkpoint import Checkpoint
+
+    endless = [*SMALL, "--epochs", "100000", "--checkpoint-seconds", "1e9"]
+    with under_torchrun("--data", data, "--out", tmp_path, *endless) as launched:
+        assert launched.stderr is not None
+        for line in launched.stderr:
+            if line.startswith("epoch 1/"):
+                break
+        launched.send_signal(signal.SIGINT)
+        _, err = launched.communicate(timeout=120)
+    saved = Checkpoint.read(tmp_path).state
+    assert saved.step >= 5
+    assert err.count("fenchel: stopping after this step") == 1
+    said = f"fenchel: interrupted; {saved.step} steps and {len(saved.epochs)} whole epoch"
+    assert err.count(said) == 1, err
+    assert err.count("Go on with the same torchrun command and --resume") == 1

@@ -44,7 +44,7 @@ def options(**changes: Any) -> TrainOptions:
 
 def trained(directory: Path, *, size: int = 40, **given: Any) -> TrainResult:
     """Trains in a folder; what is no argument of ``train`` is an option."""
-    arguments = ("resume", "overwrite", "observer", "checkpoint_seconds", "device")
+    arguments = ("resume", "overwrite", "observer", "checkpoint_seconds", "device", "stop")
     passed = {name: given.pop(name) for name in arguments if name in given}
     data = (images(size), images(20, seed=1))
     return train(options(**given), directory, data=data, device=passed.pop("device", "cpu"), **passed)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from fenchel.errors import InputError
 from fenchel.train import TrainResult
 from fenchel.train.checkpoint import Checkpoint
-from fenchel.train.workers import joined_workers
+from fenchel.train.workers import _device, joined_workers
 from tests.train.small_trainings import images, trained, weights
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +110,19 @@ def test_an_environment_that_is_incomplete_is_named(monkeypatch, environment, me
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=message), joined_workers("cpu"):
         pass
+
+
+@pytest.mark.parametrize("device", [None, "cuda"])
+def test_every_process_says_that_there_are_too_few_devices(monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    environment = {"WORLD_SIZE": "4", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="there are 4 processes on this machine, and 2 CUDA devices"):
+        _device(device, 0)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert _device(device, 1) == torch.device("cuda", 1)
 
 
 def test_a_batch_that_does_not_divide_is_refused():

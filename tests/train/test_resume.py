@@ -81,6 +81,27 @@ def test_an_interrupted_training_is_saved_where_it_is(tmp_path, stop_at):
     assert lasting(resumed) == lasting(unbroken)
 
 
+@pytest.mark.parametrize("asked_at", [1, 5, 7])
+def test_a_training_that_is_asked_to_stop_ends_after_its_step(tmp_path, asked_at):
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) >= asked_at
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "a", stop=stop, checkpoint_seconds=1e9)
+    state = Checkpoint.read(tmp_path / "a").state
+    assert (state.step, len(state.epochs)) == (asked_at, asked_at // 5)  # an epoch that has ended is tested too
+    assert lasting(trained(tmp_path / "a", resume=True)) == lasting(trained(tmp_path / "b"))
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+def test_a_training_that_is_asked_to_stop_at_its_last_step_is_finished(tmp_path):
+    observer = Recorder()
+    assert trained(tmp_path, observer=observer, stop=lambda: observer.told.count("advanced") == 8).finished
+
+
 def test_a_wrong_resume_would_be_noticed(tmp_path):
     trained(tmp_path / "a", seed=0)
     trained(tmp_path / "b", seed=1)

@@ -12,6 +12,7 @@ import typer
 
 from fenchel.cli.failure import Interrupted, say
 from fenchel.cli.numbers import decimals
+from fenchel.cli.speaking import first_process_speaks
 
 if TYPE_CHECKING:
     from fenchel.experiments import ExperimentReport
@@ -36,6 +37,7 @@ EXAMPLE = (
 )
 
 
+@first_process_speaks()
 def run(
     experiment: Annotated[
         str, typer.Argument(metavar="EXPERIMENT", help="table1, table2 or ablation.", show_default=False)
@@ -122,7 +124,7 @@ def run(
         _show(report_on(experiment, out), out)
         return
     try:
-        with stopping_at_a_step(observer_of_training()) as training:
+        with stopping_at_a_step() as stop:
             report = run_experiment(
                 experiment,
                 out,
@@ -135,7 +137,8 @@ def run(
                 shard=None if shard is None else Shard.parse(shard),
                 device=device,
                 threads=threads,
-                observer=_Narrator(training),
+                observer=_Narrator(observer_of_training()),
+                stop=stop,
             )
     except KeyboardInterrupt:
         again = shlex.join(["fenchel", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Ctrl-C that lets the step under way end, so that everything that was done is saved."""
+"""Ctrl-C and SIGTERM that let the step under way end, so that everything that was done is saved."""
 
 from __future__ import annotations
 
@@ -6,66 +6,40 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 from fenchel.cli.failure import say
-from fenchel.train.observer import TrainObserver
-from fenchel.train.progress import Progress
 
 __all__ = ["stopping_at_a_step"]
 
 
-class _Stopping:
-    """Another observer, which stops the training after a step once somebody has asked for it."""
-
-    def __init__(self, observer: TrainObserver) -> None:
-        self._observer = observer
-        self.asked = False
-
-    def started(self, description: Mapping[str, Any]) -> None:
-        self._observer.started(description)
-
-    def advanced(self, progress: Progress) -> None:
-        self._observer.advanced(progress)
-        if self.asked:
-            raise KeyboardInterrupt
-
-    def epoch_finished(self, record: Mapping[str, Any], progress: Progress) -> None:
-        self._observer.epoch_finished(record, progress)
-
-    def finished(self) -> None:
-        self._observer.finished()
-
-
 @contextlib.contextmanager
-def stopping_at_a_step(observer: TrainObserver) -> Iterator[TrainObserver]:
-    """Within it, the first Ctrl-C ends the training after its step and the second one at once.
+def stopping_at_a_step() -> Iterator[Callable[[], bool]]:
+    """Within it, the first Ctrl-C or SIGTERM asks the training to end after its step; a second Ctrl-C ends it at once.
 
-    Where several processes train, each would end at another step, so there Ctrl-C ends them at once.
-
-    Args:
-        observer: Shows the training.
+    A second SIGTERM changes nothing: a system that preempts a training may send it to a process and its parent, and
+    torchrun passes it on as well.
 
     Yields:
-        The observer to train with.
+        Whether the training is to end, for ``fenchel.train.train``.
     """
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    if not alone or threading.current_thread() is not threading.main_thread():
-        yield observer
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
         return
-    stopping = _Stopping(observer)
-    before = signal.getsignal(signal.SIGINT)
+    asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stopping.asked:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stopping.asked = True
-        say("stopping after this step; press Ctrl-C again to stop at once")
+        if not asked and os.environ.get("RANK", "0") == "0":
+            say("stopping after this step; press Ctrl-C again to stop at once")
+        asked = True
 
-    signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stopping
+        yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

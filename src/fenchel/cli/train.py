@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fenchel.cli.failure import Interrupted
+from fenchel.cli.speaking import first_process_speaks
 from fenchel.cli.stopping import stopping_at_a_step
 from fenchel.cli.training import observer_of_training
 
@@ -74,6 +75,7 @@ class Precision(str, Enum):
     bfloat16 = "bfloat16"
 
 
+@first_process_speaks()
 def run(
     data: Annotated[
         str,
@@ -203,15 +205,16 @@ def run(
         evaluate_every=evaluate_every,
     )
     try:
-        with stopping_at_a_step(observer_of_training()) as observer:
+        with stopping_at_a_step() as stop:
             result = train(
                 options,
                 out,
                 resume=resume,
                 overwrite=overwrite,
-                observer=observer,
+                observer=observer_of_training(),
                 device=device,
                 checkpoint_seconds=checkpoint_seconds,
+                stop=stop,
             )
     except KeyboardInterrupt:
         raise Interrupted(_what_was_saved(out)) from None

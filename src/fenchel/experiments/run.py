@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ def run_experiment(
     threads: int | None = None,
     observer: ExperimentObserver | None = None,
     trainer: Trainer | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentReport:
     """Train the arms of an experiment on the same budget and compare them, with the paper's numbers beside.
 
@@ -63,6 +64,7 @@ def run_experiment(
         threads: How many threads torch uses. Default: as it is.
         observer: Who is told about the progress.
         trainer: What trains. Default: ``fenchel.train.train``.
+        stop: As for ``fenchel.train.train``: whether the run under way is to end with a ``KeyboardInterrupt``.
 
     Returns:
         The report on everything in the folder that belongs to the plan; it is also written there.
@@ -86,7 +88,7 @@ def run_experiment(
         watching = observer if observer is not None and workers.leads else SilentExperimentObserver()
         mine = [run for index, run in enumerate(plan.runs()) if shard is None or shard.takes(index)]
         for number, run in enumerate(mine, 1):
-            turn = _Turn(run, Position(number, len(mine)), folder, plan, workers, watching)
+            turn = _Turn(run, Position(number, len(mine)), folder, plan, workers, watching, stop)
             turn.take(trainer or train, images[run.data], device)
         return folder.save() if workers.leads else ExperimentReport(plan, ())
 
@@ -175,6 +177,7 @@ class _Turn:
     plan: Plan
     workers: Workers
     observer: ExperimentObserver
+    stop: Callable[[], bool]
 
     def take(self, trainer: Trainer, images: Images, device: str | None) -> None:
         with contextlib.ExitStack() as claim:
@@ -185,7 +188,9 @@ class _Turn:
             told = self.observer.began(self.run, self.position)
             options = options_of(self.run, self.plan.setting)
             try:
-                trainer(options, place, resume=True, device=device, observer=told, data=images)
+                trainer(
+                    options, place, resume=True, device=device, observer=told, data=images, stop=self.stop
+                )
             except ConvergenceError as error:
                 if self.workers.leads:
                     self.folder.mark_diverged(self.run, str(error))

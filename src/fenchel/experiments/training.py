@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ class Trainer(Protocol):
         observer: TrainObserver | None = None,
         device: str | None = None,
         data: Images | None = None,
+        stop: Callable[[], bool] = ...,
     ) -> TrainResult:
         """Trains, and leaves ``results.json`` in the folder."""
         ...

@@ -47,6 +47,7 @@ class Loop:
         save: Writes a checkpoint; called in the first process only.
         report: Writes the results so far; called in the first process only.
         checkpoint_seconds: Save at most once in so many seconds, and at the end.
+        stop: Whether somebody wants the training to end; asked in every process.
     """
 
     options: TrainOptions
@@ -62,15 +63,17 @@ class Loop:
     save: Callable[[], None]
     report: Callable[[], None]
     checkpoint_seconds: float
+    stop: Callable[[], bool]
 
     def __post_init__(self) -> None:
         self._shared = self.workers.share(self.model)
         self._steps = self.options.epochs * self.feed.steps_per_epoch
         self._looks = _STEPS_BETWEEN_LOOKS.get(self.workers.device.type, _STEPS_BETWEEN_LOOKS_ELSEWHERE)
-        self._unseen = torch.zeros(3, dtype=torch.float64, device=self.workers.device)
+        self._unseen = torch.zeros(4, dtype=torch.float64, device=self.workers.device)
         self._saved_at = time.monotonic()
         self._session_seconds, self._session_images, self._session_begin = 0.0, 0.0, self.state.step
         self._tests, self._test_seconds = 0, 0.0
+        self._stopping = False
 
     def run(self) -> None:
         """Trains to the end."""
@@ -89,9 +92,12 @@ class Loop:
                 self._look(begin)
                 if not last:
                     self._tell()
+                    self._stop_if_asked()
                     self._save_if_due()
                 begin = time.perf_counter()
         self._finish_epoch(epoch)
+        if epoch + 1 < self.options.epochs:
+            self._stop_if_asked()
 
     def _step(self, indices: Tensor) -> None:
         step, options = self.state.step, self.options
@@ -127,9 +133,11 @@ class Loop:
         return self.options.learning_rate * factor
 
     def _look(self, begin: float) -> None:
-        """Adds to the epoch's sums what all processes have done since the last look."""
-        loss, correct, images = self.workers.sum(self._unseen).tolist()
+        """Adds to the epoch's sums what all processes have done since the last look, and asks whether to stop."""
+        self._unseen[3] = float(self.stop())
+        loss, correct, images, stopping = self.workers.sum(self._unseen).tolist()
         self._unseen.zero_()
+        self._stopping = stopping > 0
         seconds = time.perf_counter() - begin
         sums = self.state.sums
         self._refuse_unless_finite(loss / images)
@@ -158,6 +166,15 @@ class Loop:
         except KeyboardInterrupt:
             self.save()
             raise
+
+    def _stop_if_asked(self) -> None:
+        """Ends every process at the same step, once the first one has saved it."""
+        if not self._stopping:
+            return
+        if self.workers.leads:
+            self.save()
+        self.workers.said_by_leader(True)
+        raise KeyboardInterrupt
 
     def _save_if_due(self) -> None:
         due = time.monotonic() - self._saved_at >= self.checkpoint_seconds

@@ -7,7 +7,7 @@ import importlib.util
 import platform
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ def train(
     observer: TrainObserver | None = None,
     device: str | None = None,
     checkpoint_seconds: float = 60.0,
+    stop: Callable[[], bool] = lambda: False,
     data: tuple[ImageDataset, ImageDataset] | None = None,
 ) -> TrainResult:
     """Train a model and write what came of it.
@@ -68,6 +69,8 @@ def train(
         observer: Is told how the training goes. Default: nobody is.
         device: Where to compute, such as ``cuda:1``. Default: a GPU if there is one.
         checkpoint_seconds: Save before the first step, at most once in so many seconds, and at the end.
+        stop: Asked after every step (on accelerators, after some); where it says yes in any process, all of them end
+            at that step with a ``KeyboardInterrupt``, after it has been saved.
         data: Images to train and to test on, in place of what ``options.data`` names.
 
     Returns:
@@ -79,6 +82,7 @@ def train(
         ConvergenceError: If the loss stops being a finite number; the last good checkpoint is kept.
         OutputError: If something cannot be written; what was written before is intact.
         MissingExtraError: If safetensors or matplotlib is not installed.
+        KeyboardInterrupt: If ``stop`` said so.
     """
     for package in ("safetensors", "matplotlib", "numpy"):
         if importlib.util.find_spec(package) is None:
@@ -91,7 +95,7 @@ def train(
     with joined_workers(device) as workers, _own_random_numbers(workers.device), warnings.catch_warnings():
         warnings.simplefilter("ignore", CostWarning)
         session = _Session(options, directory, workers, data or loaded(options), checkpoint_seconds)
-        return session.run(observer or SilentObserver(), resume=resume)
+        return session.run(observer or SilentObserver(), stop, resume=resume)
 
 
 class _Session:
@@ -123,7 +127,7 @@ class _Session:
         self._state = TrainState()
         self._drawn_at = time.monotonic()
 
-    def run(self, observer: TrainObserver, *, resume: bool) -> TrainResult:
+    def run(self, observer: TrainObserver, stop: Callable[[], bool], *, resume: bool) -> TrainResult:
         goes_on = resume and (self._directory / CHECKPOINT_FILE).exists()
         if goes_on:
             self._restore()
@@ -151,6 +155,7 @@ class _Session:
             save=self._save,
             report=self._report,
             checkpoint_seconds=self._checkpoint_seconds,
+            stop=stop,
         )
         if self._workers.leads:
             observer.started(self._description())

@@ -114,21 +114,26 @@ def _from_environment(name: str, default: int) -> int:
 
 
 def _device(name: str | None, local_rank: int | None) -> torch.device:
-    if name is None:
-        if not torch.cuda.is_available():
-            return torch.device("cpu")
-        return torch.device("cuda", local_rank or 0)
+    if name is None and not torch.cuda.is_available():
+        return torch.device("cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(name or "cuda")
     except RuntimeError:
         raise InputError(f"device is {name!r}; expected a name such as cpu or cuda:1.") from None
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(f"device is {name!r}, but torch finds no CUDA device here. Use cpu.")
+        count = torch.cuda.device_count()
+        if device.index is None and local_rank is not None:
+            # Asked about all processes of the machine, so that all of them say the same.
+            processes = max(_from_environment("LOCAL_WORLD_SIZE", 1), local_rank + 1)
+            if processes > count:
+                raise InputError(
+                    f"there are {processes} processes on this machine, and {count} CUDA devices for them. Start at "
+                    "most as many as there are devices, or use --device cpu."
+                )
         index = device.index if device.index is not None else local_rank or 0
-        if index >= torch.cuda.device_count():
-            raise InputError(
-                f"device is {name!r}, but there are {torch.cuda.device_count()} CUDA devices, from cuda:0."
-            )
+        if index >= count:
+            raise InputError(f"device is {name!r}, but there are {count} CUDA devices, from cuda:0.")
         return torch.device("cuda", index)
     return device
