@@ -135,7 +135,14 @@ def test_no_flip_takes_back_what_the_recipe_does(command, data, tmp_path):
         (["--model", "vit", "--extra-preference", "zero"], "extra preference is 'zero' for the model 'vit'"),
         (["--train-images", "100000"], "100000 images was asked for and there are 40"),
         (["--data", "nowhere/at-all"], "nowhere/at-all"),
-        (["--heads", "3"], "heads=3"),
+        (["--heads", "3"], "heads is 3 and width is 16; the number of heads must divide the width"),
+        (["--evaluate-every", "0"], "(--evaluate-every) is 0; it must be a whole number"),
+        (["--model", "vit", "--gamma", "3"], "gamma is 3.0 for the model 'vit', which has no transport"),
+        (["--model", "vit", "--alpha", "2"], "alpha is 2.0 for the model 'vit', which has no transport"),
+        (
+            ["--model", "vit", "--cost", "cosine"],
+            "cost is 'cosine' for the model 'vit', which has no transport",
+        ),
         (["--device", "gpu?"], "device is 'gpu?'"),
         (["--checkpoint-seconds", "-1"], "checkpoint seconds is -1.0; it must be at least 0"),
         (["--resume", "--overwrite"], "contradict each other"),
@@ -217,6 +224,15 @@ def test_sigterm_is_often_sent_twice_and_still_lets_the_step_end(capsys):
         signal.raise_signal(signal.SIGTERM)
         assert stop()
     assert capsys.readouterr().err.count("stopping after this step") == 1
+
+
+def test_one_of_a_thing_is_not_several(command, data, tmp_path, monkeypatch):
+    done = command("train", "--data", data, "--out", tmp_path / "a", *SMALL, "--epochs", "1")
+    assert " after 1 epoch of 40 images" in done.out
+    observer = Recorder(6, lambda: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("fenchel.cli.train.observer_of_training", lambda: observer)
+    done = command("train", "--data", data, "--out", tmp_path / "b", *SMALL)
+    assert "interrupted; 7 steps and 1 whole epoch are saved" in done.err
 
 
 def test_ctrl_c_before_anything_was_saved(command, data, tmp_path, monkeypatch):

@@ -298,6 +298,28 @@ def test_what_the_trainer_refuses_names_the_run(tmp_path):
         table2(tmp_path, StandIn(before=refuse))
 
 
+def test_what_is_set_of_the_transport_is_not_asked_of_the_model_without(tmp_path):
+    trainer = StandIn()
+    table2(tmp_path, trainer, seeds=1, options={"gamma": 2.0, "alpha": 3.0, "cost": "cosine"})
+    assert [(one.gamma, one.alpha, one.cost) for one in trainer.trained] == [
+        (None, 1.0, "dot"),
+        (2.0, 3.0, "cosine"),
+    ]
+    again = StandIn()
+    assert table2(tmp_path, again, seeds=1, options={"gamma": 2.0, "alpha": 3.0, "cost": "cosine"}).finished
+    assert again.trained == []
+
+
+@pytest.mark.parametrize("changes", [{"gamma": None, "precision": "auto"}, {"precision": "bfloat16"}])
+def test_a_run_counts_whether_or_not_it_says_what_gamma_and_precision_came_to(tmp_path, changes):
+    report = table2(tmp_path, StandIn(), seeds=1)
+    for path in tmp_path.rglob("ot-vit/*/seed-0/results.json"):
+        written = json.loads(path.read_text())
+        written["options"].update(changes)
+        path.write_text(json.dumps(written))
+    assert report_on("table2", tmp_path) == report
+
+
 def test_shards_share_the_runs(tmp_path):
     first, second = StandIn(), StandIn()
     partial = table2(tmp_path, first, shard=Shard(0, 2))

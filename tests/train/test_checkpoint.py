@@ -73,12 +73,16 @@ def test_one_changed_bit_is_noticed(tmp_path):
 
 
 def test_a_cut_file_and_a_missing_one_are_named(tmp_path):
-    with pytest.raises(InputError, match=r"checkpoint\.safetensors cannot be read back"):
+    with pytest.raises(
+        InputError, match=r"checkpoint\.safetensors cannot be read back: .* Start anew with --over"
+    ):
         Checkpoint.read(tmp_path)
     saved(tmp_path)
     path = tmp_path / CHECKPOINT_FILE
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"checkpoint\.safetensors cannot be read back"):
+    with pytest.raises(
+        InputError, match=r"checkpoint\.safetensors cannot be read back: .* Start anew with --over"
+    ):
         Checkpoint.read(tmp_path)
 
 

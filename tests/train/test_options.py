@@ -33,15 +33,20 @@ from tests.train.small_trainings import options
         ({"learning_rate": float("nan")}, r"learning rate is nan; it must be a finite number above 0"),
         ({"learning_rate": float("inf")}, r"learning rate is inf; it must be a finite number above 0"),
         ({"learning_rate": "big"}, r"learning rate is 'big'; it must be a finite number above 0"),
-        ({"gamma": -1.0}, r"gamma is -1\.0; it must be a finite number above 0"),
-        ({"gamma": 0.0}, r"gamma is 0\.0; it must be a finite number above 0"),
-        ({"alpha": 0.0}, r"alpha is 0\.0; it must be a finite number above 0"),
+        ({"model": "ot-vit", "gamma": -1.0}, r"gamma is -1\.0; it must be a finite number above 0"),
+        ({"model": "ot-vit", "gamma": 0.0}, r"gamma is 0\.0; it must be a finite number above 0"),
+        ({"model": "ot-vit", "alpha": 0.0}, r"alpha is 0\.0; it must be a finite number above 0"),
         ({"join_probability": 1.5}, r"join probability is 1\.5; it must be a finite number at least 0 and at most 1"),
         ({"dropout": 1.0}, r"dropout is 1\.0; it must be a finite number at least 0 and below 1"),
         ({"weight_decay": -0.1}, r"weight decay is -0\.1; it must be a finite number at least 0"),
         ({"warmup_fraction": 1.0}, r"warmup fraction is 1\.0; it must be a finite number at least 0 and below 1"),
         ({"label_smoothing": 1.0}, r"label smoothing is 1\.0"),
         ({"gradient_clip": -1}, r"gradient clip is -1"),
+        ({"heads": 3}, r"heads is 3 and width is 16; the number of heads must divide the width"),
+        ({"evaluate_every": 0}, r"the number of epochs from one test to the next \(--evaluate-every\) is 0; it must be"),
+        ({"gamma": 3.0}, r"gamma is 3\.0 for the model 'vit', which has no transport\. Leave it out, or use"),
+        ({"alpha": 2.0}, r"alpha is 2\.0 for the model 'vit', which has no transport"),
+        ({"cost": "cosine"}, r"cost is 'cosine' for the model 'vit', which has no transport"),
     ],
 )  # fmt: skip
 def test_what_is_out_of_range_is_named(changes, message):
@@ -71,6 +76,15 @@ def test_a_recipe_fills_what_is_left_out_and_nothing_else():
     assert (kept.weight_decay, kept.label_smoothing, kept.flip) == (0.0, 0.0, False)
     assert kept.gradient_clip == RECIPES["strong"].gradient_clip
     assert kept.resolved() == kept
+
+
+def test_gamma_left_out_is_the_root_of_the_width():
+    assert (
+        options(model="ot-vit", width=256).resolved()
+        == options(model="ot-vit", width=256, gamma=16).resolved()
+    )
+    assert options(model="ot-vit", width=256, gamma=3.0).resolved().gamma == 3.0
+    assert options(model="vit").resolved().gamma is None
 
 
 def test_digits_are_not_mirrored_unless_that_is_asked_for():

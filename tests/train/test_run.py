@@ -51,6 +51,22 @@ def test_it_learns_and_writes_what_came_of_it(tmp_path, model):
     assert [record["step"] for record in observer.records] == [12 * epoch for epoch in range(1, 13)]
 
 
+def test_results_leave_nothing_open(tmp_path):
+    result = trained(tmp_path, model="ot-vit", precision="auto")
+    assert [name for name, value in result.options.to_json().items() if value is None] == [
+        "train_images",
+        "test_images",
+    ]
+    assert result.options.precision == result.description["machine"]["precision"] != "auto"
+    assert result.options.gamma == 4.0
+    assert trained(tmp_path, model="ot-vit", precision="auto", gamma=4.0, resume=True) == result
+
+
+def test_a_folder_without_a_model_is_said(tmp_path):
+    with pytest.raises(InputError, match=r"holds no trained model \(checkpoint\.safetensors is not there\)"):
+        load_model(tmp_path)
+
+
 def test_test_accuracy_is_that_of_the_saved_model(tmp_path):
     result = trained(tmp_path, epochs=4)
     model = load_model(tmp_path)

@@ -221,10 +221,14 @@ def run(
     if os.environ.get("RANK", "0") != "0":
         return
     typer.echo(
-        f"Test accuracy {result.test_accuracy:.4f} after {len(result.epochs)} epochs of "
+        f"Test accuracy {result.test_accuracy:.4f} after {_counted(len(result.epochs), 'epoch')} of "
         f"{result.description['data']['train_images']:,} images, {result.parameters:,} parameters."
     )
     typer.echo(f"Curves: {out / 'curves.png'}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _what_was_saved(folder: Path) -> str:
@@ -236,7 +240,8 @@ def _what_was_saved(folder: Path) -> str:
         state = Checkpoint.read(folder).state
     except FenchelError:
         return "interrupted before anything was saved"
-    saved = f"interrupted; {state.step} steps and {len(state.epochs)} whole epochs are saved in {folder}. "
+    done = f"{_counted(state.step, 'step')} and {_counted(len(state.epochs), 'whole epoch')}"
+    saved = f"interrupted; {done} are saved in {folder}. "
     if os.environ.get("WORLD_SIZE", "1") != "1":
         return f"{saved}Go on with the same torchrun command and --resume"
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]

@@ -17,6 +17,7 @@ from fenchel.train.result import RESULTS_FILE, TrainResult
 __all__ = ["Trainer", "options_of", "record_of", "shared_setting"]
 
 _OWN = frozenset({"data", "model", "extra_preference", "learning_rate", "seed"})
+_OF_TRANSPORT = frozenset({"cost", "gamma", "alpha"})
 _CURVES = ("train_loss", "test_loss", "test_accuracy")
 
 
@@ -60,15 +61,20 @@ def shared_setting(options: Mapping[str, Any]) -> dict[str, Any]:
             f"{own[0]!r} is not shared by the runs of an experiment: it tells them apart. Leave it out."
         )
     given = TrainOptions.from_json({**options, "data": "any"})
-    # Whether images may be mirrored depends on the data, so it stays with the recipe if it was left to it.
-    resolved = {**given.resolved().to_json(), "flip": given.flip}
+    # Whether images may be mirrored depends on the data, and γ on the model, so both stay open if they were left so.
+    resolved = {**given.resolved().to_json(), "flip": given.flip, "gamma": given.gamma}
     return {name: value for name, value in resolved.items() if name not in _OWN}
 
 
 def options_of(run: Run, setting: Mapping[str, Any]) -> TrainOptions:
-    """What is asked of the training of a run."""
+    """What is asked of the training of a run; a model without transport is asked for none."""
+    own = {
+        name: value
+        for name, value in setting.items()
+        if run.arm.model == "ot-vit" or name not in _OF_TRANSPORT
+    }
     return TrainOptions(
-        **setting,
+        **own,
         data=run.data,
         model=run.arm.model,
         extra_preference=run.arm.extra_preference,
@@ -95,7 +101,9 @@ def record_of(run: Run, plan: Plan, folder: Path) -> RunRecord | None:
         return None
     result = TrainResult.read(folder)
     expected = options_of(run, plan.setting).resolved().to_json()
-    found = result.options.to_json()
+    found = result.options.resolved().to_json()
+    if expected["precision"] == "auto":
+        found["precision"] = "auto"
     if differing := [
         f"{name.replace('_', ' ')}: {found.get(name)!r} and {expected.get(name)!r}"
         for name in sorted({*found, *expected})

@@ -117,8 +117,11 @@ class Checkpoint:
             InputError: If there is none, it is damaged, or another version of this package wrote it.
         """
         path = directory / CHECKPOINT_FILE
-        tensors, description = read_tensors(path)
         advice = "Start anew with --overwrite, or choose another folder."
+        try:
+            tensors, description = read_tensors(path)
+        except InputError as error:
+            raise InputError(f"{error} {advice}") from error
         if not isinstance(description, dict) or description.get("schema") != SCHEMA:
             found = description.get("schema") if isinstance(description, dict) else None
             raise InputError(f"{path} has version {found!r} of a checkpoint; expected {SCHEMA}. {advice}")

@@ -33,9 +33,9 @@ class TrainOptions:
             they are reached through the transport alone), ``shared`` (weight like the image's own), or ``none`` (there
             are no such templates). None is ``zero`` for OT-ViT and ``none`` for ViT.
         join_probability: How probable it is, for each image and step, that the templates of another image join.
-        cost: Transport cost of OT-ViT.
-        gamma: Its entropic regularisation, above 0; None is √width.
-        alpha: Its reliability of the evidence, above 0.
+        cost: Transport cost of OT-ViT; ViT has none, so it takes no other than the default.
+        gamma: Its entropic regularisation, above 0; None is √width, and for ViT that there is none.
+        alpha: Its reliability of the evidence, above 0; ViT takes no other than the default.
         train_images: Train on so many images, equally many of each class, the same for every seed; None for all.
         test_images: The same for the test.
         epochs: How often every image is seen.
@@ -113,6 +113,8 @@ class TrainOptions:
                 "extra preference is 'zero' for the model 'vit', whose attention reaches no template that the "
                 "preference gives no weight. Use 'shared' or 'none', or the model 'ot-vit'."
             )
+        if self.model == "vit":
+            self._refuse_transport()
         for name in ("epochs", "width", "depth", "heads", "mlp_width", "patch_size", "evaluate_every"):
             _whole(name, getattr(self, name), 1)
         for name in ("train_images", "test_images"):
@@ -126,6 +128,10 @@ class TrainOptions:
         _whole("seed", self.seed, 0)
         if self.seed > _LARGEST_SEED:
             raise InputError(f"seed is {self.seed}; the largest is {_LARGEST_SEED}.")
+        if self.width % self.heads:
+            raise InputError(
+                f"heads is {self.heads} and width is {self.width}; the number of heads must divide the width."
+            )
         _number("learning_rate", self.learning_rate, above=0.0)
         _number("alpha", self.alpha, above=0.0)
         _number("gamma", self.gamma, above=0.0)
@@ -136,13 +142,21 @@ class TrainOptions:
         _number("label_smoothing", self.label_smoothing, least=0.0, below=1.0)
         _number("gradient_clip", self.gradient_clip, least=0.0)
 
+    def _refuse_transport(self) -> None:
+        for name, default in (("gamma", None), ("alpha", 1.0), ("cost", "dot")):
+            if (value := getattr(self, name)) != default:
+                raise InputError(
+                    f"{name} is {value!r} for the model 'vit', which has no transport. Leave it out, or use the model "
+                    "'ot-vit'."
+                )
+
     @property
     def joins(self) -> bool:
         """Whether templates of another image ever join an image's own."""
         return self.resolved().extra_preference != "none" and self.join_probability > 0
 
     def resolved(self) -> TrainOptions:
-        """The same options with nothing left to the recipe or the model, except precision and γ."""
+        """The same options with nothing left to the recipe or the model, and precision alone to the machine."""
         recipe = RECIPES[self.recipe]
         filled: dict[str, Any] = {
             name: getattr(recipe, name)
@@ -153,6 +167,8 @@ class TrainOptions:
             filled["flip"] = recipe.flip and self.data.removeprefix("hf:") in MIRRORED
         if self.extra_preference is None:
             filled["extra_preference"] = "zero" if self.model == "ot-vit" else "none"
+        if self.gamma is None and self.model == "ot-vit":
+            filled["gamma"] = math.sqrt(self.width)
         return dataclasses.replace(self, **filled)
 
     def to_json(self) -> dict[str, Any]:
@@ -209,4 +225,6 @@ def _number(
 
 
 def _words(name: str) -> str:
+    if name == "evaluate_every":
+        return "the number of epochs from one test to the next (--evaluate-every)"
     return name.replace("_", " ")

@@ -25,7 +25,7 @@ class TrainResult:
     """What came of a training, or of what was done of it.
 
     Attributes:
-        options: What was asked for, with everything filled in that a recipe decides.
+        options: What was asked for, with everything filled in that the recipe, the model or the machine decides.
         finished: Whether all epochs are done.
         description: The model, the data, the machine and notes on them.
         epochs: A record for each epoch: ``epoch``, ``step``, ``learning_rate``, ``train_loss``, ``train_accuracy``,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import platform
 import time
@@ -109,15 +110,15 @@ class _Session:
         data: tuple[ImageDataset, ImageDataset],
         checkpoint_seconds: float,
     ) -> None:
-        self._options, self._directory, self._workers = options, directory, workers
+        precision = chosen_precision(options.precision, workers.device)
+        self._options, self._precision = dataclasses.replace(options, precision=precision), precision
+        self._directory, self._workers = directory, workers
         self._checkpoint_seconds = checkpoint_seconds
         self._train, self._test = shortened(data, options)
         refuse_unlike(self._train, self._test)
         refuse_unshared(options.batch_size, workers.count)
-        self._precision = chosen_precision(options.precision, workers.device)
         self._configuration = {
-            **{name: value for name, value in options.to_json().items() if name != "data"},
-            "precision": self._precision,
+            **{name: value for name, value in self._options.to_json().items() if name != "data"},
             "training_images_sha256": self._train.digest,
             "test_images_sha256": self._test.digest,
         }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fenchel import models
-from fenchel.train.checkpoint import Checkpoint
+from fenchel.errors import InputError
+from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 
 __all__ = ["load_model"]
 
@@ -23,7 +24,12 @@ def load_model(directory: str | Path) -> models.AbstractVisionTransformer:
     Raises:
         InputError: If there is no checkpoint, or it is damaged.
     """
-    checkpoint = Checkpoint.read(Path(directory))
+    path = Path(directory) / CHECKPOINT_FILE
+    if not path.exists():
+        raise InputError(
+            f"{directory} holds no trained model ({CHECKPOINT_FILE} is not there). Give the folder of a training."
+        )
+    checkpoint = Checkpoint.read(path.parent)
     model = models.build(checkpoint.model["name"], **checkpoint.model["configuration"])
     model.load_state_dict(checkpoint.weights)
     return model.eval()
