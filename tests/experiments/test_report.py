@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fenchel.errors import InputError
-from fenchel.experiments import ExperimentReport
+from fenchel.experiments import ARMS, ExperimentReport
 from fenchel.experiments.data import described
 from fenchel.experiments.figure import STYLES, write_curves
 from fenchel.experiments.finding import findings, signed
@@ -109,6 +109,19 @@ def test_the_table_says_what_is_missing():
     lines = markdown_table(report({"vit": VIT[:1], "ot-vit-alone": ()})).splitlines()
     assert lines[2].endswith("| 0.928 ± 0.01 | 0.8000 (one seed) | – | – | 1 of 3 |")
     assert lines[3].endswith("| OT-ViT, no extras | – | – | – | – | 0 of 3 |")
+
+
+def test_two_seeds_are_marked_and_an_impossible_interval_is_not_printed():
+    found = report({"vit": (0.80, 0.79), "ot-vit": (0.7, 0.8)}, seeds=2)
+    vit, ot = markdown_table(found).splitlines()[2:]
+    assert "| 0.7950 ± 0.0635 (2 seeds) | – | – | 2 |" in vit
+    assert "| 0.7500 ± – (2 seeds) | +0.009 | −0.0450 ± 0.6988 (2 seeds) | 2 |" in ot
+    assert "± – stands where the interval would leave what an accuracy can be" in said(found)
+    (sentence,) = found.findings
+    assert "over 2 seeds, too few for an interval of use: zero is within" in sentence
+    three = report()
+    assert "± –" not in said(three)
+    assert "seeds)" not in markdown_table(three)
 
 
 def test_names_do_not_break_the_table():
@@ -304,11 +317,32 @@ def test_a_panel_draws_the_mean_and_the_range_of_the_seeds():
 
     axes = figure_module.Figure().add_subplot()
     _panel(axes, report().records, "test_accuracy")
-    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
-    assert lines == {
-        "ViT": [[2.0, pytest.approx(sum(VIT) / 3)]],
-        "OT-ViT": [[2.0, pytest.approx(sum(OT) / 3)]],
-    }
-    (band, _) = axes.collections
-    heights = [y for _, y in band.get_paths()[0].vertices.tolist()]
-    assert (min(heights), max(heights)) == pytest.approx((min(VIT), max(VIT)))
+    drawn = dict(zip(("ViT", "OT-ViT"), axes.containers, strict=True))
+    assert [container.get_label() for container in axes.containers] == list(drawn)
+    for values, container in zip((VIT, OT), drawn.values(), strict=True):
+        line, _, (bar,) = container
+        ((epoch, mean),) = line.get_xydata().tolist()
+        assert epoch == pytest.approx(2, abs=0.2)
+        assert mean == pytest.approx(sum(values) / 3)
+        ((low, high),) = [segment[:, 1].tolist() for segment in bar.get_segments()]
+        assert (low, high) == pytest.approx((min(values), max(values)))
+    places = [container[0].get_xdata()[0] for container in drawn.values()]
+    assert places[0] < places[1], "bars of the same height would hide each other"
+
+
+def test_the_legend_covers_no_curve():
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra train")
+    from fenchel.experiments.figure import _draw
+
+    arms = {"vit": VIT, "ot-vit": OT, "ot-vit-shared": OT, "ot-vit-alone": VIT, "vit-extra": OT}
+    figure = _draw(report(arms, name="ablation"))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [ARMS[name].label for name in arms]
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 <= box.x1 <= figure.bbox.width
+    (caption,) = figure.texts
+    assert caption.get_window_extent().y1 <= box.y0
+    for axes in figure.axes:
+        assert axes.get_legend() is None
+        assert axes.get_tightbbox().y0 >= box.y1

@@ -452,6 +452,23 @@ def test_bad_input(tmp_path, given, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_missing_data_name_those_that_are_there(tmp_path, monkeypatch):
+    def only_some(name: str):
+        if name == "cifar100":
+            raise InputError("cifar100 is not in FENCHEL_DATA.")
+        return few_images(name)
+
+    monkeypatch.setattr("fenchel.experiments.run.loaded", only_some)
+    with pytest.raises(
+        InputError,
+        match=r"^cifar100 is not .* Or name those that are there, with --data fashion-mnist,cifar10\.$",
+    ):
+        run_experiment("table2", tmp_path / "out", trainer=StandIn())
+    with pytest.raises(InputError, match=r"^cifar100 is not in FENCHEL_DATA\.$"):
+        run_experiment("table1", tmp_path / "out", trainer=StandIn())
+    assert not (tmp_path / "out").exists()
+
+
 def test_unknown_experiment(tmp_path):
     with pytest.raises(
         InputError, match=r"experiment is 'table3'; expected one of: table1 \(Table 1: test accuracy"

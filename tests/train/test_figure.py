@@ -11,7 +11,7 @@ import pytest
 from fenchel import storage
 from fenchel.errors import OutputError
 from fenchel.train import TrainResult
-from fenchel.train.figure import _STYLE, write_curves
+from fenchel.train.figure import _STYLE, _draw, _title, write_curves
 from fenchel.train.state import TrainState
 from tests.train.small_trainings import options
 
@@ -42,6 +42,48 @@ def test_the_same_training_gives_the_same_bytes_and_another_one_others(result, t
     changed = [{**record, "test_loss": record["test_loss"] and 1.0} for record in result.epochs]
     other = dataclasses.replace(result, epochs=tuple(changed))
     assert write_curves(other, tmp_path).read_bytes() != first
+
+
+def test_nothing_is_cut_off(result):
+    # Ticks of three decimals and more need room, and so does what is known of the data.
+    narrow = [
+        {**record, "train_loss": 0.1231 + 0.0002 * record["epoch"], "test_loss": None}
+        for record in result.epochs
+    ]
+    result.description["data"]["name"] = "a/folder/of/which/the/name/is/long"
+    figure = _draw(dataclasses.replace(result, epochs=tuple(narrow)))
+    figure.draw_without_rendering()
+    width, height = figure.bbox.width, figure.bbox.height
+    texts = [
+        text
+        for axes in figure.axes
+        for text in (axes.yaxis.label, axes.xaxis.label, axes.title, axes._left_title)
+    ]
+    for text in [*texts, *figure.texts]:
+        box = text.get_window_extent()
+        assert 0 <= box.x0 <= box.x1 <= width, text
+        assert 0 <= box.y0 <= box.y1 <= height, text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "ot-vit"}, "ot-vit (u = 0 on further templates) on 40 images"),
+        (
+            {"model": "ot-vit", "extra_preference": "shared"},
+            "ot-vit (u shared with further templates) on 40 images",
+        ),
+        ({"model": "vit"}, "vit on 40 images"),
+    ],
+)
+def test_the_title_says_what_was_trained(result, changes, words):
+    assert _title(dataclasses.replace(result, options=options(**changes).resolved())).startswith(words)
+
+
+def test_one_epoch_is_not_several(result):
+    assert _title(dataclasses.replace(result, epochs=result.epochs[:2])).endswith("after 2 epochs")
+    tested = [{**result.epochs[1], "epoch": 1}]
+    assert _title(dataclasses.replace(result, epochs=tuple(tested))).endswith("after 1 epoch")
 
 
 def lightness(colour: str) -> float:

@@ -43,7 +43,7 @@ from tests.train.small_trainings import options
         ({"label_smoothing": 1.0}, r"label smoothing is 1\.0"),
         ({"gradient_clip": -1}, r"gradient clip is -1"),
         ({"heads": 3}, r"heads is 3 and width is 16; the number of heads must divide the width"),
-        ({"evaluate_every": 0}, r"the number of epochs from one test to the next \(--evaluate-every\) is 0; it must be"),
+        ({"evaluate_every": 0}, r"the number of epochs from one test to the next \(--evaluate-every\) is 0; it"),
         ({"gamma": 3.0}, r"gamma is 3\.0 for the model 'vit', which has no transport\. Leave it out, or use"),
         ({"alpha": 2.0}, r"alpha is 2\.0 for the model 'vit', which has no transport"),
         ({"cost": "cosine"}, r"cost is 'cosine' for the model 'vit', which has no transport"),

@@ -92,7 +92,10 @@ def test_a_training_that_is_asked_to_stop_ends_after_its_step(tmp_path, asked_at
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "a", stop=stop, checkpoint_seconds=1e9)
     state = Checkpoint.read(tmp_path / "a").state
-    assert (state.step, len(state.epochs)) == (asked_at, asked_at // 5)  # an epoch that has ended is tested too
+    assert (state.step, len(state.epochs)) == (
+        asked_at,
+        asked_at // 5,
+    )  # an epoch that has ended is tested too
     assert lasting(trained(tmp_path / "a", resume=True)) == lasting(trained(tmp_path / "b"))
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 

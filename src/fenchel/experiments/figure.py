@@ -44,6 +44,8 @@ _PANELS = (
     ("train_loss", "training loss"),
 )
 _MOST_MARKERS = 12
+_BESIDE = 0.07
+_LEGEND_HEIGHT = 0.3
 
 
 def write_curves(report: ExperimentReport, path: Path) -> None:
@@ -73,20 +75,31 @@ def _draw(report: ExperimentReport) -> Figure:
 
     rows = list(dict.fromkeys((record.data, record.learning_rate) for record in report.records))
     caption = textwrap.wrap(_caption(report), 155, break_on_hyphens=False)
-    bottom = 0.1 + 0.15 * len(caption)
+    caption_height = 0.1 + 0.15 * len(caption)
+    bottom = caption_height + _LEGEND_HEIGHT
     height = 2.55 * len(rows) + bottom
     figure = Figure(figsize=(8.8, height), facecolor="white")
     for row, (data, rate) in enumerate(rows):
         there = [record for record in report.records if (record.data, record.learning_rate) == (data, rate)]
         for column, (name, label) in enumerate(_PANELS):
             top = 0.3 + 2.55 * row
-            axes = figure.add_axes((0.065 + 0.33 * column, 1 - (top + 1.75) / height, 0.26, 1.75 / height))
+            axes = figure.add_axes((0.075 + 0.325 * column, 1 - (top + 1.75) / height, 0.25, 1.75 / height))
             _panel(axes, there, name)
             axes.set_ylabel(label)
             axes.set_xlabel("epoch")
             if column == 0:
                 axes.set_title(f"{data}, learning rate {rate:g}", fontsize=9, loc="left")
-                axes.legend(fontsize=6.5, frameon=False, loc="best")
+    drawn = {
+        label: line
+        for axes in figure.axes
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        [drawn[arm.label] for arm in ARMS.values() if arm.label in drawn],
+        [arm.label for arm in ARMS.values() if arm.label in drawn],
+        loc="lower center", bbox_to_anchor=(0.5, caption_height / height), ncols=len(drawn),
+        fontsize=7.5, frameon=False, handlelength=4.0,
+    )  # fmt: skip
     figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=_INK, va="bottom", parse_math=False)
     return figure
 
@@ -94,30 +107,24 @@ def _draw(report: ExperimentReport) -> Figure:
 def _panel(axes: Axes, records: Sequence[RunRecord], name: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for arm, style in STYLES.items():
+    arms = [arm for arm in STYLES if any(record.arm == arm for record in records)]
+    for place, arm in enumerate(arms):
         curves = [record.curves[name] for record in records if record.arm == arm]
-        if not curves:
-            continue
         by_epoch = [[value for value in values if value is not None] for values in zip(*curves, strict=True)]
         epochs = [epoch for epoch, values in enumerate(by_epoch, 1) if values]
         tested = [values for values in by_epoch if values]
-        axes.plot(
-            epochs,
-            [sum(values) / len(values) for values in tested],
-            **style,
-            markersize=3.5,
-            markevery=1 + len(epochs) // _MOST_MARKERS,
-            linewidth=1.2,
+        every = 1 + len(epochs) // _MOST_MARKERS
+        beside = _BESIDE * every * (place - (len(arms) - 1) / 2)
+        means = [sum(values) / len(values) for values in tested]
+        ranges = [
+            [mean - min(values) for mean, values in zip(means, tested, strict=True)],
+            [max(values) - mean for mean, values in zip(means, tested, strict=True)],
+        ]
+        axes.errorbar(
+            [epoch + beside for epoch in epochs], means, ranges, **STYLES[arm],
+            markersize=3.5, markevery=every, errorevery=every, linewidth=1.2, elinewidth=0.7, capsize=1.8,
             label=ARMS[arm].label,
-        )
-        axes.fill_between(
-            epochs,
-            [min(values) for values in tested],
-            [max(values) for values in tested],
-            color=style["color"],
-            alpha=0.15,
-            linewidth=0,
-        )
+        )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(color=_GRID, linewidth=0.5)
     axes.set_axisbelow(True)
@@ -128,6 +135,7 @@ def _caption(report: ExperimentReport) -> str:
     seeds = f"{max(counts.values())} seed{'' if max(counts.values()) == 1 else 's'}"
     state = "" if report.finished else f" Partial: {len(report.records)} of {report.planned} runs."
     return (
-        f"{report.title}. Lines: mean of {seeds}; bands: from the least to the greatest "
-        f"of them. The training loss is measured in training, with dropout.{state}"
+        f"{report.title}. Lines: mean of {seeds}; bars: from the least to the greatest "
+        f"of them. Arms are drawn a little beside each other. The training loss is measured in training, with "
+        f"dropout.{state}"
     )

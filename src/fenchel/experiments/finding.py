@@ -9,6 +9,8 @@ from fenchel.experiments.cell import Cell
 
 __all__ = ["findings", "signed"]
 
+_ENOUGH = 3
+
 
 def signed(value: float, decimals: int = 4) -> str:
     """A difference with its sign, a real minus, and no sign where it is nothing.
@@ -46,5 +48,8 @@ def findings(cells: Sequence[Cell]) -> tuple[str, ...]:
             if cell.difference.excludes_zero
             else "zero is within the interval: no difference is shown"
         )
-        said.append(f"{where} {signed(mean)} [{signed(low)}, {signed(high)}] over {count} seeds: {verdict}.")
+        few = ", too few for an interval of use" if count < _ENOUGH else ""
+        said.append(
+            f"{where} {signed(mean)} [{signed(low)}, {signed(high)}] over {count} seeds{few}: {verdict}."
+        )
     return tuple(said)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["MeanInterval", "mean_interval", "t_quantile"]
+__all__ = ["MeanInterval", "is_possible", "mean_interval", "t_quantile"]
 
 _LEVEL = 0.95
 
@@ -63,6 +63,25 @@ def mean_interval(values: Sequence[float]) -> MeanInterval:
         return MeanInterval(mean, None, count)
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     return MeanInterval(mean, t_quantile((1 + _LEVEL) / 2, count - 1) * math.sqrt(variance / count), count)
+
+
+def is_possible(found: MeanInterval, least: float, most: float) -> bool:
+    """Whether all of an interval can be: that of an accuracy must lie between 0 and 1.
+
+    Args:
+        found: A mean with its interval.
+        least: What the quantity is at least.
+        most: What it is at most.
+
+    Returns:
+        Whether there is an interval, and none of it is outside.
+
+    Example:
+        >>> is_possible(MeanInterval(0.75, 0.64, 2), 0.0, 1.0)
+        False
+    """
+    half_width = found.half_width
+    return half_width is not None and least <= found.mean - half_width and found.mean + half_width <= most
 
 
 def t_quantile(probability: float, freedom: int) -> float:

@@ -15,6 +15,7 @@ from fenchel.experiments.cell import Cell, cells_of
 from fenchel.experiments.comparability import not_as_in_the_paper
 from fenchel.experiments.definition import chosen_experiment
 from fenchel.experiments.finding import findings
+from fenchel.experiments.interval import MeanInterval, is_possible
 from fenchel.experiments.plan import Plan
 from fenchel.experiments.record import RunRecord
 from fenchel.storage import guarded_writing, write_json, write_text
@@ -75,6 +76,8 @@ class ExperimentReport:
             said = ("One seed has no interval: nothing can be said about differences.", *said)
         elif self.plan.seeds == 2:
             said = ("Two seeds give an interval too wide to be of use; take at least three.", *said)
+        if any(cell.accuracy is not None and _too_wide(cell.accuracy) for cell in self.cells):
+            said = ("± – stands where the interval would leave what an accuracy can be, from 0 to 1.", *said)
         if self.diverged:
             lost = "Without a result, since the loss became infinite or not a number"
             said = (f"{lost}: {'; '.join(self.diverged)}.", *said)
@@ -161,3 +164,7 @@ class ExperimentReport:
             write_text(directory / TABLE, markdown(self))
             if self.records:
                 write_curves(self, directory / FIGURE)
+
+
+def _too_wide(accuracy: MeanInterval) -> bool:
+    return accuracy.half_width is not None and not is_possible(accuracy, 0.0, 1.0)

@@ -81,7 +81,7 @@ def run_experiment(
     plan = planned(name, data, budget, arms, learning_rates, seeds, options)
     _require_plotting()
     with joined_workers(device) as workers, _threads(threads):
-        images = {one: loaded(one) for one in plan.data}
+        images = _read(plan.data)
         plan = replace(plan, descriptions=tuple(described(one, *images[one]) for one in plan.data))
         folder = ExperimentFolder(Path(directory).expanduser())
         _join(folder, plan, workers)
@@ -234,6 +234,22 @@ def _join(folder: ExperimentFolder, plan: Plan, workers: Workers) -> None:
             failure = error
     if not workers.said_by_leader(failure is None):
         raise failure or InputError("the first process could not begin; its message says why.")
+
+
+def _read(names: Sequence[str]) -> dict[str, Images]:
+    """All data sets; where some are not there, the message names those that are."""
+    images: dict[str, Images] = {}
+    failure: InputError | None = None
+    for name in names:
+        try:
+            images[name] = loaded(name)
+        except InputError as error:  # noqa: PERF203 - reading images takes longer
+            failure = failure or error
+    if failure is None:
+        return images
+    if not images:
+        raise failure
+    raise InputError(f"{failure} Or name those that are there, with --data {','.join(images)}.") from failure
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from fenchel.errors import MissingExtraError
 from fenchel.experiments.arm import ARMS
 from fenchel.experiments.cell import Cell
 from fenchel.experiments.finding import signed
-from fenchel.experiments.interval import MeanInterval
+from fenchel.experiments.interval import MeanInterval, is_possible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,6 +22,7 @@ _COLUMNS = (
 )  # fmt: skip
 _TEXT_COLUMNS = 3
 _GROUPED = 2
+_ENOUGH = 3
 _MISSING = "–"
 
 
@@ -128,4 +129,6 @@ def _written(found: MeanInterval | None, *, sign: bool) -> str:
 
     if found.half_width is None:
         return f"{number(found.mean)} (one seed)"
-    return f"{number(found.mean)} ± {found.half_width:.4f}"
+    few = f" ({found.count} seeds)" if found.count < _ENOUGH else ""
+    half_width = f"{found.half_width:.4f}" if is_possible(found, -1.0 if sign else 0.0, 1.0) else _MISSING
+    return f"{number(found.mean)} ± {half_width}{few}"

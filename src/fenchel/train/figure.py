@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from fenchel.train.result import TrainResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["CURVES_FILE", "write_curves"]
 
@@ -30,6 +32,12 @@ _SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": _INK,
 }
 _MOST_MARKERS = 25
+_TITLE_WIDTH = 112
+_FURTHER_TEMPLATES = {
+    "zero": " (u = 0 on further templates)",
+    "shared": " (u shared with further templates)",
+    "none": "",
+}
 
 
 def write_curves(result: TrainResult, directory: Path) -> Path:
@@ -48,22 +56,28 @@ def write_curves(result: TrainResult, directory: Path) -> Path:
     """
     try:
         import matplotlib
-        from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "train") from error
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(7.2, 2.9), facecolor="white")
-        left, right = figure.subplots(1, 2)
-        figure.subplots_adjust(left=0.08, right=0.985, bottom=0.16, top=0.82, wspace=0.25)
-        _panel(left, result.epochs, "loss", "(a) Loss", "cross-entropy in nats")
-        _panel(right, result.epochs, "accuracy", "(b) Accuracy", "share of images")
-        figure.suptitle(_title(result), fontsize=8, color=_INK)
         written = io.BytesIO()
-        figure.savefig(written, format="png", dpi=160)
+        _draw(result).savefig(written, format="png", dpi=160)
     path = directory / CURVES_FILE
     with atomic_path(path) as temporary, guarded_writing(path):
         temporary.write_bytes(written.getvalue())
     return path
+
+
+def _draw(result: TrainResult) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.0), facecolor="white", layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _panel(left, result.epochs, "loss", "(a) Loss", "cross-entropy in nats")
+    _panel(right, result.epochs, "accuracy", "(b) Accuracy", "share of images")
+    figure.suptitle(
+        textwrap.fill(_title(result), _TITLE_WIDTH, break_on_hyphens=False), fontsize=8, color=_INK
+    )
+    return figure
 
 
 def _panel(axes: Axes, epochs: Sequence[dict[str, Any]], measure: str, title: str, label: str) -> None:
@@ -87,10 +101,15 @@ def _panel(axes: Axes, epochs: Sequence[dict[str, Any]], measure: str, title: st
 
 def _title(result: TrainResult) -> str:
     options, data = result.options, result.description["data"]
-    extra = "" if options.extra_preference == "none" else f" (further templates: {options.extra_preference})"
+    extra = _FURTHER_TEMPLATES[options.extra_preference or "none"]
     note = f" ({data['note']})" if data["note"] else ""
     accuracy = result.test_accuracy
-    end = "" if accuracy is None else f": test accuracy {accuracy:.4f} after {len(result.epochs)} epochs"
+    count = len(result.epochs)
+    end = (
+        ""
+        if accuracy is None
+        else f": test accuracy {accuracy:.4f} after {count} epoch{'' if count == 1 else 's'}"
+    )
     return (
         f"{options.model}{extra} on {data['train_images']:,} images of {data['name']}{note}, recipe {options.recipe}, "
         f"seed {options.seed}{end}"
