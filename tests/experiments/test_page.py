@@ -11,6 +11,7 @@ from fenchel.experiments import ARMS, BUDGETS, ExperimentReport
 from fenchel.experiments.page import fill_page, filled
 from fenchel.experiments.paper import reported
 from fenchel.experiments.table import markdown_table
+from fenchel.train import TrainOptions
 from tests.experiments.test_report import OT, VIT, report
 from tests.pages import ROOT, page, run_blocks
 
@@ -71,7 +72,7 @@ def test_the_papers_tables():
 
 def test_the_arms_and_the_budgets():
     text = page(PAGE)
-    assert [line[0] for line in rows(text, "Arm |")[1:]] == [
+    assert [line[0] for line in rows(text, "Arm | Last layer")[1:]] == [
         f"`{arm.name}` {arm.label}" for arm in ARMS.values()
     ]
     for line, budget in zip(rows(text, "Budget |")[1:], BUDGETS.values(), strict=True):
@@ -82,6 +83,18 @@ def test_the_arms_and_the_budgets():
     for budget in BUDGETS.values():
         images = "all images" if budget.train_images is None else f"{budget.train_images:,} images"
         assert re.search(rf"`{budget.name}` \({images}, {budget.epochs} epochs", page("docs/command-line.md"))
+
+
+def test_each_arm_is_what_the_page_says_that_fenchel_train_takes():
+    lines = rows(page(PAGE), "Arm | `fenchel train`")[1:]
+    assert [line[0] for line in lines] == [f"`{name}`" for name in ARMS]
+    for (_, written), arm in zip(lines, ARMS.values(), strict=True):
+        words = written.strip("`").split()
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        options = TrainOptions(
+            data="any", model=given["--model"], extra_preference=given.get("--extra-preference")
+        ).resolved()
+        assert (options.model, options.extra_preference) == (arm.model, arm.extra_preference)
 
 
 def test_a_page_is_filled(tmp_path):
