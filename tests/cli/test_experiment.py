@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,21 @@ def test_threads_and_device_reach_the_training(command, tmp_path, monkeypatch):
     before = torch.get_num_threads()
     assert command(*arguments(tmp_path, "--seeds", "1", "--threads", before + 1, "--device", "cpu")).code == 0
     assert seen == [(before, None)] * 2 + [(before + 1, "cpu")] * 2
+
+
+def test_sigterm_asks_the_training_under_way_to_stop(command, tmp_path, monkeypatch):
+    class Stopped(StandIn):
+        def __call__(self, options: TrainOptions, directory: Path, **given: Any):
+            assert not given["stop"]()
+            signal.raise_signal(signal.SIGTERM)
+            assert given["stop"]()
+            raise KeyboardInterrupt
+
+    read_few_images(monkeypatch)
+    replaced(monkeypatch, Stopped())
+    done = command(*arguments(tmp_path))
+    assert done.code == 130
+    assert f"what was done is saved in {tmp_path}. Go on with: " in done.err.splitlines()[-1]
 
 
 def test_shards_and_the_report_on_both(command, trainer, tmp_path):

@@ -345,4 +345,6 @@ def test_the_legend_covers_no_curve():
     assert caption.get_window_extent().y1 <= box.y0
     for axes in figure.axes:
         assert axes.get_legend() is None
-        assert axes.get_tightbbox().y0 >= box.y1
+        panel = axes.get_tightbbox()
+        assert panel is not None
+        assert panel.y0 >= box.y1
