@@ -155,12 +155,19 @@ def growth(rounds: int) -> dict[str, Any]:
 
 
 class TorchViT(nn.Module):
-    """The same vision transformer out of torch's own encoder layers."""
+    """The same vision transformer out of torch's own encoder layers.
 
-    def __init__(self) -> None:
+    Args:
+        drops_weights: Whether attention weights are dropped too, as torch's layer does and ours does not.
+    """
+
+    def __init__(self, drops_weights: bool = True) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(256, 8, 512, 0.2, "gelu", batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, 6, nn.LayerNorm(256), enable_nested_tensor=False)
+        for block in self.layers.modules():
+            if isinstance(block, nn.MultiheadAttention) and not drops_weights:
+                block.dropout = 0.0
         self.embed = nn.Conv2d(1, 256, 4, 4)
         self.token = nn.Parameter(torch.zeros(1, 1, 256))
         self.position = nn.Parameter(0.02 * torch.randn(1, 50, 256))
@@ -195,6 +202,7 @@ def training(rounds: int, batch: int, precision: str) -> dict[str, Any]:
     candidates = {
         "ViT": step(ViT()),
         "torch's ViT": step(TorchViT()),
+        "torch's ViT, attention weights not dropped": step(TorchViT(drops_weights=False)),
         "OT-ViT": step(OTViT(), partners=partners),
         "OT-ViT, extra templates preferred": step(OTViT(extra_preference="shared"), partners=partners),
         "OT-ViT, no extra templates": step(OTViT()),

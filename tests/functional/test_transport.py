@@ -160,6 +160,18 @@ def test_part_by_part_is_the_same_as_at_once(estimator: str, monkeypatch: pytest
         torch.testing.assert_close(gradient, expected[name], atol=1e-11, rtol=1e-9)
 
 
+@pytest.mark.parametrize("cost", ["dot", "given"])
+def test_head_by_head_is_the_same_as_at_once(cost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = call(cost=cost, preference=(B, 1, M, N), masked_atoms=True)
+    at_once = F.transport_attention(**given)
+    expected = gradients(at_once, given)
+    monkeypatch.setattr(transport, "FACTOR_BYTES", 1)
+    one_by_one = F.transport_attention(**given)
+    torch.testing.assert_close(one_by_one, at_once, atol=1e-13, rtol=0)
+    for name, gradient in gradients(one_by_one, given).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-12, rtol=1e-10)
+
+
 MEASURE = """
 import resource, torch
 from fenchel import functional as F

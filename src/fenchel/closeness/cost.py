@@ -2,11 +2,12 @@ r"""The cost M of moving weight between templates."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from fenchel.errors import ProblemError
 
@@ -44,6 +45,11 @@ class AbstractCost(ABC):
             gamma: γ, a number or (..., 1, 1).
             span: Which templates.
         """
+
+    def narrowed(self, dim: int, start: int, length: int) -> Self:
+        """The same cost for part of the sets of templates, along a leading dimension of theirs."""
+        del dim, start, length
+        return self
 
 
 class DotCost(AbstractCost):
@@ -132,6 +138,12 @@ class GivenCost(AbstractCost):
                 f"cost is not symmetric: entry ({row}, {column}) is {there:g}, entry ({column}, {row}) is {back:g}"
             )
         self.given = matrix
+
+    @override
+    def narrowed(self, dim: int, start: int, length: int) -> Self:
+        part = copy.copy(self)
+        part.given = self.given if self.given.shape[dim] == 1 else self.given.narrow(dim, start, length)
+        return part
 
     def _check(self, templates: Tensor, sources: Tensor) -> None:
         if self.given.shape[-1] != templates.shape[-2]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,10 @@ from fenchel.problem import InferenceProblem
 from fenchel.solver.dual_newton import second_order_point
 
 __all__ = ["transport_attention"]
+
+FACTOR_BYTES = 16 * 2**20
+"""Size of the factors above which heads are taken one after the other: the system takes back, and hands out page by
+page, what is larger than that."""
 
 PART_BYTES = 128 * 2**20
 """Size aimed at for the factors of one part of the templates; more templates than fit go part by part."""
@@ -149,7 +155,16 @@ def _exact(problem: InferenceProblem, tol: float | None, max_steps: int) -> Tens
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
+    """The values' mean: as many heads at a time as keep the factors to arrays of a size that memory is kept for."""
     keep_freed_memory()
+    pieces = math.ceil(_bytes_of_factors(given, dual) / FACTOR_BYTES)
+    dim = 0 if dual.shape[0] > 1 else 1
+    if pieces > 1 and dual.shape[dim] > 1:
+        each = math.ceil(dual.shape[dim] / pieces)
+        spans = [(start, min(each, dual.shape[dim] - start)) for start in range(0, dual.shape[dim], each)]
+        return torch.cat(
+            [_average(given.narrowed(dim, *span), dual.narrow(dim, *span)) for span in spans], dim
+        )
     parts = _parts(given, dual)
     if len(parts) == 1:
         output = factored_average(*parts[0].logarithms(), given.log_weights, given.values)
@@ -158,11 +173,16 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     return Coupling(parts, given.log_weights).average(given.values)
 
 
+def _bytes_of_factors(given: TransportArguments, dual: Tensor) -> int:
+    """What the factors of all templates take together."""
+    columns = dual.shape[2] + given.sources.shape[2]
+    return dual.shape[:2].numel() * given.templates.shape[2] * columns * dual.element_size()
+
+
 def _parts(given: TransportArguments, dual: Tensor) -> list[Part]:
     tilt = dual / given.gamma
-    count, n = given.templates.shape[-2], given.sources.shape[-2]
-    each_bytes = max(1, tilt.shape[:2].numel()) * (tilt.shape[2] + n) * tilt.element_size()
-    each = min(count, max(256, PART_BYTES // each_bytes))
+    count = given.templates.shape[-2]
+    each = min(count, max(256, count * PART_BYTES // max(1, _bytes_of_factors(given, dual))))
 
     def part(span: slice) -> Part:
         def logarithms() -> tuple[Tensor, Tensor]:

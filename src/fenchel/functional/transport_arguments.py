@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,15 @@ class TransportArguments:
     alpha: Tensor
     gamma: Tensor
     cost: AbstractCost
+
+    def narrowed(self, dim: int, start: int, length: int) -> TransportArguments:
+        """The arguments of part of the batch (dimension 0) or of the heads (1)."""
+        parts: dict[str, Any] = {
+            name: value if value is None or value.shape[dim] == 1 else value.narrow(dim, start, length)
+            for name, value in vars(self).items()
+            if name != "cost"
+        }
+        return TransportArguments(**parts, cost=self.cost.narrowed(dim, start, length))
 
 
 def checked_transport(
@@ -184,6 +194,7 @@ def _checked_cost(cost: str | Tensor, shape: tuple[int, ...]) -> AbstractCost:
                 f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
                 f"atoms) = {wanted}"
             )
+        named.given = matrix.reshape((1,) * (4 - matrix.dim()) + given)
     return named
 
 
