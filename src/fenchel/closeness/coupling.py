@@ -48,8 +48,8 @@ class Part:
 class Coupling:
     r"""The conditional distributions :math:`p_i` of all queries.
 
-    With one part its factors are kept. With several they are computed anew whenever they are needed, in the backward
-    pass too, so that memory does not grow with the number of templates.
+    With one part its logarithms and factors are kept. With several they are computed anew whenever they are needed, in
+    the backward pass too, so that memory does not grow with the number of templates.
 
     Args:
         parts: The templates, part by part. Every query must be allowed one that every source of weight reaches.
@@ -57,6 +57,10 @@ class Coupling:
     """
 
     def __init__(self, parts: Sequence[Part], log_weights: Tensor) -> None:
+        if len(parts) == 1:
+            (whole,) = parts
+            logarithms = whole.logarithms()
+            parts = [Part(whole.span, lambda: logarithms)]
         self._parts = parts
         self._weights = log_weights.exp()
         self._tilt_top, self._kernel_top = self._tops()
@@ -139,7 +143,7 @@ class Coupling:
         return found
 
     def _shares(self, amounts: Tensor) -> Tensor:
-        """S / Z, and 0 where Z is lost."""
+        """Amounts s over Z, and 0 where Z is lost."""
         shares = amounts * (-self._log_mass).exp()
         return shares if self._lost is None else shares.masked_fill(self._lost, 0)
 
@@ -150,7 +154,7 @@ class Coupling:
             yield from zip(*(index.split(each) for index in self._stray), strict=True)
 
     def _stray_logarithms(self, pairs: tuple[Tensor, ...]) -> Tensor:
-        """Log a + log K of stray pairs, (pairs, N)."""
+        """The sums log a + log K of stray pairs, (pairs, N)."""
         *lead, query, source = pairs
         rows: list[Tensor] = []
         for part in self._parts:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fenchel.errors import ProblemError
 from fenchel.functional.precision import compute_dtype, under_autocast
 
-__all__ = ["ESTIMATORS", "AttentionArguments", "checked"]
+__all__ = ["ESTIMATORS", "AttentionArguments", "broadcasts_to", "checked"]
 
 ESTIMATORS = ("first_order", "second_order", "exact")
 """Estimators that attention can take, by name."""
@@ -104,6 +104,12 @@ def checked(
     return arguments
 
 
+def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another without making that one larger."""
+    aligned = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(size in (1, full) for size, full in aligned)
+
+
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
     given = {"query": query, "key": key, "value": value}
     for name, tensor in given.items():
@@ -165,10 +171,7 @@ def _alpha(alpha: float | Tensor, lead: tuple[int, ...], query: Tensor) -> float
         return float(alpha)
     if alpha.device != query.device and alpha.dim():
         raise ProblemError(f"alpha is on {alpha.device}, query on {query.device}; move one of them")
-    fits = alpha.dim() <= 3 and all(
-        a in (1, b) for a, b in zip(reversed(alpha.shape), reversed(lead), strict=False)
-    )
-    if not fits or not alpha.is_floating_point():
+    if not broadcasts_to(alpha.shape, lead) or not alpha.is_floating_point():
         raise ProblemError(
             f"alpha has shape {tuple(alpha.shape)} and dtype {alpha.dtype}; expected a floating tensor that broadcasts "
             f"to (batch, heads, queries) = {lead}; one a head has shape ({lead[1]}, 1)"
@@ -195,7 +198,7 @@ def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Te
             f"log_preference has dtype {log_preference.dtype}; expected floating log weights (-inf where masked) or "
             "bool (True = attend)"
         )
-    if len(given) > 4 or any(a not in (1, b) for a, b in zip(reversed(given), reversed(shape), strict=False)):
+    if not broadcasts_to(given, shape):
         raise ProblemError(
             f"log_preference has shape {given}; expected one that broadcasts to (batch, heads, queries, keys) = {shape}"
         )

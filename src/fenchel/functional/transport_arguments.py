@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
 from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.arguments import AttentionArguments, broadcasts_to
 from fenchel.functional.precision import under_autocast, without_autocast
 
 __all__ = ["TransportArguments", "checked_transport"]
@@ -128,7 +128,7 @@ def _checked_atoms(
     lead = given.query.shape[:2]
     for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
         width = like.shape[-1]
-        fits = tensor.dim() == 4 and all(a in (1, b) for a, b in zip(tensor.shape, lead, strict=False))
+        fits = tensor.dim() == 4 and broadcasts_to(tensor.shape[:2], lead)
         if not fits or tensor.shape[-1] != width:
             of = "key" if name == "atoms" else "value"
             raise ProblemError(
@@ -166,10 +166,7 @@ def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
         if not isinstance(gamma, int | float) or not (math.isfinite(gamma) and gamma > 0):
             raise ProblemError(f"gamma is {gamma!r}; expected a finite number > 0")
         return torch.full((1, 1, 1, 1), float(gamma), dtype=torch.float64, device=given.query.device)
-    fits = gamma.dim() <= 3 and all(
-        a in (1, b) for a, b in zip(reversed(gamma.shape), reversed(lead), strict=False)
-    )
-    if not fits or not gamma.is_floating_point():
+    if not broadcasts_to(gamma.shape, lead) or not gamma.is_floating_point():
         raise ProblemError(
             f"gamma has shape {tuple(gamma.shape)} and dtype {gamma.dtype}; expected a floating tensor that "
             f"broadcasts to (batch, heads, 1) = {lead}; one a head has shape ({lead[1]}, 1)"
@@ -186,10 +183,7 @@ def _checked_cost(cost: str | Tensor, shape: tuple[int, ...]) -> AbstractCost:
     if isinstance(named, GivenCost):
         matrix, wanted = named.given, (*shape, shape[-1])
         given = tuple(matrix.shape)
-        fits = len(given) <= 4 and all(
-            a in (1, b) for a, b in zip(reversed(given[:-2]), reversed(wanted[:-2]), strict=False)
-        )
-        if not fits or matrix.shape[-1] != shape[-1]:
+        if not broadcasts_to(given[:-2], wanted[:-2]) or matrix.shape[-1] != shape[-1]:
             raise ProblemError(
                 f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
                 f"atoms) = {wanted}"
@@ -216,10 +210,7 @@ def _allowed(
 ) -> Tensor | None:
     n, shape = given.key.shape[-2], (*given.query.shape[:3], extra)
     if atom_mask is not None:
-        fits = atom_mask.dim() <= 4 and all(
-            a in (1, b) for a, b in zip(reversed(atom_mask.shape), reversed(shape), strict=False)
-        )
-        if not fits or atom_mask.dtype != torch.bool:
+        if not broadcasts_to(atom_mask.shape, shape) or atom_mask.dtype != torch.bool:
             raise ProblemError(
                 f"atom_mask has shape {tuple(atom_mask.shape)} and dtype {atom_mask.dtype}; expected bool that "
                 f"broadcasts to (batch, heads, queries, atoms) = {shape}"
