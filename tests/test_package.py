@@ -33,7 +33,7 @@ WRITTEN = [
 # Left to right; who stands in one group may import each other, as long as there is no circle.
 ORDER = [
     {"errors"},
-    {"storage"},
+    {"arguments", "storage"},
     {"preference", "closeness"},
     {"estimate", "problem", "blocks", "selection"},
     {"reliability", "solver"},

@@ -236,20 +236,20 @@ def test_progress_is_told_from_the_start_to_the_end() -> None:
 
 @pytest.mark.parametrize("alpha", [0, -1.0, math.inf, math.nan, "1", True])
 def test_an_alpha_that_is_no_reliability(alpha: Any) -> None:
-    with pytest.raises(InputError, match=rf"alpha is {alpha!r}; it must be a finite number above 0"):
+    with pytest.raises(InputError, match=rf"alpha is {alpha!r}; expected a finite number above 0"):
         small_audit(alpha=alpha)
 
 
 @pytest.mark.parametrize("tol", [0, 1, -1e-3, math.nan])
 def test_a_tolerance_that_cannot_be_met(tol: Any) -> None:
-    with pytest.raises(InputError, match=rf"tol is {tol!r}; it must be a number above 0 and below 1"):
+    with pytest.raises(InputError, match=rf"tol is {tol!r}; expected a finite number above 0 and below 1"):
         small_audit(tol=tol)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"space": "value"}, r"space is 'value'; expected 'input'"),
+        ({"space": "value"}, r"space is 'value'; expected one of input, key"),
         ({"layers": [0]}, r"layers holds 0; expected whole numbers from 1"),
         ({"layers": []}, r"layers is empty"),
         ({"layers": [3]}, r"layers \[3\] do not exist in BertModel, which has encoder_self 1 to 2"),
@@ -258,7 +258,7 @@ def test_a_tolerance_that_cannot_be_met(tol: Any) -> None:
         ({"heads": [True]}, r"heads holds True"),
         ({"shard": (2, 2)}, r"shard 2/2 does not exist"),
         ({"shard": "x"}, r"shard 'x' is not of the form i/n"),
-        ({"shard": (1, 2, 3)}, r"shard is \(1, 2, 3\); expected two numbers"),
+        ({"shard": (1, 2, 3)}, r"shard is \(1, 2, 3\); expected two whole numbers"),
         ({"batch_size": 0}, r"batch size is 0"),
         ({"max_tokens": 0}, r"max tokens is 0"),
         ({"revision": "main"}, r"revision 'main' was given with a model that is loaded already"),

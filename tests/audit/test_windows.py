@@ -303,7 +303,7 @@ def test_positions_of_roberta_start_after_the_padding():
     ("options", "message"),
     [
         ({"max_length": 65}, r"max length 65 is more than the model's 64 positions"),
-        ({"max_length": 0}, r"max length is 0; it must be at least 1"),
+        ({"max_length": 0}, r"max length is 0; expected a whole number from 1"),
         ({"max_length": 2}, r"max length 2 leaves no room for text: .* adds 2 special tokens.*at least 3"),
         ({"max_length": 10, "stride": 9}, r"stride 9 would skip 1 tokens .* stride of at most 8"),
         ({"stride": 0}, r"stride is 0"),

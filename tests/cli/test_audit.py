@@ -192,7 +192,7 @@ def test_bad_texts(command, model, tmp_path, name, content, message):
         (["--heads", "9"], 3, "heads [9] do not exist"),
         (["--shard", "2/2"], 3, "shard 2/2 does not exist"),
         (["--shard", "one"], 3, "'one' is not of the form i/n"),
-        (["--device", "nowhere"], 3, "device 'nowhere' cannot be used"),
+        (["--device", "nowhere"], 3, "device is 'nowhere', which torch does not know"),
         (["--text-column", "body"], 3, "has no columns"),
         (["--revision", "main"], 3, "revision 'main'"),
     ],

@@ -130,13 +130,13 @@ def test_no_flip_takes_back_what_the_recipe_does(command, data, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gamma", "-1"], "gamma is -1.0; it must be a finite number above 0"),
+        (["--gamma", "-1"], "gamma is -1.0; expected a finite number above 0"),
         (["--batch-size", "7"], "batch size is 7; it must be even"),
         (["--model", "vit", "--extra-preference", "zero"], "extra preference is 'zero' for the model 'vit'"),
         (["--train-images", "100000"], "100000 images was asked for and there are 40"),
         (["--data", "nowhere/at-all"], "nowhere/at-all"),
         (["--heads", "3"], "heads is 3 and width is 16; the number of heads must divide the width"),
-        (["--evaluate-every", "0"], "(--evaluate-every) is 0; it must be a whole number"),
+        (["--evaluate-every", "0"], "(--evaluate-every) is 0; expected a whole number"),
         (["--model", "vit", "--gamma", "3"], "gamma is 3.0 for the model 'vit', which has no transport"),
         (["--model", "vit", "--alpha", "2"], "alpha is 2.0 for the model 'vit', which has no transport"),
         (
@@ -144,7 +144,7 @@ def test_no_flip_takes_back_what_the_recipe_does(command, data, tmp_path):
             "cost is 'cosine' for the model 'vit', which has no transport",
         ),
         (["--device", "gpu?"], "device is 'gpu?'"),
-        (["--checkpoint-seconds", "-1"], "checkpoint seconds is -1.0; it must be at least 0"),
+        (["--checkpoint-seconds", "-1"], "checkpoint seconds is -1.0; expected a finite number at least 0"),
         (["--resume", "--overwrite"], "contradict each other"),
     ],
     ids=str,

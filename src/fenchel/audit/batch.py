@@ -7,9 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fenchel.errors import InputError
-
-__all__ = ["Batch", "Cursor", "at_least_one"]
+__all__ = ["Batch", "Cursor"]
 
 
 @dataclass(frozen=True)
@@ -105,21 +103,3 @@ class Batch:
     def _ids(self, row: int, decoder: bool) -> Tensor | None:
         ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")
         return None if ids is None else ids[row]
-
-
-def at_least_one(name: str, value: int) -> int:
-    """Checks a number of things.
-
-    Args:
-        name: What the user calls it.
-        value: The number.
-
-    Returns:
-        The number.
-
-    Raises:
-        InputError: If it is less than 1.
-    """
-    if value < 1:
-        raise InputError(f"{name} is {value}; it must be at least 1.")
-    return value

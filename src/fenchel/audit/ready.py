@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 import torch
 from torch import Tensor
 
-from fenchel.audit.batch import Batch, Cursor, at_least_one
+from fenchel.arguments import checked
+from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.shard import Shard
 from fenchel.errors import InputError
 
@@ -48,7 +49,7 @@ class ReadyBatches:
         shard: Shard = _ONLY_SHARD,
     ) -> None:
         self.inputs = inputs
-        self.max_tokens = None if max_tokens is None else at_least_one("max tokens", max_tokens)
+        self.max_tokens = checked("max_tokens", max_tokens)
         self.shard = shard
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:

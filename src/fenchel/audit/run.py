@@ -9,10 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments import checked
 from fenchel.audit.checkpoint import Checkpoints, open_state, refuse_occupied
 from fenchel.audit.loop import AuditRun
 from fenchel.audit.manifest import describe
-from fenchel.audit.options import as_shard, check_solver, check_space, numbers_from_one, ready_made
+from fenchel.audit.options import as_shard, ready_made
 from fenchel.audit.progress import AuditObserver, SilentObserver
 from fenchel.audit.ready import ReadyBatches
 from fenchel.audit.record import AuditReport, require_extras
@@ -104,10 +105,13 @@ def audit(
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
     """
-    check_space(space)
-    check_solver(alpha, tol, memory_budget)
-    layers = numbers_from_one("layers", layers)
-    heads = numbers_from_one("heads", heads)
+    space, alpha, tol = checked("space", space), checked("alpha", alpha), checked("tol", tol)
+    memory_budget, seed = checked("memory_budget", memory_budget), checked("seed", seed)
+    batch_size, max_tokens = checked("batch_size", batch_size), checked("max_tokens", max_tokens)
+    max_length, stride = checked("max_length", max_length), checked("stride", stride)
+    layers, heads = checked("layers", layers), checked("heads", heads)
+    device, directory = checked("device", device), checked("directory", directory)
+    checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
     part = as_shard(shard)
     folder = None if directory is None else shard_directory(directory, part)
     if folder is None and (resume or overwrite or keep_queries):
@@ -148,8 +152,8 @@ def audit(
         name=name,
         revision=revision,
         space=space,
-        alpha=float(alpha),
-        tol=float(tol),
+        alpha=alpha,
+        tol=tol,
         max_length=batches.max_length,
         stride=batches.stride,
         batch_size=None if documents is None else batch_size,
@@ -179,8 +183,8 @@ def audit(
         batches,
         state,
         space=space,
-        alpha=float(alpha),
-        tol=float(tol),
+        alpha=alpha,
+        tol=tol,
         memory_budget=memory_budget,
         layers=layers,
         heads=heads,
@@ -204,7 +208,7 @@ def shard_directory(directory: str | Path, shard: Shard | str | Sequence[int]) -
         'out/shard-1-of-4'
     """
     part = as_shard(shard)
-    folder = Path(directory).expanduser()
+    folder: Path = checked("directory", directory)
     return folder if part.count == 1 else folder / f"shard-{part.index}-of-{part.count}"
 
 

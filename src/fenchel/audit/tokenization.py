@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fenchel.audit.batch import at_least_one
+from fenchel.arguments import checked
 from fenchel.errors import InputError
 
 __all__ = ["decoder_start", "longest_window", "padding_token", "pieces", "special_tokens", "token_ids"]
@@ -43,12 +43,13 @@ def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
     """
     positions = _positions(config)
     if max_length is not None:
-        if positions is not None and max_length > positions:
+        length = checked("max_length", max_length)
+        if positions is not None and length > positions:
             raise InputError(
-                f"max length {max_length} is more than the model's {positions} positions. Give at most "
+                f"max length {length} is more than the model's {positions} positions. Give at most "
                 f"{positions}."
             )
-        return at_least_one("max length", max_length)
+        return length
     limits = [
         limit for limit in (positions, getattr(tokenizer, "model_max_length", None)) if limit is not None
     ]

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.audit.batch import Batch, Cursor, at_least_one
+from fenchel.arguments import checked
+from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.shard import Shard
 from fenchel.audit.texts import Document, Documents
 from fenchel.audit.tokenization import (
@@ -95,9 +96,9 @@ class TokenWindows:
     ) -> None:
         self.documents = documents
         self.tokenizer = tokenizer
-        self.batch_size = at_least_one("batch size", batch_size)
+        self.batch_size = checked("batch_size", batch_size)
         self.shard = shard
-        self.max_tokens = None if max_tokens is None else at_least_one("max tokens", max_tokens)
+        self.max_tokens = checked("max_tokens", max_tokens)
         self.max_length = longest_window(tokenizer, config, max_length)
         self._prefix, self._suffix = special_tokens(tokenizer)
         room = self.max_length - len(self._prefix) - len(self._suffix)
@@ -107,7 +108,7 @@ class TokenWindows:
                 f"{self.max_length - room} special tokens to a window. Give at least "
                 f"{self.max_length - room + 1}."
             )
-        self.stride = room if stride is None else at_least_one("stride", stride)
+        self.stride = room if stride is None else checked("stride", stride)
         if self.stride > room:
             raise InputError(
                 f"stride {self.stride} would skip {self.stride - room} tokens between windows: a window of "

@@ -6,9 +6,12 @@ import re
 
 import typer
 
+from fenchel.arguments import MOST_LAYERS, shown
+
 __all__ = ["decimals", "numbers"]
 
-_PART = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
+# Nine digits are more than any layer's number has, and few enough to be read as a number.
+_PART = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
 
 
 def numbers(text: str | None) -> list[int] | None:
@@ -34,7 +37,11 @@ def numbers(text: str | None) -> list[int] | None:
         match = _PART.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise typer.BadParameter(f"{text!r} is not a list of numbers and ranges, such as 1,3-5.")
+            raise typer.BadParameter(f"{shown(text)} is not a list of numbers and ranges, such as 1,3-5.")
+        if last > MOST_LAYERS:
+            raise typer.BadParameter(
+                f"{shown(text)} goes up to {last:,}; expected numbers from 1 to {MOST_LAYERS:,}."
+            )
         found.update(range(first, last + 1))
     return sorted(found)
 
@@ -58,4 +65,4 @@ def decimals(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers, such as 0.5,0.8.") from None
+        raise typer.BadParameter(f"{shown(text)} is not a list of numbers, such as 0.5,0.8.") from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fenchel.arguments import checked
 from fenchel.errors import InputError
 from fenchel.experiments.arm import ARMS, Arm, chosen_arms
 from fenchel.experiments.data import DataDescription
@@ -72,8 +73,7 @@ class Plan:
         object.__setattr__(self, "_arms", chosen_arms(self.arms))
         object.__setattr__(self, "arms", tuple(arm.name for arm in self._arms))
         object.__setattr__(self, "learning_rates", _checked_rates(self.learning_rates))
-        if isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < 1:
-            raise InputError(f"seeds is {self.seeds!r}; expected a whole number of runs an arm, at least 1.")
+        object.__setattr__(self, "seeds", checked("seeds", self.seeds))
         _check_folders(self.data)
 
     def runs(self) -> Iterator[Run]:
@@ -169,9 +169,4 @@ def _check_folders(names: Sequence[str]) -> None:
 
 
 def _checked_rates(rates: Sequence[float]) -> tuple[float, ...]:
-    wrong = [rate for rate in rates if isinstance(rate, bool) or not 0 < rate < float("inf")]
-    if wrong or not rates:
-        raise InputError(
-            f"learning rates is {list(rates)!r}; expected finite numbers above 0, such as 3e-3,3e-4."
-        )
-    return tuple(sorted({float(rate) for rate in rates}, reverse=True))
+    return tuple(sorted(set(checked("learning_rates", rates)), reverse=True))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fenchel.arguments import checked
 from fenchel.audit.shard import Shard
 from fenchel.errors import ConvergenceError, FenchelError, InputError, MissingExtraError
 from fenchel.experiments.arm import chosen_arms
@@ -256,10 +257,8 @@ def _read(names: Sequence[str]) -> dict[str, Images]:
 def _threads(count: int | None) -> Iterator[None]:
     import torch
 
-    before = torch.get_num_threads()
+    before, count = torch.get_num_threads(), checked("threads", count)
     if count is not None:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"threads is {count!r}; expected a whole number, at least 1.")
         torch.set_num_threads(count)
     try:
         yield

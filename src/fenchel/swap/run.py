@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fenchel.audit.options import numbers_from_one
+from fenchel.arguments import checked
 from fenchel.audit.progress import AuditObserver, SilentObserver
 from fenchel.audit.texts import Documents, open_documents
 from fenchel.audit.windows import TokenWindows
@@ -28,7 +28,6 @@ from fenchel.swap.options import (
     DEFAULT_ESTIMATORS,
     checked_alphas,
     checked_estimators,
-    checked_numbers,
 )
 from fenchel.swap.pairs import PairColumns, ScoredPairs, read_pairs, scored_pairs
 from fenchel.swap.report import FILES, SwapReport
@@ -131,19 +130,19 @@ def swap(
         MissingExtraError: If an optional package is missing.
     """
     chosen, controls = checked_estimators(estimators), checked_alphas(alphas)
-    checked_numbers(
-        mask_probability=mask_probability,
-        bootstrap=bootstrap,
-        tol=tol,
-        sample_pairs=sample_pairs,
-        max_pairs=max_pairs,
-    )
-    layers, heads = numbers_from_one("layers", layers), numbers_from_one("heads", heads)
+    mask_probability = checked("mask_probability", mask_probability)
+    bootstrap, seed = checked("bootstrap", bootstrap), checked("seed", seed)
+    tol = None if tol is None else checked("tol", tol)
+    sample_pairs, max_pairs = checked("sample_pairs", sample_pairs), checked("max_pairs", max_pairs)
+    batch_size, max_tokens = checked("batch_size", batch_size), checked("max_tokens", max_tokens)
+    max_length, stride = checked("max_length", max_length), checked("stride", stride)
+    layers, heads = checked("layers", layers), checked("heads", heads)
+    device, folder = checked("device", device), checked("directory", directory)
+    checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
     if texts is None and pairs is None:
         raise InputError(
             "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both."
         )
-    folder = None if directory is None else Path(directory).expanduser()
     if folder is None and (resume or overwrite):
         raise InputError("resume and overwrite are about files, but no directory was given for any.")
     documents = None

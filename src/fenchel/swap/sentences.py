@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.audit.batch import at_least_one
+from fenchel.arguments import checked
 from fenchel.audit.texts import Documents
 from fenchel.audit.tokenization import longest_window, padding_token, special_tokens, token_ids
 from fenchel.errors import InputError
@@ -61,8 +61,8 @@ class SentenceTask:
         seed: int,
     ) -> None:
         self._sources = _Sources(documents, pairs)
-        self._batch_size = at_least_one("batch size", batch_size)
-        self._max_tokens = None if max_tokens is None else at_least_one("max tokens", max_tokens)
+        self._batch_size = checked("batch_size", batch_size)
+        self._max_tokens = checked("max_tokens", max_tokens)
         self.max_length = longest_window(tokenizer, config, max_length)
         self._padding = padding_token(tokenizer)
         prefix, suffix = special_tokens(tokenizer)
@@ -120,7 +120,7 @@ class SentenceTask:
         self.ranked = self.scored
         if documents is not None:
             self.ranked = torch.tensor(of_documents)[
-                sampled_pairs(len(of_documents), at_least_one("sample pairs", sample_pairs), seed)
+                sampled_pairs(len(of_documents), checked("sample_pairs", sample_pairs), seed)
             ]
         self._order = sorted(range(len(self._ids)), key=lambda index: (len(self._ids[index]), index))
 

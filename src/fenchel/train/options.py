@@ -6,20 +6,24 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from fenchel.arguments import checked
 from fenchel.errors import InputError
 from fenchel.train.recipe import MIRRORED, RECIPES
 
-__all__ = ["COSTS", "EXTRA_PREFERENCES", "MODELS", "PRECISIONS", "TrainOptions"]
+__all__ = ["TrainOptions"]
 
-MODELS = ("vit", "ot-vit")
-EXTRA_PREFERENCES = ("zero", "shared", "none")
-COSTS = ("dot", "squared_euclidean", "cosine")
-PRECISIONS = ("auto", "float32", "bfloat16")
-_LARGEST_SEED = 2**31 - 1
+# Options whose rule stands in the table under another name, and what users are to read of them where that helps.
+_RULES: dict[str, tuple[str, str | None]] = {
+    "batch_size": ("train_batch_size", "batch size"),
+    "heads": ("head_count", "heads"),
+    "evaluate_every": (
+        "evaluate_every",
+        "the number of epochs from one test to the next (--evaluate-every)",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +104,9 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if isinstance(self.data, Path):
             object.__setattr__(self, "data", str(self.data))
-        if not isinstance(self.data, str) or not self.data:
-            raise InputError(f"data is {self.data!r}; expected a name, such as fashion-mnist, or a path.")
-        _one_of("model", self.model, MODELS)
-        _one_of("recipe", self.recipe, tuple(RECIPES))
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("cost", self.cost, COSTS)
-        if self.extra_preference is not None:
-            _one_of("extra preference", self.extra_preference, EXTRA_PREFERENCES)
+        for field in dataclasses.fields(self):
+            rule, name = _RULES.get(field.name, (field.name, None))
+            object.__setattr__(self, field.name, checked(rule, getattr(self, field.name), name=name))
         if self.model == "vit" and self.extra_preference == "zero":
             raise InputError(
                 "extra preference is 'zero' for the model 'vit', whose attention reaches no template that the "
@@ -115,32 +114,14 @@ class TrainOptions:
             )
         if self.model == "vit":
             self._refuse_transport()
-        for name in ("epochs", "width", "depth", "heads", "mlp_width", "patch_size", "evaluate_every"):
-            _whole(name, getattr(self, name), 1)
-        for name in ("train_images", "test_images"):
-            if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
-        _whole("batch_size", self.batch_size, 2)
         if self.batch_size % 2:
             raise InputError(
                 f"batch size is {self.batch_size}; it must be even, since images come in pairs of a class."
             )
-        _whole("seed", self.seed, 0)
-        if self.seed > _LARGEST_SEED:
-            raise InputError(f"seed is {self.seed}; the largest is {_LARGEST_SEED}.")
         if self.width % self.heads:
             raise InputError(
                 f"heads is {self.heads} and width is {self.width}; the number of heads must divide the width."
             )
-        _number("learning_rate", self.learning_rate, above=0.0)
-        _number("alpha", self.alpha, above=0.0)
-        _number("gamma", self.gamma, above=0.0)
-        _number("join_probability", self.join_probability, least=0.0, most=1.0)
-        _number("dropout", self.dropout, least=0.0, below=1.0)
-        _number("weight_decay", self.weight_decay, least=0.0)
-        _number("warmup_fraction", self.warmup_fraction, least=0.0, below=1.0)
-        _number("label_smoothing", self.label_smoothing, least=0.0, below=1.0)
-        _number("gradient_clip", self.gradient_clip, least=0.0)
 
     def _refuse_transport(self) -> None:
         for name, default in (("gamma", None), ("alpha", 1.0), ("cost", "dot")):
@@ -188,43 +169,3 @@ class TrainOptions:
         if "data" not in values:
             raise InputError("the options of a training name no data; expected 'data'.")
         return cls(**values)
-
-
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}.")
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{_words(name)} is {value!r}; it must be a whole number that is at least {least}.")
-
-
-def _number(
-    name: str,
-    value: object,
-    *,
-    above: float = -math.inf,
-    least: float = -math.inf,
-    below: float = math.inf,
-    most: float = math.inf,
-) -> None:
-    """Refuses what is given and is no finite number, above ``above``, at least ``least``, and so on."""
-    if value is None:
-        return
-    if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
-        if math.isfinite(number) and above < number < below and least <= number <= most:
-            return
-    bounds = [
-        f"{word} {bound:g}"
-        for word, bound in (("above", above), ("at least", least), ("below", below), ("at most", most))
-        if math.isfinite(bound)
-    ]
-    raise InputError(f"{_words(name)} is {value!r}; it must be a finite number {' and '.join(bounds)}.")
-
-
-def _words(name: str) -> str:
-    if name == "evaluate_every":
-        return "the number of epochs from one test to the next (--evaluate-every)"
-    return name.replace("_", " ")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fenchel import models
+from fenchel.arguments import checked
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import ConvergenceError, CostWarning, InputError, MissingExtraError
@@ -88,9 +89,8 @@ def train(
     for package in ("safetensors", "matplotlib", "numpy"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "train")
-    if not checkpoint_seconds >= 0:
-        raise InputError(f"checkpoint seconds is {checkpoint_seconds!r}; it must be at least 0.")
-    directory = Path(directory)
+    checkpoint_seconds, device = checked("checkpoint_seconds", checkpoint_seconds), checked("device", device)
+    directory = Path(checked("folder", directory, name="directory"))
     refuse_occupied(directory, resume=resume, overwrite=overwrite)
     options = options.resolved()
     with joined_workers(device) as workers, _own_random_numbers(workers.device), warnings.catch_warnings():

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fenchel.arguments import checked
 from fenchel.errors import InputError
 
 __all__ = ["Workers", "joined_workers"]
@@ -116,13 +117,8 @@ def _from_environment(name: str, default: int) -> int:
 def _device(name: str | None, local_rank: int | None) -> torch.device:
     if name is None and not torch.cuda.is_available():
         return torch.device("cpu")
-    try:
-        device = torch.device(name or "cuda")
-    except RuntimeError:
-        raise InputError(f"device is {name!r}; expected a name such as cpu or cuda:1.") from None
+    device = torch.device(checked("device", name) or "cuda")
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise InputError(f"device is {name!r}, but torch finds no CUDA device here. Use cpu.")
         count = torch.cuda.device_count()
         if device.index is None and local_rank is not None:
             # Asked about all processes of the machine, so that all of them say the same.
@@ -132,8 +128,5 @@ def _device(name: str | None, local_rank: int | None) -> torch.device:
                     f"there are {processes} processes on this machine, and {count} CUDA devices for them. Start at "
                     "most as many as there are devices, or use --device cpu."
                 )
-        index = device.index if device.index is not None else local_rank or 0
-        if index >= count:
-            raise InputError(f"device is {name!r}, but there are {count} CUDA devices, from cuda:0.")
-        return torch.device("cuda", index)
+        return torch.device("cuda", device.index if device.index is not None else local_rank or 0)
     return device

@@ -1,0 +1,28 @@
+"""What arguments may be: rules, and the one table in which every argument of Python and command line has its rule."""
+
+from __future__ import annotations
+
+from fenchel.arguments.device import Device
+from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
+from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
+from fenchel.arguments.rule import AbstractRule, Maybe, shown
+from fenchel.arguments.table import ARGUMENTS, MOST_LAYERS, checked
+
+__all__ = [
+    "ARGUMENTS",
+    "MOST_LAYERS",
+    "AbstractRule",
+    "Device",
+    "Flag",
+    "Maybe",
+    "Number",
+    "Numbers",
+    "NumbersFromOne",
+    "OneOf",
+    "PathName",
+    "SomeOf",
+    "Text",
+    "Whole",
+    "checked",
+    "shown",
+]

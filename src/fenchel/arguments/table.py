@@ -1,0 +1,132 @@
+"""The one table of arguments: what each may be, for Python and for the command line alike, and why.
+
+Ranges are wider than anybody's need and narrower than what makes memory or time run out before an error is seen. A
+number that ends in a tensor has to be one in float32, in which most of them compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from fenchel.arguments.device import Device
+from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
+from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
+from fenchel.arguments.rule import AbstractRule, Maybe
+from fenchel.errors import FenchelError, InputError
+
+__all__ = ["ARGUMENTS", "MOST_LAYERS", "checked"]
+
+_INT32_MOST: Final = 2**31 - 1
+
+MOST_LAYERS: Final = 10_000
+"""The largest number of a layer or head that can be asked for; the largest models have some hundred."""
+
+_POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
+_SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}
+_COUNT: Final = 10**9  # of tokens, images or pairs that are read one after the other
+
+ARGUMENTS: Final[Mapping[str, AbstractRule]] = MappingProxyType(
+    {
+        # The problem. α and γ end in tensors, as factors and as divisors.
+        "alpha": Number("1", **_POSITIVE),
+        "alphas": Numbers(Number("0.8", **_POSITIVE), "0.5, 0.8, 1.2"),
+        "gamma": Maybe(Number("16", **_POSITIVE)),
+        "tol": Number("1e-4", above=0.0, below=1.0),
+        "max_steps": Whole(1, 10**6, "100"),
+        "cost": OneOf(("dot", "squared_euclidean", "cosine")),
+        "estimators": SomeOf(("second_order", "exact")),
+        "space": OneOf(("input", "key")),
+        # A pebibyte: more than any machine has, and still exact in float64.
+        "memory_budget": Whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
+        # What torch, numpy and Python's random numbers all take.
+        "seed": Whole(0, _INT32_MOST, "0"),
+        # Texts. A batch of a million windows is beyond every memory.
+        "batch_size": Whole(1, 10**6, "8"),
+        "max_length": Maybe(Whole(1, 10**7, "512")),
+        "stride": Maybe(Whole(1, 10**7, "256")),
+        "max_tokens": Maybe(Whole(1, 10**15, "100000")),
+        "layers": NumbersFromOne(MOST_LAYERS),
+        "heads": NumbersFromOne(MOST_LAYERS),
+        "text_column": Maybe(Text("the name of a column, such as text")),
+        "target_column": Maybe(Text("the name of a column, such as summary")),
+        "column": Text("the name of a column, such as sentence_A"),
+        "revision": Maybe(Text("a branch, tag or commit, such as main")),
+        "dtype": OneOf(("auto", "bfloat16", "float16", "float32", "float64")),
+        # Swaps. A rank correlation needs three pairs; beyond 100,000 resamples an interval's digits change no more.
+        "bootstrap": Whole(100, 100_000, "2000", "of resamples"),
+        "max_pairs": Maybe(Whole(3, _COUNT, "1000")),
+        "sample_pairs": Whole(3, 10**7, "10000"),
+        "mask_probability": Number("0.15", above=0.0, below=1.0),
+        # Training. The sizes are those of one machine; whether a model fits it is seen before it is built.
+        "data": Text("a name, such as fashion-mnist, or a path"),
+        "model": OneOf(("vit", "ot-vit")),
+        "extra_preference": Maybe(OneOf(("zero", "shared", "none"))),
+        "recipe": OneOf(("paper", "strong")),
+        "precision": OneOf(("auto", "float32", "bfloat16")),
+        "flip": Maybe(Flag()),
+        "epochs": Whole(1, 10**6, "20"),
+        "evaluate_every": Whole(1, 10**6, "1"),
+        "train_batch_size": Whole(2, 2**16, "128"),
+        "train_images": Maybe(Whole(1, _COUNT, "10000")),
+        "test_images": Maybe(Whole(1, _COUNT, "5000")),
+        "width": Whole(1, 2**16, "256"),
+        "depth": Whole(1, 1000, "6"),
+        "head_count": Whole(1, 2**16, "8"),
+        "mlp_width": Whole(1, 2**18, "512"),
+        "patch_size": Whole(1, 2**12, "4"),
+        "learning_rate": Number("3e-4", **_POSITIVE),
+        "learning_rates": Numbers(Number("3e-4", **_POSITIVE), "3e-3, 3e-4", 100),
+        "weight_decay": Maybe(Number("0.01", least=0.0, in_float32=True)),
+        "warmup_fraction": Maybe(Number("0.05", **_SHARE)),
+        "label_smoothing": Maybe(Number("0.1", **_SHARE)),
+        "gradient_clip": Maybe(Number("1", least=0.0, in_float32=True)),
+        "dropout": Number("0.2", **_SHARE),
+        "join_probability": Number("0.5", least=0.0, most=1.0),
+        # Experiments. A thousand runs an arm is years.
+        "seeds": Whole(1, 1000, "3", "of runs an arm"),
+        "threads": Maybe(Whole(1, 4096, "2")),
+        # Files and machines. Thirty years between savings are never.
+        "directory": Maybe(PathName("a folder for the results")),
+        "folder": PathName("a folder for the results"),
+        "checkpoint_seconds": Number("60", least=0.0, most=1e9),
+        "device": Maybe(Device()),
+        "resume": Flag(),
+        "overwrite": Flag(),
+        "keep_queries": Flag(),
+        "whole_file": Flag(),
+        "per_layer": Flag(),
+        "per_head": Flag(),
+    }
+)
+"""Every argument that Python and the command line share, by the name that Python has for it."""
+
+
+def checked(
+    argument: str, value: Any, *, name: str | None = None, error: type[FenchelError] = InputError
+) -> Any:
+    """A value by the table's rule for an argument.
+
+    Args:
+        argument: A name in ``ARGUMENTS``.
+        value: What was given.
+        name: What to call it. Default: the argument with spaces for underscores, which is what it is called in Python
+            and on the command line but for the signs between its words.
+        error: What to raise.
+
+    Returns:
+        The value as the rest of the package takes it, such as an int for an integer of numpy.
+
+    Raises:
+        FenchelError: Of the type ``error``: "NAME is VALUE; expected RULE."
+
+    Example:
+        >>> checked("alpha", 1)
+        1.0
+        >>> checked("checkpoint_seconds", float("nan"))
+        Traceback (most recent call last):
+        fenchel.errors.InputError: checkpoint seconds is nan; expected a finite number at least 0 and at most \
+1e+09, such as 60.
+    """
+    return ARGUMENTS[argument].check(argument.replace("_", " ") if name is None else name, value, error)
