@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.adjoint import second_derivative_of
 from fenchel.functional.grid import Block, Grid, rows
+from fenchel.functional.operator import with_gradient
 from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.second_derivative import refuse_second_derivative
 
 __all__ = ["attend"]
 
@@ -49,7 +50,7 @@ def attend(
         The output (B, H, m, d_v), and ĥ (B, H, m, d) in float32 or float64, without gradient, or None.
     """
     seed = torch.randint(2**62, ()) if dropout_p else None
-    output, mean = _attend(dual, key, value, log_preference, seed, scale, dropout_p, with_mean)
+    output, mean = _attend_differentiable(dual, key, value, log_preference, seed, scale, dropout_p, with_mean)
     return output, mean if with_mean else None
 
 
@@ -162,7 +163,7 @@ def _attend_backward(
     with without_autocast(dual):
         call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
         grid = call.grid
-        to_dual = torch.empty_like(dual)
+        to_dual = dual.new_empty(dual.shape)
         to_key = key.new_zeros(key.shape, dtype=call.dtype)
         to_value = value.new_zeros(value.shape, dtype=call.dtype)
         shape = log_preference.shape if to_preference and log_preference is not None else (0,)
@@ -199,25 +200,26 @@ def _attend_backward(
 def _(gradient, output, dual, key, value, log_preference, seed, scale, dropout_p, to_preference):
     shape = log_preference.shape if to_preference else (0,)
     preference = dual.new_empty(shape, dtype=compute_dtype(dual.dtype))
-    return torch.empty_like(dual), torch.empty_like(key), torch.empty_like(value), preference
+    return *(tensor.new_empty(tensor.shape) for tensor in (dual, key, value)), preference
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, _ = inputs
     ctx.save_for_backward(output[0], dual, key, value, log_preference, seed)
     ctx.mark_non_differentiable(output[1])
-    ctx.to_preference = ctx.needs_input_grad[3]
 
 
 def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     output, dual, key, value, log_preference, seed = ctx.saved_tensors
-    to_dual, to_key, to_value, to_preference = _attend_backward(
-        gradient, output, dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, ctx.to_preference
+    wanted = ctx.needs_input_grad[3]
+    to_dual, to_key, to_value, to_preference = _attend_backward_once(
+        gradient, output, dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, wanted
     )
-    if ctx.to_preference:
-        to_preference = to_preference.to(log_preference.dtype)
-    return to_dual, to_key, to_value, to_preference if ctx.to_preference else None, None, None, None, None
+    to_preference = to_preference.to(log_preference.dtype) if wanted else None
+    return to_dual, to_key, to_value, to_preference, None, None, None, None
 
 
-_attend.register_autograd(_backward, setup_context=_remember)
-refuse_second_derivative(_attend_backward, "attention with a gradient to its preference or a certificate")
+_attend_differentiable = with_gradient(_attend, _backward, _remember)
+_attend_backward_once = with_gradient(
+    _attend_backward, second_derivative_of("attention with a gradient to its preference or a certificate")
+)

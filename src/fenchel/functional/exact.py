@@ -9,7 +9,7 @@ from fenchel.adjoint import implicit_gradients
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.row_gradients import register_row_gradients
+from fenchel.functional.row_gradients import with_row_gradients
 from fenchel.functional.rowwise import Rowwise
 from fenchel.solver.exact import solve_rows
 
@@ -37,7 +37,7 @@ def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: in
     if max_steps < 1:
         raise ProblemError(f"max_steps is {max_steps}; expected at least one step")
     with without_autocast(given.query):
-        dual = _exact(*given.problem_in(dtype), tol, max_steps)
+        dual = _exact_with_gradients(*given.problem_in(dtype), tol, max_steps)
         return dual.to(given.query.dtype)
 
 
@@ -52,7 +52,7 @@ def _exact(
 ) -> Tensor:
     with torch.no_grad(), without_autocast(evidence):
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
-        dual, error = torch.empty_like(evidence), evidence.new_empty(*evidence.shape[:3], 1)
+        dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for block, rows in rowwise.blocks():
             found = solve_rows(rows, tol=tol, max_steps=max_steps)
             rowwise.put(dual, block, found.dual)
@@ -74,4 +74,6 @@ def _check(error: Tensor, tol: float, max_steps: int) -> None:
         )
 
 
-register_row_gradients(_exact, "fenchel::exact_dual_point", implicit_gradients, "exact attention")
+_exact_with_gradients = with_row_gradients(
+    _exact, "fenchel::exact_dual_point", implicit_gradients, "exact attention"
+)

@@ -8,26 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import DualGradients
+from fenchel.adjoint import DualGradients, second_derivative_of
 from fenchel.blocks import QueryBlock
+from fenchel.functional.operator import with_gradient
 from fenchel.functional.precision import without_autocast
 from fenchel.functional.rowwise import Rowwise, RowwiseGradients
-from fenchel.functional.second_derivative import refuse_second_derivative
 
-__all__ = ["register_row_gradients"]
+__all__ = ["with_row_gradients"]
 
 
-def register_row_gradients(
+def with_row_gradients(
     operator: Any, name: str, rule: Callable[[QueryBlock, Tensor, Tensor], DualGradients], of: str
-) -> None:
-    """Register with an operator its shape for ``torch.compile``, its gradient, and that there is no second.
+) -> Callable[..., Tensor]:
+    """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
 
     Args:
         operator: Made by ``torch.library.custom_op``; takes (evidence, templates, log_preference, alpha, *options) and
-            returns dual points of the shape of the evidence.
+            returns dual points of the shape of the evidence, contiguous.
         name: Of the operator.
         rule: Gradients to the data of a block of rows, given their dual points and the gradient of those.
         of: What a second derivative would be of, for the error.
+
+    Returns:
+        What to call in place of the operator.
     """
 
     @torch.library.custom_op(f"{name}_backward", mutates_args=())
@@ -51,27 +54,21 @@ def register_row_gradients(
 
     @differentiated.register_fake
     def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference):
-        like = log_preference if to_preference else templates.new_empty(())
-        return (
-            torch.empty_like(evidence),
-            torch.empty_like(templates),
-            torch.empty_like(like, dtype=templates.dtype),
-            torch.empty_like(alpha),
-        )
+        preference = templates.new_empty(log_preference.shape if to_preference else ())
+        to_evidence, to_templates, to_alpha = (x.new_empty(x.shape) for x in (evidence, templates, alpha))
+        return to_evidence, to_templates, preference, to_alpha
+
+    operator.register_fake(lambda evidence, *others: evidence.new_empty(evidence.shape))
+    differentiated_once = with_gradient(differentiated, second_derivative_of(of))
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(output, *inputs[:4])
         ctx.options = len(inputs) - 4
-        ctx.to_preference = ctx.needs_input_grad[2]
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        log_preference = ctx.saved_tensors[3]
-        to_evidence, to_templates, found, to_alpha = differentiated(
-            gradient, *ctx.saved_tensors, ctx.to_preference
-        )
-        to_preference = found.to(log_preference.dtype) if ctx.to_preference else None
+        log_preference, wanted = ctx.saved_tensors[3], ctx.needs_input_grad[2]
+        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *ctx.saved_tensors, wanted)
+        to_preference = found.to(log_preference.dtype) if wanted else None
         return to_evidence, to_templates, to_preference, to_alpha, *(None,) * ctx.options
 
-    operator.register_fake(lambda evidence, *others: torch.empty_like(evidence))
-    operator.register_autograd(backward, setup_context=remember)
-    refuse_second_derivative(differentiated, of)
+    return with_gradient(operator, backward, remember)

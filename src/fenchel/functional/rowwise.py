@@ -94,8 +94,8 @@ class RowwiseGradients:
         alpha: Tensor,
     ) -> None:
         self._rowwise = rowwise
-        self._evidence, self._templates = torch.empty_like(evidence), torch.zeros_like(templates)
-        self._alpha = torch.zeros_like(alpha)
+        self._evidence = evidence.new_empty(evidence.shape)
+        self._templates, self._alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
         self._to_preference = log_preference is not None
         self._log_preference = templates.new_zeros(() if log_preference is None else log_preference.shape)
 

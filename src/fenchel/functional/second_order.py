@@ -13,7 +13,7 @@ from torch import Tensor
 from fenchel.adjoint import second_order_gradients, second_order_rows
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.row_gradients import register_row_gradients
+from fenchel.functional.row_gradients import with_row_gradients
 from fenchel.functional.rowwise import Rowwise
 
 __all__ = ["second_order_dual_point"]
@@ -28,7 +28,7 @@ def second_order_dual_point(given: AttentionArguments) -> Tensor:
         if given.log_preference_is_shared and alpha_is_shared:
             dual = _with_one_covariance(given, dtype)
         else:
-            dual = _second_order(*given.problem_in(dtype))
+            dual = _second_order_with_gradients(*given.problem_in(dtype))
         return dual.to(query.dtype)
 
 
@@ -77,13 +77,13 @@ def _second_order(
 ) -> Tensor:
     with torch.no_grad(), without_autocast(evidence):
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
-        dual = torch.empty_like(evidence)
+        dual = evidence.new_empty(evidence.shape)
         for block, rows in rowwise.blocks():
             rowwise.put(dual, block, second_order_rows(rows))
         return dual
 
 
-register_row_gradients(
+_second_order_with_gradients = with_row_gradients(
     _second_order,
     "fenchel::second_order_dual_point",
     second_order_gradients,

@@ -1,0 +1,58 @@
+"""Saying by name that a second derivative is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fenchel.errors import ProblemError
+
+__all__ = ["differentiated_once", "second_derivative_of"]
+
+
+def second_derivative_of(what: str) -> Callable[..., Any]:
+    """The backward pass of a function that has none: it raises, saying of what the second derivative was wanted."""
+
+    def refuse(ctx: Any, *gradients: Any) -> Any:
+        raise ProblemError(
+            f"the second derivative of {what} is not implemented; fenchel.functional.reference is differentiable any "
+            "number of times"
+        )
+
+    return refuse
+
+
+def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., Any]:
+    """A function that computes gradients, as one whose own derivative is refused.
+
+    ``torch.autograd.function.once_differentiable`` would do for autograd, but not for ``torch.func``, which records
+    every backward pass as if a second were to follow.
+
+    Args:
+        gradient: Takes tensors, None and other things, and returns tensors in new memory.
+        of: What a second derivative would be of, for the error.
+
+    Example:
+        >>> square = differentiated_once(lambda x: x * x, "a square")
+        >>> square(torch.ones(2, requires_grad=True)).sum().backward()
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: the second derivative of a square is not implemented; ...
+    """
+
+    class Gradient(torch.autograd.Function):
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return gradient(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            """Nothing has to be kept in order to refuse."""
+
+    Gradient.backward = staticmethod(second_derivative_of(of))
+
+    def call(*inputs: Any) -> Any:
+        return Gradient.apply(*inputs) if torch.is_grad_enabled() else gradient(*inputs)
+
+    return call

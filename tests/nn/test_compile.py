@@ -1,0 +1,91 @@
+"""Layers under ``torch.compile`` with its default backend: one graph, and the values and gradients of eager."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel.nn import MultiheadAttention
+from fenchel.nn.preference import (
+    AbstractPreference,
+    ALiBi,
+    Causal,
+    Context,
+    GaussianWindow,
+    KeyPadding,
+    LearnedBias,
+    RelativePosition,
+    Tempered,
+)
+from tests.compiling import compiled_afresh
+
+WIDTH, HEADS, TOKENS = 12, 3, 6
+
+PREFERENCES: dict[str, Callable[[], AbstractPreference | None]] = {
+    "uniform": lambda: None,
+    "masks": lambda: Causal() * KeyPadding(),
+    "relative position": lambda: RelativePosition(HEADS),
+    "learned slopes": lambda: ALiBi(HEADS, learned=True),
+    "context": lambda: Context(HEADS, key_dim=WIDTH, hidden=4),
+    "learned bias": lambda: LearnedBias(HEADS, TOKENS, TOKENS),
+    "product": lambda: (
+        Causal()
+        * Tempered(RelativePosition(1), 0.5, learned=True)
+        * GaussianWindow(HEADS, predict_location=True, query_dim=WIDTH)
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before() -> Iterator[None]:
+    with compiled_afresh():
+        yield
+
+
+def trained(layer: nn.Module, x: Tensor, is_compiled: bool, **options: Any) -> list[Tensor]:
+    """The output of a training step and the gradients of everything that has one."""
+    run = torch.compile(layer, fullgraph=True) if is_compiled else layer
+    x = x.clone().requires_grad_()
+    output = run(x, x, x, **options)
+    output = output[0] if isinstance(output, tuple) else output
+    (output * torch.linspace(-1, 1, output.numel(), dtype=x.dtype).view_as(output)).sum().backward()
+    return [output, x.grad, *(p.grad for p in layer.parameters() if p.grad is not None)]  # pyright: ignore[reportReturnType]
+
+
+def randomised(layer: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("preference", "estimator"),
+    [
+        ("uniform", "second_order"),
+        ("masks", "exact"),
+        ("relative position", "first_order"),
+        ("learned slopes", "second_order"),
+        ("context", "first_order"),
+        ("learned bias", "exact"),
+        ("product", "second_order"),
+    ],
+)
+def test_training_step_is_that_of_eager(preference: str, estimator: str) -> None:
+    prior = PREFERENCES[preference]()
+    layer = MultiheadAttention(
+        WIDTH, HEADS, batch_first=True, preference=prior, estimator=estimator, learn_alpha=True
+    )
+    layer = randomised(layer.double())
+    x, padding = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64), torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, -2:] = True
+    options = {"key_padding_mask": padding, "need_weights": False}
+    found = trained(copy.deepcopy(layer), x, is_compiled=True, **options)
+    expected = trained(layer, x, is_compiled=False, **options)
+    assert len(found) == len(expected)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
