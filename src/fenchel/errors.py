@@ -16,6 +16,7 @@ __all__ = [
     "InputError",
     "MissingExtraError",
     "ModelError",
+    "NotKeptError",
     "OutputError",
     "ProblemError",
 ]
@@ -31,6 +32,10 @@ class ProblemError(FenchelError, ValueError):
     """The inference problem is not well posed: a shape, a dtype, α ≤ 0, a NaN, or nothing left to attend to."""
 
     exit_code = 3
+
+
+class NotKeptError(ProblemError, AttributeError):
+    """What a layer was not asked to keep is asked for. To ``hasattr`` such an attribute is not there."""
 
 
 class InputError(FenchelError, ValueError):

@@ -181,9 +181,44 @@ def test_what_does_not_lower_says_so_by_name(name):
         preference.mask_mod(inputs)
 
 
-def test_one_that_gives_neither_form_says_so():
-    with pytest.raises(ProblemError, match="AbstractPreference cannot be put"):
-        AbstractPreference()(attention_inputs())
+@pytest.mark.parametrize("use", ["__call__", "score_mod", "log_weight", "mask_mod"])
+def test_one_that_says_nothing_names_the_methods_to_write(use):
+    class Unwritten(AbstractPreference):
+        pass
+
+    expected = r"Unwritten says nothing yet: write its method log_weight\(inputs\) or mask_mod\(inputs\)"
+    with pytest.raises(ProblemError, match=expected):
+        getattr(Unwritten(), use)(attention_inputs())
+
+
+class NoFuture(AbstractPreference):
+    """A mask, in either of the two methods."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.place = place
+
+    def log_weight(self, inputs):
+        return (lambda b, h, q, k: k <= q) if self.place == "log_weight" else None
+
+    def mask_mod(self, inputs):
+        return (lambda b, h, q, k: -1.0 * (k > q)) if self.place == "mask_mod" else None
+
+
+@pytest.mark.parametrize(
+    "put", [lambda u: u, lambda u: u**0.5, lambda u: ALiBi(HEADS) * u, lambda u: Causal() * u * Causal()]
+)
+def test_masks_and_log_weights_are_not_taken_for_each_other(put):
+    inputs, index = attention_inputs(), torch.zeros((), dtype=torch.long)
+    mask_as_weight = put(NoFuture("log_weight"))
+    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives bool; .* belongs in mask_mod"):
+        mask_as_weight(inputs)
+    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives bool"):
+        mask_as_weight.score_mod(inputs)(torch.zeros(()), index, index, index, index)
+    with pytest.raises(
+        ProblemError, match=r"NoFuture\.mask_mod gives torch\.float32; .* belong in log_weight"
+    ):
+        put(NoFuture("mask_mod"))(inputs)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from fenchel.functional.attention import attention as attention
 from fenchel.functional.attention import attention_weights as attention_weights
 from fenchel.functional.attention import attention_with_certificate as attention_with_certificate
 from fenchel.functional.certificate import AttentionCertificate as AttentionCertificate
+from fenchel.functional.gap import gap as gap
 from fenchel.functional.transport import transport_attention as transport_attention
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "attention",
     "attention_weights",
     "attention_with_certificate",
+    "gap",
     "reference",
     "transport_attention",
 ]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.functional.arguments import AttentionArguments, checked
-from fenchel.functional.blocked import attend
+from fenchel.functional.arguments import checked
 from fenchel.functional.certificate import AttentionCertificate, certificate_at
 from fenchel.functional.dual_point import dual_point
-from fenchel.functional.fused import fused_attention
+from fenchel.functional.output import output_and_mean_at, output_at
 from fenchel.functional.precision import compute_dtype, without_autocast
 
 __all__ = ["attention", "attention_weights", "attention_with_certificate"]
@@ -93,7 +92,7 @@ def attention(
         enable_gqa=enable_gqa,
     )
     dual = dual_point(given, estimator, tol, max_steps)
-    return given.without_empty_rows(_output(given, dual, dropout_p))
+    return given.without_empty_rows(output_at(given, dual, dropout_p))
 
 
 def attention_with_certificate(
@@ -156,7 +155,7 @@ def attention_with_certificate(
         enable_gqa=enable_gqa,
     )
     dual = dual_point(given, estimator, tol, max_steps)
-    output, mean = _output_and_mean(given, dual, dropout_p)
+    output, mean = output_and_mean_at(given, dual, dropout_p)
     return given.without_empty_rows(output), certificate_at(given, dual.detach(), mean)
 
 
@@ -219,32 +218,3 @@ def attention_weights(
             else:
                 logits = logits + given.log_preference
         return given.without_empty_rows(logits.softmax(-1).to(given.query.dtype))
-
-
-def _output_and_mean(given: AttentionArguments, dual: Tensor, dropout_p: float) -> tuple[Tensor, Tensor]:
-    """The output, and the mean of the templates, (B, H, m, d) without gradient."""
-    key, preference, scale = given.key, given.log_preference, given.scale
-    wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (dual, key, given.value))
-    if wants_gradient and not _wants_preference_gradient(given):
-        # The fused kernels' backward pass is so much faster that it repays a forward pass over the keys of its own.
-        with torch.no_grad():
-            _, mean = attend(dual, key, given.value[..., :0], preference, scale=scale, with_mean=True)
-        output = _output(given, dual, dropout_p)
-    else:
-        output, mean = attend(
-            dual, key, given.value, preference, scale=scale, dropout_p=dropout_p, with_mean=True
-        )
-    assert mean is not None  # noqa: S101 -- it was asked for
-    return output, mean
-
-
-def _wants_preference_gradient(given: AttentionArguments) -> bool:
-    return given.log_preference is not None and given.log_preference.requires_grad and torch.is_grad_enabled()
-
-
-def _output(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
-    preference = given.log_preference
-    if _wants_preference_gradient(given):
-        output, _ = attend(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)
-        return output
-    return fused_attention(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)

@@ -13,6 +13,7 @@ __all__ = [
     "attention",
     "certificate",
     "dual_point",
+    "gap",
     "inferred_weights",
     "log_weights",
     "transport_attention",
@@ -162,6 +163,24 @@ def certificate(
     norm = _gradient(templates, log_u, query, column, dual).norm(dim=-1, keepdim=True)
     norm = torch.where(live, norm, 0.0)
     return tuple((x.squeeze(-1)) for x in (column / 2 * norm.square(), norm, column * norm))  # pyright: ignore[reportReturnType]
+
+
+def gap(
+    query: Tensor,
+    key: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    steps: int = 30,
+) -> Tensor:
+    """What :func:`fenchel.functional.gap` computes, of the exact estimator too, (B, H, m)."""
+    log_u, live = log_weights(query, key, log_preference)
+    templates, column = _templates(query, key, scale), _column(alpha, query)
+    dual = dual_point(templates, log_u, query, column, estimator, steps)
+    gradient = _gradient(templates, log_u, query, column, dual)
+    return torch.where(live, column / 2 * gradient.square().sum(-1, keepdim=True), 0.0).squeeze(-1)
 
 
 def _column(alpha: float | Tensor, query: Tensor) -> Tensor:

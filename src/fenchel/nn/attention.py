@@ -20,6 +20,7 @@ from fenchel.nn.attention_arguments import (
 )
 from fenchel.nn.evidence import ScaledDot
 from fenchel.nn.inference import Inferred, Problem, has_kernel, infer, infer_fused
+from fenchel.nn.last_call import LastCall
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import TorchMasks, torch_masks, with_added_templates
 from fenchel.nn.nested import nested_self_attention
@@ -31,7 +32,7 @@ from fenchel.nn.template_norm import template_spread
 __all__ = ["MultiheadAttention"]
 
 
-class MultiheadAttention(nn.MultiheadAttention):
+class MultiheadAttention(LastCall, nn.MultiheadAttention):
     r"""``torch.nn.MultiheadAttention`` with a preference, an estimator and a certificate.
 
     Every head infers a distribution p over its templates, the scaled keys, from a preference u and evidence z, the
@@ -73,6 +74,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         radius: Norm of normalised templates.
         learn_radius: Whether every head learns its radius, as the exponential of a parameter that starts at its log.
         keep_certificate: Whether a call stores :attr:`last_certificate`; may be set at any time.
+        keep_gap: Whether a call stores :attr:`last_gap`, the certificate's gap with gradient, for losses; not with
+            ``estimator="exact"``, whose gap is 0. May be set at any time.
         keep_norm_penalty: Whether a call stores :attr:`last_norm_penalty`, for :func:`~fenchel.nn.norm_penalty`; may
             be set at any time.
         tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-10 in float64.
@@ -119,6 +122,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         radius: float = 1.0,
         learn_radius: bool = False,
         keep_certificate: bool = False,
+        keep_gap: bool = False,
         keep_norm_penalty: bool = False,
         tol: float | None = None,
         max_steps: int = 50,
@@ -134,6 +138,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         self.estimator = estimator
         self.normalize_templates = normalize_templates
         self.keep_certificate = keep_certificate
+        self.keep_gap = keep_gap
         self.keep_norm_penalty = keep_norm_penalty
         self.tol = tol
         self.max_steps = max_steps
@@ -141,8 +146,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         for name, learned, start in (("log_alpha", learn_alpha, alpha), ("log_radius", learn_radius, radius)):
             logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
             self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
-        self._last_certificate: AttentionCertificate | None = None
-        self._last_norm_penalty: Tensor | None = None
+        self.forget_last_call()
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> MultiheadAttention:
@@ -210,34 +214,6 @@ class MultiheadAttention(nn.MultiheadAttention):
     def radius(self) -> float | Tensor:
         """Norm of normalised templates: a number, or (num_heads,) with gradient where every head learns its own."""
         return self._radius if self.log_radius is None else self.log_radius.exp()
-
-    @property
-    def last_certificate(self) -> AttentionCertificate:
-        """How far at most the last call was from exact: three tensors (N, H, L), or (H, L) unbatched, without gradient.
-
-        Raises:
-            ProblemError: If ``keep_certificate`` was not set when the layer was last called.
-        """
-        if self._last_certificate is None:
-            raise ProblemError(
-                "there is no certificate of a last call; set keep_certificate = True on the layer, then call it"
-            )
-        return self._last_certificate
-
-    @property
-    def last_norm_penalty(self) -> Tensor:
-        r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
-
-        It holds on to the graph of that call until the next one.
-
-        Raises:
-            ProblemError: If ``keep_norm_penalty`` was not set when the layer was last called.
-        """
-        if self._last_norm_penalty is None:
-            raise ProblemError(
-                "there is no norm penalty of a last call; set keep_norm_penalty = True on the layer, then call it"
-            )
-        return self._last_norm_penalty
 
     def forward(
         self,
@@ -308,6 +284,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         self._last_certificate = inferred.certificate and AttentionCertificate(
             *map(layout.without_batch, inferred.certificate)
         )
+        self._last_gap = None if inferred.gap is None else layout.without_batch(inferred.gap)
         weights = inferred.weights
         if weights is not None:
             weights = layout.without_batch(weights.mean(1) if average_attn_weights else weights)
@@ -340,6 +317,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             dropout=self.dropout if self.training else 0.0,
             need_weights=need_weights,
             need_certificate=self.keep_certificate,
+            need_gap=self.keep_gap,
             estimator=self.estimator,
             tol=self.tol,
             max_steps=self.max_steps,
@@ -350,7 +328,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (
             self.estimator == "first_order"
             and masks.is_key_padding
-            and not (self.keep_certificate or self.keep_norm_penalty)
+            and not (self.keep_certificate or self.keep_gap or self.keep_norm_penalty)
             and not (self.training and self.dropout > 0)
             and not (self.add_zero_attn or self.bias_k is not None)
             and has_kernel(problem, self.preference, inputs)
@@ -383,10 +361,6 @@ class MultiheadAttention(nn.MultiheadAttention):
             templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         return Problem(evidence, templates, values, alpha, scale)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What a call leaves behind is not the layer's, and a tensor with a graph cannot be copied.
-        return {**self.__dict__, "_last_certificate": None, "_last_norm_penalty": None}
 
     def extra_repr(self) -> str:
         """What the children do not show."""

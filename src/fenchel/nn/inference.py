@@ -15,6 +15,9 @@ from fenchel.nn.preference.key_padding import KeyPadding
 
 __all__ = ["Inferred", "Problem", "has_kernel", "infer", "infer_fused"]
 
+SOLVING = ("tol", "max_steps")
+"""Options of the exact estimator alone."""
+
 
 class Problem(NamedTuple):
     """What an attention layer asks of its heads, but for the preference.
@@ -41,11 +44,13 @@ class Inferred(NamedTuple):
         output: (B, H, m, d).
         weights: After dropout, (B, H, m, n); None if not asked for.
         certificate: None if not asked for.
+        gap: With gradient, (B, H, m); None if not asked for.
     """
 
     output: Tensor
     weights: Tensor | None = None
     certificate: AttentionCertificate | None = None
+    gap: Tensor | None = None
 
 
 def infer(
@@ -55,6 +60,7 @@ def infer(
     dropout: float,
     need_weights: bool,
     need_certificate: bool,
+    need_gap: bool = False,
     **options: Any,
 ) -> Inferred:
     """Attend, with the preference as a tensor.
@@ -65,10 +71,14 @@ def infer(
         dropout: Probability of dropping a weight, now.
         need_weights: Whether to return them.
         need_certificate: Whether to return it. It is that of the weights before dropout.
+        need_gap: Whether to return it; likewise.
         **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.
     """
     evidence, templates, values, alpha, scale = problem
     options.update(log_preference=log_preference, alpha=alpha, scale=scale)
+    gap = None
+    if need_gap:
+        gap = functional.gap(evidence, templates, **{n: v for n, v in options.items() if n not in SOLVING})
     if need_weights:
         weights = functional.attention_weights(evidence, templates, **options)
         weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
@@ -76,12 +86,12 @@ def infer(
         if need_certificate:
             with torch.no_grad():
                 _, certificate = functional.attention_with_certificate(evidence, templates, values, **options)
-        return Inferred(weights @ values, weights, certificate)
+        return Inferred(weights @ values, weights, certificate, gap)
     options["dropout_p"] = dropout
     if need_certificate:
         output, certificate = functional.attention_with_certificate(evidence, templates, values, **options)
-        return Inferred(output, certificate=certificate)
-    return Inferred(functional.attention(evidence, templates, values, **options))
+        return Inferred(output, certificate=certificate, gap=gap)
+    return Inferred(functional.attention(evidence, templates, values, **options), gap=gap)
 
 
 def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
@@ -57,7 +58,7 @@ class AbstractPreference(nn.Module):
             ProblemError: If the inputs lack what this preference looks at, or have other heads or another device.
         """
         self.check(inputs)
-        weight, mask = self.log_weight(inputs), self.mask_mod(inputs)
+        weight, mask = self.checked_log_weight(inputs), self.checked_mask(inputs)
         evaluated = on_diagonals if self.depends_on_distance else on_grid
         one_head = self.heads == 1
         return combined(
@@ -101,7 +102,7 @@ class AbstractPreference(nn.Module):
             ProblemError: As :meth:`log_weight` and :meth:`forward`.
         """
         self.check(inputs)
-        weight = self.log_weight(inputs)
+        weight = self.checked_log_weight(inputs)
         if weight is None:
             return None
 
@@ -109,6 +110,48 @@ class AbstractPreference(nn.Module):
             return score + weight(b, h, q, k)
 
         return add_log_weight
+
+    def checked_log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """:meth:`log_weight`, refusing a mask, which would count as log-weights 1 and 0.
+
+        Raises:
+            ProblemError: As :meth:`log_weight`; when the function is called, if it returns a bool tensor.
+        """
+        weight, name = self.log_weight(inputs), type(self).__name__
+        if weight is None:
+            return None
+
+        def floating(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            found = weight(b, h, q, k)
+            if found.dtype == torch.bool:
+                raise ProblemError(
+                    f"{name}.log_weight gives bool; expected log-weights, floating. What may be attended to belongs "
+                    "in mask_mod, True = attend."
+                )
+            return found
+
+        return floating
+
+    def checked_mask(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """:meth:`mask_mod`, refusing log-weights, of which any but 0 would count as True.
+
+        Raises:
+            ProblemError: As :meth:`mask_mod`; when the function is called, if what it returns is not bool.
+        """
+        mask, name = self.mask_mod(inputs), type(self).__name__
+        if mask is None:
+            return None
+
+        def boolean(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            found = mask(b, h, q, k)
+            if found.dtype != torch.bool:
+                raise ProblemError(
+                    f"{name}.mask_mod gives {found.dtype}; expected bool, True = attend. Log-weights belong in "
+                    "log_weight."
+                )
+            return found
+
+        return boolean
 
     def check(self, inputs: AttentionInputs) -> None:
         """Hold the inputs against what this preference was built for.
@@ -130,9 +173,15 @@ class AbstractPreference(nn.Module):
                 )
 
     def _require_lowering(self) -> None:
+        name = type(self).__name__
+        if not self.lowers and type(self).forward is AbstractPreference.forward:
+            raise ProblemError(
+                f"{name} says nothing yet: write its method log_weight(inputs) or mask_mod(inputs), which return a "
+                "function of indices (b, h, q, k), or forward(inputs), which returns a tensor."
+            )
         if not self.lowers:
             raise ProblemError(
-                f"{type(self).__name__} cannot be put into a fused kernel: its log-weights are no function of "
+                f"{name} cannot be put into a fused kernel: its log-weights are no function of "
                 "single indices. Use its tensor, preference(inputs), instead."
             )
 

@@ -63,7 +63,7 @@ class Product(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The sum of the factors' log-weights."""
-        weights = tuple(w for factor in self._parts if (w := factor.log_weight(inputs)) is not None)
+        weights = tuple(w for factor in self._parts if (w := factor.checked_log_weight(inputs)) is not None)
         if len(weights) < 2:
             return weights[0] if weights else None
 
@@ -77,7 +77,7 @@ class Product(AbstractPreference):
 
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where every factor's mask is."""
-        masks = tuple(mask for factor in self._parts if (mask := factor.mask_mod(inputs)) is not None)
+        masks = tuple(mask for factor in self._parts if (mask := factor.checked_mask(inputs)) is not None)
         if len(masks) < 2:
             return masks[0] if masks else None
 

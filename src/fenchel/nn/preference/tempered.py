@@ -85,7 +85,7 @@ class Tempered(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """w·log u."""
-        inner = self.preference.log_weight(inputs)
+        inner = self.preference.checked_log_weight(inputs)
         if inner is None:
             return None
         if self.log_power is None:

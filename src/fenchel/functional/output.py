@@ -1,0 +1,48 @@
+"""The mean of the values at dual points, by whichever code is fastest for the gradients that are wanted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.blocked import attend
+from fenchel.functional.fused import fused_attention
+
+__all__ = ["output_and_mean_at", "output_at"]
+
+
+def output_and_mean_at(given: AttentionArguments, dual: Tensor, dropout_p: float) -> tuple[Tensor, Tensor]:
+    """The output, and the mean of the templates, (B, H, m, d) without gradient.
+
+    Args:
+        given: Checked arguments.
+        dual: λ, (B, H, m, d).
+        dropout_p: Probability with which a weight of the output is dropped.
+    """
+    key, preference, scale = given.key, given.log_preference, given.scale
+    wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (dual, key, given.value))
+    if wants_gradient and not _wants_preference_gradient(given):
+        # The fused kernels' backward pass is so much faster that it repays a forward pass over the keys of its own.
+        with torch.no_grad():
+            _, mean = attend(dual, key, given.value[..., :0], preference, scale=scale, with_mean=True)
+        output = output_at(given, dual, dropout_p)
+    else:
+        output, mean = attend(
+            dual, key, given.value, preference, scale=scale, dropout_p=dropout_p, with_mean=True
+        )
+    assert mean is not None  # noqa: S101 -- it was asked for
+    return output, mean
+
+
+def _wants_preference_gradient(given: AttentionArguments) -> bool:
+    return given.log_preference is not None and given.log_preference.requires_grad and torch.is_grad_enabled()
+
+
+def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -> Tensor:
+    """The output alone, (B, H, m, d_v); see :func:`output_and_mean_at`."""
+    preference = given.log_preference
+    if _wants_preference_gradient(given):
+        output, _ = attend(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)
+        return output
+    return fused_attention(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)

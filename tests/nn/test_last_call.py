@@ -1,0 +1,132 @@
+"""What a layer keeps of its last call: there or not there, with gradient or without."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fenchel import functional
+from fenchel.errors import NotKeptError, ProblemError
+from fenchel.functional import reference
+from fenchel.models import ViT
+from fenchel.nn import MultiheadAttention, TransportAttention
+from fenchel.nn.preference import Causal
+from tests.nn.small_layers import BATCH, HEADS, KEYS, Importance, build, gradient, heads, tokens
+
+KEPT = {"certificate": "last_certificate", "gap": "last_gap", "norm penalty": "last_norm_penalty"}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_what_was_not_kept_is_not_there(what):
+    layer = build()
+    assert not hasattr(layer, KEPT[what])
+    assert getattr(layer, KEPT[what], "nothing") == "nothing"
+    with pytest.raises(
+        NotKeptError, match=f"no {what} of a last call; set keep_{what.replace(' ', '_')} = True"
+    ):
+        getattr(layer, KEPT[what])
+    with pytest.raises(ProblemError, match=what):
+        getattr(layer, KEPT[what])
+    with pytest.raises(AttributeError, match="has no attribute 'last_word'"):
+        _ = layer.last_word
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_what_was_kept_is_there_until_a_call_that_does_not_keep_it(what):
+    layer, x = build(), tokens()
+    switch = f"keep_{what.replace(' ', '_')}"
+    setattr(layer, switch, True)
+    layer(x, x, x)
+    assert hasattr(layer, KEPT[what])
+    assert not any(hasattr(layer, other) for name, other in KEPT.items() if name != what)
+    assert not hasattr(copy.deepcopy(layer), KEPT[what])
+    assert not hasattr(pickle.loads(pickle.dumps(layer)), KEPT[what])  # noqa: S301 -- our own
+    setattr(layer, switch, False)
+    layer(x, x, x)
+    assert not hasattr(layer, KEPT[what])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        MultiheadAttention(8, 2),
+        TransportAttention(8, 2),
+        ViT(image_size=8, patch_size=4, width=8, depth=1, heads=2),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_members_can_be_listed(module):
+    names = {name for name, _ in inspect.getmembers(module)}
+    assert "forward" in names
+    assert names.isdisjoint(KEPT.values())
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
+def test_the_gap_is_the_certificates_with_gradient(estimator, need_weights):
+    layer = build(
+        estimator=estimator, preference=Importance(), keep_gap=True, keep_certificate=True, learn_alpha=True
+    )
+    x = tokens()
+    layer(x, x, x, need_weights=need_weights)
+    assert layer.last_gap.shape == (BATCH, HEADS, KEYS)
+    torch.testing.assert_close(layer.last_gap.detach(), layer.last_certificate.gap)
+    assert not any(part.requires_grad for part in layer.last_certificate)
+    layer.last_gap.mean().backward()
+    query, key, _ = heads(layer, x)
+    assert isinstance(layer.preference, Importance)
+    prior, alpha = layer.preference.score(x).mT[:, None], layer.log_alpha.detach().exp().requires_grad_()  # pyright: ignore[reportOptionalMemberAccess]
+    slow = reference.gap(query, key, log_preference=prior, alpha=alpha[:, None], estimator=estimator)
+    parts = (layer.in_proj_weight, layer.preference.score.weight, alpha)
+    to_weight, to_score, to_alpha = torch.autograd.grad(slow.mean(), parts)
+    torch.testing.assert_close(gradient(layer.in_proj_weight), to_weight)
+    torch.testing.assert_close(gradient(layer.preference.score.weight), to_score)
+    torch.testing.assert_close(gradient(layer.log_alpha), to_alpha * alpha)
+
+
+def test_without_a_batch_the_gap_has_none():
+    layer, x = build(keep_gap=True, preference=Causal()), tokens()[0]
+    layer(x, x, x)
+    assert layer.last_gap.shape == (HEADS, KEYS)
+
+
+def test_training_on_the_gap_lowers_it_and_on_the_certificate_does_nothing():
+    layer, x = build(keep_gap=True, keep_certificate=True, preference=Causal()), tokens()
+    output, _ = layer(x, x, x, need_weights=False)
+    plain = torch.autograd.grad(output.square().mean(), layer.in_proj_weight, retain_graph=True)
+    recorded = output.square().mean() + layer.last_certificate.gap.mean()
+    torch.testing.assert_close(torch.autograd.grad(recorded, layer.in_proj_weight), plain)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.3)
+    gaps = []
+    for _ in range(10):
+        layer(x, x, x, need_weights=False)
+        loss = layer.last_gap.mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        gaps.append(loss.item())
+    assert gaps[-1] < 0.5 * gaps[0]
+    assert gaps == sorted(gaps, reverse=True)
+
+
+def test_exact_attention_has_no_gap_to_train():
+    layer, x = build(keep_gap=True, estimator="exact"), tokens()
+    with pytest.raises(ProblemError, match="estimator is 'exact', whose gap is 0"):
+        layer(x, x, x)
+    with pytest.raises(ProblemError, match="estimator is 'exact', whose gap is 0"):
+        functional.gap(*torch.randn(2, 1, 1, 3, 4), estimator="exact")
+
+
+def test_layers_in_a_model_are_told_apart():
+    model = nn.Sequential(build(keep_gap=True), nn.Identity())
+    assert [hasattr(module, "last_gap") for module in model.modules()] == [False, False, False, False, False]
