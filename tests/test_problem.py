@@ -72,7 +72,7 @@ def test_the_same_problem_in_another_dtype() -> None:
         (lambda: InferenceProblem(T, Z), "preference is a Tensor; expected fenchel.Discrete"),  # pyright: ignore[reportArgumentType]
         (lambda: InferenceProblem(Discrete(T), Z.tolist()), "evidence is a list"),  # pyright: ignore[reportArgumentType]
         (lambda: InferenceProblem(Discrete(T), Z[:0]), r"there is no query \(m = 0\)"),
-        (lambda: InferenceProblem(Discrete(T), Z, "1"), "alpha is '1'; expected a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: InferenceProblem(Discrete(T), Z, "1"), "alpha is '1'; expected a finite number above 0"),  # pyright: ignore[reportArgumentType]
         (lambda: Discrete(T[0]), r"templates have shape \(3,\); expected \(\.\.\., n, d\)"),
         (lambda: Discrete(T.long()), r"templates have dtype torch.int64"),
         (lambda: Discrete(T[:0]), r"there is no template to choose"),
@@ -103,9 +103,9 @@ def test_the_same_problem_in_another_dtype() -> None:
             lambda: InferenceProblem(Discrete(T), Z.masked_fill(Z[0, 0] == Z, torch.inf)),
             "evidence z contains NaN or infinity",
         ),
-        (lambda: InferenceProblem(Discrete(T), Z, 0.0), "alpha is 0; expected a finite number > 0"),
-        (lambda: InferenceProblem(Discrete(T), Z, -2.0), "alpha is -2; expected"),
-        (lambda: InferenceProblem(Discrete(T), Z, torch.tensor([1.0, torch.nan, 1, 1])), "alpha is nan"),
+        (lambda: InferenceProblem(Discrete(T), Z, 0.0), "alpha is 0.0; expected a finite number above 0"),
+        (lambda: InferenceProblem(Discrete(T), Z, -2.0), "alpha is -2.0; expected"),
+        (lambda: InferenceProblem(Discrete(T), Z, torch.tensor([1.0, torch.nan, 1, 1])), "alpha holds nan"),
         (lambda: InferenceProblem(Discrete(T, torch.zeros(3, 6)), Z), "do not broadcast to one shape"),
         (
             lambda: InferenceProblem(Discrete(T, torch.zeros(5, 6)), Z[:1]),

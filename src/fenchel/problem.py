@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import (
+    check_device,
+    check_tensor,
+    check_vectors,
+    checked_argument,
+    positive_tensor,
+    values_are_known,
+)
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
@@ -73,14 +82,13 @@ class InferenceProblem:
             return KL()
         if not isinstance(closeness, AbstractCloseness):
             raise ProblemError(
-                f"closeness is {closeness!r}; expected fenchel.KL() or fenchel.OptimalTransport(cost, gamma)"
+                f"closeness is {shown(closeness)}; expected fenchel.KL() or fenchel.OptimalTransport(cost, gamma)"
             )
         return closeness.between(self.preference)
 
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
         u = self.preference
-        if not isinstance(evidence, Tensor):
-            raise ProblemError(f"evidence is a {type(evidence).__name__}; expected a tensor (..., m, d)")
+        check_tensor("evidence", evidence, "(..., m, d)")
         if evidence.dim() >= 2 and evidence.shape[-2] == 0:
             raise ProblemError(f"evidence z has shape {tuple(evidence.shape)}: there is no query (m = 0)")
         if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
@@ -94,22 +102,16 @@ class InferenceProblem:
             raise ProblemError(
                 f"evidence has dtype {evidence.dtype}, templates {u.dtype}; convert one of them"
             )
-        if evidence.device != u.device:
-            raise ProblemError(f"evidence is on {evidence.device}, templates on {u.device}; move one of them")
-        if not bool(torch.isfinite(evidence).all()):
+        check_device("evidence", evidence, u.device, "templates")
+        if values_are_known(evidence) and not bool(torch.isfinite(evidence).all()):
             raise ProblemError("evidence z contains NaN or infinity; every entry must be finite")
         return evidence
 
     def _checked_alpha(self, alpha: float | Tensor) -> Tensor:
-        if not isinstance(alpha, (int, float, Tensor)):
-            raise ProblemError(f"alpha is {alpha!r}; expected a number or a tensor, > 0")
-        value = torch.as_tensor(alpha, dtype=self.preference.dtype, device=self.preference.device)
-        if not bool((torch.isfinite(value) & (value > 0)).all()):
-            bad = value[~(torch.isfinite(value) & (value > 0))].flatten()[0].item()
-            raise ProblemError(
-                f"alpha is {bad:g}; expected a finite number > 0: the reliability of the evidence"
-            )
-        return value
+        dtype, device = self.preference.dtype, self.preference.device
+        if not isinstance(alpha, Tensor):
+            return torch.tensor(checked_argument("alpha", alpha), dtype=dtype, device=device)
+        return positive_tensor("alpha", alpha, device, dtype, "that broadcasts to (..., m)").to(dtype)
 
     def _query_shape(self) -> torch.Size:
         """The shape (..., m) of one number a query."""
@@ -119,6 +121,7 @@ class InferenceProblem:
             "log_weights": u.log_weights.shape[:-1],
             "evidence": self.evidence.shape[:-1],
             "alpha": self.alpha.shape,
+            **self.closeness.query_shapes(),
         }
         try:
             shape = torch.broadcast_shapes(*parts.values())
@@ -128,10 +131,16 @@ class InferenceProblem:
                 f"leading dimensions do not broadcast to one shape (..., m): {listed} (templates without n and d, "
                 "log_weights without n, evidence without d)"
             ) from None
+        others = [name for name in parts if name not in ("templates", "evidence")]
         if shape[-1] != self.evidence.shape[-2]:
             raise ProblemError(
-                f"evidence has m = {self.evidence.shape[-2]} queries, but log_weights or alpha have {shape[-1]}; "
+                f"evidence has m = {self.evidence.shape[-2]} queries, but {' or '.join(others)} have {shape[-1]}; "
                 "expected the same number, or 1"
+            )
+        if 0 in shape:
+            raise ProblemError(
+                f"there is no query: leading dimensions broadcast to (..., m) = {tuple(shape)}; expected at least one "
+                "in each of preference, evidence and alpha"
             )
         return shape
 
@@ -150,8 +159,23 @@ class InferenceProblem:
         """The templates that p may use, (..., N, d): the preference's, then the atoms of the closeness."""
         return self.closeness.support(self.preference)
 
+    def _check_queries(self, name: str, rows: Tensor) -> None:
+        """Refuse a tensor (..., m, any) of other queries than those of the problem."""
+        check_tensor(name, rows, f"(..., m, *) with (..., m) = {tuple(self.shape)}")
+        try:
+            fits = torch.broadcast_shapes(rows.shape[:-1], self.shape)[-1] == self.shape[-1]
+        except RuntimeError:
+            fits = False
+        if not fits:
+            have = "have" if name.endswith("s") else "has"
+            raise ProblemError(
+                f"{name} {have} shape {tuple(rows.shape)}, which does not broadcast to a row for each query: expected "
+                f"{(*self.shape, rows.shape[-1])}"
+            )
+
     def potential(self, lam: Tensor) -> Tensor:
         r"""The inner products :math:`T\lambda`, shape (..., m, N) for ``lam`` (..., m, d)."""
+        self.preference.check_point("lam", lam)
         return lam @ self.templates.mT
 
     def rest_weights(self) -> Tensor:
@@ -167,22 +191,27 @@ class InferenceProblem:
 
     def mean(self, weights: Tensor) -> Tensor:
         r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, N), shape (..., m, d)."""
+        n = self.templates.shape[-2]
+        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.templates)
         return weights @ self.templates
 
     def primal(self, weights: Tensor) -> Tensor:
         """The primal objective (3) or (21), shape (..., m); ``inf`` where KL and the weights leave the support of u."""
+        self._check_queries("weights", weights)
         shortfall = self.mean(self.rest_weights()) + self.evidence - self.mean(weights)
         fit = self.alpha / 2 * shortfall.square().sum(-1)
         return fit + self.closeness.value(weights, self.preference.log_weights)
 
     def dual(self, lam: Tensor) -> Tensor:
         """The dual objective (7) at ``lam`` (..., m, d), shape (..., m)."""
+        self._check_queries("lam", lam)
         target = self.mean(self.rest_weights()) + self.evidence
         conjugate = self.closeness.conjugate(self.potential(lam), self.preference.log_weights)
         return (lam * target).sum(-1) - lam.square().sum(-1) / (2 * self.alpha) - conjugate
 
     def dual_gradient(self, lam: Tensor) -> Tensor:
         r""":math:`\nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h(\lambda)`, shape (..., m, d)."""
+        self._check_queries("lam", lam)
         # One product with u - p rather than two with u and p: at λ = 0 the difference is then exactly zero.
         shift = self.mean(self.rest_weights() - self.weights(lam))
         return shift + self.evidence - lam / self.alpha_column
@@ -194,6 +223,11 @@ class InferenceProblem:
         \mathbb{E}_p[t]\rVert^2
                   + \bigl(D(p,u) + D^*(T\lambda) - \langle p, T\lambda\rangle\bigr)
         """
+        n = self.templates.shape[-2]
+        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.templates)
+        self._check_queries("weights", weights)
+        self._check_queries("lam", lam)
+        self.preference.check_point("lam", lam)
         shift = self.mean(self.rest_weights() - weights)
         residual = shift + self.evidence - lam / self.alpha_column
         pairing = self.closeness.fenchel_young_gap(weights, self.potential(lam), self.preference.log_weights)

@@ -30,8 +30,14 @@ NUMBERS = sorted(
 )
 
 
+def test_templates_may_be_turned_round_by_their_scale():
+    assert checked("scale", -1) == -1.0
+
+
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", [*WORTHLESS, True, False, -1, 10**60, "1", [1], 2**200 + 0.5], ids=shown)
+@pytest.mark.parametrize(
+    "value", [*WORTHLESS, True, False, -(10**50), 10**60, "1", [1], 2**200 + 0.5], ids=shown
+)
 def test_no_number_takes_what_is_no_number_or_out_of_every_range(name, value):
     with pytest.raises(InputError, match=rf"^{name.replace('_', ' ')} .*; expected ") as caught:
         checked(name, value)

@@ -278,9 +278,9 @@ def test_estimates_carry_gradients_to_all_that_the_problem_is_made_of(estimator:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"gamma": 0.0}, "gamma is 0; expected a finite number > 0"),
+        ({"gamma": 0.0}, "gamma is 0.0; expected a finite number above 0"),
         ({"gamma": -2}, "gamma is -2"),
-        ({"gamma": torch.tensor([1.0, math.nan])}, "gamma is nan"),
+        ({"gamma": torch.tensor([1.0, math.nan])}, "gamma holds nan"),
         ({"gamma": "much"}, "gamma is 'much'"),
         ({"cost": "manhattan"}, "cost is 'manhattan'"),
         ({"gamma": torch.ones(3)}, r"gamma has shape \(3,\); expected a number or a tensor \(..., 1\)"),

@@ -223,7 +223,7 @@ def test_low_precision_directions_leave_the_answer_alone(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tol": 0.0}, "tol is 0.0; expected a relative tolerance > 0"),
+        ({"tol": 0.0}, "tol is 0.0; expected a finite number above 0"),
         ({"max_steps": -1}, "max_steps is -1"),
         ({"coordinates": "polar"}, "coordinates is 'polar'"),
     ],

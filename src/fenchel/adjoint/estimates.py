@@ -16,7 +16,7 @@ from fenchel.closeness import KL
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate
 from fenchel.problem import InferenceProblem
-from fenchel.solver import solve
+from fenchel.solver import check_options, solve
 
 __all__ = ["solve_with_gradients"]
 
@@ -32,7 +32,7 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-def solve_with_gradients(problem: InferenceProblem, estimator: str, **options: Any) -> Estimate:
+def solve_with_gradients(problem: InferenceProblem, estimator: str, /, **options: Any) -> Estimate:
     """Solve a problem; where its data require gradients, the answer's dual, weights and mean carry them.
 
     Bounds, steps and ``converged`` never do. What an iterative solver found is taken for the solution, so where it did
@@ -46,6 +46,7 @@ def solve_with_gradients(problem: InferenceProblem, estimator: str, **options: A
     Raises:
         ProblemError: If there is no such estimator, or none of its gradients.
     """
+    check_options(estimator, options)
     data = _data(problem)
     own = problem.closeness.parameters()
     wanted = [name for name, part in {**data, **own}.items() if part.requires_grad]

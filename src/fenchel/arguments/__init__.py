@@ -6,10 +6,11 @@ from fenchel.arguments.device import Device
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
 from fenchel.arguments.rule import AbstractRule, Maybe, shown
-from fenchel.arguments.table import ARGUMENTS, MOST_LAYERS, checked
+from fenchel.arguments.table import ARGUMENTS, ESTIMATORS, MOST_LAYERS, checked
 
 __all__ = [
     "ARGUMENTS",
+    "ESTIMATORS",
     "MOST_LAYERS",
     "AbstractRule",
     "Device",

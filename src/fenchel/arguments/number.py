@@ -86,19 +86,24 @@ class Number(AbstractRule):
 
     def fit(self, value: Any) -> float:
         """See ``AbstractRule``."""
-        if isinstance(value, bool) or not isinstance(value, Real | Decimal):
-            raise Unfit
-        try:
-            number = float(value)
-        except (OverflowError, ValueError):
-            raise Unfit from None
-        if not (math.isfinite(number) and self.above < number < self.below):
+        number = value if type(value) is float else _as_float(value)
+        # False for NaN, and for infinity where there are no bounds too; numbers of a graph have no isfinite.
+        if not self.above < number < self.below:
             raise Unfit
         if not self.least <= number <= self.most:
             raise Unfit
         if self.in_float32 and number and not _FLOAT32_LEAST <= abs(number) <= _FLOAT32_MOST:
             raise Unfit
         return number
+
+
+def _as_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        raise Unfit
+    try:
+        return float(value)
+    except (OverflowError, ValueError):
+        raise Unfit from None
 
 
 @dataclass(frozen=True)

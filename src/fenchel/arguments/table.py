@@ -16,12 +16,15 @@ from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
 from fenchel.arguments.rule import AbstractRule, Maybe
 from fenchel.errors import FenchelError, InputError
 
-__all__ = ["ARGUMENTS", "MOST_LAYERS", "checked"]
+__all__ = ["ARGUMENTS", "ESTIMATORS", "MOST_LAYERS", "checked"]
 
 _INT32_MOST: Final = 2**31 - 1
 
 MOST_LAYERS: Final = 10_000
 """The largest number of a layer or head that can be asked for; the largest models have some hundred."""
+
+ESTIMATORS: Final = ("first_order", "second_order", "exact")
+"""Estimators that attention can take, by name."""
 
 _POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
 _SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}
@@ -32,9 +35,18 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = MappingProxyType(
         # The problem. α and γ end in tensors, as factors and as divisors.
         "alpha": Number("1", **_POSITIVE),
         "alphas": Numbers(Number("0.8", **_POSITIVE), "0.5, 0.8, 1.2"),
+        "scale": Number("0.125", in_float32=True),
+        "radius": Number("1", **_POSITIVE),
+        "momentum": Number("0.9", **_SHARE),
+        "positive": Number("1", **_POSITIVE),  # widths, sharpnesses and powers of preferences and evidence
         "gamma": Maybe(Number("16", **_POSITIVE)),
         "tol": Number("1e-4", above=0.0, below=1.0),
         "max_steps": Whole(1, 10**6, "100"),
+        # Of a problem, which can be estimated without a step, to see how good the start is.
+        "solver_steps": Whole(0, 10**7, "50"),
+        "coordinates": OneOf(("auto", "gram", "template")),
+        "estimator": OneOf(ESTIMATORS),
+        "size": Whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
         "cost": OneOf(("dot", "squared_euclidean", "cosine")),
         "estimators": SomeOf(("second_order", "exact")),
         "space": OneOf(("input", "key")),

@@ -64,6 +64,10 @@ class AbstractCloseness(ABC):
         """Tensors of its own that gradients may be wanted for, by the name that the constructor gives them."""
         return {}
 
+    def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes (..., m or 1) of what it has for each query, by the name that the constructor gives it."""
+        return {}
+
     def to(self, dtype: torch.dtype) -> Self:
         """The same closeness in another dtype."""
         del dtype

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self, override
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import check_device, check_tensor, values_are_known
 from fenchel.errors import ProblemError
 
 __all__ = [
@@ -113,14 +115,17 @@ class GivenCost(AbstractCost):
     """
 
     def __init__(self, matrix: Tensor) -> None:
+        check_tensor("cost", matrix, "(..., N, N), or the name of a cost")
         if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
             raise ProblemError(
                 f"cost has shape {tuple(matrix.shape)}; expected a square matrix (..., N, N) over the templates, the "
                 "preference's own first, then the atoms"
             )
-        if not matrix.is_floating_point():
-            raise ProblemError(f"cost has dtype {matrix.dtype}; expected a floating-point dtype")
-        values = matrix.detach()
+        self.given = matrix
+        if values_are_known(matrix):
+            self._check_values(matrix.detach())
+
+    def _check_values(self, values: Tensor) -> None:
         if bool(torch.isnan(values).any()):
             raise ProblemError("cost contains NaN; expected numbers >= 0, or inf where weight cannot move")
         if bool((values < 0).any()):
@@ -135,9 +140,9 @@ class GivenCost(AbstractCost):
             *lead, row, column = (int(i) for i in different.nonzero()[0])
             there, back = float(values[(*lead, row, column)]), float(values[(*lead, column, row)])
             raise ProblemError(
-                f"cost is not symmetric: entry ({row}, {column}) is {there:g}, entry ({column}, {row}) is {back:g}"
+                f"cost is not symmetric: entry ({row}, {column}) is {there:g}, entry ({column}, {row}) is {back:g}; "
+                "expected the same both ways, such as (cost + cost.mT) / 2"
             )
-        self.given = matrix
 
     @override
     def narrowed(self, dim: int, start: int, length: int) -> Self:
@@ -146,6 +151,7 @@ class GivenCost(AbstractCost):
         return part
 
     def _check(self, templates: Tensor, sources: Tensor) -> None:
+        check_device("cost", self.given, templates.device, "templates")
         if self.given.shape[-1] != templates.shape[-2]:
             raise ProblemError(
                 f"cost is {tuple(self.given.shape)}, but there are {templates.shape[-2]} templates "
@@ -195,8 +201,8 @@ def cost_named(cost: str | Tensor | AbstractCost) -> AbstractCost:
         return cost
     if isinstance(cost, Tensor):
         return GivenCost(cost)
-    if cost not in COSTS:
+    if not isinstance(cost, str) or cost not in COSTS:
         raise ProblemError(
-            f"cost is {cost!r}; expected one of {', '.join(map(repr, COSTS))}, or a matrix (..., N, N)"
+            f"cost is {shown(cost)}; expected one of {', '.join(map(repr, COSTS))}, or a matrix (..., N, N)"
         )
     return COSTS[cost]

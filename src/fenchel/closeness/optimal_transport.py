@@ -11,6 +11,15 @@ import torch
 from torch import Tensor
 from typing_extensions import Self, override
 
+from fenchel.arguments.tensor import (
+    BOOL,
+    check_device,
+    check_flags,
+    check_tensor,
+    checked_argument,
+    positive_tensor,
+    values_are_known,
+)
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named, kernel_of
 from fenchel.closeness.coupling import Coupling, Part
@@ -74,6 +83,13 @@ class OptimalTransport(AbstractCloseness):
     ) -> None:
         self.cost = cost_named(cost)
         self.gamma = _checked_gamma(gamma)
+        if atoms is not None:
+            check_tensor("atoms", atoms, "(..., N - n, d)")
+        if allowed is not None:
+            check_tensor(
+                "allowed", allowed, "(..., m or 1, N), True where a template may be used", dtypes=BOOL
+            )
+        check_flags(warn=warn)
         self.atoms = atoms
         self.allowed = allowed
         self._name = cost if isinstance(cost, str) else "a given matrix"
@@ -84,7 +100,12 @@ class OptimalTransport(AbstractCloseness):
     def between(self, preference: Discrete) -> Self:
         templates = preference.templates
         support = self.support(preference)
-        gamma = self.gamma.to(templates.device, templates.dtype)
+        if self.gamma.is_meta:
+            check_device("gamma", self.gamma, templates.device, "templates")
+        # In float32 what float64 holds may be 0, or infinity.
+        given = self.gamma.to(templates.device)
+        form = "that broadcasts to (..., 1), or a number"
+        gamma = positive_tensor("gamma", given, templates.device, templates.dtype, form).to(templates.dtype)
         if gamma.dim() and gamma.shape[-1] != 1:
             raise ProblemError(
                 f"gamma has shape {tuple(gamma.shape)}; expected a number or a tensor (..., 1): one value for all "
@@ -92,6 +113,7 @@ class OptimalTransport(AbstractCloseness):
             )
         joined = copy.copy(self)
         joined.gamma = gamma
+        self._check_allowed(support)
         matrix = self.cost.matrix(support, templates)
         try:
             torch.broadcast_shapes(matrix.shape, (*support.shape[:-1], templates.shape[-2]))
@@ -115,14 +137,9 @@ class OptimalTransport(AbstractCloseness):
                 f"atoms have shape {tuple(atoms.shape)}, but templates have dimension {templates.shape[-1]} (shape "
                 f"{tuple(templates.shape)}); expected (..., N - n, {templates.shape[-1]})"
             )
-        if atoms.device != templates.device:
-            raise ProblemError(
-                f"atoms are on {atoms.device}, templates on {templates.device}; move one of them"
-            )
-        if not atoms.is_floating_point() or not bool(torch.isfinite(atoms).all()):
-            raise ProblemError(
-                "atoms contain NaN or infinity, or are not floating point; every entry must be finite"
-            )
+        check_device("atoms", atoms, templates.device, "templates")
+        if values_are_known(atoms) and not bool(torch.isfinite(atoms).all()):
+            raise ProblemError("atoms contain NaN or infinity; every entry must be finite")
         atoms = atoms.to(templates.dtype)
         try:
             lead = torch.broadcast_shapes(templates.shape[:-2], atoms.shape[:-2])
@@ -179,6 +196,10 @@ class OptimalTransport(AbstractCloseness):
         return own
 
     @override
+    def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {} if self.allowed is None else {"allowed": tuple(self.allowed.shape[:-1])}
+
+    @override
     def to(self, dtype: torch.dtype) -> Self:
         converted = copy.copy(self)
         converted.gamma = self.gamma.to(dtype)
@@ -186,6 +207,20 @@ class OptimalTransport(AbstractCloseness):
         converted._matrix = None if self._matrix is None else self._matrix.to(dtype)
         converted._warned = True
         return converted
+
+    def _check_allowed(self, support: Tensor) -> None:
+        if self.allowed is None:
+            return
+        check_device("allowed", self.allowed, support.device, "templates")
+        if self.allowed.dim() == 0 or self.allowed.shape[-1] != support.shape[-2]:
+            raise ProblemError(
+                f"allowed has shape {tuple(self.allowed.shape)}; expected (..., m or 1, {support.shape[-2]}), one "
+                "for each template of the preference, then each atom"
+            )
+        if values_are_known(self.allowed) and not bool(self.allowed.any(-1).all()):
+            raise ProblemError(
+                "allowed is False for every template in some row; expected one that its query may use"
+            )
 
     def _joined_matrix(self) -> Tensor:
         if self._matrix is None:
@@ -217,13 +252,11 @@ class OptimalTransport(AbstractCloseness):
 
 
 def _checked_gamma(gamma: float | Tensor) -> Tensor:
-    if not isinstance(gamma, int | float | Tensor):
-        raise ProblemError(f"gamma is {gamma!r}; expected a number or a tensor, > 0")
-    value = gamma if isinstance(gamma, Tensor) else torch.tensor(float(gamma), dtype=torch.float64)
-    bad = ~(torch.isfinite(value) & (value > 0))
-    if bool(bad.any()):
-        raise ProblemError(f"gamma is {value[bad].flatten()[0].item():g}; expected a finite number > 0")
-    return value
+    if not isinstance(gamma, Tensor):
+        return torch.tensor(checked_argument("gamma", gamma), dtype=torch.float64)
+    return positive_tensor(
+        "gamma", gamma, gamma.device, gamma.dtype, "that broadcasts to (..., 1), or a number"
+    )
 
 
 def warn_if_moving_is_cheaper(matrix: Tensor, name: str) -> bool:

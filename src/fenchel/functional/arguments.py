@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import (
+    MASK,
+    broadcasts_to,
+    check_device,
+    check_dtype,
+    check_flags,
+    check_tensor,
+    checked_argument,
+    checked_scale,
+    positive_tensor,
+    values_are_known,
+)
 from fenchel.errors import ProblemError
 from fenchel.functional.precision import compute_dtype, under_autocast
 
-__all__ = ["ESTIMATORS", "AttentionArguments", "broadcasts_to", "checked"]
-
-ESTIMATORS = ("first_order", "second_order", "exact")
-"""Estimators that attention can take, by name."""
+__all__ = [
+    "AttentionArguments",
+    "check_estimator",
+    "checked",
+    "positive_column",
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,11 @@ class AttentionArguments:
         """Whether all queries of a head have the same preference."""
         return self.log_preference is None or self.log_preference.shape[2] == 1
 
+    @property
+    def has_no_evidence(self) -> bool:
+        """Whether there is no sequence, head or query, or evidence has no dimension."""
+        return self.query.numel() == 0
+
     def problem_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Evidence, templates, log-preference and α as tensors, all but the preference in a dtype."""
         query, alpha = self.query.to(dtype), self.alpha
@@ -69,19 +88,20 @@ def checked(
     estimator: str,
     dropout_p: float,
     enable_gqa: bool,
+    tol: float | None = None,
+    max_steps: int = 50,
 ) -> AttentionArguments:
     """The arguments of an attention call, if they fit together.
 
-    Values (NaN, α ≤ 0) are looked at except under ``torch.compile``; those of query, key and value only by the exact
-    estimator, since the others hand a NaN on.
+    Values (NaN, α ≤ 0) are looked at except under ``torch.compile`` and on the meta device; those of query, key and
+    value only by the exact estimator, since the others hand a NaN on.
 
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
     """
-    if estimator not in ESTIMATORS:
-        raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
-    if not 0 <= dropout_p < 1:
-        raise ProblemError(f"dropout_p is {dropout_p}; expected a probability in [0, 1)")
+    check_estimator(estimator, tol, max_steps)
+    checked_argument("dropout", dropout_p, name="dropout_p")
+    check_flags(enable_gqa=enable_gqa)
     _check_tensors(query, key, value, enable_gqa)
     lead = tuple(query.shape[:3])
     factor, key = _scale(scale, query, key)
@@ -95,7 +115,7 @@ def checked(
         alpha=_alpha(alpha, lead, query),
         scale=factor,
     )
-    if estimator == "exact" and not torch.compiler.is_compiling():
+    if estimator == "exact" and values_are_known(query):
         for name, tensor in (("query", query), ("key", key)):
             if not bool(torch.isfinite(tensor).all()):
                 raise ProblemError(
@@ -104,29 +124,24 @@ def checked(
     return arguments
 
 
-def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether a shape broadcasts to another without making that one larger."""
-    aligned = zip(reversed(shape), reversed(wanted), strict=False)
-    return len(shape) <= len(wanted) and all(size in (1, full) for size, full in aligned)
+def check_estimator(estimator: Any, tol: Any, max_steps: Any) -> None:
+    """The name of an estimator, and the options of the exact one, whichever it is.
+
+    Raises:
+        ProblemError: If there is no such estimator, or ``tol`` or ``max_steps`` cannot be used.
+    """
+    checked_argument("estimator", estimator)
+    if tol is not None:
+        checked_argument("tol", tol)
+    checked_argument("max_steps", max_steps)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
     given = {"query": query, "key": key, "value": value}
     for name, tensor in given.items():
-        if not isinstance(tensor, Tensor):
-            raise ProblemError(
-                f"{name} is a {type(tensor).__name__}; expected a tensor (batch, heads, tokens, dim)"
-            )
-        if tensor.dim() != 4:
-            raise ProblemError(
-                f"{name} has shape {tuple(tensor.shape)}; expected 4 dimensions (batch, heads, tokens, dim)"
-            )
-        if not tensor.is_floating_point():
-            raise ProblemError(f"{name} has dtype {tensor.dtype}; expected a floating-point dtype")
-        if tensor.device != query.device:
-            raise ProblemError(f"{name} is on {tensor.device}, query on {query.device}; move one of them")
-        if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
-            raise ProblemError(f"{name} has dtype {tensor.dtype}, query {query.dtype}; convert one of them")
+        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
+        check_device(name, tensor, query.device)
+        check_dtype(name, tensor, query.dtype)
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in given.items())
     if not query.shape[0] == key.shape[0] == value.shape[0]:
         raise ProblemError(f"batch sizes differ: {shapes}; expected the same first dimension")
@@ -147,65 +162,52 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
 
 
 def _scale(scale: float | Tensor | None, query: Tensor, key: Tensor) -> tuple[float, Tensor]:
+    if scale is None:
+        # Without a dimension every score is 0, whatever the scale.
+        return max(query.shape[-1], 1) ** -0.5, key
+    scale = checked_scale(scale, query)
     if isinstance(scale, Tensor):
-        if scale.numel() != 1:
-            raise ProblemError(
-                f"scale has shape {tuple(scale.shape)}; expected a number or one tensor element"
-            )
         # In half precision a sum over all keys, which the gradient of the scale is, would lose most of its digits.
         wide = compute_dtype(key.dtype)
-        return 1.0, (key.to(wide) * scale.to(key.device, wide).reshape(())).to(key.dtype)
-    if scale is None:
-        return query.shape[-1] ** -0.5, key
-    if not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise ProblemError(f"scale is {scale!r}; expected a finite number or a tensor")
-    return float(scale), key
+        return 1.0, (key.to(wide) * scale.to(wide)).to(key.dtype)
+    return scale, key
 
 
 def _alpha(alpha: float | Tensor, lead: tuple[int, ...], query: Tensor) -> float | Tensor:
     if not isinstance(alpha, Tensor):
-        if not isinstance(alpha, int | float) or not (math.isfinite(alpha) and alpha > 0):
-            raise ProblemError(
-                f"alpha is {alpha!r}; expected a finite number > 0: the reliability of the evidence"
-            )
-        return float(alpha)
-    if alpha.device != query.device and alpha.dim():
-        raise ProblemError(f"alpha is on {alpha.device}, query on {query.device}; move one of them")
-    if not broadcasts_to(alpha.shape, lead) or not alpha.is_floating_point():
+        return checked_argument("alpha", alpha)
+    return positive_column("alpha", alpha, "(batch, heads, queries)", lead, query)
+
+
+def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], query: Tensor) -> Tensor:
+    """A tensor of numbers above 0 that broadcasts to ``lead``, three sizes in words ``form``, as four dimensions."""
+    value = positive_tensor(
+        name, value, query.device, compute_dtype(query.dtype), f"that broadcasts to {form}"
+    )
+    if not broadcasts_to(value.shape, lead):
         raise ProblemError(
-            f"alpha has shape {tuple(alpha.shape)} and dtype {alpha.dtype}; expected a floating tensor that broadcasts "
-            f"to (batch, heads, queries) = {lead}; one a head has shape ({lead[1]}, 1)"
+            f"{name} has shape {tuple(value.shape)}; expected one that broadcasts to {form} = {lead}; one a head has "
+            f"shape ({lead[1]}, 1)"
         )
-    if not torch.compiler.is_compiling():
-        bad = ~(torch.isfinite(alpha) & (alpha > 0))
-        if bool(bad.any()):
-            raise ProblemError(
-                f"alpha is {alpha[bad].flatten()[0].item():g}; expected finite numbers > 0: the reliability of "
-                "the evidence"
-            )
-    return alpha.to(query.device).reshape((1,) * (3 - alpha.dim()) + tuple(alpha.shape)).unsqueeze(-1)
+    return value.reshape((1,) * (3 - value.dim()) + tuple(value.shape)).unsqueeze(-1)
 
 
 def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     if log_preference is None:
         return None
-    if not isinstance(log_preference, Tensor):
-        raise ProblemError(f"log_preference is a {type(log_preference).__name__}; expected a tensor")
+    check_tensor(
+        "log_preference",
+        log_preference,
+        "of log weights (-inf where masked) or bool (True = attend)",
+        dtypes=MASK,
+    )
     shape = (*query.shape[:3], key.shape[2])
     given = tuple(log_preference.shape)
-    if log_preference.dtype != torch.bool and not log_preference.is_floating_point():
-        raise ProblemError(
-            f"log_preference has dtype {log_preference.dtype}; expected floating log weights (-inf where masked) or "
-            "bool (True = attend)"
-        )
     if not broadcasts_to(given, shape):
         raise ProblemError(
             f"log_preference has shape {given}; expected one that broadcasts to (batch, heads, queries, keys) = {shape}"
         )
-    if log_preference.device != query.device:
-        raise ProblemError(
-            f"log_preference is on {log_preference.device}, query on {query.device}; move one of them"
-        )
+    check_device("log_preference", log_preference, query.device)
     if not given or given[-1] != shape[-1]:
         log_preference = log_preference.expand(*given[:-1], shape[-1])
     return log_preference.reshape((1,) * (4 - log_preference.dim()) + tuple(log_preference.shape))
@@ -217,12 +219,12 @@ def _open(log_preference: Tensor | None, query: Tensor) -> tuple[Tensor | None, 
         return None, None
     if log_preference.dtype == torch.bool:
         empty = ~log_preference.any(-1, keepdim=True)
-        if torch.compiler.is_compiling() or bool(empty.any()):
+        if not values_are_known(empty) or bool(empty.any()):
             return log_preference | empty, empty
         return log_preference, None
     largest = log_preference.detach().amax(-1, keepdim=True)
     empty = largest == -torch.inf
-    if not torch.compiler.is_compiling():
+    if values_are_known(largest):
         if not bool((largest < torch.inf).all()):
             raise ProblemError(
                 "log_preference contains NaN or +inf; expected finite log weights, or -inf where masked"

@@ -9,6 +9,7 @@ from fenchel.functional.arguments import checked
 from fenchel.functional.certificate import AttentionCertificate, certificate_at
 from fenchel.functional.dual_point import dual_point
 from fenchel.functional.output import output_and_mean_at, output_at
+from fenchel.functional.plain import no_error, plain_attention, plain_weights
 from fenchel.functional.precision import compute_dtype, without_autocast
 
 __all__ = ["attention", "attention_weights", "attention_with_certificate"]
@@ -90,7 +91,11 @@ def attention(
         estimator=estimator,
         dropout_p=dropout_p,
         enable_gqa=enable_gqa,
+        tol=tol,
+        max_steps=max_steps,
     )
+    if given.has_no_evidence:
+        return plain_attention(given, dropout_p)
     dual = dual_point(given, estimator, tol, max_steps)
     return given.without_empty_rows(output_at(given, dual, dropout_p))
 
@@ -153,7 +158,11 @@ def attention_with_certificate(
         estimator=estimator,
         dropout_p=dropout_p,
         enable_gqa=enable_gqa,
+        tol=tol,
+        max_steps=max_steps,
     )
+    if given.has_no_evidence:
+        return plain_attention(given, dropout_p), no_error(given)
     dual = dual_point(given, estimator, tol, max_steps)
     output, mean = output_and_mean_at(given, dual, dropout_p)
     return given.without_empty_rows(output), certificate_at(given, dual.detach(), mean)
@@ -206,7 +215,11 @@ def attention_weights(
         estimator=estimator,
         dropout_p=0.0,
         enable_gqa=enable_gqa,
+        tol=tol,
+        max_steps=max_steps,
     )
+    if given.has_no_evidence:
+        return plain_weights(given)
     dual = dual_point(given, estimator, tol, max_steps)
     with without_autocast(dual):
         dtype = compute_dtype(dual.dtype)

@@ -16,7 +16,7 @@ def dual_point(given: AttentionArguments, estimator: str, tol: float | None, max
 
     Args:
         given: Checked arguments.
-        estimator: One of :data:`~fenchel.functional.arguments.ESTIMATORS`.
+        estimator: One of :data:`~fenchel.arguments.ESTIMATORS`.
         tol: Of the exact estimator, relative; None is its default.
         max_steps: Of the exact estimator.
     """

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_gradients
-from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.errors import ConvergenceError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.row_gradients import with_row_gradients
@@ -27,15 +27,10 @@ def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: in
         max_steps: Newton steps that a query may take.
 
     Raises:
-        ProblemError: If ``tol`` or ``max_steps`` cannot be used.
         ConvergenceError: If a query does not get there.
     """
     dtype = compute_dtype(given.query.dtype)
     tol = DEFAULT_TOL[dtype] if tol is None else tol
-    if not tol > 0:
-        raise ProblemError(f"tol is {tol}; expected a relative tolerance > 0")
-    if max_steps < 1:
-        raise ProblemError(f"max_steps is {max_steps}; expected at least one step")
     with without_autocast(given.query):
         dual = _exact_with_gradients(*given.problem_in(dtype), tol, max_steps)
         return dual.to(given.query.dtype)

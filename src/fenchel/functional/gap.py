@@ -10,6 +10,7 @@ from fenchel.errors import ProblemError
 from fenchel.functional.arguments import checked
 from fenchel.functional.dual_point import dual_point
 from fenchel.functional.output import output_at
+from fenchel.functional.plain import plain_weights
 from fenchel.functional.precision import compute_dtype, without_autocast
 
 __all__ = ["gap"]
@@ -77,6 +78,8 @@ def gap(
         dropout_p=0.0,
         enable_gqa=enable_gqa,
     )
+    if given.has_no_evidence:
+        return 0.0 * plain_weights(given).sum(-1).to(compute_dtype(query.dtype))
     with without_autocast(query):
         # A difference of means, squared: in half types it would be rounding and little else.
         dtype = compute_dtype(given.query.dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import is_under_autocast
+
 __all__ = ["compute_dtype", "under_autocast", "without_autocast"]
 
 
@@ -15,12 +17,12 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def under_autocast(tensor: Tensor) -> Tensor:
     """The tensor as autocast would hand it to torch's own attention."""
-    device = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+    if tensor.dtype == torch.float64 or not is_under_autocast(tensor):
         return tensor
-    return tensor.to(torch.get_autocast_dtype(device))
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
 def without_autocast(tensor: Tensor) -> torch.autocast:
     """A context in which casts are ours: what is computed in float32 here must not be cast to half."""
-    return torch.autocast(tensor.device.type, enabled=False)
+    # The meta device computes nothing and has no autocast of its own.
+    return torch.autocast("cpu" if tensor.is_meta else tensor.device.type, enabled=False)

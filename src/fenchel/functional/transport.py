@@ -11,7 +11,7 @@ from fenchel.adjoint import implicit_dual_point
 from fenchel.blocks import keep_freed_memory
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
-from fenchel.errors import ConvergenceError
+from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import checked
 from fenchel.functional.exact import DEFAULT_TOL
 from fenchel.functional.precision import compute_dtype, without_autocast
@@ -117,7 +117,13 @@ def transport_attention(
         estimator=estimator,
         dropout_p=0.0,
         enable_gqa=False,
+        tol=tol,
+        max_steps=max_steps,
     )
+    if query.is_meta:
+        raise ProblemError(
+            "query is on meta, which has no values, and transport attention looks at them; use a device"
+        )
     dtype = compute_dtype(query.dtype)
     transport = checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, dtype)
     with without_autocast(query):

@@ -9,10 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import (
+    BOOL,
+    broadcasts_to,
+    check_device,
+    check_dtype,
+    check_tensor,
+    checked_argument,
+    checked_scale,
+    values_are_known,
+)
 from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
 from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, broadcasts_to
+from fenchel.functional.arguments import AttentionArguments, positive_column
 from fenchel.functional.precision import under_autocast, without_autocast
 
 __all__ = ["TransportArguments", "checked_transport"]
@@ -99,7 +109,8 @@ def checked_transport(
             "atom_mask is given without atoms; give atoms and atom_values too, or leave it out"
         )
     n, extra = sources.shape[-2], templates.shape[-2] - sources.shape[-2]
-    scale = _checked_scale(scale, templates)
+    scale = checked_scale(scale, templates)
+    scale = scale.to(templates.dtype) if isinstance(scale, Tensor) else scale
     templates = templates if isinstance(scale, float) and scale == 1.0 else templates * scale
     log_weights, open_keys = _weights(given, dtype)
     evidence = given.query.to(dtype)
@@ -113,7 +124,7 @@ def checked_transport(
         allowed=_allowed(given, open_keys, atom_mask, extra),
         alpha=alpha.to(dtype),
         gamma=_checked_gamma(gamma, given).to(dtype),
-        cost=_checked_cost(cost, (*lead, n + extra)),
+        cost=_checked_cost(cost, (*lead, n + extra), given.query.device),
     )
     _look_at(arguments, cost if isinstance(cost, str) else "a given matrix")
     return arguments
@@ -128,19 +139,16 @@ def _checked_atoms(
     lead = given.query.shape[:2]
     for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
         width = like.shape[-1]
-        fits = tensor.dim() == 4 and broadcasts_to(tensor.shape[:2], lead)
+        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", dims=4)
+        fits = broadcasts_to(tensor.shape[:2], lead)
         if not fits or tensor.shape[-1] != width:
             of = "key" if name == "atoms" else "value"
             raise ProblemError(
                 f"{name} have shape {tuple(tensor.shape)}; expected (batch or 1, heads or 1, atoms, {width}) with "
                 f"batch {lead[0]}, heads {lead[1]} and the width of {of}"
             )
-        if tensor.device != like.device or not tensor.is_floating_point():
-            raise ProblemError(
-                f"{name} are {tensor.dtype} on {tensor.device}; expected floating point on {like.device}"
-            )
-        if tensor.dtype != like.dtype and not torch.is_autocast_enabled(like.device.type):
-            raise ProblemError(f"{name} have dtype {tensor.dtype}, query {like.dtype}; convert one of them")
+        check_device(name, tensor, like.device)
+        check_dtype(name, tensor, like.dtype)
     if atoms.shape[-2] != atom_values.shape[-2]:
         raise ProblemError(
             f"there are {atoms.shape[-2]} atoms and {atom_values.shape[-2]} atom_values; expected as many"
@@ -148,48 +156,27 @@ def _checked_atoms(
     return atoms, atom_values
 
 
-def _checked_scale(scale: float | Tensor, like: Tensor) -> float | Tensor:
-    if isinstance(scale, Tensor):
-        if scale.numel() != 1:
-            raise ProblemError(
-                f"scale has shape {tuple(scale.shape)}; expected a number or one tensor element"
-            )
-        return scale.to(like.device, like.dtype).reshape(())
-    if not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise ProblemError(f"scale is {scale!r}; expected a finite number or a tensor")
-    return float(scale)
-
-
 def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
     lead = (*given.query.shape[:2], 1)
     if not isinstance(gamma, Tensor):
-        if not isinstance(gamma, int | float) or not (math.isfinite(gamma) and gamma > 0):
-            raise ProblemError(f"gamma is {gamma!r}; expected a finite number > 0")
-        return torch.full((1, 1, 1, 1), float(gamma), dtype=torch.float64, device=given.query.device)
-    if not broadcasts_to(gamma.shape, lead) or not gamma.is_floating_point():
+        number = checked_argument("gamma", gamma)
+        return torch.full((1, 1, 1, 1), number, dtype=torch.float64, device=given.query.device)
+    return positive_column("gamma", gamma, "(batch, heads, 1)", lead, given.query)
+
+
+def _checked_cost(cost: str | Tensor, shape: tuple[int, ...], device: torch.device) -> AbstractCost:
+    if not isinstance(cost, Tensor):
+        return cost_named(cost)
+    # Before its values are looked at, which takes memory for all of them.
+    check_tensor("cost", cost, "(..., keys and atoms, keys and atoms), or the name of a cost")
+    wanted, given = (*shape, shape[-1]), tuple(cost.shape)
+    if not broadcasts_to(given[:-2], wanted[:-2]) or given[-2:] != wanted[-2:]:
         raise ProblemError(
-            f"gamma has shape {tuple(gamma.shape)} and dtype {gamma.dtype}; expected a floating tensor that "
-            f"broadcasts to (batch, heads, 1) = {lead}; one a head has shape ({lead[1]}, 1)"
+            f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
+            f"atoms) = {wanted}"
         )
-    if not torch.compiler.is_compiling():
-        bad = ~(torch.isfinite(gamma) & (gamma > 0))
-        if bool(bad.any()):
-            raise ProblemError(f"gamma is {gamma[bad].flatten()[0].item():g}; expected finite numbers > 0")
-    return gamma.to(given.query.device).reshape((1,) * (3 - gamma.dim()) + tuple(gamma.shape)).unsqueeze(-1)
-
-
-def _checked_cost(cost: str | Tensor, shape: tuple[int, ...]) -> AbstractCost:
-    named = cost_named(cost)
-    if isinstance(named, GivenCost):
-        matrix, wanted = named.given, (*shape, shape[-1])
-        given = tuple(matrix.shape)
-        if not broadcasts_to(given[:-2], wanted[:-2]) or matrix.shape[-1] != shape[-1]:
-            raise ProblemError(
-                f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
-                f"atoms) = {wanted}"
-            )
-        named.given = matrix.reshape((1,) * (4 - matrix.dim()) + given)
-    return named
+    check_device("cost", cost, device)
+    return GivenCost(cost.reshape((1,) * (4 - cost.dim()) + given))
 
 
 def _weights(given: AttentionArguments, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -202,7 +189,9 @@ def _weights(given: AttentionArguments, dtype: torch.dtype) -> tuple[Tensor, Ten
         preference = torch.zeros_like(preference, dtype=dtype).masked_fill(~preference, -torch.inf)
     else:
         opened = preference.detach() > -torch.inf
-    return preference.to(dtype).log_softmax(-1), None if bool(opened.all()) else opened
+    return preference.to(dtype).log_softmax(-1), None if values_are_known(opened) and bool(
+        opened.all()
+    ) else opened
 
 
 def _allowed(
@@ -210,11 +199,11 @@ def _allowed(
 ) -> Tensor | None:
     n, shape = given.key.shape[-2], (*given.query.shape[:3], extra)
     if atom_mask is not None:
-        if not broadcasts_to(atom_mask.shape, shape) or atom_mask.dtype != torch.bool:
-            raise ProblemError(
-                f"atom_mask has shape {tuple(atom_mask.shape)} and dtype {atom_mask.dtype}; expected bool that "
-                f"broadcasts to (batch, heads, queries, atoms) = {shape}"
-            )
+        form = "that broadcasts to (batch, heads, queries, atoms)"
+        check_tensor("atom_mask", atom_mask, form, dtypes=BOOL)
+        check_device("atom_mask", atom_mask, given.query.device)
+        if not broadcasts_to(atom_mask.shape, shape):
+            raise ProblemError(f"atom_mask has shape {tuple(atom_mask.shape)}; expected one {form} = {shape}")
         atom_mask = atom_mask.reshape((1,) * (4 - atom_mask.dim()) + tuple(atom_mask.shape)).expand(
             -1, -1, -1, extra
         )
@@ -231,7 +220,7 @@ def _allowed(
 
 def _look_at(given: TransportArguments, name: str) -> None:
     """Warn of a cost under which staying is dearer than moving, at the first call that could show it."""
-    if name in _looked_at or name in ("squared_euclidean", "cosine") or torch.compiler.is_compiling():
+    if name in _looked_at or name in ("squared_euclidean", "cosine") or not values_are_known(given.sources):
         return
     _looked_at.add(name)
     with torch.no_grad(), without_autocast(given.sources):

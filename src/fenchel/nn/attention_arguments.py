@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments import ESTIMATORS
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import ESTIMATORS
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.sizes import check_positive, check_sizes
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments import ESTIMATORS
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import ESTIMATORS
 from fenchel.nn.attention_arguments import check_widths
 from fenchel.nn.sizes import check_positive, check_sizes
 from fenchel.nn.template_bank import AbstractTemplateBank

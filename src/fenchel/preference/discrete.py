@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import MASK, check_device, check_tensor, check_vectors, values_are_known
 from fenchel.errors import ProblemError
 
 __all__ = ["Discrete"]
@@ -40,18 +42,17 @@ class Discrete:
     """
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
-        if not isinstance(templates, Tensor):
-            raise ProblemError(f"templates are a {type(templates).__name__}; expected a tensor (..., n, d)")
+        check_tensor("templates", templates, "(..., n, d)")
+        if templates.is_meta:
+            raise ProblemError("templates are on meta, which has no values; expected a device that computes")
         if templates.dim() < 2:
             raise ProblemError(f"templates have shape {tuple(templates.shape)}; expected (..., n, d)")
-        if not templates.is_floating_point():
-            raise ProblemError(f"templates have dtype {templates.dtype}; expected a floating-point dtype")
         if templates.shape[-2] == 0:
             raise ProblemError(
                 f"templates have shape {tuple(templates.shape)}: there is no template to choose (n = 0)"
             )
         self.templates = templates.float() if templates.dtype in _HALF else templates
-        if not bool(torch.isfinite(self.templates).all()):
+        if values_are_known(templates) and not bool(torch.isfinite(self.templates).all()):
             raise ProblemError(
                 "templates contain NaN or infinity; every entry must be finite, masked templates too"
             )
@@ -61,24 +62,20 @@ class Discrete:
         n, dtype, device = self.templates.shape[-2], self.templates.dtype, self.templates.device
         if log_weights is None:
             return self.templates.new_zeros(1, n).log_softmax(-1)
+        check_tensor("log_weights", log_weights, "(n,), (m, n) or (..., m, n)", dtypes=MASK)
         if log_weights.dim() == 0 or log_weights.shape[-1] != n:
             raise ProblemError(
                 f"log_weights have shape {tuple(log_weights.shape)}, but there are n = {n} templates (templates have "
                 f"shape {tuple(self.templates.shape)}); expected (n,), (m, n) or (..., m, n)"
             )
-        if log_weights.device != device:
-            raise ProblemError(
-                f"log_weights are on {log_weights.device}, templates on {device}; move one of them"
-            )
+        check_device("log_weights", log_weights, device, "templates")
         if log_weights.dtype == torch.bool:
             log_weights = torch.zeros_like(log_weights, dtype=dtype).masked_fill_(~log_weights, -torch.inf)
-        elif not log_weights.is_floating_point():
-            raise ProblemError(
-                f"log_weights have dtype {log_weights.dtype}; expected floating point, or bool for a mask"
-            )
         if log_weights.dim() == 1:
             log_weights = log_weights.unsqueeze(0)
         log_weights = log_weights.to(dtype)
+        if not values_are_known(log_weights):
+            return log_weights.log_softmax(-1)
         if bool(torch.isnan(log_weights).any()) or bool((log_weights == torch.inf).any()):
             raise ProblemError(
                 "log_weights contain NaN or +inf; expected finite log weights, or -inf where masked"
@@ -125,6 +122,7 @@ class Discrete:
 
         Shape (..., m, n) for ``lam`` of shape (..., m, d).
         """
+        self.check_point("lam", lam)
         return lam @ self.templates.mT
 
     def log_mgf(self, lam: Tensor) -> Tensor:
@@ -136,6 +134,7 @@ class Discrete:
 
     def covariance_product(self, vector: Tensor) -> Tensor:
         r"""The product :math:`\Sigma v` with the covariance of u, shape (..., m, d) for ``vector`` (..., m, d)."""
+        self.check_point("vector", vector)
         u, images = self.weights(), self.potential(vector)
         centred = u * (images - (u * images).sum(-1, keepdim=True))
         return centred @ self.templates
@@ -145,10 +144,24 @@ class Discrete:
         offsets = self.templates.unsqueeze(-3) - self.mean().unsqueeze(-2)
         return offsets.mT @ (self.weights().unsqueeze(-1) * offsets)
 
+    def check_point(self, name: str, point: Tensor) -> None:
+        """Hold a tensor (..., m, d), such as a dual point, against the templates.
+
+        Raises:
+            ProblemError: If it has another dimension, dtype or device.
+        """
+        check_vectors(name, point, f"(..., m, {self.dim}), in the templates' space", self.dim, self.templates)
+
     def to(self, dtype: torch.dtype) -> Discrete:
-        """The same preference in another floating-point dtype."""
+        """The same preference in float32 or float64.
+
+        Raises:
+            ProblemError: If the dtype is another.
+        """
         if dtype == self.dtype:
             return self
+        if dtype not in (torch.float32, torch.float64):
+            raise ProblemError(f"dtype is {shown(dtype)}; expected torch.float32 or torch.float64")
         copy = object.__new__(Discrete)
         copy.templates = self.templates.to(dtype)
         copy.log_weights = self.log_weights.to(dtype).log_softmax(-1)

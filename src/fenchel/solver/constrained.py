@@ -7,12 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import broadcasts_to, checked_argument, positive_tensor
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.closeness import KL
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import Estimate, estimate_at
 from fenchel.problem import InferenceProblem
 from fenchel.solver.exact import exact
+from fenchel.solver.options import check_call, check_iterations
 
 __all__ = ["constrained"]
 
@@ -66,14 +68,13 @@ def constrained(
         >>> estimate.mean, estimate.alpha               # 0.8 - 0.3; atanh(0.5) / 0.3
         (tensor([[0.5000]], dtype=torch.float64), tensor([1.8310], dtype=torch.float64))
     """
+    check_call(problem, memory_budget)
+    check_iterations(tol, max_steps, throw)
     if not isinstance(problem.closeness, KL):
         raise ProblemError(
             f"constrained is for problems whose closeness is KL(); this one has {problem.closeness!r}"
         )
-    bound = torch.as_tensor(radius, dtype=problem.dtype, device=problem.evidence.device)
-    if not bool((torch.isfinite(bound) & (bound > 0)).all()):
-        raise ProblemError(f"radius is {bound.min().item():g}; expected a finite distance > 0")
-    bound = bound.expand(problem.shape).double()
+    bound = _checked_radius(radius, problem)
     shift = problem.evidence.double().norm(dim=-1).expand(problem.shape)
     binding = shift > bound
     guess = problem.alpha.expand(problem.shape).double()
@@ -98,6 +99,19 @@ def constrained(
         converged=estimate.converged & reached,
     )
     return estimate if bool(binding.all()) else _with_preference(problem, estimate, ~binding, memory_budget)
+
+
+def _checked_radius(radius: float | Tensor, problem: InferenceProblem) -> Tensor:
+    dtype, device = problem.dtype, problem.evidence.device
+    if not isinstance(radius, Tensor):
+        bound = torch.tensor(checked_argument("radius", radius), dtype=dtype, device=device)
+    else:
+        bound = positive_tensor("radius", radius, device, dtype, "that broadcasts to (..., m)").to(dtype)
+    if not broadcasts_to(bound.shape, problem.shape):
+        raise ProblemError(
+            f"radius has shape {tuple(bound.shape)}; expected one that broadcasts to (..., m) = {tuple(problem.shape)}"
+        )
+    return bound.expand(problem.shape).double()
 
 
 def _at(problem: InferenceProblem, alpha: Tensor) -> InferenceProblem:

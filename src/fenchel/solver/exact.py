@@ -11,9 +11,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import checked_argument
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
 from fenchel.closeness import KL
-from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.errors import ConvergenceError
 from fenchel.estimate import (
     Certificate,
     Estimate,
@@ -36,6 +37,7 @@ from fenchel.solver.direct import by_factorisation, span
 from fenchel.solver.dual_newton import maximise_dual
 from fenchel.solver.loop import iterate
 from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
+from fenchel.solver.options import check_call, check_iterations
 from fenchel.solver.rows import Rows
 
 __all__ = ["RowSolution", "check_convergence", "coordinates_for", "exact", "low_precision_for", "solve_rows"]
@@ -107,10 +109,9 @@ def exact(
         >>> bool(estimate.dual_error <= 1e-10 * estimate.dual.norm())
         True
     """
-    if not tol > 0:
-        raise ProblemError(f"tol is {tol}; expected a relative tolerance > 0")
-    if max_steps < 0:
-        raise ProblemError(f"max_steps is {max_steps}; expected a number of steps >= 0")
+    check_call(problem, memory_budget)
+    check_iterations(tol, max_steps, throw)
+    checked_argument("coordinates", coordinates)
     if not isinstance(problem.closeness, KL):
         refuse_gradients(problem)
         return _exact_whole(problem, tol, max_steps, throw)
@@ -356,6 +357,4 @@ def coordinates_for(templates: Tensor, name: str = "auto") -> AbstractCoordinate
     n, d = templates.shape[-2:]
     if name == "gram" or (name == "auto" and n <= 2 * d):
         return GramCoordinates(templates @ templates.mT)
-    if name in ("template", "auto"):
-        return TemplateCoordinates(templates)
-    raise ProblemError(f'coordinates is {name!r}; expected "auto", "gram" or "template"')
+    return TemplateCoordinates(templates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.estimate import Estimate, estimate_at
 from fenchel.problem import InferenceProblem
+from fenchel.solver.options import check_call
 
 __all__ = ["first_order"]
 
@@ -34,4 +35,5 @@ def first_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMOR
         >>> first_order(InferenceProblem(Discrete(t), z)).weights      # softmax of (1, 0)
         tensor([[0.7311, 0.2689]], dtype=torch.float64)
     """
+    check_call(problem, memory_budget)
     return estimate_at(problem, problem.alpha_column * problem.evidence, memory_budget)

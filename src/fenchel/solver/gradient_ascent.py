@@ -14,6 +14,7 @@ from fenchel.estimate import Estimate, EstimateBuilder, certify, reference_norm
 from fenchel.problem import InferenceProblem
 from fenchel.solver.exact import MARGIN, check_convergence
 from fenchel.solver.loop import iterate
+from fenchel.solver.options import check_call, check_iterations
 
 __all__ = ["gradient_ascent"]
 
@@ -60,8 +61,8 @@ def gradient_ascent(
         >>> bool(slow.converged.all())
         True
     """
-    if not tol > 0:
-        raise ProblemError(f"tol is {tol}; expected a relative tolerance > 0")
+    check_call(problem, memory_budget)
+    check_iterations(tol, max_steps, throw)
     if isinstance(problem.closeness, OptimalTransport):
         raise ProblemError(
             "gradient_ascent is a baseline for attention's own closeness, KL(); this problem has "

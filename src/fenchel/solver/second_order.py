@@ -12,6 +12,7 @@ from fenchel.problem import InferenceProblem
 from fenchel.solver.coordinates import centred
 from fenchel.solver.direct import hessian, span
 from fenchel.solver.dual_newton import second_order_point
+from fenchel.solver.options import check_call
 
 __all__ = ["second_order"]
 
@@ -43,6 +44,7 @@ def second_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMO
         >>> second_order(InferenceProblem(u, torch.tensor([[1.0]], dtype=torch.float64))).dual
         tensor([[0.5000]], dtype=torch.float64)
     """
+    check_call(problem, memory_budget)
     if not isinstance(problem.closeness, KL):
         with torch.no_grad():
             dual = second_order_point(problem.to(torch.float64))

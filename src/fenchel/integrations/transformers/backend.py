@@ -13,9 +13,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments import ESTIMATORS
 from fenchel.errors import CaptureError
 from fenchel.functional import AttentionCertificate
-from fenchel.functional.arguments import ESTIMATORS
 from fenchel.integrations.transformers.arguments import refuse_unsupported
 from fenchel.integrations.transformers.call_preference import call_preference
 from fenchel.integrations.transformers.eager_check import check_against_eager

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fenchel.arguments import ESTIMATORS
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
-from fenchel.functional.arguments import ESTIMATORS
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import attend
 from fenchel.integrations.transformers.head_inference import OWN, Inference

@@ -1,0 +1,227 @@
+"""What tensors may be, from what torch knows of them without looking at an element; and numbers that may be tensors.
+
+All of it runs at every call of an attention, and inside of what is compiled, exported or transformed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.arguments.name import Flag
+from fenchel.arguments.rule import AbstractRule, Maybe, shown
+from fenchel.arguments.table import ARGUMENTS
+from fenchel.errors import FenchelError, ProblemError
+
+__all__ = [
+    "BOOL",
+    "FLOATING",
+    "MASK",
+    "WHOLE",
+    "broadcasts_to",
+    "check_device",
+    "check_dtype",
+    "check_flags",
+    "check_tensor",
+    "check_vectors",
+    "checked_argument",
+    "checked_scale",
+    "is_under_autocast",
+    "positive_tensor",
+    "values_are_known",
+]
+
+FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""Dtypes in which, or from which, everything is computed."""
+
+BOOL = (torch.bool,)
+MASK = (*FLOATING, torch.bool)
+"""Log weights, or a mask."""
+
+WHOLE = (torch.int64,)
+
+
+def check_tensor(
+    name: str,
+    tensor: Any,
+    form: str,
+    *,
+    dtypes: Collection[torch.dtype] = FLOATING,
+    dims: int | None = None,
+    error: type[FenchelError] = ProblemError,
+) -> None:
+    """Hold a tensor against what can be computed with: dense, of one of some dtypes, of a number of dimensions.
+
+    Args:
+        name: What the user calls it; a plural ends in "s".
+        tensor: What was given.
+        form: Its shape in words, such as "(batch, heads, tokens, dim)".
+        dtypes: Those that it may have.
+        dims: How many dimensions, if they are fixed.
+        error: What to raise.
+
+    Raises:
+        FenchelError: Of the type ``error``, naming the argument, what it was and what it should be.
+
+    Example:
+        >>> check_tensor("query", [1.0], "(batch, heads, tokens, dim)")
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: query is a list; expected a tensor (batch, heads, tokens, dim)
+    """
+    are, have = ("are", "have") if name.endswith("s") else ("is", "has")
+    if not isinstance(tensor, Tensor):
+        raise error(f"{name} {are} a {type(tensor).__name__}; expected a tensor {form}")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        kind = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
+        raise error(f"{name} {are} a tensor that is {kind}; expected a dense tensor {form}")
+    if tensor.dtype not in dtypes:
+        raise error(
+            f"{name} {have} dtype {tensor.dtype}; expected {_listed(dtypes)}, in a tensor {form}: convert it with .to"
+        )
+    if dims is not None and tensor.dim() != dims:
+        raise error(f"{name} {have} shape {tuple(tensor.shape)}; expected {dims} dimensions {form}")
+
+
+def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another without making that one larger."""
+    aligned = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(size in (1, full) for size, full in aligned)
+
+
+def check_device(
+    name: str,
+    tensor: Tensor,
+    device: torch.device,
+    other: str = "query",
+    *,
+    error: type[FenchelError] = ProblemError,
+) -> None:
+    """Hold the device of a tensor against that of another.
+
+    Raises:
+        FenchelError: Of the type ``error``, naming both.
+    """
+    if tensor.device != device:
+        are = "are" if name.endswith("s") else "is"
+        raise error(f"{name} {are} on {tensor.device}, {other} on {device}; move one of them")
+
+
+def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "query") -> None:
+    """Hold the dtype of a tensor against that of another; under autocast they may differ.
+
+    Raises:
+        ProblemError: Naming both.
+    """
+    if tensor.dtype != dtype and not is_under_autocast(tensor):
+        have = "have" if name.endswith("s") else "has"
+        raise ProblemError(f"{name} {have} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
+
+
+def check_vectors(name: str, tensor: Any, form: str, width: int, like: Tensor) -> None:
+    """Hold a tensor of vectors against how long they are, and against another tensor's dtype and device.
+
+    Raises:
+        ProblemError: Naming the argument, what it was and what it should be.
+    """
+    check_tensor(name, tensor, form)
+    if tensor.dim() == 0 or tensor.shape[-1] != width:
+        have = "have" if name.endswith("s") else "has"
+        raise ProblemError(f"{name} {have} shape {tuple(tensor.shape)}; expected {form}")
+    check_device(name, tensor, like.device, "templates")
+    check_dtype(name, tensor, like.dtype, "templates")
+
+
+def check_flags(**flags: Any) -> None:
+    """Every flag is True or False.
+
+    Raises:
+        ProblemError: Naming the first that is not.
+    """
+    for name, flag in flags.items():
+        if flag is not True and flag is not False:
+            raise ProblemError(f"{name} is {shown(flag)}; expected {Flag().expected}")
+
+
+def checked_argument(argument: str, value: Any, *, name: str | None = None) -> Any:
+    """A value that has to be given, by the table's rule for it, called in messages what it is called in Python.
+
+    Raises:
+        ProblemError: "NAME is VALUE; expected RULE."
+
+    Example:
+        >>> checked_argument("tol", "x")
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: tol is 'x'; expected a finite number above 0 and below 1, such as 1e-4.
+    """
+    return _rule(argument).check(argument if name is None else name, value, ProblemError)
+
+
+def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
+    """A number, or a tensor of one element with the device of another tensor and no dimension.
+
+    Raises:
+        ProblemError: If it is neither.
+    """
+    if not isinstance(scale, Tensor):
+        return checked_argument("scale", scale)
+    check_tensor("scale", scale, "of one element, or a number")
+    if scale.numel() != 1:
+        raise ProblemError(f"scale has shape {tuple(scale.shape)}; expected a number or one tensor element")
+    if scale.is_meta:
+        check_device("scale", scale, like.device)
+    return scale.to(like.device).reshape(())
+
+
+def positive_tensor(
+    argument: str, value: Tensor, device: torch.device, dtype: torch.dtype, form: str
+) -> Tensor:
+    """A tensor of numbers above 0, on a device; one number may come from another one.
+
+    Args:
+        argument: Its name in the table, where the rule of each number is.
+        value: What was given.
+        device: Where it is wanted.
+        dtype: In which it will be computed with, and has to be above 0 and finite.
+        form: Its shape in words.
+
+    Raises:
+        ProblemError: If it is of another kind, or a number in it breaks the rule.
+    """
+    check_tensor(argument, value, form)
+    if value.dim() or value.is_meta:
+        check_device(argument, value, device)
+    value = value.to(device)
+    if values_are_known(value):
+        computed = value.to(dtype)
+        good = (computed > 0) & (computed < math.inf)
+        if not bool(good.all()):
+            bad = value.detach()[~good].flatten()[0].item()
+            raise ProblemError(
+                f"{argument} holds {shown(bad)}; expected {_rule(argument).expected} in every entry"
+            )
+    return value
+
+
+def is_under_autocast(tensor: Tensor) -> bool:
+    """Whether autocast is on where a tensor is; there is none on the meta device."""
+    return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
+
+
+def values_are_known(tensor: Tensor) -> bool:
+    """Whether elements can be looked at: not while a graph is made, nor where there are none."""
+    return not torch.compiler.is_compiling() and not tensor.is_meta
+
+
+def _rule(argument: str) -> AbstractRule:
+    """The rule for what is given; whether nothing may be given is for the callers to say."""
+    rule = ARGUMENTS[argument]
+    return rule.rule if isinstance(rule, Maybe) else rule
+
+
+def _listed(dtypes: Collection[torch.dtype]) -> str:
+    names = [str(dtype) for dtype in dtypes]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
