@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from fenchel import storage
 from fenchel.audit import checkpoint, queries
 from fenchel.audit.record import AuditReport
 from fenchel.audit.state import STATE_FILE, AuditState
@@ -260,7 +259,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match=r"cannot write .*: the disk is full\. Free some space, then go on"):
         small_audit(directory=resumed, **EVERY_BATCH)
     monkeypatch.undo()

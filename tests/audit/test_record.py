@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fenchel.audit.examples import HeadExample, TemplateWeight, keep_the_worse
 from fenchel.audit.heads import METRICS, HeadKey
 from fenchel.audit.record import AuditReport
-from fenchel.audit.state import STATE_FILE, AuditState
+from fenchel.audit.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
 from tests.audit.small_audits import files_of, small_audit, some_texts
@@ -84,18 +85,19 @@ def test_a_notebook_shows_the_report(report: AuditReport) -> None:
 
 
 def test_what_is_no_audit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read back"):
+    with pytest.raises(InputError, match=r"state\.safetensors cannot be read: there is no such file"):
         AuditReport.load(tmp_path)
 
 
 def test_a_state_of_another_version_or_a_damaged_one(report: AuditReport, tmp_path: Path) -> None:
     report.save(tmp_path)
-    tensors, saved = read_tensors(tmp_path / STATE_FILE)
-    write_tensors(tmp_path / STATE_FILE, tensors, {**saved, "schema": 99})
-    with pytest.raises(InputError, match="has schema 99; this version of fenchel reads schema 1"):
+    path = tmp_path / STATE_FILE
+    tensors, saved = read_tensors(path, STATE_FORM)
+    write_tensors(path, replace(STATE_FORM, version=99), tensors, saved)
+    with pytest.raises(InputError, match=r"has schema 99 of a saved audit, .*; this one reads schema 2"):
         AuditState.read(tmp_path)
-    write_tensors(tmp_path / STATE_FILE, tensors, {key: saved[key] for key in saved if key != "cursor"})
-    with pytest.raises(InputError, match="is damaged: 'cursor'"):
+    write_tensors(path, STATE_FORM, tensors, {key: saved[key] for key in saved if key != "cursor"})
+    with pytest.raises(InputError, match=r"state\.safetensors is not what fenchel writes: cursor is missing"):
         AuditState.read(tmp_path)
 
 

@@ -215,7 +215,7 @@ def test_a_state_of_other_bins_is_refused() -> None:
     tensors, description = counting(0).to_state()
     with pytest.raises(InputError, match=r"have bins \[4, -60, 24\]"):
         AuditStatistics.from_state(tensors, {**description, "grid": [4, -60, 24]})
-    with pytest.raises(InputError, match="damaged: 'queries'"):
+    with pytest.raises(InputError, match="damaged: tensor queries is missing"):
         AuditStatistics.from_state(
             {name: tensor for name, tensor in tensors.items() if not name.endswith("queries")}, description
         )

@@ -17,8 +17,10 @@ from fenchel.experiments.figure import STYLES, write_curves
 from fenchel.experiments.finding import findings, signed
 from fenchel.experiments.interval import mean_interval
 from fenchel.experiments.record import RunRecord
+from fenchel.experiments.report import REPORT_FORM
 from fenchel.experiments.run import planned
 from fenchel.experiments.table import markdown, markdown_table, terminal_table
+from fenchel.storage import write_document
 from tests.experiments.small_experiments import few_images
 
 VIT, OT = (0.80, 0.82, 0.79), (0.83, 0.86, 0.81)
@@ -258,10 +260,10 @@ def test_what_is_no_report_is_refused(tmp_path):
         ExperimentReport.load(tmp_path)
     for text in ("{", "[]", '{"schema": 1}', "null"):
         (tmp_path / "results.json").write_text(text)
-        with pytest.raises(InputError, match=r"holds no results of an experiment"):
+        with pytest.raises(InputError, match=r"results\.json is (no|not) .*fenchel experiment --report-only"):
             ExperimentReport.load(tmp_path)
-    (tmp_path / "results.json").write_text('{"schema": 7}')
-    with pytest.raises(InputError, match="has schema 7; this version of fenchel reads 1"):
+    write_document(tmp_path / "results.json", replace(REPORT_FORM, version=7), {})
+    with pytest.raises(InputError, match=r"has schema 7 of a results .*; this one reads schema 2"):
         ExperimentReport.load(tmp_path)
 
 

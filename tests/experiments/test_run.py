@@ -14,11 +14,13 @@ import pytest
 from fenchel.audit.shard import Shard
 from fenchel.errors import InputError, OutputError
 from fenchel.experiments import ARMS, BUDGETS, EXPERIMENTS, ExperimentReport, report_on, run_experiment
-from fenchel.experiments.folder import ExperimentFolder
+from fenchel.experiments.folder import PLAN_FORM, ExperimentFolder
 from fenchel.experiments.observer import SilentExperimentObserver
 from fenchel.experiments.run import planned
 from fenchel.experiments.training import options_of
+from fenchel.storage import Form, read_document, write_document
 from fenchel.train import TrainOptions
+from fenchel.train.result import RESULTS_FORM
 from tests.experiments.small_experiments import StandIn, diverging, few_images, result_of
 
 pytestmark = pytest.mark.usefixtures("few")
@@ -269,10 +271,10 @@ def test_a_file_in_place_of_the_folder_and_a_damaged_plan(tmp_path):
     with pytest.raises(InputError, match="file is a file; expected a folder"):
         table2(tmp_path / "file", StandIn())
     (tmp_path / "experiment.json").write_text("{")
-    with pytest.raises(InputError, match="holds no plan of an experiment"):
+    with pytest.raises(InputError, match=r"experiment\.json is no plan of an experiment: it is no JSON"):
         table2(tmp_path, StandIn())
-    (tmp_path / "experiment.json").write_text('{"schema": 99}')
-    with pytest.raises(InputError, match="has schema 99; this version of fenchel reads 1"):
+    write_document(tmp_path / "experiment.json", replace(PLAN_FORM, version=99), {})
+    with pytest.raises(InputError, match="has schema 99 of a plan of an experiment, of a later version"):
         table2(tmp_path, StandIn())
 
 
@@ -314,9 +316,9 @@ def test_what_is_set_of_the_transport_is_not_asked_of_the_model_without(tmp_path
 def test_a_run_counts_whether_or_not_it_says_what_gamma_and_precision_came_to(tmp_path, changes):
     report = table2(tmp_path, StandIn(), seeds=1)
     for path in tmp_path.rglob("ot-vit/*/seed-0/results.json"):
-        written = json.loads(path.read_text())
+        written = read_document(path, RESULTS_FORM)
         written["options"].update(changes)
-        path.write_text(json.dumps(written))
+        write_document(path, RESULTS_FORM, written)
     assert report_on("table2", tmp_path) == report
 
 
@@ -491,10 +493,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     table2(tmp_path, StandIn(), seeds=1)
     before = (tmp_path / "results.json").read_bytes()
 
-    def full(path: Path, value: Any) -> None:
+    def full(path: Path, form: Form, values: Any) -> None:
         raise OutputError(f"cannot write {path}: the disk is full.")
 
-    monkeypatch.setattr("fenchel.experiments.report.write_json", full)
+    monkeypatch.setattr("fenchel.experiments.report.write_document", full)
     with pytest.raises(OutputError, match="the disk is full"):
         table2(tmp_path, StandIn(), seeds=2)
     assert (tmp_path / "results.json").read_bytes() == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 import torch
 
 from fenchel.errors import ConvergenceError, InputError, ModelError
+from fenchel.storage import write_document
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.arms import make_arms, sites_of
 from fenchel.swap.folder import refuse_occupied
 from fenchel.swap.loop import SwapRun
+from fenchel.swap.report import RESULTS_FORM
 from fenchel.swap.state import STATE_FILE, SwapState
 from tests.audit.small_audits import Interrupting, files_of, some_texts
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
@@ -165,7 +168,7 @@ def test_files_are_whole_versioned_and_read_again(masked: SwapReport, tmp_path: 
     picture = masked.save(tmp_path / "out")
     assert picture.read_bytes().startswith(b"\x89PNG")
     saved = json.loads((tmp_path / "out" / "swap.json").read_text())
-    assert saved["schema"] == 1
+    assert saved["schema"] == 2
     assert {"model", "revision", "seed", "bootstrap", "alphas", "torch"} <= set(saved["manifest"])
     assert SwapReport.load(tmp_path / "out") == masked
     lines = (tmp_path / "out" / "swap.csv").read_text().splitlines()
@@ -173,8 +176,8 @@ def test_files_are_whole_versioned_and_read_again(masked: SwapReport, tmp_path: 
     svg = (tmp_path / "out" / "swap.svg").read_bytes()
     masked.save(tmp_path / "again")
     assert (tmp_path / "again" / "swap.svg").read_bytes() == svg
-    (tmp_path / "out" / "swap.json").write_text('{"schema": 99}')
-    with pytest.raises(InputError, match="has schema 99; this version of fenchel reads schema 1"):
+    write_document(tmp_path / "out" / "swap.json", replace(RESULTS_FORM, version=99), {})
+    with pytest.raises(InputError, match=r"has schema 99 of a table of a swap, .*; this one reads schema 2"):
         SwapReport.load(tmp_path / "out")
 
 
@@ -236,7 +239,7 @@ def test_a_folder_asks_what_to_do(tmp_path: Path):
         refuse_occupied(tmp_path, resume=True, overwrite=True)
     small_swap("gpt2", estimators=["second_order"], directory=tmp_path, overwrite=True)
     (tmp_path / STATE_FILE).write_bytes(b"nothing")
-    with pytest.raises(InputError, match="is not a saved swap"):
+    with pytest.raises(InputError, match=r"swap-state\.safetensors is no saved swap"):
         small_swap("gpt2", directory=tmp_path, resume=True)
     (tmp_path / STATE_FILE).unlink()
     with pytest.raises(InputError, match="holds results without the state"):

@@ -8,7 +8,6 @@ import os
 
 import pytest
 
-from fenchel import storage
 from fenchel.errors import OutputError
 from fenchel.train import TrainResult
 from fenchel.train.figure import _STYLE, _draw, _title, write_curves
@@ -105,7 +104,7 @@ def test_a_full_disk_leaves_the_old_figure(result, tmp_path, monkeypatch):
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match=r"curves\.png: the disk is full"):
         write_curves(dataclasses.replace(result, epochs=result.epochs[:2]), tmp_path)
     monkeypatch.undo()

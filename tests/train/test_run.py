@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fenchel import storage
 from fenchel.data import ImageDataset
 from fenchel.errors import ConvergenceError, InputError, OutputError
 from fenchel.train import TrainResult, load_model, train
@@ -202,7 +201,7 @@ def test_a_learning_rate_that_blows_up_never_reaches_the_checkpoint(tmp_path):
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
-    fsync, calls = storage.os.fsync, 0
+    fsync, calls = os.fsync, 0
 
     def full(descriptor: int) -> None:
         nonlocal calls
@@ -211,7 +210,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
             raise OSError(28, os.strerror(28))
         fsync(descriptor)
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match=r"checkpoint\.safetensors: the disk is full\. Free some space"):
         trained(tmp_path, checkpoint_seconds=0)
     monkeypatch.undo()
@@ -229,10 +228,12 @@ def test_too_little_room_is_said_before_the_first_step(tmp_path, monkeypatch):
 
 
 def test_results_that_are_none_are_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r"results\.json cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"results\.json cannot be read: there is no such file"):
         TrainResult.read(tmp_path)
     (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(InputError, match=r"results\.json does not hold the results of a training"):
+    with pytest.raises(
+        InputError, match=r"results\.json is no results file of a training that fenchel wrote"
+    ):
         TrainResult.read(tmp_path)
 
 

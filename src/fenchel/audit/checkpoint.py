@@ -106,7 +106,7 @@ class Checkpoints:
         self.state = state
         self.queries = QueryFiles(directory, state.query_parts) if state.keep_queries else None
         if self.queries is not None:
-            self.queries.resume(state.cursor)
+            self.queries.resume(state.cursor, state.waiting_queries)
         self._seconds = seconds
         self._now = now
         self._last = now()
@@ -121,7 +121,7 @@ class Checkpoints:
         place = self.state.cursor
         if place != self._saved:
             if self.queries is not None:
-                self.queries.checkpoint(place)
+                self.state.waiting_queries = self.queries.checkpoint(place)
                 self.state.query_parts = self.queries.parts
             self._write_state()
             if self.queries is not None:
@@ -138,7 +138,7 @@ class Checkpoints:
         state = self.state
         report = AuditReport(state.manifest, state.statistics, state.examples)
         report.write_files(self.directory)
-        state.finished = True
+        state.finished, state.waiting_queries = True, None
         self._write_state()
         if self.queries is not None:
             self.queries.forget_but(None)

@@ -8,9 +8,36 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fenchel.audit.batch import Batch
-from fenchel.audit.heads import HeadKey, Kind
+from fenchel.audit.heads import KINDS, HeadKey, Kind
+from fenchel.storage.schema import listing, number, optional, record, text, whole
 
-__all__ = ["HeadExample", "TemplateWeight", "keep_the_worse", "reads_decoder"]
+__all__ = ["EXAMPLE_SCHEMA", "HeadExample", "TemplateWeight", "keep_the_worse", "reads_decoder"]
+
+EXAMPLE_SCHEMA = record(
+    {
+        "kind": text(among=KINDS),
+        "layer": whole(1),
+        "head": whole(1),
+        "total_variation": number(least=0),
+        "relative_deviation": optional(number(least=0)),
+        "document": whole(1),
+        "window": whole(1),
+        "position": whole(1),
+        "token": text(),
+        "templates": listing(
+            record(
+                {
+                    "position": whole(1),
+                    "token": text(),
+                    "first_order": number(least=0),
+                    "exact": number(least=0),
+                }
+            )
+        ),
+        "context": text(),
+    }
+)
+"""What ``HeadExample.to_json`` gives."""
 
 
 @dataclass(frozen=True)

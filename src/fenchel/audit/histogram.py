@@ -15,39 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.audit.bins import (
+    EXPONENT_BIAS,
+    EXPONENTS,
+    GRID,
+    INFINITE,
+    LARGEST_COUNT,
+    MANTISSA_BITS,
+    NUM_BINS,
+    bin_midpoints,
+    bins_of,
+)
+from fenchel.audit.saved_statistics import check_histograms
 from fenchel.errors import InputError, ProblemError
+from fenchel.storage.schema import Mismatch
 
 __all__ = ["GRID", "NUM_BINS", "FloatHistograms"]
 
-_MANTISSA_BITS = 23
-_EXPONENT_BIAS = 127
-_SUB_BIN_BITS = 8
-_LOWEST_OCTAVE = -60
-_HIGHEST_OCTAVE = 24
-_SHIFT = _MANTISSA_BITS - _SUB_BIN_BITS
-_FIRST_PATTERN = (_LOWEST_OCTAVE + _EXPONENT_BIAS) << _SUB_BIN_BITS
-
-NUM_BINS = ((_HIGHEST_OCTAVE - _LOWEST_OCTAVE) << _SUB_BIN_BITS) + 2
-"""Bins of one row: 256 an octave, one below and one above."""
-
-_EXPONENTS = 256
-_INFINITE = _EXPONENTS - 1
 _BLOCK = 1 << 15
 _LARGEST_INT32 = 2**31 - 1
-# A sum of mantissas below 2²⁴ stays inside 63 bits up to this many of them.
-_LARGEST_COUNT = 2**38
-
-GRID = [_SUB_BIN_BITS, _LOWEST_OCTAVE, _HIGHEST_OCTAVE]
-"""What fixes the bins: saved counts can be read only where it is the same."""
-
-
-def _bin_midpoints() -> Tensor:
-    """The number that stands for each bin, float64: 0 for the lowest bin, infinity for the highest."""
-    patterns = torch.arange(NUM_BINS - 2, dtype=torch.int32) + _FIRST_PATTERN
-    lower = (patterns << _SHIFT).view(torch.float32).double()
-    upper = ((patterns + 1) << _SHIFT).view(torch.float32).double()
-    ends = torch.tensor([0.0, math.inf], dtype=torch.float64)
-    return torch.cat([ends[:1], (lower + upper) / 2, ends[1:]])
 
 
 class FloatHistograms:
@@ -72,7 +58,7 @@ class FloatHistograms:
         # 32 bits until a row holds 2³¹ numbers: half the memory, and memory is what a thousand heads are
         # short of.
         self._counts = torch.zeros(num_rows, NUM_BINS, dtype=torch.int32)
-        self._mantissas = torch.zeros(num_rows, _EXPONENTS, dtype=torch.int64)
+        self._mantissas = torch.zeros(num_rows, EXPONENTS, dtype=torch.int64)
         self._maxima = torch.zeros(num_rows, dtype=torch.float32)
         self._totals = torch.zeros(num_rows, dtype=torch.int64)
 
@@ -95,10 +81,10 @@ class FloatHistograms:
 
     def _add_block(self, values: Tensor, rows: slice) -> None:
         patterns = values.view(torch.int32) & 0x7FFFFFFF  # -0.0 is 0
-        exponents = patterns >> _MANTISSA_BITS
-        implicit_bit = (exponents > 0).int() << _MANTISSA_BITS
-        mantissas = (patterns & ((1 << _MANTISSA_BITS) - 1)) | implicit_bit
-        bins = ((patterns >> _SHIFT) - (_FIRST_PATTERN - 1)).clamp_(0, NUM_BINS - 1)
+        exponents = patterns >> MANTISSA_BITS
+        implicit_bit = (exponents > 0).int() << MANTISSA_BITS
+        mantissas = (patterns & ((1 << MANTISSA_BITS) - 1)) | implicit_bit
+        bins = bins_of(patterns)
         ones = torch.ones((), dtype=self._counts.dtype).expand(bins.shape)
         self._counts[rows].scatter_add_(1, bins.long(), ones)
         self._mantissas[rows].scatter_add_(1, exponents.long(), mantissas.long())
@@ -120,9 +106,9 @@ class FloatHistograms:
 
     def _make_room(self, count: int) -> None:
         most = count + (int(self._totals.max()) if self.num_rows else 0)
-        if most > _LARGEST_COUNT:
+        if most > LARGEST_COUNT:
             raise InputError(
-                f"{most} queries of one head do not fit its exact sums, which hold {_LARGEST_COUNT}. "
+                f"{most} queries of one head do not fit its exact sums, which hold {LARGEST_COUNT}. "
                 "Audit a part of the text, or keep the parts unmerged."
             )
         if most > _LARGEST_INT32 and self._counts.dtype == torch.int32:
@@ -134,7 +120,7 @@ class FloatHistograms:
 
     def unbounded(self, rows: Sequence[int]) -> int:
         """How many of them are infinite."""
-        return int(self._mantissas[list(rows), _INFINITE].sum()) >> _MANTISSA_BITS
+        return int(self._mantissas[list(rows), INFINITE].sum()) >> MANTISSA_BITS
 
     def mean(self, rows: Sequence[int]) -> float:
         """The mean of all numbers in the rows, correctly rounded; NaN if there is none."""
@@ -150,7 +136,7 @@ class FloatHistograms:
             for exponent, mantissa in enumerate(row)
             if mantissa
         )
-        return units / (total << (_EXPONENT_BIAS + _MANTISSA_BITS))
+        return units / (total << (EXPONENT_BIAS + MANTISSA_BITS))
 
     def maximum(self, rows: Sequence[int]) -> float:
         """The largest number in the rows, exact; NaN if there is none."""
@@ -178,7 +164,7 @@ class FloatHistograms:
         cumulative = self._counts[list(rows)].sum(dim=0, dtype=torch.int64).cumsum(dim=0)
         num_finite = total - self.unbounded(rows)
         largest = float(self._maxima[list(rows)].max())
-        midpoints = _bin_midpoints()
+        midpoints = bin_midpoints()
 
         def order_statistic(rank: int) -> float:
             if rank >= num_finite:
@@ -214,7 +200,7 @@ class FloatHistograms:
         if len(edges) < 2 or not rising or not all(math.isfinite(edge) for edge in edges):
             raise ProblemError(f"edges {list(edges)} must be two or more finite numbers in increasing order.")
         counts = self._counts[list(rows)].sum(dim=0, dtype=torch.int64)
-        starts = torch.searchsorted(_bin_midpoints(), torch.tensor(edges, dtype=torch.float64)).tolist()
+        starts = torch.searchsorted(bin_midpoints(), torch.tensor(edges, dtype=torch.float64)).tolist()
         starts[-1] = NUM_BINS
         return [int(counts[low:high].sum()) for low, high in pairwise(starts)]
 
@@ -236,21 +222,18 @@ class FloatHistograms:
         """Rebuild what ``to_state`` gave.
 
         Raises:
-            InputError: If the tensors are not those of ``num_rows`` histograms of this grid.
+            InputError: If the tensors are not those of ``num_rows`` histograms of this grid, or contradict each other.
         """
-        self = cls(num_rows)
         try:
-            self._make_room(int(state["totals"].max()) if num_rows else 0)
-            self._counts.view(-1)[state["bins"]] = state["counts"].to(self._counts.dtype)
-            self._mantissas.view(-1)[state["exponents"]] = state["mantissas"]
-            self._maxima.copy_(state["maxima"])
-            self._totals.copy_(state["totals"])
-        except (KeyError, IndexError, RuntimeError) as error:
-            raise InputError(f"the saved histograms are damaged: {error}. Audit that part again.") from error
-        if not torch.equal(self._counts.sum(dim=1, dtype=torch.int64), self._totals):
-            raise InputError(
-                "the saved histograms are damaged: their counts do not add up. Audit that part again."
-            )
+            check_histograms(num_rows, state)
+        except Mismatch as error:
+            raise InputError(f"the saved histograms are damaged: {error}.") from error
+        self = cls(num_rows)
+        self._make_room(int(state["totals"].max()) if num_rows else 0)
+        self._counts.view(-1)[state["bins"]] = state["counts"].to(self._counts.dtype)
+        self._mantissas.view(-1)[state["exponents"]] = state["mantissas"]
+        self._maxima.copy_(state["maxima"])
+        self._totals.copy_(state["totals"])
         return self
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from fenchel.audit.shard import Shard
+from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
 
-__all__ = ["CONVENTIONS", "KEYS", "SCHEMA", "describe", "differences", "in_order"]
+__all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "differences", "in_order"]
 
-SCHEMA = 1
-"""Version of the files that an audit writes."""
+SCHEMA = 2
+"""Version of the files that an audit writes; since 2 its state has a digest."""
 
 CONVENTIONS: dict[str, str] = {
     "input": (
@@ -63,6 +64,30 @@ KEYS = (
 )
 """Every key of a manifest, in the order in which people read it. ``whole_file`` and the columns are there
 only if given."""
+
+_NAME = text(pattern=".+", called="a text that is not empty")
+_SHA256 = text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits")
+
+MANIFEST_SCHEMA = record(
+    {
+        "schema": whole(SCHEMA, SCHEMA),
+        **dict.fromkeys(("fenchel", "model", "model_class", "dtype", "convention"), _NAME),
+        **dict.fromkeys(("torch", "transformers", "python", "revision", "device", "texts"), optional(text())),
+        "space": text(among=CONVENTIONS),
+        "alpha": number(above=0),
+        "tol": number(above=0),
+        **dict.fromkeys(("max_length", "stride", "batch_size", "max_tokens"), optional(whole(1))),
+        **dict.fromkeys(("layers", "heads"), optional(listing(whole(1)))),
+        "text_sha256": optional(_SHA256),
+        **dict.fromkeys(("documents", "tokens"), whole()),
+        "shard": text(pattern=r"\d{1,9}(,\d{1,9})*/\d{1,9}", called="shards such as 0/4"),
+        "merged_from": optional(whole(1)),
+        "seed": whole(-(2**63), 2**64 - 1),
+    },
+    {"whole_file": truth(), "text_column": text(), "target_column": text()},
+    others=True,
+)
+"""What a saved manifest is; what a later version adds is let pass."""
 
 OUTCOMES = frozenset({"documents", "tokens"})
 """What is known at the end only."""

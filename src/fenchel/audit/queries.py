@@ -14,6 +14,9 @@ from fenchel.audit.examples import reads_decoder
 from fenchel.audit.heads import METRICS
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.storage import atomic_path
+from fenchel.storage.digest import digest_of_bytes
+from fenchel.storage.files import reason_of
+from fenchel.storage.form import CHANGED
 
 if TYPE_CHECKING:
     from fenchel.audit.capture import AttentionCall
@@ -104,14 +107,19 @@ class QueryFiles:
             self.parts += 1
             self._waiting, self._rows = [], 0
 
-    def checkpoint(self, place: Cursor) -> None:
+    def checkpoint(self, place: Cursor) -> str | None:
         """Save what is waiting beside the complete files, to be called before the state is saved.
 
         Args:
             place: Where the next batch starts; it names the hidden file.
+
+        Returns:
+            The digest of the hidden file, None where nothing is waiting.
         """
-        if self._rows:
-            self._write(self._waiting_file(place))
+        if not self._rows:
+            return None
+        self._write(self._waiting_file(place))
+        return digest_of_bytes(self._waiting_file(place).read_bytes())
 
     def forget_but(self, place: Cursor | None) -> None:
         """Remove what checkpoints left waiting, but for the one at ``place``, after the state is saved."""
@@ -119,18 +127,33 @@ class QueryFiles:
             if place is None or path != self._waiting_file(place):
                 path.unlink(missing_ok=True)
 
-    def resume(self, place: Cursor) -> None:
-        """Take up what was waiting at a checkpoint and remove what was written after it."""
+    def resume(self, place: Cursor, waiting: str | None) -> None:
+        """Take up what was waiting at a checkpoint and remove what was written after it.
+
+        Args:
+            place: Where the next batch starts.
+            waiting: What ``checkpoint`` returned there.
+
+        Raises:
+            InputError: If the hidden file is not there, or was changed; nothing is removed then.
+        """
+        path, content = self._waiting_file(place), b""
+        if waiting is not None:
+            advice = "Put a good copy of it back, or start again with --overwrite."
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise InputError(
+                    f"{path} cannot be read: {reason_of(error)}; the saved audit waits for it. {advice}"
+                ) from error
+            if digest_of_bytes(content) != waiting:
+                raise InputError(f"{path} {CHANGED}. {advice}")
         _remove_parts(self.directory, self.parts)
         self.forget_but(place)
-        path = self._waiting_file(place)
-        if path.exists():
+        if content:
             import pyarrow.parquet as pq
 
-            try:
-                table = pq.read_table(path, schema=_schema())
-            except (OSError, _pyarrow().ArrowException) as error:
-                raise InputError(f"{path} is damaged: {error}. Start again with --overwrite.") from error
+            table = pq.read_table(_pyarrow().BufferReader(content), schema=_schema())
             self._waiting, self._rows = [table], table.num_rows
 
     def _waiting_file(self, place: Cursor) -> Path:

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from fenchel.audit.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.audit.histogram import GRID, FloatHistograms
+from fenchel.audit.saved_statistics import (
+    HISTOGRAM_SCHEMA,
+    STATISTICS_SCHEMA,
+    check_layer,
+    tensors_by_layer,
+)
 from fenchel.errors import InputError, ProblemError
+from fenchel.storage.schema import Mismatch
 
 if TYPE_CHECKING:
     from fenchel.audit.measure import Measures
@@ -39,6 +46,14 @@ class _LayerStatistics:
             return torch.zeros(len(heads), dtype=torch.int64)
 
         return cls(heads, FloatHistograms(len(METRICS) * len(heads)), zeros(), zeros(), zeros())
+
+    @classmethod
+    def from_state(cls, heads: tuple[int, ...], parts: dict[str, Tensor]) -> _LayerStatistics:
+        counters = check_layer(len(heads), parts)
+        histograms = FloatHistograms.from_state(
+            len(METRICS) * len(heads), {name: parts[name] for name in HISTOGRAM_SCHEMA}
+        )
+        return cls(heads, histograms, *(tensor.clone() for tensor in counters))
 
     def merge(self, other: _LayerStatistics) -> None:
         self.histograms.merge(other.histograms)
@@ -252,21 +267,17 @@ class AuditStatistics:
             )
         self = cls()
         try:
-            for site in description["layers"]:
-                kind, layer, heads = site["kind"], site["layer"], tuple(site["heads"])
-                prefix = f"{kind}.{layer}."
-                parts = {
-                    name.removeprefix(prefix): tensor
-                    for name, tensor in tensors.items()
-                    if name.startswith(prefix)
-                }
-                self._layers[kind, layer] = _LayerStatistics(
-                    heads,
-                    FloatHistograms.from_state(len(METRICS) * len(heads), parts),
-                    *(parts[name].clone() for name in ("queries", "newton_steps", "not_converged")),
-                )
-        except (KeyError, TypeError) as error:
-            raise InputError(f"the saved statistics are damaged: {error}. Audit that part again.") from error
+            STATISTICS_SCHEMA(description, "statistics")
+            parts = tensors_by_layer(tensors, description["layers"])
+        except Mismatch as error:
+            raise InputError(f"the saved statistics are damaged: {error}.") from error
+        for site in description["layers"]:
+            kind, layer, heads = site["kind"], site["layer"], tuple(site["heads"])
+            try:
+                self._layers[kind, layer] = _LayerStatistics.from_state(heads, parts[kind, layer])
+            except Mismatch as error:
+                message = f"the saved statistics of {kind} layer {layer} are damaged: {error}."
+                raise InputError(message) from error
         return self
 
     def _columns(self, kind: Kind, layer: int, head: int | None) -> tuple[_LayerStatistics, list[int]]:

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fenchel.errors import InputError
 from fenchel.experiments.lock import held, tried
-from fenchel.experiments.plan import Plan, Run
+from fenchel.experiments.plan import PLAN_SCHEMA, Plan, Run
 from fenchel.experiments.record import RunRecord
 from fenchel.experiments.report import ExperimentReport
-from fenchel.experiments.training import record_of
-from fenchel.storage import check_writable, guarded_writing, write_json
+from fenchel.experiments.training import plan_of, record_of
+from fenchel.storage import Form, check_writable, guarded_writing, read_document, write_document
+from fenchel.storage.form import refused
+from fenchel.storage.schema import record, text
 from fenchel.train.checkpoint import CHECKPOINT_FILE
 from fenchel.train.result import RESULTS_FILE
 
-__all__ = ["PLAN", "ExperimentFolder"]
+__all__ = ["PLAN", "PLAN_FORM", "ExperimentFolder"]
 
 PLAN = "experiment.json"
 """The plan's file."""
 _LOCK = "experiment.lock"
 _DIVERGED = "diverged.json"
-_SCHEMA = 1
+
+PLAN_FORM = Form(
+    name="plan of an experiment",
+    version=2,
+    schema=PLAN_SCHEMA,
+    advice="Put a good copy of it back, or choose another folder.",
+)
+"""What the plan's file holds."""
+
+_DIVERGED_FORM = Form(
+    name="note of a diverged run",
+    version=2,
+    schema=record({"reason": text()}),
+    advice="Remove it, and the run is tried again.",
+)
 
 
 @dataclass(frozen=True)
@@ -44,22 +59,13 @@ class ExperimentFolder:
             InputError: If the file is damaged.
         """
         file = self.path / PLAN
-        try:
-            written = json.loads(file.read_text(encoding="utf-8"))
-            if written["schema"] != _SCHEMA:
-                raise InputError(
-                    f"{file} has schema {written['schema']!r}; this version of fenchel reads {_SCHEMA}. Choose another "
-                    "folder."
-                )
-            return Plan.from_json(written)
-        except (FileNotFoundError, NotADirectoryError):
+        if not file.exists():
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"{file} holds no plan of an experiment ({type(error).__name__}: {error}). Choose another folder."
-            ) from error
+        written = read_document(file, PLAN_FORM)
+        try:
+            return plan_of(written)
+        except InputError as error:
+            raise refused(file, PLAN_FORM, f"is no {PLAN_FORM.name}: {error}") from error
 
     def join(self, asked: Plan) -> Plan:
         """Put a plan into the folder, beside what was planned there before.
@@ -89,7 +95,7 @@ class ExperimentFolder:
                 there = None
             joined = asked if there is None else there.joined(asked)
             if joined != there:
-                write_json(self.path / PLAN, {"schema": _SCHEMA, **joined.to_json()})
+                write_document(self.path / PLAN, PLAN_FORM, joined.to_json())
             return joined
 
     def _begun(self, plan: Plan) -> bool:
@@ -144,7 +150,7 @@ class ExperimentFolder:
         place = self.of(run)
         with guarded_writing(place):
             place.mkdir(parents=True, exist_ok=True)
-        write_json(place / _DIVERGED, {"schema": _SCHEMA, "reason": reason})
+        write_document(place / _DIVERGED, _DIVERGED_FORM, {"reason": reason})
 
     def divergence(self, run: Run) -> str | None:
         """Why a run has no result, or None if it has one or may have one yet.
@@ -153,12 +159,7 @@ class ExperimentFolder:
             InputError: If the note is damaged.
         """
         file = self.of(run) / _DIVERGED
-        try:
-            return json.loads(file.read_text(encoding="utf-8"))["reason"]
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{file} cannot be read: {error}. Remove it, and the run goes on.") from error
+        return read_document(file, _DIVERGED_FORM)["reason"] if file.exists() else None
 
     def report(self, plan: Plan) -> ExperimentReport:
         """What there is of a plan."""

@@ -12,8 +12,32 @@ from fenchel.arguments import checked
 from fenchel.errors import InputError
 from fenchel.experiments.arm import ARMS, Arm, chosen_arms
 from fenchel.experiments.data import DataDescription
+from fenchel.storage.schema import anything, listing, mapping, number, record, text, whole
 
-__all__ = ["Plan", "Run"]
+__all__ = ["PLAN_SCHEMA", "Plan", "Run"]
+
+PLAN_SCHEMA = record(
+    {
+        "experiment": text(),
+        "budget": text(),
+        "setting": mapping(anything),
+        "data": listing(text(), least=1),
+        "descriptions": listing(
+            record(
+                {
+                    "name": text(),
+                    **dict.fromkeys(("train_images", "test_images", "classes"), whole(1)),
+                    "note": text(),
+                    "digest": text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits"),
+                }
+            )
+        ),
+        "arms": listing(text(among=ARMS), least=1),
+        "learning_rates": listing(number(above=0), least=1),
+        "seeds": whole(1),
+    }
+)
+"""What ``Plan.to_json`` gives."""
 
 
 @dataclass(frozen=True)

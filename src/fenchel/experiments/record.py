@@ -6,7 +6,28 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["RunRecord"]
+from fenchel.experiments.arm import ARMS
+from fenchel.storage.schema import anything, listing, mapping, number, optional, record, text, whole
+
+__all__ = ["RECORD_SCHEMA", "RunRecord"]
+
+_CURVE = listing(optional(number()))
+
+RECORD_SCHEMA = record(
+    {
+        "data": text(),
+        "learning_rate": number(above=0),
+        "arm": text(among=ARMS),
+        "seed": whole(),
+        "test_accuracy": number(least=0, most=1),
+        "parameters": whole(),
+        "seconds": number(least=0),
+        "images_per_second": number(least=0),
+        "machine": mapping(anything),
+        "curves": record(dict.fromkeys(("train_loss", "test_loss", "test_accuracy"), _CURVE)),
+    }
+)
+"""What ``RunRecord.to_json`` gives."""
 
 _DECIMALS = 5
 

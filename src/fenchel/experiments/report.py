@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,16 +15,30 @@ from fenchel.experiments.comparability import not_as_in_the_paper
 from fenchel.experiments.definition import chosen_experiment
 from fenchel.experiments.finding import findings
 from fenchel.experiments.interval import MeanInterval, is_possible
-from fenchel.experiments.plan import Plan
-from fenchel.experiments.record import RunRecord
-from fenchel.storage import guarded_writing, write_json, write_text
+from fenchel.experiments.plan import PLAN_SCHEMA, Plan
+from fenchel.experiments.record import RECORD_SCHEMA, RunRecord
+from fenchel.experiments.training import plan_of
+from fenchel.storage import Form, guarded_writing, read_document, write_document, write_text
+from fenchel.storage.form import refused
+from fenchel.storage.schema import listing, record, text
 
-__all__ = ["FIGURE", "RESULTS", "TABLE", "ExperimentReport"]
+__all__ = ["FIGURE", "REPORT_FORM", "RESULTS", "TABLE", "ExperimentReport"]
 
 RESULTS = "results.json"
 TABLE = "table.md"
 FIGURE = "curves.png"
-_SCHEMA = 1
+
+REPORT_FORM = Form(
+    name="results file of an experiment",
+    version=2,
+    schema=record(
+        {"plan": PLAN_SCHEMA, "runs": listing(RECORD_SCHEMA), "diverged": listing(text())}, others=True
+    ),
+    advice="Make it again with fenchel experiment --report-only, from the runs that are beside it.",
+)
+"""What ``results.json`` holds; what follows from the runs is not read."""
+
+_UNSEALED = 1
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,6 @@ class ExperimentReport:
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON: what was measured, and for its readers what follows from it."""
         return {
-            "schema": _SCHEMA,
             "plan": self.plan.to_json(),
             "planned": self.planned,
             "finished": len(self.records),
@@ -104,7 +116,7 @@ class ExperimentReport:
     def from_json(cls, written: Mapping[str, Any]) -> ExperimentReport:
         """The report that ``to_json`` wrote; what follows from the runs is computed anew."""
         return cls(
-            Plan.from_json(written["plan"]),
+            plan_of(written["plan"]),
             tuple(RunRecord.from_json(run) for run in written["runs"]),
             tuple(written["diverged"]),
         )
@@ -120,31 +132,17 @@ class ExperimentReport:
             The report.
 
         Raises:
-            InputError: If it is not there or holds something else.
+            InputError: If it is not there, holds something else, or was changed after it was written.
         """
         path = Path(path).expanduser()
         file = path / RESULTS if path.is_dir() else path
+        if not file.exists():
+            raise InputError(f"{file} is not there. Run fenchel experiment --out {file.parent} first.")
+        written = read_document(file, REPORT_FORM, unsealed_version=_UNSEALED)
         try:
-            written = json.loads(file.read_text(encoding="utf-8"))
-            if written["schema"] != _SCHEMA:
-                raise InputError(
-                    f"{file} has schema {written['schema']!r}; this version of fenchel reads {_SCHEMA}. Make it again "
-                    "with fenchel experiment --report-only."
-                )
             return cls.from_json(written)
-        except FileNotFoundError:
-            raise InputError(
-                f"{file} is not there. Run fenchel experiment --out {file.parent} first."
-            ) from None
-        except OSError as error:
-            raise InputError(f"{file} cannot be read: {error.strerror or error}.") from error
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"{file} holds no results of an experiment ({type(error).__name__}: {error}). Give the results.json "
-                "that fenchel experiment wrote."
-            ) from error
+        except InputError as error:
+            raise refused(file, REPORT_FORM, f"is no {REPORT_FORM.name}: {error}") from error
 
     def save(self, directory: Path) -> None:
         """Write ``results.json``, ``table.md`` and, once a run has finished, ``curves.png``.
@@ -160,7 +158,7 @@ class ExperimentReport:
         from fenchel.experiments.table import markdown
 
         with guarded_writing(directory):
-            write_json(directory / RESULTS, self.to_json())
+            write_document(directory / RESULTS, REPORT_FORM, self.to_json())
             write_text(directory / TABLE, markdown(self))
             if self.records:
                 write_curves(self, directory / FIGURE)

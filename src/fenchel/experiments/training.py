@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fenchel.errors import InputError
+from fenchel.experiments.budget import chosen_budget
 from fenchel.experiments.data import Images
+from fenchel.experiments.definition import chosen_experiment
 from fenchel.experiments.plan import Plan, Run
 from fenchel.experiments.record import RunRecord
 from fenchel.train.observer import TrainObserver
 from fenchel.train.options import TrainOptions
 from fenchel.train.result import RESULTS_FILE, TrainResult
 
-__all__ = ["Trainer", "options_of", "record_of", "shared_setting"]
+__all__ = ["Trainer", "options_of", "plan_of", "record_of", "shared_setting"]
 
 _OWN = frozenset({"data", "model", "extra_preference", "learning_rate", "seed"})
 _OF_TRANSPORT = frozenset({"cost", "gamma", "alpha"})
@@ -64,6 +66,21 @@ def shared_setting(options: Mapping[str, Any]) -> dict[str, Any]:
     # Whether images may be mirrored depends on the data, and γ on the model, so both stay open if they were left so.
     resolved = {**given.resolved().to_json(), "flip": given.flip, "gamma": given.gamma}
     return {name: value for name, value in resolved.items() if name not in _OWN}
+
+
+def plan_of(written: Mapping[str, Any]) -> Plan:
+    """The plan that ``Plan.to_json`` wrote, of an experiment, a budget and a setting that there are.
+
+    Args:
+        written: What ``PLAN_SCHEMA`` let pass.
+
+    Raises:
+        InputError: If one of them is not, naming it.
+    """
+    chosen_experiment(written["experiment"])
+    chosen_budget(written["budget"])
+    shared_setting(written["setting"])
+    return Plan.from_json(written)
 
 
 def options_of(run: Run, setting: Mapping[str, Any]) -> TrainOptions:

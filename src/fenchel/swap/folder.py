@@ -44,16 +44,24 @@ def refuse_occupied(directory: Path, *, resume: bool, overwrite: bool) -> None:
         )
 
 
-def open_state(directory: Path, manifest: Mapping[str, Any], *, overwrite: bool) -> SwapState:
+def open_state(directory: Path, manifest: Mapping[str, Any], arms: int, *, overwrite: bool) -> SwapState:
     """What a swap starts from in a folder that ``refuse_occupied`` let pass: nothing, or what was saved.
 
+    Args:
+        directory: The folder.
+        manifest: The swap that is wanted.
+        arms: How many arms it has.
+        overwrite: Start anew whatever is there.
+
     Raises:
-        InputError: If the folder holds another swap.
+        InputError: If the folder holds another swap, or a damaged one.
     """
     if overwrite or not (directory / STATE_FILE).exists():
         return SwapState(dict(manifest))
     state = SwapState.read(directory)
     differing = differences(manifest, state.manifest, but=_FREE_TO_RESUME)
+    if state.arms not in (None, arms):
+        differing.append(f"number of arms: {arms} and {state.arms}")
     if differing:
         raise InputError(
             f"{directory} holds another swap than the one asked for; they differ in {'; '.join(differing)}. Give the "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fenchel.errors import InputError
-from fenchel.storage import check_writable, write_json, write_text
+from fenchel.storage import Form, check_writable, read_document, schema, write_document, write_text
 from fenchel.swap.finding import finding
 from fenchel.swap.state import SCHEMA
 
@@ -18,6 +17,40 @@ __all__ = ["FILES", "SwapReport"]
 
 FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png")
 """What a swap writes for people, in the order in which it is written."""
+
+_NUMBERS = schema.record({}, others=True)
+RESULTS_FORM = Form(
+    name="table of a swap",
+    version=SCHEMA,
+    schema=schema.record(
+        {
+            "manifest": schema.record({"model": schema.text()}, others=True),
+            "finding": schema.text(),
+            "units": schema.mapping(schema.whole()),
+            "quality": schema.optional(schema.text()),
+            "arms": schema.listing(
+                schema.record(
+                    {
+                        "where": schema.text(),
+                        "estimator": schema.text(),
+                        "alpha": schema.number(above=0),
+                        "control": schema.truth(),
+                        "layer": schema.optional(schema.whole(1)),
+                        "head": schema.optional(schema.whole(1)),
+                        "module": schema.optional(schema.text()),
+                    },
+                    others=True,
+                ),
+                least=1,
+            ),
+            **dict.fromkeys(("layers", "against_control", "smoothing"), schema.listing(_NUMBERS)),
+        }
+    ),
+    advice="Write it again: run the swap's command with --resume once that file is removed.",
+)
+"""What ``swap.json`` holds."""
+
+_UNSEALED = 1
 
 
 @dataclass(frozen=True)
@@ -91,8 +124,8 @@ class SwapReport:
 
         folder = Path(directory).expanduser()
         check_writable(folder)
-        saved = {"schema": SCHEMA, "manifest": self.manifest, "finding": self.finding, **self.results}
-        write_json(folder / "swap.json", saved)
+        saved = {"manifest": self.manifest, "finding": self.finding, **self.results}
+        write_document(folder / FILES[0], RESULTS_FORM, saved)
         write_text(folder / "swap.csv", self.csv())
         return write_figures(self, folder)
 
@@ -110,16 +143,9 @@ class SwapReport:
         """Read a swap from its folder, exactly as it was saved.
 
         Raises:
-            InputError: If the folder holds none, a damaged one, or one of another version.
+            InputError: If the folder holds none, one of another version, or one that was changed after it was written.
         """
-        path = Path(directory).expanduser() / "swap.json"
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} is not a saved swap: {error}.") from error
-        if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
-            found = saved.get("schema") if isinstance(saved, dict) else None
-            raise InputError(f"{path} has schema {found!r}; this version of fenchel reads schema {SCHEMA}.")
-        manifest = saved["manifest"]
-        results = {name: saved[name] for name in saved if name not in ("schema", "manifest", "finding")}
-        return cls(manifest, results)
+        path = Path(directory).expanduser() / FILES[0]
+        saved = read_document(path, RESULTS_FORM, unsealed_version=_UNSEALED)
+        results = {name: saved[name] for name in saved if name not in ("manifest", "finding")}
+        return cls(saved["manifest"], results)

@@ -203,7 +203,10 @@ def swap(
         **{key: value for key, value in text_options.items() if value not in (None, False)},
         **task.description(),
     }
-    state = SwapState(dict(manifest)) if folder is None else open_state(folder, manifest, overwrite=overwrite)
+    if folder is None:
+        state = SwapState(dict(manifest))
+    else:
+        state = open_state(folder, manifest, len(arms), overwrite=overwrite)
     if not state.finished:
         SwapRun(
             loaded,

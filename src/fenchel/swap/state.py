@@ -10,17 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.errors import InputError
-from fenchel.storage import read_tensors, write_tensors
+from fenchel.storage import Form, read_tensors, write_tensors
+from fenchel.swap.saved import STATE_SCHEMA, check_measured, check_place
 from fenchel.swap.step import Place
 
-__all__ = ["SCHEMA", "STATE_FILE", "SwapState"]
+__all__ = ["SCHEMA", "STATE_FILE", "STATE_FORM", "SwapState"]
 
-SCHEMA = 1
-"""Version of the files that a swap writes."""
+SCHEMA = 2
+"""Version of the files that a swap writes; since 2 they have a digest."""
 
 STATE_FILE = "swap-state.safetensors"
 """The file's name in a swap's folder."""
+
+STATE_FORM = Form(
+    name="saved swap",
+    version=SCHEMA,
+    schema=STATE_SCHEMA,
+    advice="Put a good copy of it back, or start anew with --overwrite.",
+)
+"""What the file holds besides tensors."""
 
 
 @dataclass
@@ -49,6 +57,11 @@ class SwapState:
         self.place, self.documents, self.tokens = dict(place), documents, tokens
         self.manifest.update(documents=documents, tokens=tokens)
 
+    @property
+    def arms(self) -> int | None:
+        """How many arms were measured; None before the first step."""
+        return self.parts[0]["hidden"].shape[1] if self.parts else None
+
     def measured(self) -> dict[str, Tensor]:
         """What all steps measured, the units in order."""
         if not self.parts:
@@ -62,9 +75,9 @@ class SwapState:
         """Save into a folder, in one step: the file there is the old state or the new one."""
         write_tensors(
             directory / STATE_FILE,
+            STATE_FORM,
             {name: values.contiguous() for name, values in self.measured().items()},
             {
-                "schema": SCHEMA,
                 "manifest": self.manifest,
                 "place": self.place,
                 "documents": self.documents,
@@ -78,29 +91,19 @@ class SwapState:
         """Load what ``write`` saved.
 
         Raises:
-            InputError: If the folder holds no state, or one that is damaged or of another version.
+            InputError: If the folder holds no state, one of another version, one that was changed after it was
+                written, or numbers that no swap can have given.
         """
         path = directory / STATE_FILE
-        try:
-            tensors, saved = read_tensors(path)
-        except InputError as error:
-            raise InputError(
-                f"{path} is not a saved swap: {error.__cause__}. Start anew with --overwrite."
-            ) from error
-        found = saved.get("schema") if isinstance(saved, dict) else None
-        if found != SCHEMA:
-            raise InputError(
-                f"{path} has schema {found!r}; this version of fenchel reads schema {SCHEMA}. Read it with the version "
-                "that wrote it, or start anew with --overwrite."
-            )
-        try:
-            return cls(
-                manifest=saved["manifest"],
-                place=saved["place"],
-                documents=saved["documents"],
-                tokens=saved["tokens"],
-                finished=saved["finished"],
-                parts=[tensors] if tensors else [],
-            )
-        except KeyError as error:
-            raise InputError(f"{path} is damaged: it lacks {error}. Start anew with --overwrite.") from error
+        tensors, saved = read_tensors(path, STATE_FORM)
+        with STATE_FORM.reading(path):
+            check_place(saved["place"], saved["manifest"]["task"])
+            check_measured(tensors, saved)
+        return cls(
+            manifest=saved["manifest"],
+            place=saved["place"],
+            documents=saved["documents"],
+            tokens=saved["tokens"],
+            finished=saved["finished"],
+            parts=[tensors] if tensors else [],
+        )

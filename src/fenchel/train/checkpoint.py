@@ -1,9 +1,9 @@
-"""A training under way as one file: weights, optimiser and state, with a digest of them all."""
+"""A training under way as one file: weights, optimiser and state, sealed with a digest."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,43 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import InputError
-from fenchel.storage import json_text, read_tensors, write_tensors
-from fenchel.train.state import TrainState
+from fenchel.storage import Form, read_tensors, write_tensors
+from fenchel.storage.schema import (
+    Mismatch,
+    Shown,
+    TensorSchema,
+    anything,
+    check_tensors,
+    mapping,
+    record,
+    text,
+)
+from fenchel.train.state import STATE_SCHEMA, TrainState, check_state
 
-__all__ = ["CHECKPOINT_FILE", "SCHEMA", "Checkpoint", "differences"]
+__all__ = ["CHECKPOINT_FILE", "CHECKPOINT_FORM", "SCHEMA", "Checkpoint", "differences"]
 
-SCHEMA = 1
-"""Version of the files that a training writes."""
+SCHEMA = 2
+"""Version of the files that a training writes; since 2 all of them have a digest."""
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 """The file's name in a training's folder."""
 
+CHECKPOINT_FORM = Form(
+    name="training checkpoint",
+    version=SCHEMA,
+    schema=record(
+        {
+            "configuration": mapping(anything),
+            "model": record({"name": text(), "configuration": mapping(anything)}, others=True),
+            "state": STATE_SCHEMA,
+        }
+    ),
+    advice="Put a good copy of it back, start anew with --overwrite, or choose another folder.",
+)
+"""What the file holds besides tensors."""
+
 _MODEL, _OPTIMISER = "model/", "optimiser/"
+_NAME = re.compile(r"model/.+|optimiser/\d{1,6}/\w+")
 
 
 @dataclass
@@ -77,19 +102,36 @@ class Checkpoint:
         Raises:
             InputError: If they are not those of this model.
         """
-        try:
-            model.load_state_dict(self.weights)
-        except RuntimeError as error:
-            raise InputError(
-                f"the checkpoint does not fit the model: {' '.join(str(error).split())} Start anew with --overwrite."
-            ) from error
+        parameters = [one for group in optimiser.param_groups for one in group["params"]]
         # What is read may be a view of the file at any alignment; the optimiser works on memory of its own.
         states: dict[int, dict[str, Tensor]] = {}
         for name, value in self.tensors.items():
             if name.startswith(_OPTIMISER):
                 index, _, key = name.removeprefix(_OPTIMISER).partition("/")
                 states.setdefault(int(index), {})[key] = value.clone()
+        try:
+            self.check_weights(model.state_dict())
+            _check_states(states, parameters)
+        except Mismatch as error:
+            raise InputError(
+                f"the checkpoint does not fit the model: {error}. Start anew with --overwrite."
+            ) from error
+        model.load_state_dict(self.weights)
         optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
+
+    def check_weights(self, expected: Mapping[str, Tensor]) -> None:
+        """See that the weights have the names, types and shapes of a model's.
+
+        Args:
+            expected: The model's.
+
+        Raises:
+            Mismatch: If they have not.
+        """
+        check_tensors(
+            self.weights,
+            {name: TensorSchema((value.dtype,), tuple(value.shape)) for name, value in expected.items()},
+        )
 
     def write(self, directory: Path) -> None:
         """Save into a folder, in one step: the file there is the old checkpoint or the new one.
@@ -97,16 +139,11 @@ class Checkpoint:
         Raises:
             OutputError: If it cannot be written; the old one is then intact.
         """
-        described = {
-            "schema": SCHEMA,
-            "configuration": self.configuration,
-            "model": self.model,
-            "state": self.state.to_json(),
-        }
         write_tensors(
             directory / CHECKPOINT_FILE,
+            CHECKPOINT_FORM,
             self.tensors,
-            {**described, "sha256": _digest(self.tensors, described)},
+            {"configuration": self.configuration, "model": self.model, "state": self.state.to_json()},
         )
 
     @classmethod
@@ -114,29 +151,24 @@ class Checkpoint:
         """Load what ``write`` saved.
 
         Raises:
-            InputError: If there is none, it is damaged, or another version of this package wrote it.
+            InputError: If there is none, another version of this package wrote it, it was changed after it was written,
+                or it holds what no training can have saved.
         """
         path = directory / CHECKPOINT_FILE
-        advice = "Start anew with --overwrite, or choose another folder."
-        try:
-            tensors, description = read_tensors(path)
-        except InputError as error:
-            raise InputError(f"{error} {advice}") from error
-        if not isinstance(description, dict) or description.get("schema") != SCHEMA:
-            found = description.get("schema") if isinstance(description, dict) else None
-            raise InputError(f"{path} has version {found!r} of a checkpoint; expected {SCHEMA}. {advice}")
-        written = description.pop("sha256", None)
-        if (found := _digest(tensors, description)) != written:
-            raise InputError(
-                f"{path} is damaged: its content has SHA-256 {found[:16]}..., and {str(written)[:16]}... was written. "
-                f"{advice}"
-            )
-        return cls(
-            description["configuration"],
-            description["model"],
-            TrainState.from_json(description["state"]),
-            tensors,
+        tensors, saved = read_tensors(path, CHECKPOINT_FORM)
+        checkpoint = cls(
+            saved["configuration"], saved["model"], TrainState.from_json(saved["state"]), tensors
         )
+        with CHECKPOINT_FORM.reading(path):
+            check_state(checkpoint.state)
+            for name in tensors:
+                if not _NAME.fullmatch(name):
+                    raise Mismatch(
+                        f"tensor {name[:60]}", Shown("there"), "tensors of the model and the optimiser"
+                    )
+            if name := checkpoint.first_not_finite():
+                raise Mismatch(f"tensor {name}", Shown("not finite everywhere"), "finite numbers")
+        return checkpoint
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
@@ -157,9 +189,20 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _digest(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json_text(description).encode())
-    for name in sorted(tensors):
-        digest.update(f"{name}:{tuple(tensors[name].shape)}:".encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:
+    """Whether an optimiser's state is of these parameters: each tensor as large as its parameter, or one number."""
+    kinds = {tuple(sorted(state)) for state in states.values()}
+    if len(kinds) > 1:
+        raise Mismatch(
+            "the optimiser's state", Shown(f"{sorted(kinds)} of different parameters"), "the same of all"
+        )
+    for index, state in states.items():
+        if index >= len(parameters):
+            raise Mismatch(
+                f"tensor {_OPTIMISER}{index}", Shown("there"), f"those of {len(parameters)} parameters"
+            )
+        for name, value in state.items():
+            if value.shape not in (parameters[index].shape, torch.Size([])) or not value.is_floating_point():
+                found = f"{value.dtype} of shape {tuple(value.shape)}"
+                expected = f"floats of shape {tuple(parameters[index].shape)}"
+                raise Mismatch(f"tensor {_OPTIMISER}{index}/{name}", Shown(found), expected)

@@ -14,7 +14,7 @@ from fenchel.train.result import RESULTS_FILE, TrainResult
 from fenchel.train.state import TrainState
 from fenchel.train.workers import Workers
 
-__all__ = ["agreed_state", "discard", "refuse_occupied"]
+__all__ = ["agreed_state", "discard", "refuse_occupied", "refuse_out_of_step"]
 
 
 def refuse_occupied(directory: Path, *, resume: bool, overwrite: bool) -> None:
@@ -69,4 +69,19 @@ def agreed_state(state: TrainState, workers: Workers, directory: Path) -> None:
         raise InputError(
             f"the processes found different checkpoints in {directory}: steps {seen.long().tolist()}. The folder must "
             "be one that all machines share."
+        )
+
+
+def refuse_out_of_step(state: TrainState, steps_per_epoch: int, directory: Path) -> None:
+    """Refuse a state whose step is not in, or at the end of, the epoch after those that it has finished.
+
+    Raises:
+        InputError: If it is not.
+    """
+    first = len(state.epochs) * steps_per_epoch
+    if not first <= state.step <= first + steps_per_epoch:
+        raise InputError(
+            f"{directory / CHECKPOINT_FILE} is at step {state.step} after {len(state.epochs)} epochs of "
+            f"{steps_per_epoch} steps; expected a step from {first} to {first + steps_per_epoch}. Start anew with "
+            "--overwrite, or choose another folder."
         )

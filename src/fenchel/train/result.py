@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fenchel.errors import InputError
-from fenchel.storage import write_json
+from fenchel.storage import Form, read_document, write_document
+from fenchel.storage.form import refused
+from fenchel.storage.schema import anything, listing, mapping, number, record, text, truth, whole
 from fenchel.train.checkpoint import SCHEMA
 from fenchel.train.options import TrainOptions
-from fenchel.train.state import TrainState
+from fenchel.train.state import EPOCHS_SCHEMA, TrainState
 
-__all__ = ["RESULTS_FILE", "TrainResult"]
+__all__ = ["RESULTS_FILE", "RESULTS_FORM", "TrainResult"]
 
 RESULTS_FILE = "results.json"
 """The file's name in a training's folder."""
+
+RESULTS_FORM = Form(
+    name="results file of a training",
+    version=SCHEMA,
+    schema=record(
+        {
+            "options": mapping(anything),
+            "finished": truth(),
+            "model": record({"parameters": whole()}, others=True),
+            "data": mapping(anything),
+            "machine": record({"device": text(), "versions": mapping(text())}, others=True),
+            "notes": listing(text()),
+            "epochs": EPOCHS_SCHEMA,
+            "train_seconds": number(least=0),
+            "test_seconds": number(least=0),
+            "sessions": listing(mapping(anything)),
+        },
+        others=True,
+    ),
+    advice="Put a good copy of it back, or remove it: --resume then goes on from what else is in its folder.",
+)
+"""What the file holds."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +124,6 @@ class TrainResult:
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values; what can be computed from the rest is there too, for other readers."""
         return {
-            "schema": SCHEMA,
             "options": self.options.to_json(),
             "finished": self.finished,
             **self.description,
@@ -130,25 +152,22 @@ class TrainResult:
         )
 
     def write(self, directory: Path) -> None:
-        """Write ``results.json`` into a folder, in one step."""
-        write_json(directory / RESULTS_FILE, self.to_json())
+        """Write ``results.json`` into a folder, in one step, sealed with a digest."""
+        write_document(directory / RESULTS_FILE, RESULTS_FORM, self.to_json())
 
     @classmethod
     def read(cls, directory: Path) -> TrainResult:
         """Load what ``write`` wrote.
 
         Raises:
-            InputError: If there is none, or it is damaged.
+            InputError: If there is none, another version wrote it, or it was changed after it was written.
         """
         path = Path(directory) / RESULTS_FILE
+        values = read_document(path, RESULTS_FORM)
         try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{path} does not hold the results of a training ({type(error).__name__}: {error})."
-            ) from error
+            return cls.from_json(values)
+        except (InputError, TypeError) as error:
+            raise refused(path, RESULTS_FORM, f"is no {RESULTS_FORM.name}: {error}") from error
 
     def _tested(self) -> list[dict[str, Any]]:
         return [record for record in self.epochs if record["test_accuracy"] is not None]

@@ -24,13 +24,13 @@ from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, differences
 from fenchel.train.evaluation import Evaluation
 from fenchel.train.feed import Feed
 from fenchel.train.figure import write_curves
-from fenchel.train.folder import agreed_state, discard, refuse_occupied
+from fenchel.train.folder import agreed_state, discard, refuse_occupied, refuse_out_of_step
 from fenchel.train.loop import Loop
 from fenchel.train.observer import SilentObserver, TrainObserver
 from fenchel.train.optimiser import adamw
 from fenchel.train.options import TrainOptions
 from fenchel.train.precision import chosen_precision
-from fenchel.train.result import TrainResult
+from fenchel.train.result import RESULTS_FILE, TrainResult
 from fenchel.train.splits import loaded, refuse_unlike, refuse_unshared, shortened
 from fenchel.train.state import TrainState
 from fenchel.train.workers import Workers, joined_workers
@@ -134,6 +134,7 @@ class _Session:
             self._restore()
         agreed_state(self._state, self._workers, self._directory)
         feed = Feed(self._options, self._train, self._workers)
+        refuse_out_of_step(self._state, feed.steps_per_epoch, self._directory)
         if len(self._state.epochs) == self._options.epochs:
             return self._kept()
         if self._workers.leads:
@@ -181,10 +182,8 @@ class _Session:
         """A finished training, whose last files are written if it was killed before they were."""
         result = self._result()
         if self._workers.leads:
-            try:
-                complete = TrainResult.read(self._directory).finished
-            except InputError:
-                complete = False
+            written = (self._directory / RESULTS_FILE).exists()
+            complete = written and TrainResult.read(self._directory).finished
             if not complete or not (self._directory / "curves.png").exists():
                 self._report()
         return result

@@ -6,7 +6,48 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["EpochSums", "TrainState"]
+from fenchel.storage.schema import (
+    Mismatch,
+    Shown,
+    anything,
+    listing,
+    mapping,
+    number,
+    optional,
+    record,
+    whole,
+)
+
+__all__ = ["EPOCHS_SCHEMA", "STATE_SCHEMA", "EpochSums", "TrainState", "check_state"]
+
+_LEAST_ZERO = number(least=0)
+
+EPOCHS_SCHEMA = listing(
+    record(
+        {
+            "epoch": whole(1),
+            "train_loss": number(),
+            "test_loss": optional(number()),
+            "test_accuracy": optional(number(least=0, most=1)),
+            "seconds": _LEAST_ZERO,
+            "images_per_second": _LEAST_ZERO,
+        },
+        {"step": whole(1), "learning_rate": _LEAST_ZERO, "train_accuracy": number(least=0, most=1)},
+        others=True,
+    )
+)
+"""The records of a training's epochs."""
+
+STATE_SCHEMA = record(
+    {
+        "step": whole(),
+        "sums": record({"loss": number(), **dict.fromkeys(("correct", "images", "seconds"), _LEAST_ZERO)}),
+        "epochs": EPOCHS_SCHEMA,
+        "test_seconds": _LEAST_ZERO,
+        "sessions": listing(mapping(anything)),
+    }
+)
+"""What ``TrainState.to_json`` gives."""
 
 
 @dataclass
@@ -58,3 +99,15 @@ class TrainState:
     def from_json(cls, values: Mapping[str, Any]) -> TrainState:
         """What ``to_json`` gave."""
         return cls(**{**values, "sums": EpochSums(**values["sums"])})
+
+
+def check_state(state: TrainState) -> None:
+    """See that the epochs of a state follow each other and end before its step.
+
+    Raises:
+        Mismatch: If they do not.
+    """
+    if [record["epoch"] for record in state.epochs] != list(range(1, len(state.epochs) + 1)):
+        raise Mismatch("state.epochs", Shown("not in order"), "every epoch from 1 on, once")
+    if any(record.get("step", 0) > state.step for record in state.epochs):
+        raise Mismatch("state.step", state.step, "no step before the end of an epoch that is done")

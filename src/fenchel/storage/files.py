@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor
+from fenchel.errors import OutputError
 
-from fenchel.errors import InputError, MissingExtraError, OutputError
-
-__all__ = [
-    "atomic_path",
-    "check_writable",
-    "guarded_writing",
-    "json_text",
-    "read_tensors",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
+__all__ = ["atomic_path", "check_writable", "guarded_writing", "reason_of", "write_text"]
 
 _TEMPORARY_PREFIX = ".fenchel-"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -64,50 +51,6 @@ def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, atomically, with line ends as they are in ``text``."""
     with atomic_path(path) as temporary, guarded_writing(path):
         temporary.write_bytes(text.encode("utf-8"))
-
-
-def json_text(value: Any) -> str:
-    """JSON that is the same bytes for the same content: sorted keys, neither NaN nor infinity."""
-    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON, atomically."""
-    write_text(path, json_text(value))
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Any) -> None:
-    """Write tensors and what describes them into one safetensors file, so that they cannot disagree.
-
-    Args:
-        path: The file.
-        tensors: Contiguous tensors by name.
-        description: Anything that is JSON; kept in the file's metadata.
-    """
-    save = _safetensors().save
-    content = save(dict(tensors), metadata={"fenchel": json_text(description)})
-    with atomic_path(path) as temporary, guarded_writing(path):
-        temporary.write_bytes(content)
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """Read what ``write_tensors`` wrote.
-
-    Returns:
-        The tensors by name and the description.
-
-    Raises:
-        InputError: If the file is not there, is damaged or was not written by ``write_tensors``.
-    """
-    _safetensors()
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            description = json.loads((file.metadata() or {})["fenchel"])
-            return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} cannot be read back: {_reason(error)}.") from error
 
 
 def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
@@ -159,17 +102,18 @@ def guarded_writing(path: Path) -> Iterator[None]:
         if number in _FULL:
             reason, advice = "the disk is full", "Free some space, then go on with --resume"
         elif number in _FORBIDDEN:
-            reason, advice = _reason(error), "Choose a folder that you may write to"
+            reason, advice = reason_of(error), "Choose a folder that you may write to"
         elif number in _NOT_A_FOLDER:
             reason, advice = "there is a file where a folder is expected", "Choose another folder"
         else:
-            reason, advice = _reason(error), "Choose another folder, or go on with --resume"
+            reason, advice = reason_of(error), "Choose another folder, or go on with --resume"
         raise OutputError(
             f"cannot write {path}: {reason}. {advice}; what was written before is intact."
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What an exception says, in the words of the system where it has some."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
@@ -181,11 +125,3 @@ def _flush_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise MissingExtraError("safetensors", "hf") from error
-    return safetensors.torch

@@ -2,22 +2,16 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 from pathlib import Path
 
 import pytest
-import torch
 
-from fenchel import storage
-from fenchel.errors import InputError, OutputError
+from fenchel.errors import OutputError
 from fenchel.storage import (
     atomic_path,
     check_writable,
-    json_text,
-    read_tensors,
     write_json,
-    write_tensors,
     write_text,
 )
 
@@ -65,7 +59,7 @@ def test_what_the_system_refuses_is_one_line_and_the_old_file_stays(
 ) -> None:
     path = tmp_path / "numbers.json"
     write_json(path, [1])
-    monkeypatch.setattr(storage.os, "fsync", failing(number))
+    monkeypatch.setattr(os, "fsync", failing(number))
     with pytest.raises(OutputError, match=message) as caught:
         write_json(path, [2])
     monkeypatch.undo()
@@ -105,7 +99,7 @@ def test_a_folder_is_made_and_cleared_of_what_was_left_half_written(tmp_path: Pa
 
 
 def test_a_folder_that_forbids_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage.Path, "write_bytes", failing(errno.EACCES))
+    monkeypatch.setattr(Path, "write_bytes", failing(errno.EACCES))
     with pytest.raises(OutputError, match=r"Permission denied\. Choose a folder that you may write to"):
         check_writable(tmp_path)
 
@@ -113,48 +107,3 @@ def test_a_folder_that_forbids_writing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_disk_that_is_nearly_full_is_refused_beforehand(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"bytes free and at least 1152921504606846976 are needed"):
         check_writable(tmp_path, needed_bytes=1 << 60)
-
-
-def test_json_is_the_same_bytes_for_the_same_content() -> None:
-    assert json_text({"b": 1, "a": "ä"}) == json_text({"a": "ä", "b": 1}) == '{\n "a": "ä",\n "b": 1\n}\n'
-    assert json_text({"a": 1}) != json_text({"a": 2})
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_json_has_no_infinity_and_no_nan(tmp_path: Path, value: float) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "numbers.json", [value])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_tensors_come_back_with_what_describes_them(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    tensors = {"counts": torch.arange(5), "maxima": torch.tensor([0.1, math.inf])}
-    write_tensors(path, tensors, {"finished": False, "words": ["ä"]})
-    read, description = read_tensors(path)
-    assert description == {"finished": False, "words": ["ä"]}
-    assert read.keys() == tensors.keys()
-    assert all(
-        torch.equal(read[name], tensors[name]) and read[name].dtype == tensors[name].dtype for name in read
-    )
-    first = path.read_bytes()
-    write_tensors(path, dict(reversed(tensors.items())), {"words": ["ä"], "finished": False})
-    assert path.read_bytes() == first
-
-
-def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing\.safetensors cannot be read back: "):
-        read_tensors(tmp_path / "nothing.safetensors")
-    (tmp_path / "text.safetensors").write_text("not tensors at all")
-    with pytest.raises(InputError, match=r"text\.safetensors cannot be read back: "):
-        read_tensors(tmp_path / "text.safetensors")
-    from safetensors.torch import save_file
-
-    save_file({"a": torch.zeros(1)}, tmp_path / "foreign.safetensors")
-    with pytest.raises(InputError, match=r"foreign\.safetensors cannot be read back: "):
-        read_tensors(tmp_path / "foreign.safetensors")
-    write_tensors(tmp_path / "cut.safetensors", {"a": torch.zeros(100)}, {})
-    content = (tmp_path / "cut.safetensors").read_bytes()
-    (tmp_path / "cut.safetensors").write_bytes(content[:-50])
-    with pytest.raises(InputError, match=r"cut\.safetensors cannot be read back: "):
-        read_tensors(tmp_path / "cut.safetensors")

@@ -1,0 +1,56 @@
+"""Damage to files of state: what a reader has to notice, whatever byte or field it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenchel.errors import InputError
+
+__all__ = ["damaged_contents", "refuses", "refuses_every_damage"]
+
+
+def damaged_contents(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
+    """The content with a byte changed, at seeded places and at both ends; cut short; and with more around it."""
+    draw = random.Random(seed)  # noqa: S311
+    places = [*range(12), len(content) - 1, *(draw.randrange(len(content)) for _ in range(count))]
+    for number, place in enumerate(places):
+        changed = bytearray(content)
+        # Spaces and line ends in turn as well: what leaves the meaning of JSON alone is damage too.
+        other = (changed[place] ^ (1 << draw.randrange(8)), draw.randrange(256), 0x20, 0x0A)[number % 4]
+        changed[place] = other if other != content[place] else other ^ 0xFF
+        yield bytes(changed)
+    for length in (0, 1, 7, 8, 9, len(content) // 2, len(content) - 1):
+        yield content[:length]
+    yield content + b"\0"
+    yield content + b"\n"
+    yield b"\xef\xbb\xbf" + content
+
+
+def refuses(path: Path, read: Callable[[], Any]) -> str:
+    """What a reader says of a file that it refuses in one line that names it, and leaves as it was."""
+    before = path.read_bytes()
+    with pytest.raises(InputError) as caught:
+        read()
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert len(message) < 1_000
+    assert path.read_bytes() == before
+    return message
+
+
+def refuses_every_damage(path: Path, read: Callable[[], Any], count: int = 100) -> None:
+    """A reader takes a file as it is and refuses it with any damage."""
+    content = path.read_bytes()
+    read()
+    for damaged in damaged_contents(content, count):
+        assert damaged != content
+        path.write_bytes(damaged)
+        refuses(path, read)
+    path.write_bytes(content)
+    read()
