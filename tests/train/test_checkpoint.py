@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from fenchel.audit.state import STATE_FORM
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
 from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint, differences
 from fenchel.train.optimiser import adamw
 from fenchel.train.state import EpochSums, TrainState
+from tests.damage import refuses, refuses_every_damage
+
+Change = Callable[[dict[str, torch.Tensor], Any], None]
 
 MODEL = {"name": "vit", "configuration": {}}
 EPOCH = {
@@ -115,6 +121,105 @@ def test_weights_of_another_shape_are_refused(tmp_path):
     ) as caught:
         checkpoint.restore(*stepped(width=5))
     assert "\n" not in str(caught.value)
+
+
+def test_any_damage_is_refused(tmp_path):
+    saved(tmp_path)
+    refuses_every_damage(tmp_path / CHECKPOINT_FILE, lambda: Checkpoint.read(tmp_path))
+
+
+def _entry(name: str, value: float) -> Change:
+    def apply(tensors: dict[str, torch.Tensor], described: Any) -> None:
+        tensors[name] = tensors[name].clone()
+        tensors[name].view(-1)[0] = value
+
+    return apply
+
+
+def _field(*path: str | int, to: Any) -> Change:
+    def apply(tensors: dict[str, torch.Tensor], described: Any) -> None:
+        found = described
+        for name in path[:-1]:
+            found = found[name]
+        if to is KeyError:
+            del found[path[-1]]
+        else:
+            found[path[-1]] = to
+
+    return apply
+
+
+WRONG: dict[str, Change] = {
+    "a weight that is no number": _entry("model/0.weight", float("nan")),
+    "an infinite average": _entry("optimiser/0/exp_avg", float("inf")),
+    "a tensor of neither": lambda tensors, described: tensors.update({"elsewhere": torch.zeros(1)}),
+    "a parameter without a number": lambda tensors, described: tensors.update(
+        {"optimiser/x/step": torch.zeros(1)}
+    ),
+    "no model": _field("model", "name", to=KeyError),
+    "a configuration of nothing": _field("model", "configuration", to=None),
+    "a negative step": _field("state", "step", to=-1),
+    "half a step": _field("state", "step", to=0.5),
+    "a step before the epoch's": _field("state", "step", to=1),
+    "an epoch left out": _field("state", "epochs", 0, "epoch", to=2),
+    "an accuracy above 1": _field("state", "epochs", 0, "test_accuracy", to=1.5),
+    "a loss in words": _field("state", "epochs", 0, "train_loss", to="low"),
+    "no sums": _field("state", "sums", to=KeyError),
+    "negative images": _field("state", "sums", "images", to=-8),
+    "sessions of nothing": _field("state", "sessions", to=[None]),
+    "more": _field("more", to=1),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
+def test_what_no_training_can_have_saved_is_refused_though_it_is_sealed(tmp_path, change):
+    saved(tmp_path)
+    path = tmp_path / CHECKPOINT_FILE
+    tensors, described = read_tensors(path, CHECKPOINT_FORM)
+    change(tensors, described)
+    write_tensors(path, CHECKPOINT_FORM, tensors, described)
+    refuses(path, lambda: Checkpoint.read(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("model/0.bias"), r"tensor 0\.bias is missing"),
+        (lambda tensors: tensors.update({"model/2.bias": torch.zeros(1)}), r"tensor 2\.bias is there"),
+        (
+            lambda tensors: tensors.update({"model/0.bias": torch.zeros(4).double()}),
+            r"tensor 0\.bias is of float64; expected float32",
+        ),
+        (lambda tensors: tensors.pop("optimiser/1/exp_avg"), "not alike for all parameters"),
+        (
+            lambda tensors: tensors.update({"optimiser/0/exp_avg": torch.zeros(3)}),
+            r"optimiser/0/exp_avg is torch.float32 of shape \(3,\)",
+        ),
+        (
+            lambda tensors: tensors.update(
+                {f"optimiser/9/{name}": torch.zeros(()) for name in ("step", "exp_avg", "exp_avg_sq")}
+            ),
+            "optimiser/9 is there; expected those of 4 parameters",
+        ),
+    ],
+)
+def test_tensors_of_another_model_are_refused_and_nothing_is_put_back(tmp_path, change, message):
+    checkpoint = saved(tmp_path)
+    change(checkpoint.tensors)
+    model, optimiser = stepped(seed=1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(InputError, match=message):
+        checkpoint.restore(model, optimiser)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_an_audit_is_no_checkpoint(tmp_path):
+    saved(tmp_path)
+    path = tmp_path / CHECKPOINT_FILE
+    write_tensors(path, STATE_FORM, *read_tensors(path, CHECKPOINT_FORM))
+    assert "holds a saved audit, not a training checkpoint" in refuses(
+        path, lambda: Checkpoint.read(tmp_path)
+    )
 
 
 def test_what_is_not_finite_is_found(tmp_path):

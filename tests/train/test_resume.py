@@ -14,6 +14,7 @@ import torch
 from fenchel.errors import InputError
 from fenchel.train import TrainResult
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
+from tests.damage import refuses, refuses_every_damage
 from tests.train.small_trainings import Recorder, trained, weights
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,11 @@ torch.set_num_threads(1)
 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
 trained(Path(sys.argv[1]), model="ot-vit", recipe="strong", checkpoint_seconds=0, observer=Recorder(8, kill))
 """
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
 
 LASTING = ("epoch", "step", "learning_rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
@@ -223,6 +229,33 @@ def test_a_damaged_checkpoint_is_refused_and_left(tmp_path):
         trained(tmp_path, resume=True)
     assert path.read_bytes() == bytes(content)
     assert trained(tmp_path, overwrite=True).finished
+
+
+@pytest.mark.parametrize("step", [1, 4, 11, 10**9])
+def test_a_step_outside_its_epoch_is_refused(tmp_path, step):
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, observer=Recorder(7, interrupt))
+    checkpoint = Checkpoint.read(tmp_path)
+    (epoch,) = checkpoint.state.epochs
+    epoch["step"] = min(step, 5)
+    checkpoint.state.step = step
+    checkpoint.write(tmp_path)
+    with pytest.raises(
+        InputError, match=rf"is at step {step} after 1 epochs of 5 steps; expected a step from 5 to 10"
+    ):
+        trained(tmp_path, resume=True)
+
+
+def test_results_that_were_changed_are_refused_and_made_again_once_removed(tmp_path):
+    trained(tmp_path)
+    path = tmp_path / "results.json"
+    content = path.read_bytes()
+    refuses_every_damage(path, lambda: TrainResult.read(tmp_path))
+    path.write_bytes(content.replace(b'"finished": true', b'"finished": null'))
+    assert "or remove it: --resume then goes on" in refuses(path, lambda: trained(tmp_path, resume=True))
+    path.unlink()
+    trained(tmp_path, resume=True)
+    assert path.read_bytes() == content
 
 
 def test_nothing_depends_on_a_clock_or_a_process_number(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from fenchel.data import ImageDataset
 from fenchel.errors import ConvergenceError, InputError, OutputError
 from fenchel.train import TrainResult, load_model, train
-from fenchel.train.checkpoint import CHECKPOINT_FILE
+from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 from tests.train.small_trainings import Recorder, images, options, trained, weights
 
 
@@ -63,6 +63,27 @@ def test_results_leave_nothing_open(tmp_path):
 
 def test_a_folder_without_a_model_is_said(tmp_path):
     with pytest.raises(InputError, match=r"holds no trained model \(checkpoint\.safetensors is not there\)"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 32}, r"tensor .* is of shape .*; expected"),
+        ({"width": 1 << 24, "mlp_width": 1 << 24}, r"tensor .* is of shape .*; expected"),
+        ({"depth": 1}, r"tensor .* is there; expected no tensor of that name"),
+        ({"heads": "two"}, ""),
+        ({"beauty": 1}, "beauty"),
+    ],
+)
+def test_a_model_that_is_not_that_of_its_weights_is_refused_before_memory_is_taken(
+    tmp_path, changes, message
+):
+    trained(tmp_path, epochs=1)
+    checkpoint = Checkpoint.read(tmp_path)
+    checkpoint.model["configuration"].update(changes)
+    checkpoint.write(tmp_path)
+    with pytest.raises(InputError, match=f"describes another model than its weights are of: .*{message}"):
         load_model(tmp_path)
 
 

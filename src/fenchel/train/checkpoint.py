@@ -194,7 +194,7 @@ def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequen
     kinds = {tuple(sorted(state)) for state in states.values()}
     if len(kinds) > 1:
         raise Mismatch(
-            "the optimiser's state", Shown(f"{sorted(kinds)} of different parameters"), "the same of all"
+            "the optimiser's state", Shown("not alike for all parameters"), "the same tensors for each"
         )
     for index, state in states.items():
         if index >= len(parameters):

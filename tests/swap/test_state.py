@@ -1,0 +1,200 @@
+"""A saved swap: whatever byte, tensor or field of it is wrong is said, and no table is made from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.audit.state import STATE_FORM as AUDIT_FORM
+from fenchel.errors import InputError
+from fenchel.storage import read_tensors, write_tensors
+from fenchel.swap import SwapReport
+from fenchel.swap.state import STATE_FILE, STATE_FORM, SwapState
+from tests.audit.small_audits import Interrupting, files_of
+from tests.damage import refuses, refuses_every_damage
+from tests.swap.small_swaps import SCORED, small_swap
+
+ROOT = Path(__file__).parents[2]
+OPTIONS: dict[str, Any] = {"estimators": ["exact"], "alphas": (0.7, 1.0)}
+
+Saved = tuple[dict[str, torch.Tensor], Any]
+
+
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of an interrupted swap of a language model and of a finished one of sentences; not to be changed."""
+    root = tmp_path_factory.mktemp("swaps")
+    with pytest.raises(KeyboardInterrupt):
+        small_swap(
+            "bert", **OPTIONS, directory=root / "language", observer=Interrupting(6, KeyboardInterrupt())
+        )
+    small_swap("bert", **OPTIONS, pairs=SCORED, directory=root / "sentences")
+    return {"language": root / "language", "sentences": root / "sentences"}
+
+
+@pytest.fixture(params=["language", "sentences"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folder(saved_once: dict[str, Path], kind: str, tmp_path: Path) -> Path:
+    copy = tmp_path / kind
+    shutil.copytree(saved_once[kind], copy)
+    return copy
+
+
+def resumed(folder: Path, kind: str, **options: Any) -> SwapReport:
+    given = {"pairs": SCORED} if kind == "sentences" else {}
+    return small_swap("bert", **OPTIONS, **given, directory=folder, **{"resume": True, **options})
+
+
+def test_any_damage_is_refused(folder: Path) -> None:
+    refuses_every_damage(folder / STATE_FILE, lambda: SwapState.read(folder))
+
+
+def test_resuming_refuses_a_damaged_state_and_leaves_every_file(folder: Path, kind: str) -> None:
+    path = folder / STATE_FILE
+    damaged = bytearray(path.read_bytes())
+    damaged[-3] ^= 16
+    path.write_bytes(bytes(damaged))
+    before = files_of(folder)
+    assert "start anew with --overwrite" in refuses(path, lambda: resumed(folder, kind))
+    refuses(path, lambda: resumed(folder, kind, resume=False))
+    assert files_of(folder) == before
+    resumed(folder, kind, resume=False, overwrite=True)
+    assert SwapState.read(folder).finished
+
+
+def _tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Saved], None]:
+    def apply(saved: Saved) -> None:
+        saved[0][name] = change(saved[0][name].clone()).contiguous()
+
+    return apply
+
+
+def _dropped(name: str) -> Callable[[Saved], None]:
+    def apply(saved: Saved) -> None:
+        del saved[0][name]
+
+    return apply
+
+
+def _filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.view(-1)[0] = value
+        return tensor
+
+    return changed
+
+
+def _field(*path: str, to: Any) -> Callable[[Saved], None]:
+    def apply(saved: Saved) -> None:
+        found = saved[1]
+        for name in path[:-1]:
+            found = found[name]
+        if to is KeyError:
+            del found[path[-1]]
+        else:
+            found[path[-1]] = to
+
+    return apply
+
+
+TENSORS = ("units", "tokens", "labels", "hidden")
+
+WRONG: dict[str, Callable[[Saved], None]] = {
+    **{f"no {name}": _dropped(name) for name in TENSORS},
+    **{f"{name} of one unit less": _tensor(name, lambda one: one[1:]) for name in TENSORS},
+    **{f"{name} of one dimension more": _tensor(name, lambda one: one[None]) for name in TENSORS},
+    **{f"{name} of another type": _tensor(name, torch.Tensor.half) for name in TENSORS},
+    **{f"negative {name}": _tensor(name, _filled(-1)) for name in TENSORS},
+    "changes that are no numbers": _tensor("hidden", _filled(float("nan"))),
+    "one layer less": _tensor("hidden", lambda one: one[:, :, 1:]),
+    "one arm less": _tensor("hidden", lambda one: one[:, 1:]),
+    "units in another order": _tensor("units", lambda one: one.flip(0)),
+    "units that are not there": _tensor("units", lambda one: one + 10**6),
+    "no tensors": lambda saved: saved[0].clear(),
+    "a tensor more": lambda saved: saved[0].update(more=torch.zeros(1)),
+    "no model": _field("manifest", "model", to=KeyError),
+    "alphas x": _field("manifest", "alphas", to=["x"]),
+    "a negative alpha": _field("manifest", "alphas", to=[-1.0, 1.0]),
+    "another task": _field("manifest", "task", to="telepathy"),
+    "negative resamples": _field("manifest", "bootstrap", to=-100),
+    "a seed of text": _field("manifest", "seed", to="0"),
+    "stacks that are no numbers": _field("manifest", "stacks", to={"layers": "two"}),
+    "other stacks": _field("manifest", "stacks", to={"layers": 9}),
+    "a negative place": _field("place", to={"sentence": -1}),
+    "another place": _field("place", to={"chapter": 1}),
+    "the beginning": _field("place", to={}),
+    "negative documents": _field("documents", to=-1),
+    "half a token": _field("tokens", to=0.5),
+    "finished 1": _field("finished", to=1),
+    "more": _field("more", to=1),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
+def test_what_no_swap_can_have_saved_is_refused_though_it_is_sealed(
+    folder: Path, change: Callable[[Saved], None]
+) -> None:
+    path = folder / STATE_FILE
+    saved = read_tensors(path, STATE_FORM)
+    change(saved)
+    write_tensors(path, STATE_FORM, *saved)
+    refuses(path, lambda: SwapState.read(folder))
+
+
+@pytest.mark.parametrize("kind", ["language"])
+@pytest.mark.parametrize("name", ["losses", "distances"])
+def test_what_a_language_model_gave_is_checked(folder: Path, name: str) -> None:
+    path = folder / STATE_FILE
+    tensors, described = read_tensors(path, STATE_FORM)
+    for wrong in (
+        tensors[name][:, 1:],
+        tensors[name].half(),
+        -tensors[name] - 1,
+        tensors[name] * float("nan"),
+    ):
+        write_tensors(path, STATE_FORM, {**tensors, name: wrong.contiguous()}, described)
+        assert name in refuses(path, lambda: SwapState.read(folder))
+
+
+@pytest.mark.parametrize("kind", ["sentences"])
+def test_embeddings_of_other_arms_are_another_swap(folder: Path) -> None:
+    path = folder / STATE_FILE
+    tensors, described = read_tensors(path, STATE_FORM)
+    fewer = {name: tensors[name][:, 1:].contiguous() for name in ("hidden", "embeddings")}
+    write_tensors(path, STATE_FORM, {**tensors, **fewer}, described)
+    with pytest.raises(InputError, match=r"another swap than .*; they differ in number of arms: 4 and 3"):
+        resumed(folder, "sentences")
+
+
+@pytest.mark.parametrize("kind", ["language"])
+def test_an_audit_is_no_swap(folder: Path) -> None:
+    write_tensors(folder / STATE_FILE, AUDIT_FORM, *read_tensors(folder / STATE_FILE, STATE_FORM))
+    message = refuses(folder / STATE_FILE, lambda: SwapState.read(folder))
+    assert "holds a saved audit, not a saved swap" in message
+
+
+@pytest.mark.parametrize("kind", ["sentences"])
+def test_a_table_that_was_edited_is_refused(folder: Path) -> None:
+    path = folder / "swap.json"
+    refuses_every_damage(path, lambda: SwapReport.load(folder))
+    written = json.loads(path.read_text())
+    written["manifest"]["alphas"] = ["x"]
+    path.write_text(json.dumps(written))
+    assert "was changed after it was written" in refuses(path, lambda: SwapReport.load(folder))
+
+
+@pytest.mark.parametrize("name", ["swap-sick-test.json", "swap-sick-1500.json"])
+def test_published_tables_without_a_digest_are_read(tmp_path: Path, name: str) -> None:
+    shutil.copy(ROOT / "docs" / "results" / name, tmp_path / "swap.json")
+    report = SwapReport.load(tmp_path)
+    assert report.finding == json.loads((tmp_path / "swap.json").read_text())["finding"]
