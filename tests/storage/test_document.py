@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,18 @@ def test_a_document_comes_back_and_says_what_it_is(tmp_path: Path) -> None:
 def test_the_digest_of_a_content_never_changes() -> None:
     digest = json.loads(sealed_text(NOTE, VALUES))["digest"]
     assert digest == "sha256:d418384a35e2daecc82febc49349890376e933593da0162040fff4c8ee7adb1a"
+
+
+def test_anybody_can_check_a_digest_as_the_documentation_says(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    recipe = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "hashlib" in code)
+    path = tmp_path / "results.json"
+    write_document(path, NOTE, VALUES)
+    code = compile(recipe.replace('"results.json"', repr(str(path))), "docs/command-line.md", "exec")
+    exec(code, {})  # noqa: S102 - it is our own page
+    path.write_bytes(path.read_bytes().replace(b"0.1", b"0.2"))
+    with pytest.raises(AssertionError):
+        exec(code, {})  # noqa: S102
 
 
 def test_any_damage_is_refused(tmp_path: Path) -> None:
