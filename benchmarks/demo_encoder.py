@@ -46,4 +46,4 @@ def problem_of(call: AttentionCall) -> InferenceProblem:
     layer = layer_problem(call, "input")
     assert layer.lift is not None
     evidence = layer.queries @ layer.lift
-    return InferenceProblem(Discrete(layer.templates.unsqueeze(1)), evidence, 1.0)
+    return InferenceProblem(Discrete(layer.scaling * layer.vectors.unsqueeze(1)), evidence, 1.0)

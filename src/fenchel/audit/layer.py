@@ -3,7 +3,7 @@ r"""One attention call as inference problems: which vectors are templates, which
 ``space="input"`` is the papers' reading (section 8): :math:`t_i = s\,x_i` and :math:`z = K^\top q`, for inputs
 x, key map K and scale s of the call. The key map's bias moves all scores of a query by the same amount and is
 dropped. All heads share the templates, so one Gram matrix serves a layer, and scores can be computed in the
-head's own width: :math:`\langle t_i, z\rangle = s\langle k_i - b, q\rangle`.
+head's own width: :math:`\langle t_i, z\rangle = \langle Kt_i, q\rangle`.
 
 ``space="key"`` is generic: :math:`t_i = s\,k_i` and :math:`z = q` as they reach the attention function.
 """
@@ -30,51 +30,34 @@ class LayerBlock:
 
     Attributes:
         where: Slices of groups, heads and queries.
-        templates: (g, n, d).
-        queries: (g, h, q, d_h), and keys (g, h or 1, n, d_h) with scores = queries · keysᵀ.
-        keys: Scaled keys without bias.
-        lift: (h, d_h, d) with z = queries · lift, or None where z is the query itself.
-        log_preference: (g or 1, h or 1, q or 1, n), normalised.
+        queries: (g, h, q, d_h).
+        log_preference: (g or 1, h or 1, q or 1, n), as in the problem.
     """
 
     where: tuple[slice, slice, slice]
-    templates: Tensor
     queries: Tensor
-    keys: Tensor
-    lift: Tensor | None
     log_preference: Tensor
-
-    def scores(self) -> Tensor:
-        """Scores s = Tz, (g, h, q, n)."""
-        return self.queries @ self.keys.mT
-
-    def evidence(self) -> Tensor:
-        """The evidence z, (g, h, q, d)."""
-        return self.queries if self.lift is None else self.queries @ self.lift
-
-    def evidence_square(self) -> Tensor:
-        """Squared norm of z, (g, h, q), without forming z."""
-        if self.lift is None:
-            return self.queries.square().sum(-1)
-        return ((self.queries @ (self.lift @ self.lift.mT)) * self.queries).sum(-1).clamp(min=0)
 
 
 @dataclass(frozen=True)
 class LayerProblem:
-    """All problems of one attention call; groups are sets of heads that share templates.
+    """All problems of one attention call, as captured; groups are sets of heads that share templates.
+
+    Nothing is scaled or rounded here: the numbers are the model's, so that a problem can be had in float64 as exactly
+    as in the working dtype.
 
     Attributes:
-        templates: (groups, n, d).
+        vectors: (groups, n, d), with templates ``scaling · vectors``.
+        scaling: What scores are multiplied with.
         queries: (groups, heads, m, d_h).
-        keys: (groups, heads or 1, n, d_h), scaled, bias dropped.
-        lift: (heads, d_h, d) or None.
-        log_preference: (groups or 1, heads or 1, m or 1, n), normalised; uniform in rows that have no answer.
+        lift: (heads, d_h, d) with z = queries · lift, or None where z is the query itself.
+        log_preference: (groups or 1, heads or 1, m or 1, n), up to a constant a row; 0 in rows that have no answer.
         batch: Batch size, by which groups divide.
     """
 
-    templates: Tensor
+    vectors: Tensor
+    scaling: float
     queries: Tensor
-    keys: Tensor
     lift: Tensor | None
     log_preference: Tensor
     batch: int
@@ -87,7 +70,7 @@ class LayerProblem:
         """Blocks whose working arrays, ``arrays`` of shape (rows, max(n, d)), fit in ``memory_budget`` bytes."""
         keep_freed_memory()
         groups, heads, m, _ = self.queries.shape
-        most = rows_in_block(self.templates, memory_budget // arrays, self.queries.element_size())
+        most = rows_in_block(self.vectors, memory_budget // arrays, self.queries.element_size())
         queries_each = min(m, most)
         heads_each = max(1, min(heads, most // m))
         groups_each = max(1, most // (heads * m))
@@ -105,14 +88,7 @@ class LayerProblem:
                 preference = preference.narrow(
                     dim, part.start, min(part.stop, preference.shape[dim]) - part.start
                 )
-        return LayerBlock(
-            where=(g, h, q),
-            templates=self.templates[g],
-            queries=self.queries[g, h, q],
-            keys=self.keys[g, h] if self.keys.shape[1] > 1 else self.keys[g],
-            lift=None if self.lift is None else self.lift[h],
-            log_preference=preference,
-        )
+        return LayerBlock((g, h, q), self.queries[g, h, q], preference)
 
 
 def layer_problem(call: AttentionCall, space: str, heads: Sequence[int] | None = None) -> LayerProblem:
@@ -128,45 +104,38 @@ def layer_problem(call: AttentionCall, space: str, heads: Sequence[int] | None =
         CaptureError: If ``space="input"`` and the call carries no key map.
     """
     dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
-    query, key = call.query.to(dtype), call.key.to(dtype) * call.scaling
+    query, key = call.query.to(dtype), call.key.to(dtype)
     batch, count, m, width = query.shape
     repeats = count // key.shape[1]
     _check_finite(call, query, key)
-    chosen = None if heads is None else torch.as_tensor([head - 1 for head in heads], device=query.device)
+    chosen = torch.arange(count) if heads is None else torch.as_tensor([head - 1 for head in heads])
+    chosen = chosen.to(query.device)
     preference = _log_preference(call, dtype, key.shape[2])
-    if chosen is not None:
+    if heads is not None:
         query = query.index_select(1, chosen)
-        key = key.index_select(1, chosen // repeats)
         if preference.shape[1] > 1:
             preference = preference.index_select(1, chosen)
-        repeats = 1
-    if space == "key":
-        groups = key.shape[1]
-        queries = query.reshape(batch * groups, repeats, m, width)
-        keys = key.reshape(batch * groups, 1, *key.shape[2:])
-        if max(preference.shape[:2]) > 1:
-            preference = preference.expand(batch, count if chosen is None else len(chosen), -1, -1)
-            preference = preference.reshape(batch * groups, repeats, *preference.shape[2:])
-        return LayerProblem(keys.squeeze(1), queries, keys, None, preference, batch)
-    if call.inputs is None or call.key_weight is None:
-        raise CaptureError(
-            f'{call.site.name}: space="input" needs the inputs and the key map, which were not captured'
-        )
-    weight = call.key_weight.to(dtype)
-    if call.key_bias is not None:
-        key = key - call.key_bias.to(dtype)[_chosen_keys(chosen, count, call)].unsqueeze(1) * call.scaling
-    if chosen is None:
-        weight, key = weight.repeat_interleave(repeats, 0), key.repeat_interleave(repeats, 1)
-    else:
-        weight = weight.index_select(0, _chosen_keys(chosen, count, call))
-    return LayerProblem(call.inputs.to(dtype) * call.scaling, query, key, weight, preference, batch)
-
-
-def _chosen_keys(chosen: Tensor | None, count: int, call: AttentionCall) -> Tensor:
-    key_heads = call.key.shape[1]
-    if chosen is None:
-        return torch.arange(key_heads, device=call.key.device)
-    return chosen // (count // key_heads)
+    if space == "input":
+        if call.inputs is None or call.key_weight is None:
+            raise CaptureError(
+                f'{call.site.name}: space="input" needs the inputs and the key map, which were not captured'
+            )
+        lift = call.key_weight.to(dtype).index_select(0, chosen // repeats)
+        return LayerProblem(call.inputs.to(dtype), call.scaling, query, lift, preference, batch)
+    if heads is not None:
+        key, repeats = key.index_select(1, chosen // repeats), 1
+    groups = key.shape[1]
+    if max(preference.shape[:2]) > 1:
+        preference = preference.expand(batch, len(chosen), -1, -1)
+        preference = preference.reshape(batch * groups, repeats, *preference.shape[2:])
+    return LayerProblem(
+        key.flatten(0, 1),
+        call.scaling,
+        query.reshape(batch * groups, repeats, m, width),
+        None,
+        preference,
+        batch,
+    )
 
 
 def _check_finite(call: AttentionCall, query: Tensor, key: Tensor) -> None:
@@ -179,9 +148,9 @@ def _check_finite(call: AttentionCall, query: Tensor, key: Tensor) -> None:
 
 
 def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
-    """Normalised log preference, 4-dimensional; rows without any template are uniform and must not be counted."""
+    """Log preference, 4-dimensional; rows without any template are uniform and must not be counted."""
     if call.log_preference is None:
-        return torch.full((1, 1, 1, n), -math.log(n), dtype=dtype, device=call.query.device)
+        return torch.zeros((1, 1, 1, n), dtype=dtype, device=call.query.device)
     preference = call.log_preference.to(dtype)
     empty = torch.isneginf(preference).all(-1, keepdim=True)
     if bool(empty.any()):
@@ -190,4 +159,4 @@ def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
                 f"{call.site.name}: a query that is not padding may attend to nothing; it has no answer"
             )
         preference = preference.masked_fill(empty, 0)
-    return preference.log_softmax(-1)
+    return preference

@@ -194,10 +194,12 @@ class RowSolution:
     Attributes:
         dual: λ, (g, r, d).
         error: Certified relative error α‖∇𝒟(λ)‖/‖λ‖, (g, r).
+        steps: Newton steps that each row took, int64 (g, r).
     """
 
     dual: Tensor
     error: Tensor
+    steps: Tensor
 
 
 def solve_rows(
@@ -223,14 +225,15 @@ def solve_rows(
     rows = Rows.of(block, block.evidence)
     method = Newton(basis, tol=MARGIN * tol, low_precision=low_precision_for(basis))
     outcome = iterate(method.step, method.start(rows), tol=MARGIN * tol, max_steps=min(PATIENCE, max_steps))
-    found = RowSolution(block.alpha * outcome.state.x, outcome.state.error)
+    found = RowSolution(block.alpha * outcome.state.x, outcome.state.error, outcome.steps)
     meaningful = tol >= 64 * torch.finfo(dtype).eps
     failing = ~(found.error <= tol) if meaningful else torch.ones_like(found.error, dtype=torch.bool)
     if bool(failing.any()):
         index = rows_where(failing)
         again = _BlockSolver(select(block, index), dtype, tol, max_steps, "auto", memory_budget)
         error = (again.certificate.dual_error / again.certificate.reference).to(dtype)
-        store(found, RowSolution(again.certificate.dual, error), index)
+        steps = outcome.steps.gather(1, index) + again.steps
+        store(found, RowSolution(again.certificate.dual, error, steps), index)
     return found
 
 
