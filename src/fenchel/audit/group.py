@@ -1,4 +1,4 @@
-"""Heads that share templates: their matrices, in float64 and in the working dtype, and the rows of a block of queries."""
+"""Heads that share templates: their matrices and the rows of a block, in float64 and in the working dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from fenchel.audit.layer import LayerBlock, LayerProblem
 from fenchel.blocks import QueryBlock
 from fenchel.selection import gather_rows
-from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, TemplateCoordinates, centre, dot
+from fenchel.solver.coordinates import GramCoordinates, TemplateCoordinates, centre, dot
 from fenchel.solver.direct import hessian
 from fenchel.solver.exact import coordinates_for, low_precision_for
 from fenchel.solver.rows import Rows
@@ -46,7 +46,9 @@ class LayerGroup:
         self.where = where
         self.dtype, self.tol = problem.queries.dtype, tol
         self.alpha = torch.full((1, 1, 1), alpha, dtype=torch.float64, device=problem.queries.device)
-        preference = problem.log_preference if len(problem.log_preference) == 1 else problem.log_preference[where]
+        preference = (
+            problem.log_preference if len(problem.log_preference) == 1 else problem.log_preference[where]
+        )
         self._log_preference = preference.flatten(1, 2)
         templates = problem.vectors[where].double() * problem.scaling
         self.centre = centre(templates, self._log_preference)
@@ -70,13 +72,15 @@ class LayerGroup:
 
     @cached_property
     def preference(self) -> Tensor:
-        """u of queries that share it, (g or 1, 1, n), float64."""
+        """The preference u of queries that share it, (g or 1, 1, n), float64."""
         return self._log_preference.double().softmax(-1)
 
     @cached_property
     def keys(self) -> Tensor:
         """What scores are products of queries with, (g, heads or 1, n, d_h), float64."""
-        return self.templates.unsqueeze(1) if self._lift is None else self.templates.unsqueeze(1) @ self._lift.mT
+        return (
+            self.templates.unsqueeze(1) if self._lift is None else self.templates.unsqueeze(1) @ self._lift.mT
+        )
 
     @cached_property
     def _working_keys(self) -> Tensor:
@@ -97,7 +101,9 @@ class LayerGroup:
 
     def rows(self, block: LayerBlock, evidence_square: Tensor) -> Rows:
         """A block's rows in the working dtype."""
-        evidence = self._scores(block, self._working_keys) if self.gram else self._evidence(block).to(self.dtype)
+        evidence = (
+            self._scores(block, self._working_keys) if self.gram else self._evidence(block).to(self.dtype)
+        )
         log_preference = self._of_rows(block).log_softmax(-1)
         return Rows(
             log_preference,
@@ -127,9 +133,7 @@ class LayerGroup:
         """Template coordinates in float64."""
         return TemplateCoordinates(self.templates)
 
-    def _wide(
-        self, block: LayerBlock, evidence: Tensor, square: Tensor, index: Tensor | None = None
-    ) -> Rows:
+    def _wide(self, block: LayerBlock, evidence: Tensor, square: Tensor, index: Tensor | None = None) -> Rows:
         log_preference = self._of_rows(block)
         if index is not None:
             log_preference = gather_rows(log_preference, index)

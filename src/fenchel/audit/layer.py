@@ -66,6 +66,11 @@ class LayerProblem:
         """Results (groups, heads, m) as (batch, heads of the layer, m)."""
         return values.reshape(self.batch, -1, values.shape[-1])
 
+    def counted(self, call: AttentionCall) -> Tensor:
+        """Which queries are real, bool (groups, heads, m)."""
+        shape = self.queries.shape[:3]
+        return call.counted.repeat_interleave(shape[0] // self.batch, 0).unsqueeze(1).expand(shape)
+
     def blocks(self, memory_budget: int, arrays: int) -> Iterator[LayerBlock]:
         """Blocks whose working arrays, ``arrays`` of shape (rows, max(n, d)), fit in ``memory_budget`` bytes."""
         keep_freed_memory()

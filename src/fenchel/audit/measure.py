@@ -98,7 +98,7 @@ def measure(
         values = {name: problem.queries.new_empty(shape) for name in METRICS}
         steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
-        counted = call.counted.repeat_interleave(shape[0] // problem.batch, 0).unsqueeze(1).expand(shape)
+        counted = problem.counted(call)
         worst = _Worst(problem)
         for solution in exact_solutions(
             problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
@@ -156,12 +156,10 @@ class _Worst:
 
 def _measures(solution: BlockSolution) -> dict[str, Tensor]:
     """Each of ``METRICS``, (g, h, q)."""
-    whole, *later = solution.parts
-    values = _PartMeasures(solution, whole).values()
-    for part in later:
-        assert part.index is not None
+    values = _PartMeasures(solution, solution.whole).values()
+    for index, part in solution.factorised:
         for name, value in _PartMeasures(solution, part).values().items():
-            values[name] = values[name].scatter(1, part.index, value.to(values[name].dtype))
+            values[name] = values[name].scatter(1, index, value.to(values[name].dtype))
     shape = solution.block.queries.shape[:3]
     return {name: value.reshape(shape) for name, value in values.items()}
 
@@ -171,7 +169,12 @@ class _PartMeasures:
 
     def __init__(self, solution: BlockSolution, part: PartSolution) -> None:
         self._group, self._block = solution.group, solution.block
-        self._c, self._first, self._exact, self._rows = part.coordinates, part.first, part.exact, part.first.rows
+        self._c, self._first, self._exact, self._rows = (
+            part.coordinates,
+            part.first,
+            part.exact,
+            part.first.rows,
+        )
 
     def values(self) -> dict[str, Tensor]:
         """Each of ``METRICS``, (g, r)."""

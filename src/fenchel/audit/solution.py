@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from fenchel.audit.capture import AttentionCall
 from fenchel.audit.group import LayerGroup
-from fenchel.audit.layer import LayerBlock, LayerProblem
+from fenchel.audit.layer import LayerBlock, LayerProblem, layer_problem
+from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where
-from fenchel.solver.certified import certified_newton
+from fenchel.solver.certified import CertifiedNewton, certified_error
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.exact import solve_rows
 from fenchel.solver.newton import Newton, NewtonState
 
-__all__ = ["BlockSolution", "PartSolution", "exact_solutions"]
+__all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
 
 WORKING_ARRAYS = 32
 """Arrays of shape (rows, max(n, d)) alive at once, those in float64 counted twice beside a narrower dtype."""
@@ -30,13 +32,11 @@ class PartSolution:
         coordinates: The coordinates.
         first: Where attention stands, (g, r').
         exact: The exact point, in the same dtype.
-        index: Which rows of the block they are, (g, r'); all where None.
     """
 
     coordinates: AbstractCoordinates
     first: NewtonState
     exact: NewtonState
-    index: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,38 @@ class BlockSolution:
     Attributes:
         group: What the queries share.
         block: The queries.
-        parts: All rows as conjugate gradients left them, and then again those that were factorised.
+        point: Coordinates of the exact points as conjugate gradients left them, float64, (g, r, size).
+        whole: All rows there, in the working dtype.
+        factorised: Rows that this left uncertified: their indices (g, r'), and what a factorisation made of them, in
+            float64.
         steps: Newton steps, (g, h, q).
         converged: Whether the float64 certificate of the exact point meets the tolerance, bool (g, h, q).
     """
 
     group: LayerGroup
     block: LayerBlock
-    parts: tuple[PartSolution, ...]
+    point: Tensor
+    whole: PartSolution
+    factorised: tuple[tuple[Tensor, PartSolution], ...]
     steps: Tensor
     converged: Tensor
 
+    def dual(self) -> Tensor:
+        """The exact points λ, float64, (g, h, q, d)."""
+        x, alpha = self.point, self.group.alpha
+        if self.group.gram:
+            x = self.group.template_rows(self.block).evidence + x @ self.group.templates
+        for index, part in self.factorised:
+            x = x.scatter(1, index.unsqueeze(-1).expand_as(part.exact.x), part.exact.x)
+        return (alpha * x).reshape(*self.block.queries.shape[:3], -1)
+
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r, n)."""
-        whole, *later = self.parts
-        first, exact = whole.first.weights, whole.exact.weights
-        for part in later:
-            assert part.index is not None
-            index = part.index.unsqueeze(-1).expand_as(part.exact.weights)
-            first = first.scatter(1, index, part.first.weights.to(first.dtype))
-            exact = exact.scatter(1, index, part.exact.weights.to(exact.dtype))
+        first, exact = self.whole.first.weights, self.whole.exact.weights
+        for index, part in self.factorised:
+            everywhere = index.unsqueeze(-1).expand_as(part.exact.weights)
+            first = first.scatter(1, everywhere, part.first.weights.to(first.dtype))
+            exact = exact.scatter(1, everywhere, part.exact.weights.to(exact.dtype))
         return first, exact
 
 
@@ -102,16 +114,18 @@ def exact_solutions(
 def _solved(
     group: LayerGroup, block: LayerBlock, counted: Tensor, tol: float, max_steps: int, memory_budget: int
 ) -> BlockSolution:
-    method = Newton(group.working, tol=tol, low_precision=group.low_precision)
+    newton = CertifiedNewton(
+        group.working, group.wide, low_precision=group.low_precision, tol=tol, max_steps=max_steps
+    )
     square = group.evidence_square(block)
-    first = method.start(group.rows(block, square))
+    first = newton.start(group.rows(block, square))
     # Rows that are stalled at the start are left alone.
     first = replace(first, stalled=~counted.reshape(first.error.shape))
-    outcome = certified_newton(
-        method, first, group.wide, lambda: group.wide_rows(block, square), tol=tol, max_steps=max_steps
-    )
+    outcome = newton.solve(first, lambda: group.wide_rows(block, square))
     steps, converged = outcome.steps, outcome.converged
-    parts = [PartSolution(group.working, first, _rounded(outcome.state, group.dtype))]
+    whole = PartSolution(group.working, first, _rounded(outcome.state, group.dtype))
+    factorised: list[tuple[Tensor, PartSolution]] = []
+    point = outcome.state.x
     del outcome
     failing = ~converged & ~first.stalled & (steps < max_steps)
     if bool(failing.any()):
@@ -122,11 +136,14 @@ def _solved(
             left = max_steps - int(steps.gather(1, index).max())
             found = solve_rows(group.query_block(rows), tol=tol, max_steps=left, memory_budget=memory_budget)
             exact = method.start(rows, found.dual / rows.alpha)
-            parts.append(PartSolution(group.template_coordinates, method.start(rows), exact, index))
+            part = PartSolution(group.template_coordinates, method.start(rows), exact)
+            factorised.append((index, part))
             steps = steps.scatter_add(1, index, found.steps)
-            converged = converged.scatter(1, index, found.error <= tol)
+            converged = converged.scatter(1, index, certified_error(group.template_coordinates, exact) <= tol)
     shape = block.queries.shape[:3]
-    return BlockSolution(group, block, tuple(parts), steps.reshape(shape), converged.reshape(shape))
+    return BlockSolution(
+        group, block, point, whole, tuple(factorised), steps.reshape(shape), converged.reshape(shape)
+    )
 
 
 def _rounded(state: NewtonState, dtype: torch.dtype) -> NewtonState:
@@ -137,3 +154,42 @@ def _rounded(state: NewtonState, dtype: torch.dtype) -> NewtonState:
         if isinstance(value := getattr(state, field.name), Tensor) and value.is_floating_point()
     }
     return replace(state, **numbers)
+
+
+def exact_duals(
+    call: AttentionCall,
+    *,
+    space: str,
+    alpha: float = 1.0,
+    tol: float = 2e-5,
+    max_steps: int = 50,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    heads: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The exact dual points of a captured call.
+
+    Args:
+        call: What reached the attention function.
+        space: ``"input"`` or ``"key"``.
+        alpha: α > 0.
+        tol: Relative tolerance on λ that the float64 certificate has to meet.
+        max_steps: Newton steps a query may take.
+        memory_budget: Bytes of working memory.
+        heads: Heads to solve, from 1; all where None.
+
+    Returns:
+        λ in float64, (batch, heads, m, d), and where it is certified, bool (batch, heads, m).
+    """
+    with torch.no_grad():
+        problem = layer_problem(call, space, heads)
+        shape = problem.queries.shape[:3]
+        dual = problem.queries.new_zeros((*shape, problem.vectors.shape[-1]), dtype=torch.float64)
+        converged = torch.zeros(shape, dtype=torch.bool, device=dual.device)
+        counted = problem.counted(call)
+        for solution in exact_solutions(
+            problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
+        ):
+            dual[solution.block.where] = solution.dual()
+            converged[solution.block.where] = solution.converged
+        heads_of_all = converged.shape[0] * converged.shape[1] // problem.batch
+        return dual.reshape(problem.batch, heads_of_all, *dual.shape[2:]), problem.by_head(converged)

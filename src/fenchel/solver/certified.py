@@ -2,7 +2,7 @@ r"""Newton's method whose answers are certified in float64, in stages: working d
 
 A stage hands the next one only the rows whose certificate, recomputed in float64 from the rows' data and the dual
 point, does not meet the tolerance. What the working dtype believes of its own residual decides when it stops, never
-what is certified.
+what is certified; so its last step, which the certificate follows, is not looked at before.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import torch
 from torch import Tensor
 
 from fenchel.selection import rows_where, select, store
+from fenchel.solver.conjugate_gradient import Direction
 from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates
 from fenchel.solver.loop import Outcome, iterate
 from fenchel.solver.newton import Newton, NewtonState, by_conjugate_gradients
 from fenchel.solver.rows import Rows
 
-__all__ = ["certified_newton"]
+__all__ = ["CertifiedNewton", "certified_error"]
 
-AIM = 0.5
-"""The working dtype aims at this fraction of the tolerance: what it cannot see of its own error has to fit beside it."""
+DONE = 0.5
+"""Rows at this fraction of the tolerance, by the working dtype's own account, take no step more."""
 
-QUADRATIC = 0.25
-"""Below this multiple of √tol a Newton step is the last: its error is of the order of the square."""
+LAST = 0.75
+"""At this multiple of √tol the next Newton step is the last: what it leaves is of the order of its square."""
 
 NEAR = 1e-2
-"""Relative certificate below which conjugate gradients refine; farther rows are for a factorisation."""
+"""Relative certificate below which conjugate gradients refine in float64; farther rows are for a factorisation."""
 
 PATIENCE = 6
 """Newton steps that refine in float64 before a row is left to a factorisation."""
@@ -37,85 +38,106 @@ CANCELLATION = 1e-4
 """In Gram coordinates λ/α = z + Tᵀx; where it is this much shorter than z, float64 loses half of its digits."""
 
 
-def certified_newton(
-    method: Newton,
-    first: NewtonState,
-    wide: AbstractCoordinates,
-    wide_rows: Callable[[], Rows],
-    *,
-    tol: float,
-    max_steps: int,
-) -> Outcome[NewtonState]:
-    r"""Maximise the dual of a block of rows to :math:`\alpha\lVert\nabla\mathcal{D}(\lambda)\rVert \le
-    \mathtt{tol}\,\lVert\lambda\rVert`, certified in float64.
+ROUNDING = 4 * torch.finfo(torch.float64).eps
+"""What computing a gradient in float64 may hide, relative to the vectors that are added up in it."""
+
+
+def certified_error(coordinates: AbstractCoordinates, state: NewtonState) -> Tensor:
+    """Relative errors of λ that float64 states certify, infinite where nothing is certified, (g, r)."""
+    evidence_norm = state.rows.evidence_square.squeeze(-1).sqrt()
+    error = state.error + ROUNDING * (1 + evidence_norm / state.dual_norm)
+    if isinstance(coordinates, GramCoordinates):
+        error = error.masked_fill(~(state.dual_norm > CANCELLATION * evidence_norm), torch.inf)
+    # No evidence: λ* = 0 = αz.
+    nothing = (state.square.squeeze(-1) == 0) & (evidence_norm == 0)
+    return error.nan_to_num(nan=torch.inf).masked_fill(nothing, 0)
+
+
+class CertifiedNewton:
+    r"""Newton's method for a block of rows, in a working dtype and then in float64.
+
+    Rows are done where :math:`\alpha\lVert\nabla\mathcal{D}(\lambda)\rVert \le \mathtt{tol}\,\lVert\lambda\rVert`,
+    computed in float64 from their data.
 
     Args:
-        method: Newton's method in the working dtype.
-        first: Where it starts, (g, r). Rows that are stalled there are not wanted: they stay and cost nothing.
-        wide: The method's coordinates in float64.
-        wide_rows: Gives the rows' data in float64, to be called when the working dtype has done its part.
+        working: Coordinates in the working dtype.
+        wide: The same in float64.
+        low_precision: The same for directions in still lower precision, where that is faster.
         tol: Relative tolerance on λ.
         max_steps: Newton steps that a row may take.
-
-    Returns:
-        The float64 states at the points reached, computed anew from ``wide`` and ``wide_rows``; which of the rows'
-        certificates meet the tolerance; and steps. Where one does not, conjugate gradients have done what they can.
     """
-    unwanted = first.stalled
-    outcome = iterate(method.step, first, tol=max(AIM * tol, QUADRATIC * tol**0.5), max_steps=max_steps)
-    steps, x = outcome.steps, _last_step(method, outcome, unwanted, tol, max_steps)
-    del outcome
-    state = Newton(wide, tol=tol).start(wide_rows(), x)
-    failing = ~(_error(wide, state) <= tol) & ~unwanted & (steps < max_steps)
-    near = failing & (_error(wide, state) < NEAR)
-    if bool(near.any()):
-        state, steps = _refined(method, wide, state, near, steps, tol, max_steps)
-    return Outcome(state, steps, (_error(wide, state) <= tol) & ~unwanted)
 
+    def __init__(
+        self,
+        working: AbstractCoordinates,
+        wide: AbstractCoordinates,
+        *,
+        low_precision: AbstractCoordinates | None = None,
+        tol: float,
+        max_steps: int,
+    ) -> None:
+        self._working, self._wide = working, wide
+        self._tol, self._max_steps = tol, max_steps
+        self._near = max(DONE * tol, LAST * tol**0.5)
+        self._method = Newton(working, tol=tol, direction=self._direction, low_precision=low_precision)
 
-def _last_step(
-    method: Newton, outcome: Outcome[NewtonState], unwanted: Tensor, tol: float, max_steps: int
-) -> Tensor:
-    """Points after one more Newton step of the rows that are near, in float64 and not looked at: (g, r, size).
+    def start(self, rows: Rows) -> NewtonState:
+        """The first-order point of rows in the working dtype."""
+        return self._method.start(rows)
 
-    Where it leads shows in the certificate that follows. It is added in float64, so that the working dtype's
-    rounding of x is no floor. The steps taken are counted in the outcome.
-    """
-    state = outcome.state
-    going = (state.error > AIM * tol) & ~unwanted & ~torch.isnan(state.error) & (outcome.steps < max_steps)
-    if not bool(going.any()):
-        return state.x.double()
-    target = (0.5 * AIM * tol * state.dual_norm).square().unsqueeze(-1)
-    target = target.masked_fill(~going.unsqueeze(-1), torch.inf)
-    found = by_conjugate_gradients(method.low_precision or method.coordinates, state, target)
-    outcome.steps += going
-    return state.x.double().add_(found.step)
+    def solve(self, first: NewtonState, wide_rows: Callable[[], Rows]) -> Outcome[NewtonState]:
+        """Go on from ``first``.
 
+        Args:
+            first: Where to start, (g, r). Rows that are stalled there are not wanted: they stay and cost nothing.
+            wide_rows: Gives the rows' data in float64; called when the working dtype has done its part.
 
-def _error(coordinates: AbstractCoordinates, state: NewtonState) -> Tensor:
-    """Certified relative errors, infinite where the coordinates cannot tell, (g, r)."""
-    if not isinstance(coordinates, GramCoordinates):
-        return state.error
-    told = state.dual_norm > CANCELLATION * state.rows.evidence_square.squeeze(-1).sqrt()
-    return state.error.masked_fill(~told & (state.square.squeeze(-1) > 0), torch.inf)
+        Returns:
+            The float64 states at the points reached, computed anew from data and point; steps; and whether the
+            certificates meet the tolerance. Where one does not, conjugate gradients have done what they can.
+        """
+        unwanted = first.stalled
+        x, steps = self._points(first, unwanted)
+        state = Newton(self._wide, tol=self._tol).start(wide_rows(), x)
+        error = certified_error(self._wide, state)
+        near = (error > self._tol) & (error < NEAR) & ~unwanted & (steps < self._max_steps)
+        if bool(near.any()):
+            steps = self._refine(state, near, steps)
+            error = certified_error(self._wide, state)
+        return Outcome(state, steps, (error <= self._tol) & ~unwanted)
 
+    def _points(self, first: NewtonState, unwanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the working dtype arrives, in float64 (g, r, size), and steps.
 
-def _refined(
-    method: Newton,
-    wide: AbstractCoordinates,
-    state: NewtonState,
-    failing: Tensor,
-    steps: Tensor,
-    tol: float,
-    max_steps: int,
-) -> tuple[NewtonState, Tensor]:
-    """The states after Newton steps of the failing rows in float64, with directions in the working dtype."""
-    index = rows_where(failing)
-    part = select(state, index)
-    part = replace(part, stalled=~failing.gather(1, index))
-    narrow = method.coordinates if method.coordinates.operator.dtype != torch.float64 else None
-    refine = Newton(wide, tol=tol, low_precision=narrow, refresh=True)
-    left = max_steps - int(steps.gather(1, index).max())
-    outcome = iterate(refine.step, part, tol=tol, max_steps=min(left, PATIENCE))
-    store(state, outcome.state, index)
-    return state, steps.scatter_add(1, index, outcome.steps)
+        The last step is added in float64, so that the working dtype's rounding of x is no floor.
+        """
+        outcome = iterate(self._method.step, first, tol=self._near, max_steps=self._max_steps)
+        state, steps = outcome.state, outcome.steps
+        going = (state.error > DONE * self._tol) & ~unwanted & (steps < self._max_steps)
+        if not bool(going.any()):
+            return state.x.double(), steps
+        target = (0.3 * self._tol * state.dual_norm).square().unsqueeze(-1)
+        target = target.masked_fill(~going.unsqueeze(-1), torch.inf)
+        coordinates = self._method.low_precision or self._working
+        found = by_conjugate_gradients(coordinates, state, target)
+        return state.x.double().add_(found.step), steps + going
+
+    def _direction(self, coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
+        """A direction fine enough to end where one step is left, if that is not much finer than was asked for."""
+        enough = (0.4 * self._near * state.dual_norm).square().unsqueeze(-1)
+        finer = torch.where(
+            torch.isinf(target), target, torch.minimum(target, enough.clamp(min=0.01 * target))
+        )
+        return by_conjugate_gradients(coordinates, state, finer)
+
+    def _refine(self, state: NewtonState, failing: Tensor, steps: Tensor) -> Tensor:
+        """Newton steps of the failing rows in float64, with directions in the working dtype; steps then."""
+        index = rows_where(failing)
+        part = select(state, index)
+        part = replace(part, stalled=~failing.gather(1, index))
+        narrow = None if self._working.operator.dtype == torch.float64 else self._working
+        method = Newton(self._wide, tol=self._tol, low_precision=narrow, refresh=True)
+        left = self._max_steps - int(steps.gather(1, index).max())
+        outcome = iterate(method.step, part, tol=self._tol, max_steps=min(left, PATIENCE))
+        store(state, outcome.state, index)
+        return steps.scatter_add(1, index, outcome.steps)

@@ -190,6 +190,7 @@ def test_what_did_not_converge_is_said_first() -> None:
     assert 'id="not-converged"' not in clean
     assert "Every exact answer is certified" in clean
     assert "3 of 40 problems did not converge" in missed
+    assert "<strong>37</strong> of 40 exact answers are certified, <strong>3</strong> are not" in missed
     assert "(7.5\u202f%)" in missed
     assert missed.index("did not converge") < missed.index('id="summary"')
     assert "Every exact answer is certified" not in missed

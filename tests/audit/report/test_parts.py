@@ -215,9 +215,11 @@ def test_the_terminal_table_writes_unbounded_certificates() -> None:
 def test_the_sentence_says_what_is_certified() -> None:
     sentence = summary_sentence(sample_report({"encoder_self": (1, 2)}, queries=20))
     assert re.match(r"demo, 2 heads: .* [\d.]+\u202f% off the exact one", sentence)
-    assert sentence.endswith("all 40 exact solves are certified to 0.0001.")
+    assert sentence.endswith("all 40 exact solves are certified in float64 to 0.0001.")
     missed = summary_sentence(sample_report({"encoder_self": (1, 2)}, queries=20, missed=3))
-    assert missed.endswith("3 of 40 exact solves did NOT converge.")
+    assert missed.endswith(
+        "3 of 40 exact solves did NOT converge, the others are certified in float64 to 0.0001."
+    )
 
 
 def test_the_notebook_table_is_escaped_and_has_neither_script_nor_link() -> None:

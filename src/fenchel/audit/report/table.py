@@ -38,11 +38,13 @@ def summary_sentence(report: AuditReport) -> str:
     missed = findings.not_converged
     tolerance = reading(report.manifest.get("tol"))
     outcome = (
-        f"{count(missed)} of {count(findings.problems)} exact solves did NOT converge"
+        f"{count(missed)} of {count(findings.problems)} exact solves did NOT converge, the others are certified"
         if missed
         else f"all {count(findings.problems)} exact solves are certified"
-        + (f" to {tolerance:g}" if tolerance is not None and math.isfinite(tolerance) else "")
     )
+    outcome += " in float64"
+    if tolerance is not None and math.isfinite(tolerance):
+        outcome += f" to {tolerance:g}"
     return (
         f"{model_name(report.manifest)}, {count(heads)} head{'s' if heads != 1 else ''}: attention's dual "
         f"point is on average {percent(findings.mean('relative_deviation'))} off the exact one, its weights "
