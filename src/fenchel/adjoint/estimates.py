@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fenchel.adjoint.gradients import DualGradients, implicit_gradients, second_order_gradients
 from fenchel.adjoint.implicit import implicit_dual_point
+from fenchel.adjoint.second_derivative import differentiated_once
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
 from fenchel.closeness import KL
 from fenchel.errors import ProblemError
@@ -83,7 +84,6 @@ class _DualPoint(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
         templates: Tensor,
         log_weights: Tensor,
         evidence: Tensor,
@@ -92,39 +92,25 @@ class _DualPoint(torch.autograd.Function):
         problem: InferenceProblem,
         rule: _Rule,
     ) -> Tensor:
-        ctx.save_for_backward(dual, templates, log_weights, evidence, alpha)
-        ctx.problem, ctx.rule = problem, rule
         return dual.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *data, _, ctx.problem, ctx.rule = inputs
+        ctx.save_for_backward(output, *data)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dual, *data = ctx.saved_tensors
-        with torch.no_grad():
-            found = _gradients(ctx.problem, ctx.rule, dual, gradients[0])
-        shaped = [part.sum_to_size(like.shape) for part, like in zip(found, data, strict=True)]
-        if torch.is_grad_enabled():
-            shaped = _Once.apply(*shaped, *gradients, *data)
+        found = _gradients_once(ctx.problem, ctx.rule, dual, gradients[0], *data)
+        shaped = (part.sum_to_size(like.shape) for part, like in zip(found, data, strict=True))
         return (*shaped, None, None, None)
 
 
-class _Once(torch.autograd.Function):
-    """Gradients that have none themselves: what they depend on is named, so that asking for one is an error."""
-
-    @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensor.clone() for tensor in tensors[:4])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise ProblemError(
-            "the second derivative of an estimate is not implemented; fenchel.functional.reference is differentiable "
-            "any number of times"
-        )
-
-
 def _gradients(
-    problem: InferenceProblem, rule: _Rule, dual: Tensor, gradient: Tensor
+    problem: InferenceProblem, rule: _Rule, dual: Tensor, gradient: Tensor, *data: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients to the problem's data, which are named so that a second derivative is known to be asked for."""
     layout = QueryLayout(problem)
     preference = problem.preference
     to_evidence, to_alpha = layout.empty(preference.dim), layout.empty(1)
@@ -148,3 +134,6 @@ def _gradients(
         back(to_evidence),
         back(to_alpha),
     )
+
+
+_gradients_once = differentiated_once(_gradients, "an estimate")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.adjoint.second_derivative import differentiated_once
 from fenchel.problem import InferenceProblem
 from fenchel.solver.dual_newton import conjugate_gradients, dual_hessian
 
@@ -43,14 +44,24 @@ class _Implicit(torch.autograd.Function):
     """λ, as a function of the residual that it makes zero."""
 
     @staticmethod
-    def forward(ctx: Any, residual: Tensor, dual: Tensor, problem: InferenceProblem, at: Tensor) -> Tensor:
-        ctx.problem = problem
-        ctx.save_for_backward(at)
+    def forward(residual: Tensor, dual: Tensor, problem: InferenceProblem, at: Tensor) -> Tensor:
         return dual.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (at,) = ctx.saved_tensors
-        tol = 1e-13 if at.dtype == torch.float64 else 1e-7
-        return conjugate_gradients(dual_hessian(ctx.problem, at), gradients[0], tol), None, None, None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        residual, _, ctx.problem, at = inputs
+        ctx.save_for_backward(residual, at)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        residual, at = ctx.saved_tensors
+        return _solved(gradients[0], at, ctx.problem, residual), None, None, None
+
+
+def _solve(gradient: Tensor, at: Tensor, problem: InferenceProblem, residual: Tensor) -> Tensor:
+    """H⁻¹ times a gradient. The residual is there for what depends on the data in a second derivative."""
+    tol = 1e-13 if at.dtype == torch.float64 else 1e-7
+    return conjugate_gradients(dual_hessian(problem, at), gradient, tol)
+
+
+_solved = differentiated_once(_solve, "an estimate")

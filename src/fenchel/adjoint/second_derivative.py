@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fenchel.errors import ProblemError
 
@@ -31,7 +32,7 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
     every backward pass as if a second were to follow.
 
     Args:
-        gradient: Takes tensors, None and other things, and returns tensors in new memory.
+        gradient: Returns tensors. What it depends on is named by its arguments: those that are tensors.
         of: What a second derivative would be of, for the error.
 
     Example:
@@ -41,18 +42,24 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
         fenchel.errors.ProblemError: the second derivative of a square is not implemented; ...
     """
 
-    class Gradient(torch.autograd.Function):
+    class Refusing(torch.autograd.Function):
         @staticmethod
-        def forward(*inputs: Any) -> Any:
-            return gradient(*inputs)
+        def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+            return tuple(tensor.clone() for tensor in tensors[:count])
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             """Nothing has to be kept in order to refuse."""
 
-    Gradient.backward = staticmethod(second_derivative_of(of))
+    Refusing.backward = staticmethod(second_derivative_of(of))
 
     def call(*inputs: Any) -> Any:
-        return Gradient.apply(*inputs) if torch.is_grad_enabled() else gradient(*inputs)
+        with torch.no_grad():
+            found = gradient(*inputs)
+        if not torch.is_grad_enabled():
+            return found
+        several = (found,) if isinstance(found, Tensor) else tuple(found)
+        named = Refusing.apply(len(several), *several, *(x for x in inputs if isinstance(x, Tensor)))
+        return named[0] if isinstance(found, Tensor) else named
 
     return call

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.adjoint import differentiated_once
 from fenchel.closeness.coupling import is_lost, scaled_exponential
 from fenchel.functional.precision import without_autocast
 
@@ -46,13 +47,13 @@ def factored_average(
             if bool((lost & (log_weights > -torch.inf)).any()):
                 return None
             mass.masked_fill_(lost, 1)
-    return _FactoredAverage.apply(log_tilt, log_kernel, log_weights, values, tilt, kernel, mass)
+        share = log_weights.exp() / mass
+    return _FactoredAverage.apply(log_tilt, log_kernel, log_weights, values, tilt, kernel, mass, share)
 
 
 class _FactoredAverage(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
         log_tilt: Tensor,
         log_kernel: Tensor,
         log_weights: Tensor,
@@ -60,27 +61,38 @@ class _FactoredAverage(torch.autograd.Function):
         tilt: Tensor,
         kernel: Tensor,
         mass: Tensor,
+        share: Tensor,
     ) -> Tensor:
-        share = log_weights.exp() / mass
-        ctx.shapes = (log_tilt.shape, log_kernel.shape, log_weights.shape, values.shape)
-        ctx.save_for_backward(values, tilt, kernel, mass, share)
         return (share @ kernel.mT).mul_(tilt) @ values
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (gradient,) = gradients
-        values, tilt, kernel, mass, share = ctx.saved_tensors
-        with without_autocast(gradient):
-            spread = share @ kernel.mT
-            to_values = (tilt * spread).mT @ gradient
-            to_weights = gradient @ values.mT
-            to_spread = to_weights * tilt
-            to_log_weights = (to_spread @ kernel).mul_(share)
-            to_mass = -to_log_weights / mass
-            to_log_tilt = spread.mul_(to_weights).add_(to_mass @ kernel.mT).mul_(tilt)
-            left, right = torch.cat([to_spread, tilt], -2), torch.cat([share, to_mass], -2)
-            to_log_kernel = (left.mT @ right).mul_(kernel)
-        found = (to_log_tilt, to_log_kernel, to_log_weights, to_values)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        log_tilt, log_kernel, log_weights, values, *factors = inputs
+        ctx.shapes = (log_tilt.shape, log_kernel.shape, log_weights.shape, values.shape)
+        ctx.save_for_backward(values, *factors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        found = _gradients(gradients[0], *ctx.saved_tensors)
         shaped = (part.sum_to_size(shape) for part, shape in zip(found, ctx.shapes, strict=True))
-        return (*shaped, None, None, None)
+        return (*shaped, None, None, None, None)
+
+
+def _average_gradients(
+    gradient: Tensor, values: Tensor, tilt: Tensor, kernel: Tensor, mass: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients to log a, log K, log u and the values, before they are summed where these were broadcast."""
+    with without_autocast(gradient):
+        spread = share @ kernel.mT
+        to_values = (tilt * spread).mT @ gradient
+        to_weights = gradient @ values.mT
+        to_spread = to_weights * tilt
+        to_log_weights = (to_spread @ kernel).mul_(share)
+        to_mass = -to_log_weights / mass
+        to_log_tilt = spread.mul_(to_weights).add_(to_mass @ kernel.mT).mul_(tilt)
+        left, right = torch.cat([to_spread, tilt], -2), torch.cat([share, to_mass], -2)
+        to_log_kernel = (left.mT @ right).mul_(kernel)
+    return to_log_tilt, to_log_kernel, to_log_weights, to_values
+
+
+_gradients = differentiated_once(_average_gradients, "transport attention")
