@@ -49,7 +49,7 @@ def test_gradients_agree_with_finite_differences(estimator: str, preference: tup
     names = list(tensors)
 
     def function(*given: Tensor) -> Tensor:
-        return F.gap(**dict(zip(names, given, strict=True)), estimator=estimator)
+        return F.gap(**dict(zip(names, given, strict=True)), estimator=estimator)  # pyright: ignore[reportArgumentType]
 
     assert torch.autograd.gradcheck(function, tuple(tensors.values()), fast_mode=True)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fenchel.adjoint.gradients import DualGradients, implicit_gradients, second_order_gradients
 from fenchel.adjoint.implicit import implicit_dual_point
 from fenchel.adjoint.second_derivative import differentiated_once
+from fenchel.arguments.tensor import check_not_mapped
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
 from fenchel.closeness import KL
 from fenchel.errors import ProblemError
@@ -50,6 +51,7 @@ def solve_with_gradients(problem: InferenceProblem, estimator: str, /, **options
     check_options(estimator, options)
     data = _data(problem)
     own = problem.closeness.parameters()
+    check_not_mapped("an inference problem", *data.values(), *own.values())
     wanted = [name for name, part in {**data, **own}.items() if part.requires_grad]
     if not wanted or not torch.is_grad_enabled():
         return solve(problem, estimator, **options)

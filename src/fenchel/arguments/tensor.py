@@ -26,6 +26,7 @@ __all__ = [
     "check_device",
     "check_dtype",
     "check_flags",
+    "check_not_mapped",
     "check_tensor",
     "check_vectors",
     "checked_argument",
@@ -212,8 +213,32 @@ def is_under_autocast(tensor: Tensor) -> bool:
 
 
 def values_are_known(tensor: Tensor) -> bool:
-    """Whether elements can be looked at: not while a graph is made, nor where there are none."""
-    return not torch.compiler.is_compiling() and not tensor.is_meta
+    """Whether elements can be looked at: not while a graph is made, under ``torch.vmap``, or on meta."""
+    return not torch.compiler.is_compiling() and not tensor.is_meta and not _is_mapped(tensor)
+
+
+def check_not_mapped(what: str, *tensors: Tensor | None) -> None:
+    """Refuse ``torch.vmap`` where what is computed depends on values that it hides.
+
+    Raises:
+        ProblemError: If a tensor is being mapped.
+    """
+    if any(tensor is not None and _is_mapped(tensor) for tensor in tensors):
+        raise ProblemError(
+            f"torch.vmap cannot map {what}, which looks at values; give what is mapped as one more leading dimension"
+        )
+
+
+def _is_mapped(tensor: Tensor) -> bool:
+    """Whether a tensor is mapped by ``torch.vmap``, at whatever depth of transforms."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return False
+    transforms = torch._C._functorch
+    while transforms.is_functorch_wrapped_tensor(tensor):
+        if transforms.is_batchedtensor(tensor):
+            return True
+        tensor = transforms.get_unwrapped(tensor)
+    return False
 
 
 def _rule(argument: str) -> AbstractRule:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_dual_point
+from fenchel.arguments.tensor import check_not_mapped
 from fenchel.blocks import keep_freed_memory
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
@@ -126,6 +127,7 @@ def transport_attention(
         )
     dtype = compute_dtype(query.dtype)
     transport = checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, dtype)
+    check_not_mapped("transport attention", *(x for x in vars(transport).values() if isinstance(x, Tensor)))
     with without_autocast(query):
         dual = _dual_point(transport, estimator, tol, max_steps)
         output = _average(transport, dual)
