@@ -85,7 +85,7 @@ def test_a_notebook_shows_the_report(report: AuditReport) -> None:
 
 
 def test_what_is_no_audit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"state\.safetensors cannot be read: there is no such file"):
+    with pytest.raises(InputError, match=r"state\.safetensors cannot be read: No such file"):
         AuditReport.load(tmp_path)
 
 

@@ -99,7 +99,7 @@ def test_what_is_something_else_is_refused(tmp_path: Path, content: bytes) -> No
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"nothing\.json cannot be read: there is no such file\. Write it again"
+        InputError, match=r"nothing\.json cannot be read: No such file or directory\. Write it again"
     ):
         read_document(tmp_path / "nothing.json", NOTE)
     with pytest.raises(InputError, match="is not a file"):

@@ -84,7 +84,7 @@ def test_an_earlier_version_without_a_digest_is_refused_as_such(tmp_path: Path) 
 
 
 def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing\.safetensors cannot be read: there is no such file"):
+    with pytest.raises(InputError, match=r"nothing\.safetensors cannot be read: No such file"):
         read_tensors(tmp_path / "nothing.safetensors", STATE)
     with pytest.raises(InputError, match="is not a file"):
         read_tensors(tmp_path, STATE)

@@ -94,7 +94,7 @@ def test_one_changed_bit_is_noticed(tmp_path):
 
 def test_a_cut_file_and_a_missing_one_are_named(tmp_path):
     with pytest.raises(
-        InputError, match=r"checkpoint\.safetensors cannot be read: there is no such file\. .* start anew"
+        InputError, match=r"checkpoint\.safetensors cannot be read: No such file or directory\. .* start anew"
     ):
         Checkpoint.read(tmp_path)
     saved(tmp_path)

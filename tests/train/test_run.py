@@ -249,7 +249,7 @@ def test_too_little_room_is_said_before_the_first_step(tmp_path, monkeypatch):
 
 
 def test_results_that_are_none_are_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r"results\.json cannot be read: there is no such file"):
+    with pytest.raises(InputError, match=r"results\.json cannot be read: No such file"):
         TrainResult.read(tmp_path)
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(

@@ -9,7 +9,7 @@ from typing import Any
 from fenchel.errors import InputError
 from fenchel.storage.digest import digest_of_bytes
 from fenchel.storage.files import reason_of, write_text
-from fenchel.storage.form import CHANGED, Form, refused
+from fenchel.storage.form import CHANGED, Form, refused, size_of_file
 from fenchel.storage.strict_json import json_text, parse_json
 
 __all__ = ["read_document", "sealed_text", "write_document"]
@@ -54,17 +54,12 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
         InputError: If it is not there, was changed after it was written, is something else, or does not hold what the
             form says.
     """
-    if not path.is_file():
-        raise refused(
-            path, form, "is not a file" if path.exists() else "cannot be read: there is no such file"
-        )
+    if (size := size_of_file(path, form)) > _MOST_BYTES:
+        raise refused(path, form, f"has {size} bytes, and a {form.name} has at most {_MOST_BYTES}")
     try:
-        size = path.stat().st_size
-        content = b"" if size > _MOST_BYTES else path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise refused(path, form, f"cannot be read: {reason_of(error)}") from error
-    if size > _MOST_BYTES:
-        raise refused(path, form, f"has {size} bytes, and a {form.name} has at most {_MOST_BYTES}")
     try:
         found = parse_json(content)
     except InputError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fenchel.errors import InputError
+from fenchel.storage.files import reason_of
 from fenchel.storage.schema import Check, Mismatch
 
-__all__ = ["CHANGED", "Form", "refused"]
+__all__ = ["CHANGED", "Form", "refused", "size_of_file"]
 
 CHANGED = "is damaged or was changed after it was written: its digest is not that of its content"
 """What is wrong with a file whose digest says otherwise than its content."""
@@ -64,6 +66,21 @@ class Form:
                 f"has schema {version!r} of a {self.name}, of {written} version of fenchel; this one reads schema "
                 f"{self.version}",
             )
+
+
+def size_of_file(path: Path, form: Form) -> int:
+    """How many bytes a file has, before it is opened: what is no regular file could be read without end.
+
+    Raises:
+        InputError: If there is no such file, or it is something else.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise refused(path, form, f"cannot be read: {reason_of(error)}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise refused(path, form, "is not a file")
+    return found.st_size
 
 
 def refused(path: Path, form: Form, reason: str) -> InputError:

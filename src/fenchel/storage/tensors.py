@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.storage.digest import HEX_DIGITS, PREFIX, digest_of_bytes, digest_of_file
 from fenchel.storage.files import atomic_path, guarded_writing, reason_of
-from fenchel.storage.form import CHANGED, Form, refused
+from fenchel.storage.form import CHANGED, Form, refused, size_of_file
 from fenchel.storage.strict_json import json_text, parse_json
 
 __all__ = ["read_tensors", "write_tensors"]
@@ -66,13 +66,10 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
     _safetensors()
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
-        raise refused(
-            path, form, "is not a file" if path.exists() else "cannot be read: there is no such file"
-        )
+    size = size_of_file(path, form)
     try:
         with path.open("rb") as file:
-            _check_seal(path, form, file)
+            _check_seal(path, form, file, size)
         with safe_open(str(path), framework="pt") as opened:
             description = _description(path, form, opened.metadata() or {})
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
@@ -96,8 +93,8 @@ def _description(path: Path, form: Form, metadata: Mapping[str, str]) -> Any:
     return found[2]
 
 
-def _check_seal(path: Path, form: Form, file: BinaryIO) -> None:
-    header = _header(path, form, file)
+def _check_seal(path: Path, form: Form, file: BinaryIO, size: int) -> None:
+    header = _header(path, form, file, size)
     found = _DIGEST.search(header)
     if found is None:
         _refuse_unsealed(path, form, header)
@@ -106,8 +103,7 @@ def _check_seal(path: Path, form: Form, file: BinaryIO) -> None:
         raise refused(path, form, CHANGED)
 
 
-def _header(path: Path, form: Form, file: BinaryIO) -> bytes:
-    size = path.stat().st_size
+def _header(path: Path, form: Form, file: BinaryIO, size: int) -> bytes:
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     if not 2 <= length <= min(size - _LENGTH_BYTES, _LONGEST_HEADER):
         raise refused(path, form, f"is no {form.name}: it is damaged, or not a file of tensors at all")
