@@ -35,7 +35,7 @@ ORDER = [
     {"errors"},
     {"arguments", "storage"},
     {"preference", "closeness"},
-    {"estimate", "problem", "blocks", "selection"},
+    {"estimate", "certificate", "problem", "blocks", "selection"},
     {"reliability", "solver"},
     {"adjoint"},
     {"functional"},

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
-from fenchel.closeness import KL, AbstractCloseness
+from fenchel.certificate import Certificate, certify
+from fenchel.closeness import KL
 from fenchel.errors import ProblemError
 from fenchel.problem import InferenceProblem
 
 __all__ = [
-    "Certificate",
     "Estimate",
     "EstimateBuilder",
-    "certify",
     "certify_whole",
     "estimate_at",
-    "reference_norm",
     "refuse_gradients",
     "whole_estimate",
 ]
+
+
+BOUNDS = ("gap", "mean_error", "dual_error", "total_variation_error")
+"""What an estimate says of its distance from the solution."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,21 +36,26 @@ class Estimate:
         mean: :math:`\hat h`, the inferred mean: the output of attention, shape (..., m, d).
         weights: p, shape (..., m, n); over all N templates that p may use, where the closeness has atoms.
         dual: λ, shape (..., m, d).
-        gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda) =
-        \frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`
-            (fact 1), shape (..., m). It bounds the suboptimality of p, and total variation ≤ √(gap/2σ) (fact 2).
+        gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda)`, which is
+            :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1), shape (..., m). At most this much
+            is :math:`P(p) - P(p^\star)`: under KL for the ``weights`` that are returned, normalised; under optimal
+            transport for those before rounding, since no coupling may reach rounded ones.
         mean_error: Bound on :math:`\lVert \hat h - h^\star\rVert`, shape (..., m).
         dual_error: Bound on :math:`\lVert \lambda - \lambda^\star\rVert`, shape (..., m).
+        total_variation_error: Bound on :math:`\frac12\sum_i\lvert p_i - p^\star_i\rvert`, shape (..., m):
+            :math:`\sqrt{\mathrm{gap}/2\sigma}` before rounding (fact 2; for KL Pinsker's inequality).
         steps: Steps of the iterative solver, int64, shape (..., m); 0 for the closed forms.
-        converged: Whether ``dual_error`` meets the tolerance that was asked for; for the closed forms, which are not
-            asked for one, whether it meets rounding. bool, shape (..., m).
+        converged: Whether ``dual_error`` meets the tolerance that was asked for, relative to ‖λ‖; for the closed
+            forms, which are not asked for one, whether it meets rounding. bool, shape (..., m). Where λ is zero to
+            rounding, below about :math:`10^{-15}\lVert\alpha z\rVert`, it is relative to ‖αz‖: λ may then be wrong in
+            every digit. The bounds hold there too, and those on mean and weights say what the answer is worth.
         alpha: α of each query, shape (..., m).
         operator_products: Products of one row with the Gram matrix or with the templates, summed over rows.
         modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport.
 
-    The gap and both bounds are evaluated in float64 from the problem and λ alone, never from a solver's state.
-    Where the problem is in float32, ``mean_error`` and ``dual_error`` include the distance by which rounding
-    moved the tensors that are returned.
+    The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64 from
+    the problem (its data in its dtype) and λ alone, never from a solver's state, and include what that evaluation
+    may lose and how far rounding to float32 moved the tensors. Infinity says that nothing can be said.
     """
 
     mean: Tensor
@@ -56,19 +64,12 @@ class Estimate:
     gap: Tensor
     mean_error: Tensor
     dual_error: Tensor
+    total_variation_error: Tensor
     steps: Tensor
     converged: Tensor
     alpha: Tensor
     operator_products: int = 0
     modulus: float | Tensor = 1.0
-
-    @property
-    def total_variation_error(self) -> Tensor:
-        r"""Bound :math:`\sqrt{\mathrm{gap}/2\sigma}` on the total variation between ``weights`` and the solution.
-
-        Shape (..., m). σ is the ``modulus``: for KL this is Pinsker's inequality.
-        """
-        return (self.gap / (2 * self.modulus)).sqrt().clamp(max=1.0)
 
     def __repr__(self) -> str:
         done = f"{int(self.converged.sum())} of {self.converged.numel()} queries"
@@ -79,92 +80,35 @@ class Estimate:
         )
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """A dual point of a block of rows, rounded to the problem's dtype, and what it certifies, (g, r, ...).
-
-    Attributes:
-        dual, weights, mean: As they are returned, in the problem's dtype.
-        gradient_norm: Norm of the dual's gradient before rounding, float64.
-        dual_moved, mean_moved: How far rounding moved ``dual`` and ``mean``, float64.
-        alpha: α, float64.
-        reference: What a relative tolerance is relative to, float64.
-    """
-
-    dual: Tensor
-    weights: Tensor
-    mean: Tensor
-    gradient_norm: Tensor
-    dual_moved: Tensor
-    mean_moved: Tensor
-    alpha: Tensor
-    reference: Tensor
-
-    @property
-    def dual_error(self) -> Tensor:
-        r"""Fact 2: :math:`\lVert\lambda-\lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert`."""
-        return self.alpha * self.gradient_norm + self.dual_moved
-
-    @property
-    def mean_error(self) -> Tensor:
-        r"""Fact 2: :math:`\lVert h(\lambda)-h^\star\rVert \le \lVert\nabla\mathcal{D}(\lambda)\rVert`."""
-        return self.gradient_norm + self.mean_moved
-
-    @property
-    def gap(self) -> Tensor:
-        r"""Fact 1: :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`."""
-        return self.alpha / 2 * self.gradient_norm.square()
-
-    def meets(self, tol: float) -> Tensor:
-        """Where the relative tolerance on λ is met, bool (g, r)."""
-        return self.dual_error <= tol * self.reference
-
-
-def certify(block: QueryBlock, dual: Tensor, closeness: AbstractCloseness, dtype: torch.dtype) -> Certificate:
-    r"""The certificate of a dual point, from the data of its rows alone.
-
-    Args:
-        block: The rows, in float64.
-        dual: λ in float64, shape (g, r, d).
-        closeness: D.
-        dtype: The dtype to which the results are rounded.
-
-    Returns:
-        Weights p(λ), their mean, :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` and the norm that a relative
-        tolerance refers to.
-    """
-    preference = block.log_preference
-    weights = closeness.weights(dual @ block.templates.mT, preference)
-    at_zero = closeness.rest(preference)
-    # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
-    shift = (weights - at_zero) @ block.templates
-    gradient = block.evidence - dual / block.alpha - shift
-    mean = at_zero @ block.templates + shift
-    rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
-    return Certificate(
-        dual=rounded_dual,
-        weights=weights.to(dtype),
-        mean=rounded_mean,
-        gradient_norm=gradient.norm(dim=-1),
-        dual_moved=(rounded_dual.double() - dual).norm(dim=-1),
-        mean_moved=(rounded_mean.double() - mean).norm(dim=-1),
-        alpha=block.alpha.squeeze(-1).expand(gradient.shape[:-1]).clone(),
-        reference=reference_norm(dual.norm(dim=-1), (block.alpha * block.evidence).norm(dim=-1)),
-    )
-
-
-def reference_norm(dual_norm: Tensor, first_order_norm: Tensor) -> Tensor:
-    r"""What a relative tolerance is relative to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
-    rounding = 16 * torch.finfo(dual_norm.dtype).eps
-    return torch.where(dual_norm > rounding * first_order_norm, dual_norm, first_order_norm)
-
-
 def rounded_up(bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """A float64 bound in another dtype, never below what it was."""
+    """A float64 bound in another dtype, never below what it was, or infinity where there is none."""
     rounded = bound.to(dtype)
-    return torch.where(
+    up = torch.where(
         rounded.double() < bound, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded
     )
+    return up.nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def refuse_overflow(estimate: Estimate) -> Estimate:
+    """An answer that its dtype cannot hold is none.
+
+    Raises:
+        ProblemError: Naming how many queries, and the first.
+    """
+    # A sum is cheap, and not finite where a term is not; weights are only where the mean is.
+    if bool(torch.isfinite(estimate.dual.sum() + estimate.mean.sum())):
+        return estimate
+    lost = ~torch.isfinite(estimate.dual).all(-1) | ~torch.isfinite(estimate.mean).all(-1)
+    if bool(lost.any()):
+        where = tuple(int(i) for i in lost.nonzero()[0])
+        dtype = str(estimate.dual.dtype).removeprefix("torch.")
+        remedy = "give the problem in float64, or make" if dtype == "float32" else "make"
+        raise ProblemError(
+            f"the dual point of {int(lost.sum())} of {lost.numel()} queries does not fit {dtype} (first at "
+            f"index {where}, where alpha is {float(estimate.alpha[where]):.2g}): {remedy} alpha, evidence or "
+            "templates smaller"
+        )
+    return estimate
 
 
 class EstimateBuilder:
@@ -182,7 +126,7 @@ class EstimateBuilder:
         self._mean = layout.empty(preference.dim)
         self._dual = layout.empty(preference.dim)
         self._weights = layout.empty(preference.support_size)
-        self._gap, self._mean_error, self._dual_error = layout.empty(), layout.empty(), layout.empty()
+        self._bounds = {name: layout.empty() for name in BOUNDS}
         self._steps = layout.empty(dtype=torch.int64).zero_()
         self._converged = layout.empty(dtype=torch.bool)
         self.operator_products = 0
@@ -195,9 +139,8 @@ class EstimateBuilder:
         dtype = self._mean.dtype
         self._mean[where], self._dual[where] = certificate.mean, certificate.dual
         self._weights[where] = certificate.weights
-        self._gap[where] = rounded_up(certificate.gap, dtype)
-        self._mean_error[where] = rounded_up(certificate.mean_error, dtype)
-        self._dual_error[where] = rounded_up(certificate.dual_error, dtype)
+        for name, bound in self._bounds.items():
+            bound[where] = rounded_up(getattr(certificate, name), dtype)
         self._converged[where] = certificate.meets(self._tol)
         if steps is not None:
             self._steps[where] = steps
@@ -205,18 +148,17 @@ class EstimateBuilder:
     def build(self) -> Estimate:
         """The estimate over all blocks that were put."""
         back = self._layout.restore
-        return Estimate(
+        estimate = Estimate(
             mean=back(self._mean),
             weights=back(self._weights),
             dual=back(self._dual),
-            gap=back(self._gap),
-            mean_error=back(self._mean_error),
-            dual_error=back(self._dual_error),
+            **{name: back(bound) for name, bound in self._bounds.items()},
             steps=back(self._steps),
             converged=back(self._converged),
             alpha=self._layout.problem.alpha.expand(self._layout.lead).clone(),
             operator_products=self.operator_products,
         )
+        return refuse_overflow(estimate)
 
 
 def refuse_gradients(problem: InferenceProblem) -> None:
@@ -277,18 +219,18 @@ def whole_estimate(
     with torch.no_grad():
         certificate = certify_whole(problem, dual)
     lead = tuple(problem.shape)
-    return Estimate(
+    bounds: dict[str, Any] = {name: rounded_up(getattr(certificate, name), problem.dtype) for name in BOUNDS}
+    estimate = Estimate(
         mean=certificate.mean,
         weights=certificate.weights,
         dual=certificate.dual,
-        gap=rounded_up(certificate.gap, problem.dtype),
-        mean_error=rounded_up(certificate.mean_error, problem.dtype),
-        dual_error=rounded_up(certificate.dual_error, problem.dtype),
+        **bounds,
         steps=torch.zeros(lead, dtype=torch.int64, device=dual.device) if steps is None else steps,
         converged=certificate.meets(tol),
         alpha=problem.alpha.expand(lead).clone(),
         modulus=problem.closeness.modulus,
     )
+    return refuse_overflow(estimate)
 
 
 def certify_whole(problem: InferenceProblem, dual: Tensor) -> Certificate:

@@ -212,9 +212,11 @@ class InferenceProblem:
     def dual_gradient(self, lam: Tensor) -> Tensor:
         r""":math:`\nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h(\lambda)`, shape (..., m, d)."""
         self._check_queries("lam", lam)
-        # One product with u - p rather than two with u and p: at λ = 0 the difference is then exactly zero.
-        shift = self.mean(self.rest_weights() - self.weights(lam))
-        return shift + self.evidence - lam / self.alpha_column
+        # One product with p - u rather than two with p and u: at λ = 0 the difference is then exactly zero.
+        potential, log_preference = self.potential(lam), self.preference.log_weights
+        weights = self.closeness.weights(potential, log_preference)
+        shift = self.mean(self.closeness.displacement(potential, weights, log_preference))
+        return self.evidence - lam / self.alpha_column - shift
 
     def gap(self, weights: Tensor, lam: Tensor) -> Tensor:
         r"""Duality gap of any pair, without the cancellation of :math:`P(p) - \mathcal{D}(\lambda)`, shape (..., m).

@@ -261,7 +261,8 @@ def test_estimates_carry_gradients_to_all_that_the_problem_is_made_of(estimator:
             problem = InferenceProblem(
                 Discrete(templates, log_u), z, alpha, OptimalTransport(cost, gamma, atoms)
             )
-            options = {"tol": 1e-13} if estimator == "exact" else {}
+            # As far as float64 goes, which is farther than it can certify.
+            options = {"tol": 1e-13, "throw": False} if estimator == "exact" else {}
             return problem.solve(estimator, **options).mean
 
         return mean

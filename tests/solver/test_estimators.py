@@ -119,7 +119,9 @@ def test_a_constraint_that_does_not_bind_leaves_the_preference() -> None:
     estimate = constrained(problem, radius=5.0)
     torch.testing.assert_close(estimate.weights, problem.preference.weights().expand(3, -1))
     assert float(estimate.alpha.abs().max()) == 0
-    assert float(estimate.mean_error.max()) == 0
+    # u is the solution, known but to rounding.
+    assert 0 < float(estimate.mean_error.max()) < 1e-13
+    assert float(estimate.dual_error.max()) == 0
     assert bool(estimate.converged.all())
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from fenchel.blocks import QueryBlock
 from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import TemplateCoordinates, centred, dot
-from fenchel.solver.direct import hessian
+from fenchel.solver.direct import solve_shifted
 
 __all__ = [
     "DualGradients",
@@ -103,8 +103,7 @@ def solve_hessian(templates: Tensor, weights: Tensor, alpha: Tensor, right: Tens
         wide = (t.double() for t in (templates[group], weights[group, row], right[group, row]))
         of_group, of_row, b = wide
         a = alpha[group % alpha.shape[0], row % alpha.shape[1]].double()
-        matrix = hessian(of_group.unsqueeze(0), of_row[None, None], a[None, None])
-        x = torch.cholesky_solve(b[None, None, :, None], torch.linalg.cholesky(matrix))
+        x = solve_shifted(of_group.unsqueeze(0), of_row[None, None], a[None, None], b[None, None, :, None])
         step[group, row] = x.flatten().to(step.dtype)
     return HessianSolution(step, coordinates.lift(step))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from fenchel.closeness.rounding import LINEAR, SMALL, UNIT
 from fenchel.preference import Discrete
 
 __all__ = ["AbstractCloseness"]
@@ -51,6 +53,44 @@ class AbstractCloseness(ABC):
         r"""The weights at which :math:`D(\cdot, u)` is least, :math:`\nabla D^*(0)`, shape (..., m or 1, N)."""
         return self.weights(torch.zeros_like(log_preference), log_preference)
 
+    def displacement(self, potential: Tensor, weights: Tensor, log_preference: Tensor) -> Tensor:
+        r""":math:`\nabla D^*(f) - \nabla D^*(0)` given the weights at f, shape (..., m, N).
+
+        Where f is small it is right to rounding relative to itself, not to the weights.
+        """
+        apart = weights - self.rest(log_preference)
+        small = potential.detach().abs().amax(-1, keepdim=True) <= SMALL * self._modulus_column()
+        if not bool(small.any()):
+            return apart
+        near = self.near_displacement(potential.masked_fill(~small, 0), log_preference)
+        return torch.where(small, near, apart)
+
+    @abstractmethod
+    def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        r""":math:`\nabla D^*(f) - \nabla D^*(0)` without cancellation for :math:`\lvert f\rvert \le \sigma/2`."""
+
+    def usable(self, log_preference: Tensor) -> Tensor | None:
+        """Which templates weight of some query can reach, bool (..., 1, N); None where that is all of them."""
+        del log_preference
+        return None
+
+    def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
+        r"""How far at most :meth:`weights`, evaluated in float64, are from :math:`\nabla D^*(f)`.
+
+        Args:
+            mean_error: Error of the potential's entries, root mean square under p, (..., m).
+            largest_error: The largest error among them, (..., m).
+            count: N.
+
+        Returns:
+            Their relative error up to a factor that all share, root mean square under p, (..., m); and the part of all
+            weight that may be lost.
+        """
+        # Weights are exponentials; under p the root mean square of log p is at most about log N.
+        relative = 2.2 * mean_error + (4 * math.log(count) + 16) * UNIT
+        lost = count * torch.finfo(torch.float64).tiny
+        return relative.masked_fill(~(largest_error <= LINEAR), torch.inf), lost
+
     def hessian_product(self, potential: Tensor, vector: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`\nabla^2 D^*(f)\, v`, shape (..., m, N); :meth:`curvature` where there are many v at one f."""
         return self.curvature(potential, log_preference)(vector)
@@ -59,6 +99,9 @@ class AbstractCloseness(ABC):
     def modulus(self) -> float | Tensor:
         """σ > 0, by which D is strongly convex in the 1-norm of the weights, broadcasting to (..., m)."""
         return 1.0
+
+    def _modulus_column(self) -> float | Tensor:
+        return self.modulus.unsqueeze(-1) if isinstance(self.modulus, Tensor) else self.modulus
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Tensors of its own that gradients may be wanted for, by the name that the constructor gives them."""

@@ -11,6 +11,7 @@ from typing_extensions import Self, override
 
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_device, check_tensor, values_are_known
+from fenchel.closeness.rounding import UNIT, summed
 from fenchel.errors import ProblemError
 
 __all__ = [
@@ -48,6 +49,11 @@ class AbstractCost(ABC):
             span: Which templates.
         """
 
+    def rounding(self, templates: Tensor) -> float:
+        """How far at most entries of :meth:`matrix`, evaluated in float64, are from the cost."""
+        del templates
+        return 0.0
+
     def narrowed(self, dim: int, start: int, length: int) -> Self:
         """The same cost for part of the sets of templates, along a leading dimension of theirs."""
         del dim, start, length
@@ -73,6 +79,10 @@ class DotCost(AbstractCost):
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
         return templates[..., span, :] @ (sources / gamma).mT
 
+    @override
+    def rounding(self, templates: Tensor) -> float:
+        return _longest_square(templates) * (2 * summed(templates.shape[-1]) + 6) * UNIT
+
 
 class SquaredEuclideanCost(AbstractCost):
     r""":math:`M(a, b) = \lVert a - b\rVert^2`."""
@@ -91,6 +101,12 @@ class SquaredEuclideanCost(AbstractCost):
         part = templates[..., span, :] - centre
         return part @ ((2 / gamma) * (sources - centre)).mT - part.square().sum(-1, keepdim=True) / gamma
 
+    @override
+    def rounding(self, templates: Tensor) -> float:
+        centred = templates - templates.mean(-2, keepdim=True)
+        # Between any two templates, and so to the sources' centre, it is at most twice the longest of these.
+        return 16 * _longest_square(centred) * (summed(templates.shape[-1]) + 4) * UNIT
+
 
 class CosineCost(AbstractCost):
     r""":math:`M(a, b) = 1 - \cos(a, b)`; a template of norm 0 is at cost 1 from all others."""
@@ -102,6 +118,10 @@ class CosineCost(AbstractCost):
     @override
     def log_kernel(self, templates: Tensor, sources: Tensor, gamma: GammaColumn, span: slice) -> Tensor:
         return _directions(templates[..., span, :]) @ (_directions(sources) / gamma).mT
+
+    @override
+    def rounding(self, templates: Tensor) -> float:
+        return (2 * summed(templates.shape[-1]) + 10) * UNIT
 
 
 class GivenCost(AbstractCost):
@@ -174,6 +194,10 @@ def kernel_of(matrix: Tensor, gamma: GammaColumn) -> Tensor:
     """-M/γ, without the NaN that an infinite cost would otherwise give the gradient of γ."""
     endless = matrix.detach() == torch.inf
     return (-matrix.masked_fill(endless, 0) / gamma).masked_fill(endless, -torch.inf)
+
+
+def _longest_square(templates: Tensor) -> float:
+    return float(templates.detach().square().sum(-1).amax())
 
 
 def _directions(templates: Tensor) -> Tensor:

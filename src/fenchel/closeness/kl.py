@@ -41,6 +41,19 @@ class KL(AbstractCloseness):
         r"""The tilted preference :math:`p_i \propto u_i e^{f_i}`, shape (..., m, n)."""
         return torch.softmax(log_preference + potential, -1)
 
+    def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        r""":math:`u_i\,(e_i - \langle u, e\rangle)/(1 + \langle u, e\rangle)` with e = exp(f) - 1."""
+        u, e = (
+            self.rest(log_preference),
+            torch.expm1(potential.masked_fill(torch.isneginf(log_preference), 0)),
+        )
+        mass = (u * e).sum(-1, keepdim=True)
+        return u * (e - mass) / (1 + mass)
+
+    def usable(self, log_preference: Tensor) -> Tensor:
+        """Those with a preference."""
+        return log_preference.amax(-2, keepdim=True) > -torch.inf
+
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
         r""":math:`v \mapsto (\operatorname{diag} p - pp^\top) v` at the tilted preference p."""
         p = self.weights(potential, log_preference)

@@ -23,6 +23,7 @@ from fenchel.arguments.tensor import (
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named, kernel_of
 from fenchel.closeness.coupling import Coupling, Part
+from fenchel.closeness.rounding import LINEAR, UNIT, summed
 from fenchel.closeness.sinkhorn import transport_value
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.preference import Discrete
@@ -94,6 +95,7 @@ class OptimalTransport(AbstractCloseness):
         self.allowed = allowed
         self._name = cost if isinstance(cost, str) else "a given matrix"
         self._matrix: Tensor | None = self.cost.given if isinstance(self.cost, GivenCost) else None
+        self._cost_error = 0.0
         self._warned = not warn
 
     @override
@@ -123,6 +125,7 @@ class OptimalTransport(AbstractCloseness):
                 "dimensions do not broadcast"
             ) from None
         joined._matrix = matrix
+        joined._cost_error = self.cost.rounding(support)
         if not self._warned:
             self._warned = warn_if_moving_is_cheaper(matrix.detach(), self._name)
         return joined
@@ -179,6 +182,25 @@ class OptimalTransport(AbstractCloseness):
     def rest(self, log_preference: Tensor) -> Tensor:
         """The true preference ũ (37), shape (..., m or 1, N)."""
         return self.weights(log_preference.new_zeros(1, self._joined_matrix().shape[-2]), log_preference)
+
+    @override
+    def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        """What :class:`~fenchel.KL` has, of each source's weights at f = 0."""
+        at_rest = self._coupling(torch.zeros_like(potential), log_preference)
+        e = torch.expm1(potential / self._gamma_matrix())
+        mass = at_rest.expectation(e)
+        share = log_preference.exp() / (1 + mass)
+        return e * at_rest.spread(share) - at_rest.spread(share * mass)
+
+    @override
+    def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
+        matrix, gamma = self._joined_matrix(), self.gamma
+        of_cost = self._cost_error + 3 * UNIT * matrix.masked_fill(matrix == torch.inf, 0).amax(
+            (-2, -1)
+        ).unsqueeze(-1)
+        error = (largest_error + of_cost) / gamma
+        relative = 2.2 * error + (2 * summed(matrix.shape[-1]) + 20) * UNIT
+        return relative.masked_fill(~(error <= LINEAR), torch.inf), 4 * UNIT
 
     @property
     @override

@@ -11,7 +11,7 @@ from fenchel.arguments.tensor import broadcasts_to, checked_argument, positive_t
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.closeness import KL
 from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.estimate import Estimate, estimate_at
+from fenchel.estimate import BOUNDS, Estimate, estimate_at
 from fenchel.problem import InferenceProblem
 from fenchel.solver.exact import exact
 from fenchel.solver.options import check_call, check_iterations
@@ -121,17 +121,16 @@ def _at(problem: InferenceProblem, alpha: Tensor) -> InferenceProblem:
 def _with_preference(
     problem: InferenceProblem, estimate: Estimate, idle: Tensor, memory_budget: int
 ) -> Estimate:
-    """Put p = u where the constraint does not bind: there λ = 0 is the solution, with nothing left to bound."""
-    at_zero = estimate_at(problem, torch.zeros_like(estimate.dual), memory_budget)
+    """Put p = u where the constraint does not bind: there λ = 0 is the solution, and rounding all that is left."""
+    silent = InferenceProblem(problem.preference, torch.zeros_like(problem.evidence), problem.alpha)
+    at_zero = estimate_at(silent, torch.zeros_like(estimate.dual), memory_budget)
     row = idle.unsqueeze(-1)
     return replace(
         estimate,
         mean=torch.where(row, at_zero.mean, estimate.mean),
         weights=torch.where(row, at_zero.weights, estimate.weights),
         dual=torch.where(row, at_zero.dual, estimate.dual),
-        gap=estimate.gap.masked_fill(idle, 0),
-        mean_error=estimate.mean_error.masked_fill(idle, 0),
-        dual_error=estimate.dual_error.masked_fill(idle, 0),
+        **{name: torch.where(idle, getattr(at_zero, name), getattr(estimate, name)) for name in BOUNDS},
         converged=estimate.converged | idle,
     )
 

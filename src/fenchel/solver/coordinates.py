@@ -121,8 +121,8 @@ class AbstractCoordinates(ABC):
         """The scores s = Tz, given the lift of λ = αz, (g, r, n)."""
 
     @abstractmethod
-    def residual(self, rows: Rows, weights: Tensor, x: Tensor) -> Tensor:
-        """The dual's gradient P(u - p) + o - x, (g, r, size)."""
+    def residual(self, rows: Rows, moved: Tensor, x: Tensor) -> Tensor:
+        """The dual's gradient o - x - Pm, given m = p - u in an array that may be written to, (g, r, size)."""
 
     @abstractmethod
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
@@ -160,8 +160,8 @@ class GramCoordinates(AbstractCoordinates):
         return torch.addcmul(rows.log_preference, rows.alpha, rows.evidence + lifted)
 
     @override
-    def residual(self, rows: Rows, weights: Tensor, x: Tensor) -> Tensor:
-        return (rows.preference - weights).sub_(x)
+    def residual(self, rows: Rows, moved: Tensor, x: Tensor) -> Tensor:
+        return moved.neg_().sub_(x)
 
     @override
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
@@ -202,8 +202,8 @@ class TemplateCoordinates(AbstractCoordinates):
         return torch.addcmul(rows.log_preference, rows.alpha, lifted)
 
     @override
-    def residual(self, rows: Rows, weights: Tensor, x: Tensor) -> Tensor:
-        return self.pull(rows.preference - weights).add_(rows.evidence).sub_(x)
+    def residual(self, rows: Rows, moved: Tensor, x: Tensor) -> Tensor:
+        return self.pull(moved).neg_().add_(rows.evidence).sub_(x)
 
     @override
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fenchel.estimate import reference_norm
+from fenchel.certificate import reference_norm
 from fenchel.problem import InferenceProblem
 
 __all__ = ["conjugate_gradients", "dual_hessian", "maximise_dual", "second_order_point"]

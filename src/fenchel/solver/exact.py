@@ -5,7 +5,7 @@ Why it converges, what the certificate guarantees and what it costs: ``docs/exac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
@@ -13,13 +13,12 @@ from torch import Tensor
 
 from fenchel.arguments.tensor import checked_argument
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
+from fenchel.certificate import Certificate, certify
 from fenchel.closeness import KL
 from fenchel.errors import ConvergenceError
 from fenchel.estimate import (
-    Certificate,
     Estimate,
     EstimateBuilder,
-    certify,
     certify_whole,
     refuse_gradients,
     whole_estimate,
@@ -342,9 +341,21 @@ class _BlockSolver:
         # Once more, since what rounding leaves inside the span is multiplied by templates that may be huge.
         outside = outside - outside @ basis @ basis.mT
         dual = block.alpha * (outcome.state.x @ basis.mT + outside)
-        self._dual.scatter_(1, along, dual)
         self.steps.scatter_add_(1, index, outcome.steps)
-        store(self.certificate, certify(block, dual, KL(), self._dtype), index)
+        before, after = select(self.certificate, index), certify(block, dual, KL(), self._dtype)
+        better = after.dual_error < before.dual_error
+        store(self.certificate, _chosen(better, after, before), index)
+        dual = torch.where(better.unsqueeze(-1), dual, self._dual.gather(1, along))
+        self._dual.scatter_(1, along, dual)
+
+
+def _chosen(first: Tensor, one: Certificate, other: Certificate) -> Certificate:
+    """Each row's certificate: the one where ``first`` (g, r) says so, else the other."""
+    chosen: dict[str, Tensor] = {}
+    for part in fields(Certificate):
+        a, b = getattr(one, part.name), getattr(other, part.name)
+        chosen[part.name] = torch.where(first if a.dim() == 2 else first.unsqueeze(-1), a, b)
+    return Certificate(**chosen)
 
 
 def _dual_value(block: QueryBlock, factors: Tensor, rows: Rows, x: Tensor) -> Tensor:

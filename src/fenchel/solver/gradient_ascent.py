@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
+from fenchel.certificate import certify, reference_norm
 from fenchel.closeness import AbstractCloseness, OptimalTransport
 from fenchel.errors import ProblemError
-from fenchel.estimate import Estimate, EstimateBuilder, certify, reference_norm
+from fenchel.estimate import Estimate, EstimateBuilder
 from fenchel.problem import InferenceProblem
 from fenchel.solver.exact import MARGIN, check_convergence
 from fenchel.solver.loop import iterate

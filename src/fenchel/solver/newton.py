@@ -13,7 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fenchel.estimate import reference_norm
+from fenchel.certificate import reference_norm
+from fenchel.closeness import KL
 from fenchel.selection import gather_rows, rows_where
 from fenchel.solver.conjugate_gradient import Direction, newton_direction
 from fenchel.solver.coordinates import AbstractCoordinates
@@ -163,7 +164,11 @@ class Newton:
     ) -> NewtonState:
         c = self.coordinates
         weights = torch.softmax(logits, -1) if weights is None else weights
-        residual = c.residual(rows, weights, x)
+        if self._refresh:
+            moved = KL().displacement(rows.alpha * lifted, weights, rows.log_preference)
+        else:
+            moved = weights - rows.preference
+        residual = c.residual(rows, moved, x)
         dual_norm = c.dual_square(rows, x, lifted).clamp(min=0).sqrt()
         reference = reference_norm(dual_norm, rows.evidence_square.squeeze(-1).sqrt())
         lifted_residual, square = self._lifted_residual(residual, reference, before is None)

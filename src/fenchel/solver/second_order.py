@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
+from fenchel.certificate import certify
 from fenchel.closeness import KL
-from fenchel.estimate import Estimate, EstimateBuilder, certify, whole_estimate
+from fenchel.estimate import Estimate, EstimateBuilder, whole_estimate
 from fenchel.problem import InferenceProblem
 from fenchel.solver.coordinates import centred
-from fenchel.solver.direct import hessian, span
+from fenchel.solver.direct import solve_shifted, span
 from fenchel.solver.dual_newton import second_order_point
 from fenchel.solver.options import check_call
 
@@ -71,9 +72,8 @@ def _second_order_dual(block: QueryBlock, memory_budget: int) -> Tensor:
     solved = []
     for start in range(0, shared, chunk):
         part = slice(start, start + chunk)
-        matrix = hessian(factors, preference[:, part], alpha[:, part])
         right = evidence.mT.unsqueeze(1) if shared == 1 else evidence[:, part].unsqueeze(-1)
-        solved.append(torch.cholesky_solve(right, torch.linalg.cholesky(matrix)))
+        solved.append(solve_shifted(factors, preference[:, part], alpha[:, part], right))
     within = solved[0].squeeze(1).mT if shared == 1 else torch.cat(solved, 1).squeeze(-1)
     # Evidence outside the span of the centred templates meets no covariance: there λ = αz.
     return block.alpha * (block.evidence + (within - evidence) @ basis.mT)
