@@ -129,12 +129,14 @@ def _solved(
     del outcome
     failing = ~converged & ~first.stalled & (steps < max_steps)
     if bool(failing.any()):
-        # In float64 and template coordinates a row takes several times what it took until here.
+        # In float64 and template coordinates a row takes several times what it took until here, and a Hessian more.
         for index in rows_where(failing).split(max(1, failing.shape[1] // 4), dim=1):
             rows = group.template_rows(block, index)
             method = Newton(group.template_coordinates, tol=tol)
             left = max_steps - int(steps.gather(1, index).max())
-            found = solve_rows(group.query_block(rows), tol=tol, max_steps=left, memory_budget=memory_budget)
+            found = solve_rows(
+                group.query_block(rows), tol=tol, max_steps=left, memory_budget=memory_budget // 2
+            )
             exact = method.start(rows, found.dual / rows.alpha)
             part = PartSolution(group.template_coordinates, method.start(rows), exact)
             factorised.append((index, part))
