@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fenchel.arguments.tensor import checked_argument
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate
 
@@ -33,9 +34,8 @@ def alpha_from_noise(sigma: float, eta: float = 1.0) -> float:
         >>> alpha_from_noise(sigma=0.5, eta=2.0)
         2.0
     """
-    for name, value in (("sigma", sigma), ("eta", eta)):
-        if not value > 0:
-            raise ProblemError(f"{name} is {value}; expected a number > 0")
+    sigma = checked_argument("positive", sigma, name="sigma")
+    eta = checked_argument("positive", eta, name="eta")
     return 1 / (eta * sigma**2)
 
 
@@ -53,9 +53,8 @@ def noise_from_alpha(alpha: float, eta: float = 1.0) -> float:
         >>> noise_from_alpha(2.0, eta=2.0)
         0.5
     """
-    for name, value in (("alpha", alpha), ("eta", eta)):
-        if not value > 0:
-            raise ProblemError(f"{name} is {value}; expected a number > 0")
+    alpha = checked_argument("alpha", alpha)
+    eta = checked_argument("positive", eta, name="eta")
     return (eta * alpha) ** -0.5
 
 
@@ -80,4 +79,6 @@ def radius_of(estimate: Estimate) -> Tensor:
         >>> problem.solve("constrained", radius=radius).alpha        # the same problem, the other way round
         tensor([2.0000], dtype=torch.float64)
     """
+    if not isinstance(estimate, Estimate):
+        raise ProblemError(f"estimate is a {type(estimate).__name__}; expected what problem.solve returns")
     return estimate.dual.norm(dim=-1) / estimate.alpha

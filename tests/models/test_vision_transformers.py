@@ -242,12 +242,12 @@ def test_it_learns(kind, extra_preference):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 0}, "a vision transformer got image_size=0"),
-        ({"depth": 2.0}, r"got depth=2\.0; expected a whole number"),
+        ({"image_size": 0}, "image_size of a vision transformer is 0"),
+        ({"depth": 2.0}, r"depth of a vision transformer is 2\.0; expected a whole number"),
         ({"patch_size": 5}, "image_size=12 and patch_size=5; expected a patch_size that divides image_size"),
         ({"heads": 3}, "width=16 and heads=3"),
-        ({"dropout": 1.0}, r"dropout=1\.0; expected a probability"),
-        ({"dropout": math.nan}, "dropout=nan"),
+        ({"dropout": 1.0}, r"dropout of a vision transformer is 1\.0; expected a finite number at least 0"),
+        ({"dropout": math.nan}, "dropout of a vision transformer is nan"),
         ({"extra_preference": "some"}, "extra_preference is 'some'"),
     ],
 )
@@ -260,14 +260,16 @@ def test_what_both_refuse_to_be_built_with(kind, options, message):
 def test_what_one_of_them_refuses_to_be_built_with():
     with pytest.raises(ProblemError, match="extra_preference is 'zero'; expected None or 'shared'"):
         ViT(**TINY, extra_preference="zero")
-    with pytest.raises(ProblemError, match=r"gamma=-1\.0"):
+    with pytest.raises(ProblemError, match=r"gamma of TransportAttention is -1\.0"):
         OTViT(**TINY, gamma=-1.0)
     with pytest.raises(ProblemError, match="cost is 'l2'"):
         OTViT(**TINY, cost="l2")
     matrix: Any = torch.ones(2, 2)
     with pytest.raises(ProblemError, match="cost is a Tensor; expected the name of a cost"):
         OTViT(**TINY, cost=matrix)
-    with pytest.raises(ModelError, match="there is no model 'vitt'; expected one of 'vit', 'ot-vit'"):
+    with pytest.raises(
+        ModelError, match="name is 'vitt', and there is no such model; expected one of 'vit', 'ot-vit'"
+    ):
         build("vitt")
     with pytest.raises(ModelError, match="model 'vit' has no argument 'gamma'; expected some of image_size"):
         build("vit", gamma=1.0)
@@ -284,12 +286,12 @@ def wrong(index: int, value: int) -> Tensor:
     [
         (torch.zeros(2, 12, 12), None, r"images have shape \(2, 12, 12\); expected .*\(B, 1, 12, 12\)"),
         (torch.zeros(2, 3, 12, 12), None, r"images have shape \(2, 3, 12, 12\)"),
-        (torch.zeros(2, 1, 12, 12, dtype=torch.uint8), None, r"dtype torch\.uint8; expected floating point"),
+        (torch.zeros(2, 1, 12, 12, dtype=torch.uint8), None, r"dtype torch\.uint8; expected torch\.float32"),
         (images(), PARTNERS[:4], r"partners have shape \(4,\).*expected int64 \(6,\)"),
-        (images(), PARTNERS.float(), r"dtype torch\.float32; expected int64"),
+        (images(), PARTNERS.float(), r"dtype torch\.float32; expected torch\.int64"),
         (images(), wrong(0, 6), "partners contain 6; expected indices 0 to 5"),
         (images(), wrong(2, -2), "partners contain -2"),
-        (images(), wrong(2, 2), "input 2 is its own partner"),
+        (images(), wrong(2, 2), "partners name 2 as the partner of itself"),
     ],
 )
 def test_what_it_refuses_to_be_called_with(x, partners, message):

@@ -180,7 +180,7 @@ def test_alpha_can_be_assigned(learn_alpha):
     other.load_state_dict(layer.state_dict(), strict=False)
     layer.alpha = 2.0
     torch.testing.assert_close(layer(x, x, x), other(x, x, x))
-    with pytest.raises(ProblemError, match=r"alpha=-1\.0"):
+    with pytest.raises(ProblemError, match=r"alpha of MultiheadAttention is -1\.0"):
         layer.alpha = -1.0
 
 

@@ -121,13 +121,13 @@ def test_sharpness_stays_positive_and_templates_on_the_sphere():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: ScaledDot(scale=0.0), r"ScaledDot got scale=0\.0"),
-        (lambda: General(0, 4), "General got heads=0"),
-        (lambda: General(2, 4, -1), "General got key_dim=-1"),
-        (lambda: General(2, 4, scale=float("inf")), "General got scale=inf"),
-        (lambda: Content(2, sharpness=-1.0), r"Content got sharpness=-1\.0"),
+        (lambda: ScaledDot(scale=0.0), r"scale of ScaledDot is 0\.0"),
+        (lambda: General(0, 4), "heads of General is 0"),
+        (lambda: General(2, 4, -1), "key_dim of General is -1"),
+        (lambda: General(2, 4, scale=float("inf")), "scale of General is inf"),
+        (lambda: Content(2, sharpness=-1.0), r"sharpness of Content is -1\.0"),
         (lambda: NetworkEvidence(torch.tanh), "network of type builtin"),  # pyright: ignore[reportArgumentType]
-        (lambda: NetworkEvidence(nn.Tanh(), scale=-2), "NetworkEvidence got scale=-2"),
+        (lambda: NetworkEvidence(nn.Tanh(), scale=-2), "scale of NetworkEvidence is -2"),
     ],
 )
 def test_what_cannot_be_built_says_why(build, message):

@@ -270,7 +270,7 @@ def test_inputs_are_checked():
         replace(inputs, key_padding=torch.zeros(2, 7))
     with pytest.raises(ProblemError, match=r"key_padding has shape \(7,\); expected .*\(2, 7\)"):
         replace(inputs, key_padding=torch.zeros(7, dtype=torch.bool))
-    with pytest.raises(ProblemError, match="key_padding is on meta, but the layer computes on cpu"):
+    with pytest.raises(ProblemError, match="key_padding is on meta, the layer on cpu"):
         replace(inputs, key_padding=torch.zeros(2, 7, dtype=torch.bool, device="meta"))
 
 

@@ -132,10 +132,15 @@ def test_representations_can_be_read():
 
 @pytest.mark.parametrize("weight", [0, -1.0, float("inf"), float("nan"), True, "2"])
 def test_only_positive_powers(weight):
-    with pytest.raises(ProblemError, match=f"weight is {weight!r}; a preference can be raised to a positive"):
+    with pytest.raises(ProblemError, match=f"weight is {weight!r}; expected a finite number above 0"):
         _ = Causal() ** weight
-    with pytest.raises(ProblemError, match="learned=True"):
+    with pytest.raises(ProblemError, match=f"weight is {weight!r}"):
         _ = Uniform() ** weight
+
+
+def test_a_power_that_is_a_tensor_is_told_how_to_learn():
+    with pytest.raises(ProblemError, match="learned=True"):
+        _ = Causal() ** torch.nn.Parameter(torch.tensor(1.0))
 
 
 def test_only_preferences_multiply():

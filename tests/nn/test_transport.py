@@ -345,18 +345,18 @@ def test_it_is_copied_saved_and_shown():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gamma": 0.0}, r"TransportAttention got gamma=0\.0; expected a finite number above 0"),
-        ({"gamma": math.nan}, "gamma=nan"),
-        ({"alpha": -1.0}, r"alpha=-1\.0"),
-        ({"scale": math.inf}, "scale=inf; expected a finite number"),
-        ({"tol": 0.0}, r"tol=0\.0"),
-        ({"max_steps": 0}, "TransportAttention got max_steps=0"),
+        ({"gamma": 0.0}, r"gamma of TransportAttention is 0\.0; expected a finite number above 0"),
+        ({"gamma": math.nan}, "gamma of TransportAttention is nan"),
+        ({"alpha": -1.0}, r"alpha of TransportAttention is -1\.0"),
+        ({"scale": math.inf}, "scale of TransportAttention is inf; expected a finite number"),
+        ({"tol": 0.0}, r"tol is 0\.0"),
+        ({"max_steps": 0}, "max_steps is 0"),
         ({"dropout": 1.0}, r"dropout is 1\.0"),
         ({"cost": "euclid"}, "cost is 'euclid'; expected one of 'dot', 'squared_euclidean', 'cosine'"),
         ({"cost": torch.ones(2, 3)}, r"cost has shape \(2, 3\); expected a square matrix"),
         ({"cost": torch.tensor([[0.0, 1.0], [2.0, 0.0]])}, "cost is not symmetric"),
         ({"cost": torch.tensor([[0.0, -1.0], [-1.0, 0.0]])}, "cost has the negative entry -1"),
-        ({"estimator": "newton"}, "estimator is 'newton'; expected one of 'first_order'"),
+        ({"estimator": "newton"}, "estimator is 'newton'; expected one of first_order"),
         ({"extra_preference": "some"}, "extra_preference is 'some'; expected one of 'zero', 'shared'"),
         ({"memory": nn.Linear(2, 2)}, "memory is a Linear; expected a LearnedTemplateBank"),
         ({"memory": LearnedTemplateBank(7)}, "memory has templates of width 7; expected embed_dim = 12"),
@@ -370,7 +370,7 @@ def test_what_it_refuses_to_be_built_with(options, message):
 def test_widths_that_do_not_fit_are_refused_by_this_layers_name():
     with pytest.raises(ProblemError, match="embed_dim is 12 and num_heads is 5"):
         TransportAttention(12, 5)
-    with pytest.raises(ProblemError, match="TransportAttention got embed_dim=0"):
+    with pytest.raises(ProblemError, match="embed_dim of TransportAttention is 0"):
         TransportAttention(0, 1)
 
 
@@ -390,7 +390,7 @@ def test_widths_that_do_not_fit_are_refused_by_this_layers_name():
         ({"atom_mask": torch.ones(2, ATOMS).bool()}, "atom_mask is given without atoms"),
         (
             {"atoms": tokens(ATOMS), "atom_mask": torch.ones(2, 5)},
-            "atom_mask has dtype torch.float32; expected bool",
+            "atom_mask has dtype torch.float32; expected torch.bool",
         ),
         (
             {"atoms": tokens(ATOMS), "atom_mask": torch.ones(2, 4).bool()},
@@ -398,8 +398,8 @@ def test_widths_that_do_not_fit_are_refused_by_this_layers_name():
         ),
         ({"labels": torch.zeros(BATCH).long()}, "labels are given, but the layer has no memory"),
         ({"partners": torch.tensor([1, 2])}, "partners contain 2; expected indices 0 to 1, or -1 for none"),
-        ({"partners": torch.tensor([0, -1])}, "input 0 is its own partner"),
-        ({"partners": torch.tensor([1])}, r"partners have shape \(1,\) .* expected int64 \(2,\)"),
+        ({"partners": torch.tensor([0, -1])}, "partners name 0 as the partner of itself"),
+        ({"partners": torch.tensor([1])}, r"partners have shape \(1,\); expected int64 \(2,\)"),
         ({"is_causal": True}, "is_causal is True and attn_mask is None"),
         ({"key": torch.zeros(BATCH, 3, 5).double()}, "key has width 5"),
         ({"attn_mask": torch.zeros(2, 2).bool()}, r"attn_mask has shape \(2, 2\)"),

@@ -182,7 +182,7 @@ def test_an_update_works_under_autocast():
         (torch.tensor([0, 1, 3, 0]), "labels contain 3; expected classes 0 to 2"),
         (torch.tensor([0, -2, 1, 0]), "labels contain -2"),
         (torch.tensor([0, 1]), r"labels have shape \(2,\); expected \(N,\) = \(4,\)"),
-        (torch.tensor([0.0, 1.0, 0.0, 0.0]), "labels have shape .* dtype torch.float32; expected int64"),
+        (torch.tensor([0.0, 1.0, 0.0, 0.0]), "labels have dtype torch.float32; expected torch.int64"),
     ],
 )
 def test_labels_that_do_not_fit(labels, message):
@@ -193,12 +193,12 @@ def test_labels_that_do_not_fit(labels, message):
 
 @pytest.mark.parametrize("momentum", [1.0, -0.1, math.nan, True])
 def test_a_momentum_that_cannot_be_used(momentum):
-    with pytest.raises(ProblemError, match=f"momentum is {momentum!r}; expected a number in"):
+    with pytest.raises(ProblemError, match=f"momentum is {momentum!r}; expected a finite number at least 0"):
         RunningTemplateBank(WIDTH, CLASSES, momentum=momentum)
 
 
 def test_sizes_that_cannot_be_used():
-    with pytest.raises(ProblemError, match="LearnedTemplateBank got classes=0"):
+    with pytest.raises(ProblemError, match="classes of LearnedTemplateBank is 0"):
         LearnedTemplateBank(WIDTH, 0)
-    with pytest.raises(ProblemError, match="RunningTemplateBank got per_class=0"):
+    with pytest.raises(ProblemError, match="per_class of RunningTemplateBank is 0"):
         RunningTemplateBank(WIDTH, 1, 0)

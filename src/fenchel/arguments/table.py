@@ -7,7 +7,6 @@ number that ends in a tensor has to be one in float32, in which most of them com
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from fenchel.arguments.device import Device
@@ -30,88 +29,94 @@ _POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
 _SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}
 _COUNT: Final = 10**9  # of tokens, images or pairs that are read one after the other
 
-ARGUMENTS: Final[Mapping[str, AbstractRule]] = MappingProxyType(
-    {
-        # The problem. α and γ end in tensors, as factors and as divisors.
-        "alpha": Number("1", **_POSITIVE),
-        "alphas": Numbers(Number("0.8", **_POSITIVE), "0.5, 0.8, 1.2"),
-        "scale": Number("0.125", in_float32=True),
-        "radius": Number("1", **_POSITIVE),
-        "momentum": Number("0.9", **_SHARE),
-        "positive": Number("1", **_POSITIVE),  # widths, sharpnesses and powers of preferences and evidence
-        "gamma": Maybe(Number("16", **_POSITIVE)),
-        "tol": Number("1e-4", above=0.0, below=1.0),
-        "max_steps": Whole(1, 10**6, "100"),
-        # Of a problem, which can be estimated without a step, to see how good the start is.
-        "solver_steps": Whole(0, 10**7, "50"),
-        "coordinates": OneOf(("auto", "gram", "template")),
-        "estimator": OneOf(ESTIMATORS),
-        "size": Whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
-        "cost": OneOf(("dot", "squared_euclidean", "cosine")),
-        "estimators": SomeOf(("second_order", "exact")),
-        "space": OneOf(("input", "key")),
-        # A pebibyte: more than any machine has, and still exact in float64.
-        "memory_budget": Whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
-        # What torch, numpy and Python's random numbers all take.
-        "seed": Whole(0, _INT32_MOST, "0"),
-        # Texts. A batch of a million windows is beyond every memory.
-        "batch_size": Whole(1, 10**6, "8"),
-        "max_length": Maybe(Whole(1, 10**7, "512")),
-        "stride": Maybe(Whole(1, 10**7, "256")),
-        "max_tokens": Maybe(Whole(1, 10**15, "100000")),
-        "layers": NumbersFromOne(MOST_LAYERS),
-        "heads": NumbersFromOne(MOST_LAYERS),
-        "text_column": Maybe(Text("the name of a column, such as text")),
-        "target_column": Maybe(Text("the name of a column, such as summary")),
-        "column": Text("the name of a column, such as sentence_A"),
-        "revision": Maybe(Text("a branch, tag or commit, such as main")),
-        "dtype": OneOf(("auto", "bfloat16", "float16", "float32", "float64")),
-        # Swaps. A rank correlation needs three pairs; beyond 100,000 resamples an interval's digits change no more.
-        "bootstrap": Whole(100, 100_000, "2000", "of resamples"),
-        "max_pairs": Maybe(Whole(3, _COUNT, "1000")),
-        "sample_pairs": Whole(3, 10**7, "10000"),
-        "mask_probability": Number("0.15", above=0.0, below=1.0),
-        # Training. The sizes are those of one machine; whether a model fits it is seen before it is built.
-        "data": Text("a name, such as fashion-mnist, or a path"),
-        "model": OneOf(("vit", "ot-vit")),
-        "extra_preference": Maybe(OneOf(("zero", "shared", "none"))),
-        "recipe": OneOf(("paper", "strong")),
-        "precision": OneOf(("auto", "float32", "bfloat16")),
-        "flip": Maybe(Flag()),
-        "epochs": Whole(1, 10**6, "20"),
-        "evaluate_every": Whole(1, 10**6, "1"),
-        "train_batch_size": Whole(2, 2**16, "128"),
-        "train_images": Maybe(Whole(1, _COUNT, "10000")),
-        "test_images": Maybe(Whole(1, _COUNT, "5000")),
-        "width": Whole(1, 2**16, "256"),
-        "depth": Whole(1, 1000, "6"),
-        "head_count": Whole(1, 2**16, "8"),
-        "mlp_width": Whole(1, 2**18, "512"),
-        "patch_size": Whole(1, 2**12, "4"),
-        "learning_rate": Number("3e-4", **_POSITIVE),
-        "learning_rates": Numbers(Number("3e-4", **_POSITIVE), "3e-3, 3e-4", 100),
-        "weight_decay": Maybe(Number("0.01", least=0.0, in_float32=True)),
-        "warmup_fraction": Maybe(Number("0.05", **_SHARE)),
-        "label_smoothing": Maybe(Number("0.1", **_SHARE)),
-        "gradient_clip": Maybe(Number("1", least=0.0, in_float32=True)),
-        "dropout": Number("0.2", **_SHARE),
-        "join_probability": Number("0.5", least=0.0, most=1.0),
-        # Experiments. A thousand runs an arm is years.
-        "seeds": Whole(1, 1000, "3", "of runs an arm"),
-        "threads": Maybe(Whole(1, 4096, "2")),
-        # Files and machines. Thirty years between savings are never.
-        "directory": Maybe(PathName("a folder for the results")),
-        "folder": PathName("a folder for the results"),
-        "checkpoint_seconds": Number("60", least=0.0, most=1e9),
-        "device": Maybe(Device()),
-        "resume": Flag(),
-        "overwrite": Flag(),
-        "keep_queries": Flag(),
-        "whole_file": Flag(),
-        "per_layer": Flag(),
-        "per_head": Flag(),
-    }
-)
+ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
+    # The problem. α and γ end in tensors, as factors and as divisors.
+    "alpha": Number("1", **_POSITIVE),
+    "alphas": Numbers(Number("0.8", **_POSITIVE), "0.5, 0.8, 1.2"),
+    "scale": Number("0.125", in_float32=True),
+    "radius": Number("1", **_POSITIVE),
+    "momentum": Number("0.9", **_SHARE),
+    "positive": Number("1", **_POSITIVE),  # widths, sharpnesses and powers of preferences and evidence
+    "gamma": Maybe(Number("16", **_POSITIVE)),
+    "tol": Number("1e-4", above=0.0, below=1.0),
+    "max_steps": Whole(1, 10**6, "100"),
+    # Of a problem, which can be estimated without a step, to see how good the start is.
+    "solver_steps": Whole(0, 10**7, "50"),
+    "coordinates": OneOf(("auto", "gram", "template")),
+    "estimator": OneOf(ESTIMATORS),
+    "reach": Maybe(Whole(0, 2**24, "128")),  # of a window, to one side
+    "entries": Whole(1, 2**50, "4194304"),
+    "size": Whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
+    "cost": OneOf(("dot", "squared_euclidean", "cosine")),
+    "estimators": SomeOf(("second_order", "exact")),
+    "space": OneOf(("input", "key")),
+    # A pebibyte: more than any machine has, and still exact in float64.
+    "memory_budget": Whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
+    # What torch, numpy and Python's random numbers all take.
+    # Where its owner says the range, or nothing but a digest is made of it.
+    "whole": Whole(-(2**63), 2**63 - 1, "0"),
+    "processes": Whole(1, 2**20, "1"),
+    "place": Whole(0, _INT32_MOST, "0"),  # an index, or a number that counts from 0
+    "count": Whole(1, _COUNT, "100"),
+    "probability": Number("0.5", least=0.0, most=1.0),
+    "seed": Whole(0, _INT32_MOST, "0"),
+    # Texts. A batch of a million windows is beyond every memory.
+    "batch_size": Whole(1, 10**6, "8"),
+    "max_length": Maybe(Whole(1, 10**7, "512")),
+    "stride": Maybe(Whole(1, 10**7, "256")),
+    "max_tokens": Maybe(Whole(1, 10**15, "100000")),
+    "layers": NumbersFromOne(MOST_LAYERS),
+    "heads": NumbersFromOne(MOST_LAYERS),
+    "text_column": Maybe(Text("the name of a column, such as text")),
+    "target_column": Maybe(Text("the name of a column, such as summary")),
+    "column": Text("the name of a column, such as sentence_A"),
+    "revision": Maybe(Text("a branch, tag or commit, such as main")),
+    "dtype": OneOf(("auto", "bfloat16", "float16", "float32", "float64")),
+    # Swaps. A rank correlation needs three pairs; beyond 100,000 resamples an interval's digits change no more.
+    "bootstrap": Whole(100, 100_000, "2000", "of resamples"),
+    "max_pairs": Maybe(Whole(3, _COUNT, "1000")),
+    "sample_pairs": Whole(3, 10**7, "10000"),
+    "mask_probability": Number("0.15", above=0.0, below=1.0),
+    # Training. The sizes are those of one machine; whether a model fits it is seen before it is built.
+    "data": Text("a name, such as fashion-mnist, or a path"),
+    "model": OneOf(("vit", "ot-vit")),
+    "extra_preference": Maybe(OneOf(("zero", "shared", "none"))),
+    "recipe": OneOf(("paper", "strong")),
+    "precision": OneOf(("auto", "float32", "bfloat16")),
+    "flip": Maybe(Flag()),
+    "epochs": Whole(1, 10**6, "20"),
+    "evaluate_every": Whole(1, 10**6, "1"),
+    "train_batch_size": Whole(2, 2**16, "128"),
+    "train_images": Maybe(Whole(1, _COUNT, "10000")),
+    "test_images": Maybe(Whole(1, _COUNT, "5000")),
+    "width": Whole(1, 2**16, "256"),
+    "depth": Whole(1, 1000, "6"),
+    "head_count": Whole(1, 2**16, "8"),
+    "mlp_width": Whole(1, 2**18, "512"),
+    "patch_size": Whole(1, 2**12, "4"),
+    "learning_rate": Number("3e-4", **_POSITIVE),
+    "learning_rates": Numbers(Number("3e-4", **_POSITIVE), "3e-3, 3e-4", 100),
+    "weight_decay": Maybe(Number("0.01", least=0.0, in_float32=True)),
+    "warmup_fraction": Maybe(Number("0.05", **_SHARE)),
+    "label_smoothing": Maybe(Number("0.1", **_SHARE)),
+    "gradient_clip": Maybe(Number("1", least=0.0, in_float32=True)),
+    "dropout": Number("0.2", **_SHARE),
+    "join_probability": Number("0.5", least=0.0, most=1.0),
+    # Experiments. A thousand runs an arm is years.
+    "seeds": Whole(1, 1000, "3", "of runs an arm"),
+    "threads": Maybe(Whole(1, 4096, "2")),
+    # Files and machines. Thirty years between savings are never.
+    "directory": Maybe(PathName("a folder for the results")),
+    "folder": PathName("a folder for the results"),
+    "checkpoint_seconds": Number("60", least=0.0, most=1e9),
+    "device": Maybe(Device()),
+    "resume": Flag(),
+    "overwrite": Flag(),
+    "keep_queries": Flag(),
+    "whole_file": Flag(),
+    "per_layer": Flag(),
+    "per_head": Flag(),
+}
 """Every argument that Python and the command line share, by the name that Python has for it."""
 
 

@@ -19,7 +19,9 @@ from fenchel.errors import FenchelError, ProblemError
 
 __all__ = [
     "BOOL",
+    "BYTES",
     "FLOATING",
+    "INTEGERS",
     "MASK",
     "WHOLE",
     "broadcasts_to",
@@ -44,6 +46,8 @@ MASK = (*FLOATING, torch.bool)
 """Log weights, or a mask."""
 
 WHOLE = (torch.int64,)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+BYTES = (torch.uint8,)
 
 
 def check_tensor(

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import FLOATING, INTEGERS, check_flags, check_tensor, checked_argument
 from fenchel.data.standardise import Standardise
 from fenchel.errors import ProblemError
 
@@ -44,12 +46,11 @@ class RandomCrop:
     padding: int = 4
 
     def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ProblemError(f"padding is {self.padding}; expected 0 or more pixels.")
+        checked_argument("place", self.padding, name="padding")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Shift each image (B, C, H, W) by its own amount."""
-        count, _, height, width = _checked(images).shape
+        count, _, height, width = _checked(images, generator).shape
         if not self.padding:
             return images
         shifts = torch.randint(2 * self.padding + 1, (2, count), generator=generator)
@@ -78,7 +79,7 @@ class RandomFlip:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Mirror some of the images (B, C, H, W)."""
-        chosen = _drawn(self.probability, len(_checked(images)), generator)
+        chosen = _drawn(self.probability, len(_checked(images, generator)), generator)
         return torch.where(chosen.to(images.device)[:, None, None, None], images.flip(-1), images)
 
 
@@ -109,6 +110,14 @@ class RandomErasing:
 
     def __post_init__(self) -> None:
         _check_probability(self.probability)
+        for name in ("area", "aspect"):
+            ends = getattr(self, name)
+            if not isinstance(ends, tuple | list) or len(ends) != 2:
+                raise ProblemError(
+                    f"{name} is {shown(ends)}; expected two numbers, the least and the largest"
+                )
+            for end in ends:
+                checked_argument("positive", end, name=f"each end of {name}")
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise ProblemError(
                 f"area is {self.area}; expected 0 < least <= largest <= 1, shares of the image."
@@ -118,7 +127,7 @@ class RandomErasing:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Blot out a rectangle in some of the images (B, C, H, W) of real numbers."""
-        count, _, height, width = _checked(images).shape
+        count, _, height, width = _checked(images, generator).shape
         if not images.is_floating_point():
             raise ProblemError(
                 f"images have dtype {images.dtype}; expected real numbers, as 0 is to be the mean. "
@@ -179,12 +188,12 @@ class MixUp:
     pairs: bool = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise ProblemError(f"alpha is {self.alpha}; expected a finite number > 0.")
+        checked_argument("alpha", self.alpha)
+        check_flags(pairs=self.pairs)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Mixed:
         """Mix standardised images (B, C, H, W)."""
-        count = len(_checked(images))
+        count = len(_checked(images, generator))
         if not images.is_floating_point():
             raise ProblemError(
                 f"images have dtype {images.dtype}; expected real numbers. Mix after Standardise."
@@ -211,6 +220,10 @@ def in_turn(changes: Sequence[Change]) -> Change:
         >>> twice(images, torch.Generator()).equal(images)
         True
     """
+    if not isinstance(changes, Sequence) or not all(map(callable, changes)):
+        raise ProblemError(
+            f"changes is {shown(changes)}; expected a list of functions of images and a generator"
+        )
     kept = tuple(changes)
 
     def change(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -256,12 +269,12 @@ def _drawn(probability: float, count: int, generator: torch.Generator) -> Tensor
     return torch.rand(count, generator=generator) < probability
 
 
-def _checked(images: Tensor) -> Tensor:
-    if images.ndim != 4:
-        raise ProblemError(f"images have shape {tuple(images.shape)}; expected (B, C, H, W).")
+def _checked(images: Tensor, generator: torch.Generator) -> Tensor:
+    check_tensor("images", images, "(B, C, H, W)", dtypes=(*FLOATING, *INTEGERS), dims=4)
+    if not isinstance(generator, torch.Generator):
+        raise ProblemError(f"generator is {shown(generator)}; expected a torch.Generator")
     return images
 
 
 def _check_probability(probability: float) -> None:
-    if not 0 <= probability <= 1:
-        raise ProblemError(f"probability is {probability}; expected 0 to 1.")
+    checked_argument("probability", probability)

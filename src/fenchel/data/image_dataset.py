@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fenchel.arguments import checked, shown
 from fenchel.data.digest import image_digest
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import InputError
@@ -51,6 +52,16 @@ class ImageDataset:
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
+        for what, tensor in (("images", images), ("labels", labels)):
+            if not isinstance(tensor, Tensor) or tensor.is_nested:
+                kind = "nested tensor" if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise InputError(f"{self.name}: {what} are a {kind}; expected a dense tensor")
+        for what in ("class_names", "mean", "std"):
+            values, kind = getattr(self, what), str if what == "class_names" else float | int
+            if not isinstance(values, tuple | list) or not all(isinstance(value, kind) for value in values):
+                raise InputError(
+                    f"{self.name}: {what} is {shown(values)}; expected a tuple, one value for each"
+                )
         if images.ndim != 4 or images.dtype != torch.uint8:
             raise InputError(
                 f"{self.name}: images have shape {tuple(images.shape)} and dtype {images.dtype}; "
@@ -120,6 +131,8 @@ class ImageDataset:
         Raises:
             InputError: If there are not that many images.
         """
+        checked("whole", count, name="count")
+        checked("whole", seed, name="seed")
         if not 1 <= count <= len(self):
             raise InputError(
                 f"{self.name}: a subset of {count} images was asked for and there are {len(self)}; "

@@ -7,10 +7,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import INTEGERS, check_tensor, checked_argument
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import InputError, ProblemError
 
 __all__ = ["PairedBatches"]
+
+MOST_CLASSES = 2**24
+"""More than any set has, and few enough to count."""
 
 
 class PairedBatches:
@@ -57,7 +62,7 @@ class PairedBatches:
         world_size: int = 1,
         class_names: Sequence[str] | None = None,
     ) -> None:
-        _check_numbers(batch_size, epoch, rank, world_size)
+        _check_numbers(batch_size, seed, epoch, rank, world_size)
         self._labels = _checked_labels(labels, class_names)
         self._seed, self._epoch, self._rank, self._world_size = seed, epoch, rank, world_size
         pairs = int((torch.bincount(self._labels) // 2).sum())
@@ -102,31 +107,38 @@ class PairedBatches:
         return by_class[stays].sort().values
 
 
-def _check_numbers(batch_size: int, epoch: int, rank: int, world_size: int) -> None:
-    if world_size < 1 or not 0 <= rank < world_size:
+def _check_numbers(batch_size: int, seed: int, epoch: int, rank: int, world_size: int) -> None:
+    for name, rule, number in (
+        ("world_size", "processes", world_size),
+        ("rank", "place", rank),
+        ("batch_size", "count", batch_size),
+        ("epoch", "place", epoch),
+        ("seed", "whole", seed),
+    ):
+        checked_argument(rule, number, name=name)
+    if not 0 <= rank < world_size:
         raise ProblemError(f"rank is {rank} and world_size {world_size}; expected 0 <= rank < world_size.")
-    if batch_size < 1 or batch_size % (2 * world_size):
+    if batch_size % (2 * world_size):
         raise ProblemError(
             f"batch_size is {batch_size}; expected a positive multiple of {2 * world_size}, so that each of "
             f"{world_size} process{'es' if world_size > 1 else ''} gets whole pairs."
         )
-    if epoch < 0:
-        raise ProblemError(f"epoch is {epoch}; expected 0 or more.")
 
 
 def _checked_labels(labels: Tensor, class_names: Sequence[str] | None) -> Tensor:
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ProblemError(
-            f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype}; expected integers (N,), "
-            "the class of each image."
-        )
+    check_tensor("labels", labels, "(N,), the class of each image", dtypes=INTEGERS, dims=1)
     if len(labels) == 0:
         raise InputError(
             "there are no labels, so there is nothing to pair. Give at least two images of a class."
         )
     labels = labels.detach().to("cpu", torch.int64)
-    if int(labels.min()) < 0:
-        raise ProblemError(f"labels go down to {int(labels.min())}; expected classes from 0.")
+    smallest, largest = (int(end) for end in labels.aminmax())
+    if smallest < 0:
+        raise ProblemError(f"labels go down to {smallest}; expected classes from 0.")
+    if largest >= MOST_CLASSES:
+        raise ProblemError(
+            f"labels go up to {shown(largest)}; expected classes below {MOST_CLASSES:,}, from 0."
+        )
     alone = (torch.bincount(labels) == 1).nonzero().flatten().tolist()
     if alone:
         named = ", ".join(

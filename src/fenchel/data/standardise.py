@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import BYTES, FLOATING, check_tensor
 from fenchel.errors import ProblemError
 
 __all__ = ["Standardise", "channel_statistics"]
@@ -35,7 +38,9 @@ class Standardise:
     def __init__(
         self, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32
     ) -> None:
-        self.mean, self.std, self.dtype = tuple(map(float, mean)), tuple(map(float, std)), dtype
+        if dtype not in FLOATING:
+            raise ProblemError(f"dtype is {shown(dtype)}; expected one of {', '.join(map(str, FLOATING))}")
+        self.mean, self.std, self.dtype = _numbers("mean", mean), _numbers("std", std), dtype
         if len(self.mean) != len(self.std) or not self.mean:
             raise ProblemError(
                 f"mean has {len(self.mean)} values and std {len(self.std)}; expected one of each a channel."
@@ -63,7 +68,8 @@ class Standardise:
         Raises:
             ProblemError: If the images are not bytes, or have another number of channels.
         """
-        if images.dtype != torch.uint8 or images.ndim < 3 or images.shape[-3] != len(self.mean):
+        check_tensor("images", images, "(..., C, H, W)", dtypes=BYTES)
+        if images.ndim < 3 or images.shape[-3] != len(self.mean):
             raise ProblemError(
                 f"images have shape {tuple(images.shape)} and dtype {images.dtype}; expected (..., "
                 f"{len(self.mean)}, H, W) of torch.uint8, as mean and std have {len(self.mean)} values."
@@ -73,6 +79,15 @@ class Standardise:
 
     def __repr__(self) -> str:
         return f"Standardise(mean={self.mean}, std={self.std}, dtype={self.dtype})"
+
+
+def _numbers(name: str, given: Any) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, given))
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ProblemError(
+            f"{name} is {shown(given)}; expected one number for each channel, such as (0.5,)"
+        ) from None
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -12,9 +12,12 @@ from torch import Tensor
 from torch._dynamo import config as dynamo_config
 from torch.nn.attention import flex_attention as torch_flex
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import check_flags
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.block_mask import MaskMod, block_mask
+from fenchel.functional.plain import plain_attention
 from fenchel.functional.precision import without_autocast
 
 __all__ = ["SMALLEST_DIM", "ScoreMod", "flex_attention"]
@@ -92,6 +95,12 @@ def flex_attention(
         dropout_p=0.0,
         enable_gqa=enable_gqa,
     )
+    for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
+        if function is not None and not callable(function):
+            raise ProblemError(f"{name} is {shown(function)}; expected a function of indices, or None")
+    check_flags(eager=eager)
+    if arguments.has_no_evidence and arguments.query.shape[-1]:
+        return plain_attention(arguments, 0.0)
     _check_kernel(arguments, eager)
     dual, score_scale = arguments.query, arguments.scale
     if isinstance(arguments.alpha, Tensor):

@@ -1,13 +1,18 @@
 r"""Attention written out: every op of this package as the slow and obvious formula that it has to agree with.
 
 Everything is dense, in the dtype given, and differentiable any number of times by autograd; the exact estimator
-is unrolled Newton steps with dense Hessians. Nothing here is blocked, fused or implicit, and nothing is validated.
+is unrolled Newton steps with dense Hessians. Nothing here is blocked, fused or implicit; arguments come in by the same
+door.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from fenchel.arguments.tensor import checked_argument
+from fenchel.functional.arguments import AttentionArguments, checked
+from fenchel.functional.transport_arguments import checked_transport
 
 __all__ = [
     "attention",
@@ -20,6 +25,21 @@ __all__ = [
 ]
 
 _HALVINGS = 30
+
+
+def _check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    alpha: float | Tensor,
+    scale: float | Tensor | None,
+    estimator: str,
+    steps: int,
+) -> AttentionArguments:
+    checked_argument("max_steps", steps, name="steps")
+    options = {"log_preference": log_preference, "alpha": alpha, "scale": scale, "estimator": estimator}
+    return checked(query, key, value, **options, dropout_p=0.0, enable_gqa=True)
 
 
 def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -40,8 +60,8 @@ def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tu
 
 
 def _templates(query: Tensor, key: Tensor, scale: float | Tensor | None) -> Tensor:
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    return (key * factor).repeat_interleave(query.shape[1] // key.shape[1], 1)
+    factor = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
+    return (key * factor).repeat_interleave(query.shape[1] // max(key.shape[1], 1), 1)
 
 
 def _gradient(templates: Tensor, log_u: Tensor, evidence: Tensor, alpha: Tensor, dual: Tensor) -> Tensor:
@@ -116,6 +136,7 @@ def inferred_weights(
     steps: int = 30,
 ) -> Tensor:
     """The weights p (B, H, m, n) that :func:`attention` puts on the values."""
+    _check(query, key, key, log_preference, alpha, scale, estimator, steps)
     log_u, live = log_weights(query, key, log_preference)
     templates = _templates(query, key, scale)
     dual = dual_point(templates, log_u, query, _column(alpha, query), estimator, steps)
@@ -134,6 +155,7 @@ def attention(
     steps: int = 30,
 ) -> Tensor:
     """What :func:`fenchel.functional.attention` computes, with the same arguments, without dropout."""
+    _check(query, key, value, log_preference, alpha, scale, estimator, steps)
     weights = inferred_weights(
         query,
         key,
@@ -143,7 +165,7 @@ def attention(
         estimator=estimator,
         steps=steps,
     )
-    return weights @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+    return weights @ value.repeat_interleave(query.shape[1] // max(value.shape[1], 1), 1)
 
 
 def certificate(
@@ -157,6 +179,7 @@ def certificate(
     steps: int = 30,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gap, mean_error and dual_error (facts 1 and 2), each (B, H, m); zeros where there is nothing to attend to."""
+    _check(query, key, key, log_preference, alpha, scale, estimator, steps)
     log_u, live = log_weights(query, key, log_preference)
     templates, column = _templates(query, key, scale), _column(alpha, query)
     dual = dual_point(templates, log_u, query, column, estimator, steps)
@@ -176,6 +199,7 @@ def gap(
     steps: int = 30,
 ) -> Tensor:
     """What :func:`fenchel.functional.gap` computes, of the exact estimator too, (B, H, m)."""
+    _check(query, key, key, log_preference, alpha, scale, estimator, steps)
     log_u, live = log_weights(query, key, log_preference)
     templates, column = _templates(query, key, scale), _column(alpha, query)
     dual = dual_point(templates, log_u, query, column, estimator, steps)
@@ -223,6 +247,8 @@ def transport_attention(
         steps: Newton steps of ``"exact"``, all of them differentiated through; each is halved until the gradient does
             not grow.
     """
+    given = _check(query, key, value, log_preference, alpha, 1.0, estimator, steps)
+    checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, query.dtype, warn=False)
     sources = key * scale
     templates = sources if atoms is None else torch.cat([sources, atoms * scale], -2)
     values = value if atom_values is None else torch.cat([value, atom_values], -2)

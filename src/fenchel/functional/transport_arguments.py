@@ -78,6 +78,8 @@ def checked_transport(
     cost: str | Tensor,
     scale: float | Tensor,
     dtype: torch.dtype,
+    *,
+    warn: bool = True,
 ) -> TransportArguments:
     """The arguments of transport attention, if they fit together.
 
@@ -90,6 +92,7 @@ def checked_transport(
         cost: A name or a matrix.
         scale: A number or one tensor element.
         dtype: Of the computation.
+        warn: Whether to look for a cost under which moving is cheaper than staying.
 
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
@@ -126,7 +129,8 @@ def checked_transport(
         gamma=_checked_gamma(gamma, given).to(dtype),
         cost=_checked_cost(cost, (*lead, n + extra), given.query.device),
     )
-    _look_at(arguments, cost if isinstance(cost, str) else "a given matrix")
+    if warn:
+        _look_at(arguments, cost if isinstance(cost, str) else "a given matrix")
     return arguments
 
 

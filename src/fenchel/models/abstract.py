@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_device, check_dtype, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.models.encoder_layer import EncoderLayer
 from fenchel.models.sizes import VisionSizes
@@ -117,14 +118,9 @@ class AbstractVisionTransformer(nn.Module, ABC):
         return checked_partners(partners, batch=len(images), device=images.device)
 
     def _check_images(self, images: Tensor) -> None:
+        form = f"(B, channels, height, width) = (B, {', '.join(map(str, self.sizes.images))})"
+        check_tensor("images", images, form)
         if tuple(images.shape[1:]) != self.sizes.images or images.dim() != 4:
-            raise ProblemError(
-                f"images have shape {tuple(images.shape)}; expected (B, channels, height, width) = "
-                f"(B, {', '.join(map(str, self.sizes.images))})"
-            )
-        if not images.is_floating_point():
-            raise ProblemError(f"images have dtype {images.dtype}; expected floating point, standardised")
-        if images.device != self.position.device:
-            raise ProblemError(
-                f"images are on {images.device}, the model on {self.position.device}; move one of them"
-            )
+            raise ProblemError(f"images have shape {tuple(images.shape)}; expected {form}")
+        check_device("images", images, self.position.device, "the model")
+        check_dtype("images", images, self.position.dtype, "the model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.models.abstract import AbstractVisionTransformer
 from fenchel.models.transport_vit import OTViT
@@ -32,8 +33,10 @@ def build(name: str, **configuration: Any) -> AbstractVisionTransformer:
         >>> type(build("vit", **model.configuration())).__name__
         'ViT'
     """
-    if name not in MODELS:
-        raise ModelError(f"there is no model {name!r}; expected one of {', '.join(map(repr, MODELS))}")
+    if not isinstance(name, str) or name not in MODELS:
+        raise ModelError(
+            f"name is {shown(name)}, and there is no such model; expected one of {', '.join(map(repr, MODELS))}"
+        )
     known = inspect.signature(MODELS[name]).parameters
     unknown = [argument for argument in configuration if argument not in known]
     if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fenchel.arguments.tensor import checked_argument
 from fenchel.errors import ProblemError
 from fenchel.nn.sizes import check_sizes
 
@@ -43,10 +44,7 @@ class VisionSizes:
         sizes = dict(vars(self))
         dropout = sizes.pop("dropout")
         check_sizes("a vision transformer", **sizes)
-        if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-            raise ProblemError(
-                f"a vision transformer got dropout={dropout!r}; expected a probability in [0, 1)."
-            )
+        checked_argument("dropout", dropout, name="dropout of a vision transformer")
         for whole, part in (("image_size", "patch_size"), ("width", "heads")):
             if sizes[whole] % sizes[part]:
                 raise ProblemError(

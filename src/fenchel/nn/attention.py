@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.attention_arguments import (
@@ -17,6 +19,7 @@ from fenchel.nn.attention_arguments import (
     check_radius,
     check_sequences,
     check_widths,
+    checked_answer,
 )
 from fenchel.nn.evidence import ScaledDot
 from fenchel.nn.inference import Inferred, Problem, has_kernel, infer, infer_fused
@@ -27,6 +30,7 @@ from fenchel.nn.nested import nested_self_attention
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import combined
 from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.sizes import check_parameters
 from fenchel.nn.template_norm import template_spread
 
 __all__ = ["MultiheadAttention"]
@@ -130,7 +134,20 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         check_widths(embed_dim, num_heads, kdim, vdim, dropout)
         check_problem(preference, evidence, estimator, tol, max_steps)
         check_alpha(alpha)
+        check_flags(
+            bias=bias,
+            add_bias_kv=add_bias_kv,
+            add_zero_attn=add_zero_attn,
+            batch_first=batch_first,
+            learn_alpha=learn_alpha,
+            normalize_templates=normalize_templates,
+            learn_radius=learn_radius,
+            keep_certificate=keep_certificate,
+            keep_gap=keep_gap,
+            keep_norm_penalty=keep_norm_penalty,
+        )
         check_radius(radius, learn_radius, normalize_templates)
+        check_parameters("MultiheadAttention", device, dtype)
         shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
         super().__init__(*shape, device=device, dtype=dtype)
         self.preference = preference
@@ -157,7 +174,7 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
             **options: Keyword-only arguments of this class: ``preference``, ``estimator``, ``alpha`` and so on.
 
         Raises:
-            ProblemError: If ``module`` is something else, or is of this class already.
+            ProblemError: If ``module`` is something else, or is of this class already, or an option cannot be used.
 
         Example:
             >>> encoder = nn.TransformerEncoderLayer(16, 4, batch_first=True)
@@ -168,6 +185,11 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         if isinstance(module, cls) or not isinstance(module, nn.MultiheadAttention):
             kind = f"{type(module).__module__}.{type(module).__qualname__}"
             raise ProblemError(f"module is a {kind}; expected a torch.nn.MultiheadAttention")
+        parameters = inspect.signature(cls).parameters
+        known = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+        for name in options:
+            if name not in known:
+                raise ProblemError(f"{name} is no option of from_torch; expected some of {', '.join(known)}")
         layer = cls(
             module.embed_dim,
             module.num_heads,
@@ -249,7 +271,8 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         Raises:
             ProblemError: On a wrong shape, dtype or device, or ``is_causal`` without ``attn_mask``.
         """
-        if query.is_nested or key.is_nested or value.is_nested:
+        check_flags(need_weights=need_weights, average_attn_weights=average_attn_weights, is_causal=is_causal)
+        if any(isinstance(given, Tensor) and given.is_nested for given in (query, key, value)):
             plain = attn_mask is None and key_padding_mask is None and not need_weights
             return nested_self_attention(
                 self, query, key, value, plain=plain, query_offset=query_offset
@@ -306,6 +329,10 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         if self.preference is not None and not need_weights and self._can_fuse(problem, inputs, masks):
             return infer_fused(problem, self.preference, inputs)
         prior = None if self.preference is None else self.preference(inputs)
+        if prior is not None:
+            check_tensor(
+                "the answer of preference", prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK
+            )
         added = problem.values.shape[2] - inputs.keys
         log_u = with_added_templates(combined([prior, masks.preference]), inputs.keys, added)
         if self.keep_norm_penalty:
@@ -355,7 +382,7 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
 
     def _problem(self, queries: Tensor, keys: Tensor, values: Tensor) -> Problem:
         alpha, radius = self.alpha, self.radius
-        evidence, templates, scale = self.evidence(queries, keys)
+        evidence, templates, scale = checked_answer(self.evidence, self.evidence(queries, keys))
         if self.normalize_templates:
             radius = radius.view(-1, 1, 1) if isinstance(radius, Tensor) else radius
             templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import ESTIMATORS
+from fenchel.arguments.tensor import check_device, check_tensor, checked_argument, is_under_autocast
 from fenchel.errors import ProblemError
+from fenchel.functional.arguments import check_estimator
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.sizes import check_positive, check_sizes
 
@@ -19,6 +19,7 @@ __all__ = [
     "check_radius",
     "check_sequences",
     "check_widths",
+    "checked_answer",
 ]
 
 _OWNER = "MultiheadAttention"
@@ -47,13 +48,13 @@ def check_widths(
 ) -> None:
     """Check what ``torch.nn.MultiheadAttention`` is built with too."""
     given = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
-    check_sizes(owner, **{name: size for name, size in given.items() if size is not None})
+    optional = ("kdim", "vdim")
+    check_sizes(owner, **{n: size for n, size in given.items() if size is not None or n not in optional})
     if embed_dim % num_heads:
         raise ProblemError(
             f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
         )
-    if not 0 <= dropout < 1:
-        raise ProblemError(f"dropout is {dropout}; expected a probability in [0, 1)")
+    checked_argument("dropout", dropout)
 
 
 def check_problem(preference: Any, evidence: Any, estimator: str, tol: float | None, max_steps: int) -> None:
@@ -63,15 +64,28 @@ def check_problem(preference: Any, evidence: Any, estimator: str, tol: float | N
             f"preference is a {type(preference).__name__}; expected one of fenchel.nn.preference, such as Causal(), "
             "or None"
         )
-    if evidence is not None and not isinstance(evidence, nn.Module):
+    if evidence is not None and (
+        not isinstance(evidence, nn.Module) or isinstance(evidence, AbstractPreference)
+    ):
         raise ProblemError(
             f"evidence is a {type(evidence).__name__}; expected a module of fenchel.nn.evidence, or None"
         )
-    if estimator not in ESTIMATORS:
-        raise ProblemError(f"estimator is {estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
-    if tol is not None:
-        check_positive(_OWNER, tol=tol)
-    check_sizes(_OWNER, max_steps=max_steps)
+    check_estimator(estimator, tol, max_steps)
+
+
+def checked_answer(evidence: nn.Module, answer: Any) -> tuple[Tensor, Tensor, float | Tensor]:
+    """What a module of evidence answered, if it is evidence, templates and their scale; their kinds are seen later."""
+    if not isinstance(answer, tuple) or len(answer) != 3:
+        got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+        raise ProblemError(
+            f"evidence {type(evidence).__name__} answered with {got}; expected a tuple of three: evidence, templates "
+            "and their scale"
+        )
+    for name, tensor in zip(("evidence", "templates"), answer[:2], strict=True):
+        check_tensor(
+            f"the {name} that {type(evidence).__name__} answered with", tensor, "(N, num_heads, L, d)", dims=4
+        )
+    return answer
 
 
 def check_alpha(alpha: float) -> None:
@@ -105,6 +119,8 @@ def check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tenso
         ProblemError: If anything does not fit, with its name, what was got and what was expected.
     """
     layout = "(N, L, E)" if layer.batch_first else "(L, N, E)"
+    for name, sequence in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, sequence, f"{layout}, or (L, E) unbatched")
     if query.dim() not in (2, 3):
         raise ProblemError(f"query has shape {tuple(query.shape)}; expected {layout}, or (L, E) unbatched")
     widths = {
@@ -122,11 +138,8 @@ def check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tenso
             )
         if shape[-1] != width:
             raise ProblemError(f"{name} has width {shape[-1]} (shape {shape}); expected {argument} = {width}")
-        if tensor.device != weight.device:
-            raise ProblemError(
-                f"{name} is on {tensor.device}, the layer on {weight.device}; move one of them"
-            )
-        if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+        check_device(name, tensor, weight.device, "the layer")
+        if tensor.dtype != weight.dtype and not is_under_autocast(tensor):
             raise ProblemError(
                 f"{name} has dtype {tensor.dtype}, the layer {weight.dtype}; convert one of them, or use torch.autocast"
             )

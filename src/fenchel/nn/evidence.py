@@ -13,6 +13,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_device, check_dtype, check_flags, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.sizes import check_positive, check_sizes
 
@@ -61,6 +62,7 @@ class ScaledDot(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """Query and key as they are."""
+        _check_tensors(query, key)
         return query, key, _scale(self.scale, query)
 
     def extra_repr(self) -> str:
@@ -105,6 +107,7 @@ class General(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """The query through the form, and the key as it is."""
+        _check_tensors(query, key)
         heads, query_dim, key_dim = self.weight.shape
         _check_heads("General", heads, query)
         for name, tensor, dim in (("query", query, query_dim), ("key", key, key_dim)):
@@ -112,6 +115,8 @@ class General(AbstractEvidence):
                 raise ProblemError(
                     f"{name} has shape {tuple(tensor.shape)}, but General was built with {name}_dim={dim}, the last."
                 )
+        check_dtype("query", query, self.weight.dtype, "General")
+        check_device("query", query, self.weight.device, "General")
         return query @ self.weight, key, _scale(self.scale, key)
 
     def extra_repr(self) -> str:
@@ -148,6 +153,7 @@ class Content(AbstractEvidence):
         super().__init__()
         check_sizes("Content", heads=heads)
         check_positive("Content", sharpness=sharpness)
+        check_flags(learned=learned)
         self.learned = learned
         log_sharpness = torch.full((heads,), math.log(sharpness))
         if learned:
@@ -157,6 +163,8 @@ class Content(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """Both normalised, the query times the sharpness."""
+        _check_tensors(query, key)
+        check_device("query", query, self.log_sharpness.device, "Content")
         _check_heads("Content", self.log_sharpness.shape[0], query)
         sharpness = self.log_sharpness.exp().to(query.dtype)[:, None, None]
         return (
@@ -199,7 +207,9 @@ class NetworkEvidence(AbstractEvidence):
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """The network's answer, and the key as it is."""
+        _check_tensors(query, key)
         evidence = self.network(query)
+        check_tensor("the answer of NetworkEvidence's network", evidence, "(B, H, m, d)")
         expected = (*query.shape[:-1], key.shape[-1])
         if tuple(evidence.shape) != expected:
             raise ProblemError(
@@ -211,6 +221,15 @@ class NetworkEvidence(AbstractEvidence):
 
 def _scale(scale: float | None, templates: Tensor) -> float:
     return templates.shape[-1] ** -0.5 if scale is None else scale
+
+
+def _check_tensors(query: Tensor, key: Tensor) -> None:
+    for name, tensor in (("query", query), ("key", key)):
+        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
+        if tensor.shape[-1] == 0:
+            raise ProblemError(
+                f"{name} has shape {tuple(tensor.shape)}; expected at least one dimension, the last"
+            )
 
 
 def _check_heads(owner: str, heads: int, query: Tensor) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import MASK, check_device, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.dense import combined
 
@@ -86,12 +87,8 @@ def torch_masks(
 
 
 def _check(name: str, mask: Tensor, device: torch.device) -> None:
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ProblemError(
-            f"{name} has dtype {mask.dtype}; expected bool (True = masked) or floating point (added to the scores)"
-        )
-    if mask.device != device:
-        raise ProblemError(f"{name} is on {mask.device}, query on {device}; move one of them")
+    check_tensor(name, mask, "of bool (True = masked) or floating point (added to the scores)", dtypes=MASK)
+    check_device(name, mask, device)
 
 
 def _as_preference(mask: Tensor) -> Tensor:

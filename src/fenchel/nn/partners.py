@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import WHOLE, check_device, check_tensor, values_are_known
 from fenchel.errors import ProblemError
 
 __all__ = ["checked_partners"]
@@ -30,16 +31,12 @@ def checked_partners(partners: Tensor | None, *, batch: int, device: torch.devic
     """
     if partners is None:
         return None
-    if not isinstance(partners, Tensor):
-        raise ProblemError(f"partners are a {type(partners).__name__}; expected an int64 tensor ({batch},)")
-    if partners.shape != (batch,) or partners.dtype != torch.int64:
-        raise ProblemError(
-            f"partners have shape {tuple(partners.shape)} and dtype {partners.dtype}; expected int64 ({batch},), the "
-            "index in the batch of another input, or -1 for none"
-        )
-    if partners.device != device:
-        raise ProblemError(f"partners are on {partners.device}, the inputs on {device}; move one of them")
-    if torch.compiler.is_compiling() or batch == 0:
+    form = f"({batch},), the index in the batch of another input, or -1 for none"
+    check_tensor("partners", partners, form, dtypes=WHOLE)
+    if partners.shape != (batch,):
+        raise ProblemError(f"partners have shape {tuple(partners.shape)}; expected int64 {form}")
+    check_device("partners", partners, device, "the inputs")
+    if not values_are_known(partners) or batch == 0:
         return partners
     smallest, largest = (int(end) for end in partners.aminmax())
     if smallest < -1 or largest >= batch:
@@ -48,6 +45,6 @@ def checked_partners(partners: Tensor | None, *, batch: int, device: torch.devic
     own = partners == torch.arange(batch, device=device)
     if bool(own.any()):
         raise ProblemError(
-            f"input {int(own.nonzero()[0])} is its own partner; expected another, or -1 for none"
+            f"partners name {int(own.nonzero()[0])} as the partner of itself; expected another, or -1 for none"
         )
     return None if largest < 0 else partners

@@ -1,31 +1,64 @@
-"""Sizes and numbers that modules are built with."""
+"""Sizes, numbers and flags that modules are built with."""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
+import torch
+
+from fenchel.arguments import ARGUMENTS, shown
+from fenchel.arguments.tensor import FLOATING, checked_argument
 from fenchel.errors import ProblemError
 
-__all__ = ["check_positive", "check_sizes"]
+__all__ = ["check_parameters", "check_positive", "check_sizes"]
+
+# Where the table has a rule for a size under another name; else it is that for any size.
+_RULES = {name: name for name in ("max_steps", "width", "depth", "mlp_width", "patch_size")}
+_RULES.update(heads="head_count", num_heads="head_count")
 
 
-def check_sizes(owner: str, **sizes: int) -> None:
-    """Every size is a whole number of at least 1.
+def check_sizes(owner: str, **sizes: Any) -> None:
+    """Every size is a whole number of at least 1, and not beyond what any layer has.
 
     Raises:
-        ProblemError: Naming the owner, the argument and what was got.
+        ProblemError: Naming the argument, its owner and what was got.
+
+    Example:
+        >>> check_sizes("ALiBi", heads=2.5)
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: heads of ALiBi is 2.5; expected a whole number from 1 to 65,536, such as 8.
     """
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ProblemError(f"{owner} got {name}={size!r}; expected a whole number of at least 1.")
+        checked_argument(_RULES.get(name, "size"), size, name=f"{name} of {owner}")
 
 
-def check_positive(owner: str, **numbers: float) -> None:
-    """Every number is finite and above 0.
+def check_positive(owner: str, **numbers: Any) -> None:
+    """Every number is finite and above 0, in float32 too.
 
     Raises:
-        ProblemError: Naming the owner, the argument and what was got.
+        ProblemError: Naming the argument, its owner and what was got.
     """
     for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
-            raise ProblemError(f"{owner} got {name}={number!r}; expected a finite number above 0.")
+        rule = name if name in ARGUMENTS and name not in ("width", "scale") else "positive"
+        checked_argument(rule, number, name=f"{name} of {owner}")
+
+
+def check_parameters(owner: str, device: Any, dtype: Any) -> None:
+    """Where parameters are to be, and in what; None is torch's default.
+
+    Raises:
+        ProblemError: If there is no such device here, or the dtype is not one to compute in.
+    """
+    if dtype is not None and dtype not in FLOATING:
+        raise ProblemError(
+            f"dtype of {owner} is {shown(dtype)}; expected one of {', '.join(map(str, FLOATING))}, or None"
+        )
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except Exception:  # which type it is depends on the name, and on the build of torch
+        raise ProblemError(
+            f"device of {owner} is {shown(device)}, which torch does not have here; expected one that it has, such as "
+            "'cpu', or None"
+        ) from None

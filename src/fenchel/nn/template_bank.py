@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import (
+    BOOL,
+    WHOLE,
+    check_device,
+    check_flags,
+    check_tensor,
+    checked_argument,
+    values_are_known,
+)
 from fenchel.errors import ProblemError
 from fenchel.nn.sizes import check_sizes
 
@@ -33,6 +41,7 @@ class AbstractTemplateBank(nn.Module, ABC):
     def __init__(self, embed_dim: int, classes: int, per_class: int = 1, *, own_class: bool = False) -> None:
         super().__init__()
         check_sizes(type(self).__name__, embed_dim=embed_dim, classes=classes, per_class=per_class)
+        check_flags(own_class=own_class)
         self.embed_dim = embed_dim
         self.classes = classes
         self.per_class = per_class
@@ -79,16 +88,10 @@ class AbstractTemplateBank(nn.Module, ABC):
         """
 
     def _check_labels(self, labels: Tensor) -> None:
-        if labels.dtype != torch.int64 or labels.dim() != 1:
-            raise ProblemError(
-                f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype}; expected int64 (N,), the class of "
-                "each input, -1 where it is not known"
-            )
-        if labels.device != self.templates.device:
-            raise ProblemError(
-                f"labels are on {labels.device}, the bank on {self.templates.device}; move one of them"
-            )
-        if labels.numel() and not torch.compiler.is_compiling():
+        form = "(N,), the class of each input, -1 where it is not known"
+        check_tensor("labels", labels, form, dtypes=WHOLE, dims=1)
+        check_device("labels", labels, self.templates.device, "the bank")
+        if labels.numel() and values_are_known(labels):
             smallest, largest = (int(end) for end in labels.aminmax())
             if smallest < -1 or largest >= self.classes:
                 wrong = smallest if smallest < -1 else largest
@@ -186,11 +189,7 @@ class RunningTemplateBank(AbstractTemplateBank):
         own_class: bool = False,
     ) -> None:
         super().__init__(embed_dim, classes, per_class, own_class=own_class)
-        if isinstance(momentum, bool) or not 0 <= momentum < 1 or not math.isfinite(momentum):
-            raise ProblemError(
-                f"momentum is {momentum!r}; expected a number in [0, 1): how much of a template is kept"
-            )
-        self.momentum = momentum
+        self.momentum = checked_argument("momentum", momentum)
         self.register_buffer("templates", torch.zeros(classes, per_class, embed_dim))
         self.register_buffer("_filled", torch.zeros(classes, dtype=torch.bool))
 
@@ -212,6 +211,7 @@ class RunningTemplateBank(AbstractTemplateBank):
             ProblemError: On labels of another dtype or shape, or out of range.
         """
         self._check_labels(labels)
+        self._check_inputs(inputs, labels, padding)
         tokens = inputs.detach().to(self.templates.dtype)
         there = (
             torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
@@ -222,6 +222,23 @@ class RunningTemplateBank(AbstractTemplateBank):
             shown = (labels == label) & there.any(1)
             if bool(shown.any()):
                 self._move(label, tokens[shown], there[shown])
+
+    def _check_inputs(self, inputs: Tensor, labels: Tensor, padding: Tensor | None) -> None:
+        count = len(labels)
+        check_tensor("inputs", inputs, f"(N, S, {self.embed_dim})", dims=3)
+        if inputs.shape[0] != count or inputs.shape[-1] != self.embed_dim:
+            raise ProblemError(
+                f"inputs have shape {tuple(inputs.shape)}; expected (N, S, E) with N = {count}, as many as labels, and "
+                f"E = {self.embed_dim}"
+            )
+        check_device("inputs", inputs, self.templates.device, "the bank")
+        if padding is not None:
+            check_tensor("padding", padding, "(N, S), True where there is no token", dtypes=BOOL)
+            if padding.shape != inputs.shape[:2]:
+                raise ProblemError(
+                    f"padding has shape {tuple(padding.shape)}; expected (N, S) = {tuple(inputs.shape[:2])}"
+                )
+            check_device("padding", padding, self.templates.device, "the bank")
 
     def _move(self, label: int, tokens: Tensor, there: Tensor) -> None:
         own = tokens[there]

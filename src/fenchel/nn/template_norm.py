@@ -91,6 +91,8 @@ def norm_penalty(model: nn.Module) -> Tensor:
         >>> loss = output.square().mean() + 0.1 * norm_penalty(layer)
         >>> loss.backward()
     """
+    if not isinstance(model, nn.Module):
+        raise ProblemError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     kept = [module for module in model.modules() if getattr(module, "keep_norm_penalty", False)]
     if not kept:
         raise ProblemError(

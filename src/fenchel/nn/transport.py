@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional
+from fenchel.arguments.tensor import check_flags, check_tensor
 from fenchel.closeness.cost import cost_named
 from fenchel.errors import ProblemError
 from fenchel.nn.atoms import Atoms, together
@@ -15,6 +16,7 @@ from fenchel.nn.attention_arguments import check_causal_hint, check_sequences
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import torch_masks
 from fenchel.nn.partners import checked_partners
+from fenchel.nn.sizes import check_parameters
 from fenchel.nn.template_bank import AbstractTemplateBank
 from fenchel.nn.transport_arguments import check_atoms, check_layer, check_memory
 
@@ -112,6 +114,8 @@ class TransportAttention(nn.Module):
             max_steps=max_steps,
         )
         cost_named(cost)
+        check_flags(learn_gamma=learn_gamma, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first)
+        check_parameters("TransportAttention", device, dtype)
         check_memory(memory, embed_dim)
         self.embed_dim = self.kdim = self.vdim = embed_dim
         self.num_heads = num_heads
@@ -196,6 +200,7 @@ class TransportAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         check_sequences(self, query, key, value)
+        check_flags(is_causal=is_causal)
         check_causal_hint(is_causal, attn_mask)
         layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
         queries, keys, values = (
@@ -209,9 +214,11 @@ class TransportAttention(nn.Module):
             batched=layout.batched,
             device=query.device,
         )
+        if atoms is not None:
+            check_tensor("atoms", atoms, "in the layout of key")
         if atoms is not None and atoms.dim() == query.dim():
             atoms = layout.to_batch_first(atoms)
-        if atom_mask is not None and not layout.batched:
+        if isinstance(atom_mask, Tensor) and not layout.batched:
             atom_mask = atom_mask.unsqueeze(0)
         check_atoms(atoms, atom_mask, batch=batch, like=query)
         further = together(
@@ -266,7 +273,7 @@ class TransportAttention(nn.Module):
                     "leave them out"
                 )
             return []
-        if labels is not None and labels.shape != (batch,):
+        if isinstance(labels, Tensor) and not labels.is_nested and labels.shape != (batch,):
             raise ProblemError(f"labels have shape {tuple(labels.shape)}; expected (N,) = ({batch},)")
         templates, mask = self.memory(labels)
         return [Atoms(*self._projected_atoms(templates.unsqueeze(0).to(self.in_proj_weight.dtype)), mask)]

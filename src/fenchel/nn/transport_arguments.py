@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fenchel.arguments import ESTIMATORS
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import BOOL, check_device, check_dtype, check_tensor, checked_argument
 from fenchel.errors import ProblemError
+from fenchel.functional.arguments import check_estimator
 from fenchel.nn.attention_arguments import check_widths
-from fenchel.nn.sizes import check_positive, check_sizes
+from fenchel.nn.sizes import check_positive
 from fenchel.nn.template_bank import AbstractTemplateBank
 
 __all__ = ["EXTRA_PREFERENCES", "check_atoms", "check_layer", "check_memory"]
@@ -37,17 +37,14 @@ def check_layer(
 ) -> None:
     """Check the sizes, the numbers and the names that a layer is built with."""
     check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
-    numbers = {"gamma": gamma, "alpha": alpha, "tol": tol}
-    check_positive(_OWNER, **{name: number for name, number in numbers.items() if number is not None})
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise ProblemError(f"{_OWNER} got scale={scale!r}; expected a finite number.")
-    check_sizes(_OWNER, max_steps=max_steps)
-    for name, given, known in (
-        ("estimator", estimator, ESTIMATORS),
-        ("extra_preference", extra_preference, EXTRA_PREFERENCES),
-    ):
-        if given not in known:
-            raise ProblemError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
+    check_estimator(estimator, tol, max_steps)
+    check_positive(_OWNER, alpha=alpha)
+    if gamma is not None:
+        check_positive(_OWNER, gamma=gamma)
+    checked_argument("scale", scale, name=f"scale of {_OWNER}")
+    if not isinstance(extra_preference, str) or extra_preference not in EXTRA_PREFERENCES:
+        known = ", ".join(map(repr, EXTRA_PREFERENCES))
+        raise ProblemError(f"extra_preference is {shown(extra_preference)}; expected one of {known}")
 
 
 def check_memory(memory: Any, embed_dim: int) -> None:
@@ -76,6 +73,7 @@ def check_atoms(atoms: Tensor | None, mask: Tensor | None, *, batch: int, like: 
                 "atom_mask is given without atoms; expected the atoms that it masks, or neither"
             )
         return
+    check_tensor("atoms", atoms, "(N or 1, A, E)")
     shape, width = tuple(atoms.shape), like.shape[-1]
     if atoms.dim() != 3 or atoms.shape[0] not in (1, batch):
         raise ProblemError(f"atoms have shape {shape}, batch first; expected (N or 1, A, E) with N = {batch}")
@@ -83,21 +81,13 @@ def check_atoms(atoms: Tensor | None, mask: Tensor | None, *, batch: int, like: 
         raise ProblemError(
             f"atoms have width {atoms.shape[-1]} (shape {shape}); expected embed_dim = {width}"
         )
-    _check_kind("atoms", atoms, like)
+    check_device("atoms", atoms, like.device)
+    check_dtype("atoms", atoms, like.dtype)
     if mask is None:
         return
-    if mask.dtype != torch.bool:
-        raise ProblemError(f"atom_mask has dtype {mask.dtype}; expected bool, True = may be used")
+    check_tensor("atom_mask", mask, "(N or 1, A), True = may be used", dtypes=BOOL)
     if mask.dim() != 2 or mask.shape[0] not in (1, batch) or mask.shape[1] != atoms.shape[1]:
         raise ProblemError(
             f"atom_mask has shape {tuple(mask.shape)}; expected (N or 1, A) = ({batch} or 1, {atoms.shape[1]})"
         )
-    if mask.device != like.device:
-        raise ProblemError(f"atom_mask is on {mask.device}, query on {like.device}; move one of them")
-
-
-def _check_kind(name: str, tensor: Tensor, like: Tensor) -> None:
-    if tensor.device != like.device:
-        raise ProblemError(f"{name} are on {tensor.device}, query on {like.device}; move one of them")
-    if tensor.dtype != like.dtype and not torch.is_autocast_enabled(like.device.type):
-        raise ProblemError(f"{name} have dtype {tensor.dtype}, query {like.dtype}; convert one of them")
+    check_device("atom_mask", mask, like.device)

@@ -8,9 +8,10 @@ from functools import lru_cache
 
 from torch import nn
 
+from fenchel.arguments import shown
 from fenchel.errors import ModelError
 
-__all__ = ["attention_modules"]
+__all__ = ["attention_modules", "check_model"]
 
 _DISPATCHES = "get_interface("
 _COMPUTES_ITSELF = re.compile(r"\b(softmax|scaled_dot_product_attention)\(")
@@ -45,6 +46,18 @@ def _computes_itself(module: nn.Module) -> bool:
     return _COMPUTES_ITSELF.search(_source(type(module))) is not None
 
 
+def check_model(model: nn.Module) -> None:
+    """Refuse what is no model, such as its name or its class.
+
+    Raises:
+        ModelError: If it is none.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"model is {shown(model)}; expected a model of transformers, as AutoModel.from_pretrained gives it"
+        )
+
+
 def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
     """The modules of ``model`` that ask the attention registry for their function, by their qualified names.
 
@@ -62,6 +75,7 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, str]:
         ModelError: If there is none, or if the model also has attention that bypasses the registry: its heads
             would be missing from a result without notice.
     """
+    check_model(model)
     found = {module: name for name, module in model.named_modules() if _dispatches(module)}
     bypassing = {
         type(module).__name__: name for name, module in model.named_modules() if _computes_itself(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fenchel.arguments import shown
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
 from fenchel.integrations.transformers.language_head import automatic_class
 from fenchel.integrations.transformers.quiet import quiet
@@ -220,6 +222,10 @@ def load_model(
         InputError: If ``dtype`` or ``device`` cannot be used, or a revision is asked of a folder.
         MissingExtraError: If transformers, or the bundled encoder, is not installed.
     """
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ModelError(
+            f"name_or_path is {shown(name_or_path)}; expected a name on the hub or the path of a folder"
+        )
     require_transformers()
     chosen_dtype, chosen_device = _dtype(dtype), _device(device)
     name = str(name_or_path)

@@ -16,7 +16,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fenchel.arguments import shown
 from fenchel.errors import ModelError
+from fenchel.integrations.transformers.attention_modules import check_model
 from fenchel.integrations.transformers.requirement import require_transformers
 
 __all__ = ["attention_implementation", "materialised_mask", "register_backend"]
@@ -90,6 +92,9 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
     Raises:
         MissingExtraError: If transformers is not installed.
     """
+    _check_name(name)
+    if not callable(attention):
+        raise ModelError(f"attention is {shown(attention)}; expected an attention function of transformers")
     transformers = require_transformers()
     registered = transformers.AttentionInterface().get(name)
     same_function = getattr(registered, "__wrapped__", None) is attention
@@ -105,6 +110,11 @@ def register_backend(name: str, attention: AttentionFunction) -> None:
 
     transformers.AttentionInterface.register(name, counted)
     transformers.AttentionMaskInterface.register(name, materialised_mask)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"name is {shown(name)}; expected a name for attn_implementation to take")
 
 
 def _configurations(model: nn.Module) -> list[Any]:
@@ -137,6 +147,10 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     Raises:
         ModelError: If the block ends normally and no attention came through.
     """
+    check_model(model)
+    _check_name(name)
+    if name not in require_transformers().AttentionInterface().valid_keys():
+        raise ModelError(f"name is {name!r}, which is not registered; expected one given to register_backend")
     configurations = _configurations(model)
     before = [getattr(configuration, _SETTING) for configuration in configurations]
     witness = _Witness()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import ESTIMATORS
+from fenchel.arguments import checked, shown
+from fenchel.arguments.tensor import checked_argument, positive_tensor
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
+from fenchel.functional.arguments import check_estimator
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import attend
 from fenchel.integrations.transformers.head_inference import OWN, Inference
@@ -102,9 +104,9 @@ def _chosen_layers(
     """The names that ``layers`` stands for."""
     if layers is None:
         return frozenset(names)
-    if isinstance(layers, str) or not isinstance(layers, Collection) or not layers:
+    if isinstance(layers, str | bytes | Mapping) or not isinstance(layers, Collection) or not len(layers):
         raise InputError(
-            f"layers is {layers!r}; expected numbers from 1 or names of attention modules, or None for all layers"
+            f"layers is {shown(layers)}; expected numbers from 1 or names of attention modules, or None for all layers"
         )
     chosen = {}
     for layer in layers:
@@ -114,7 +116,7 @@ def _chosen_layers(
             chosen[layer] = names[layer - 1]
         else:
             raise InputError(
-                f"layer {layer!r} does not exist in {type(model).__name__}, which has attention layers 1 to "
+                f"layer {shown(layer)} does not exist in {type(model).__name__}, which has attention layers 1 to "
                 f"{len(names)}: {', '.join(names)}"
             )
     return frozenset(chosen.values())
@@ -127,16 +129,16 @@ def _is_number(given: object) -> bool:
 def _chosen_heads(heads: Collection[int] | None) -> tuple[int, ...] | None:
     if heads is None:
         return None
-    if not isinstance(heads, Collection) or not heads or not all(map(_is_number, heads)):
-        raise InputError(f"heads is {heads!r}; expected whole numbers from 1, or None for all heads")
-    return tuple(sorted(set(heads)))
+    return checked("heads", heads)
 
 
 def _inference(estimator: str, alpha: float | Tensor, tol: float | None, max_steps: int) -> Inference:
-    if estimator not in ESTIMATORS:
-        raise InputError(f"estimator is {estimator!r}; expected one of {', '.join(ESTIMATORS)}")
-    if not isinstance(alpha, Tensor) and not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
-        raise ProblemError(f"alpha is {alpha!r}; expected a positive number, or a tensor of them")
+    checked("estimator", estimator)
+    check_estimator(estimator, tol, max_steps)
+    if isinstance(alpha, Tensor):
+        positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
+    else:
+        checked_argument("alpha", alpha)
     return Inference(estimator, alpha, tol, max_steps)
 
 
@@ -198,6 +200,10 @@ def use_backend(
         encoder.layer.0.attention.self (1, 2, 3)
         encoder.layer.1.attention.self (1, 2, 3)
     """
+    if certificate is not None and not callable(certificate):
+        raise ProblemError(
+            f"certificate is {shown(certificate)}; expected a function of a name and a certificate"
+        )
     how = _inference(estimator, alpha, tol, max_steps)
     chosen_heads = _chosen_heads(heads)
     modules = attention_modules(model)

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import INTEGERS, MASK, check_device, check_tensor
 from fenchel.errors import InputError, ModelError
+from fenchel.integrations.transformers.attention_modules import check_model
 
 __all__ = ["decoder_inputs"]
 
@@ -45,6 +47,7 @@ def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = N
         >>> decoder_inputs(model, torch.tensor([[5, 6, 1]]))["decoder_input_ids"].tolist()
         [[0, 5, 6]]
     """
+    check_model(model)
     kind = type(model).__name__
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise ModelError(f"{kind} is not an encoder-decoder model, so it takes no decoder inputs")
@@ -55,10 +58,19 @@ def decoder_inputs(model: nn.Module, labels_ids: Tensor, mask: Tensor | None = N
             "not known. Set model.config.decoder_start_token_id (T5 uses the padding token, others a "
             "beginning-of-sequence token)"
         )
+    check_tensor("labels_ids", labels_ids, "(batch, tokens)", dtypes=INTEGERS, error=InputError)
+    if mask is not None:
+        check_tensor("mask", mask, "(batch, tokens)", dtypes=(*INTEGERS, *MASK), error=InputError)
+        check_device("mask", mask, labels_ids.device, "labels_ids", error=InputError)
     if labels_ids.ndim != 2 or (mask is not None and mask.shape != labels_ids.shape):
         got = f"{tuple(labels_ids.shape)} and {None if mask is None else tuple(mask.shape)}"
         raise InputError(
             f"labels_ids and mask have shapes {got}; expected two of the same shape (batch, tokens)"
+        )
+    if labels_ids.is_meta or labels_ids.shape[1] == 0:
+        raise InputError(
+            f"labels_ids have shape {tuple(labels_ids.shape)} on {labels_ids.device}; expected at least one token of a "
+            "device that has values"
         )
 
     real = labels_ids != -100

@@ -160,6 +160,8 @@ class AbstractPreference(nn.Module):
             ProblemError: If it was built for other heads, or its parameters are on another device.
         """
         name = type(self).__name__
+        if not isinstance(inputs, AttentionInputs):
+            raise ProblemError(f"inputs of {name} is a {type(inputs).__name__}; expected AttentionInputs")
         if self.heads not in (None, 1, inputs.heads):
             raise ProblemError(
                 f"{name} was built for {self.heads} heads, but the layer has {inputs.heads}; "

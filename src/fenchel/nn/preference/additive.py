@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fenchel.arguments.tensor import checked_argument
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.sizes import check_sizes
@@ -56,7 +57,8 @@ class Additive(AbstractPreference):
         super().__init__()
         key_dim = query_dim if key_dim is None else key_dim
         sizes = {"heads": heads, "query_dim": query_dim, "key_dim": key_dim, "hidden": hidden}
-        check_sizes("Additive", **sizes, block_entries=block_entries)
+        check_sizes("Additive", **sizes)
+        checked_argument("entries", block_entries, name="block_entries of Additive")
         self.heads, self.hidden, self.block_entries = heads, hidden, block_entries
         self.of_query = nn.Linear(query_dim, heads * hidden)
         self.of_key = nn.Linear(key_dim, heads * hidden, bias=False)

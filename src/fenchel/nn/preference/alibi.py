@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_flags
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
 from fenchel.nn.preference.inputs import AttentionInputs
@@ -47,6 +48,7 @@ class ALiBi(AbstractPreference):
     def __init__(self, heads: int, symmetric: bool = True, learned: bool = False) -> None:
         super().__init__()
         check_sizes("ALiBi", heads=heads)
+        check_flags(symmetric=symmetric, learned=learned)
         self.heads, self.symmetric, self.learned = heads, symmetric, learned
         self.log_slopes = nn.Parameter(alibi_slopes(heads).log()) if learned else None
         self.register_buffer("fixed_slopes", None if learned else alibi_slopes(heads), persistent=False)

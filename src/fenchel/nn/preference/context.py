@@ -6,6 +6,7 @@ import inspect
 
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.context_network import ContextNetwork
@@ -65,6 +66,10 @@ class Context(AbstractPreference):
             if key_dim is None:
                 raise ProblemError("Context needs key_dim, the width of the layer's key, or a network.")
             network = ContextNetwork(heads, key_dim, hidden)
+        if not isinstance(network, nn.Module):
+            raise ProblemError(
+                f"network of Context is a {type(network).__name__}; expected a torch.nn.Module"
+            )
         self.heads, self.key_dim, self.network = heads, key_dim, network
         self._takes_padding = "key_padding" in inspect.signature(network.forward).parameters
 
@@ -83,6 +88,7 @@ class Context(AbstractPreference):
         padding = {"key_padding": inputs.key_padding} if self._takes_padding else {}
         importance = self.network(tokens, **padding)
         expected = (inputs.batch, inputs.keys, self.heads)
+        check_tensor("the answer of Context's network", importance, "(batch, keys, heads)")
         if tuple(importance.shape) != expected:
             raise ProblemError(
                 f"Context's network answered with shape {tuple(importance.shape)}; "

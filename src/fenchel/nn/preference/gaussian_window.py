@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_flags
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
@@ -63,6 +64,7 @@ class GaussianWindow(AbstractPreference):
         super().__init__()
         check_sizes("GaussianWindow", heads=heads)
         check_positive("GaussianWindow", width=width)
+        check_flags(predict_location=predict_location, predict_width=predict_width)
         predicts = predict_location or predict_width
         if predicts and query_dim is None:
             raise ProblemError(

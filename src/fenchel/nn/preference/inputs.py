@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import BOOL, FLOATING, check_device, check_tensor
 from fenchel.errors import ProblemError
 
 __all__ = ["AttentionInputs"]
+
+MOST_POSITIONS = 2**31
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,25 @@ class AttentionInputs:
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "queries", "keys", "query_offset"):
-            if getattr(self, name) < 0:
-                raise ProblemError(f"{name} is {getattr(self, name)}; it has to be at least 0.")
+            size = getattr(self, name)
+            # Sizes of a graph have a type of their own; positions are int64.
+            whole = isinstance(size, int | torch.SymInt) and not isinstance(size, bool)
+            if not whole or not 0 <= size < MOST_POSITIONS:
+                raise ProblemError(
+                    f"{name} is {shown(size)}; expected a whole number of at least 0, below 2**31"
+                )
+        if not isinstance(self.device, torch.device):
+            raise ProblemError(f"device is {shown(self.device)}; expected a torch.device")
+        if self.dtype not in FLOATING:
+            raise ProblemError(
+                f"dtype is {shown(self.dtype)}; expected one of {', '.join(map(str, FLOATING))}"
+            )
         for name, tensor, tokens in (
             ("query_inputs", self.query_inputs, self.queries),
             ("key_inputs", self.key_inputs, self.keys),
         ):
+            if tensor is not None:
+                check_tensor(name, tensor, "(batch, tokens, width)")
             if tensor is not None and (tensor.dim() != 3 or tensor.shape[:2] != (self.batch, tokens)):
                 raise ProblemError(
                     f"{name} has shape {tuple(tensor.shape)}; expected (batch, tokens, width) with batch "
@@ -67,10 +84,8 @@ class AttentionInputs:
                 )
             self._check_device(name, tensor)
         padding = self.key_padding
-        if padding is not None and padding.dtype != torch.bool:
-            raise ProblemError(
-                f"key_padding has dtype {padding.dtype}; expected torch.bool, True where a key is padding."
-            )
+        if padding is not None:
+            check_tensor("key_padding", padding, "(batch, keys), True where a key is padding", dtypes=BOOL)
         if padding is not None and padding.shape != (self.batch, self.keys):
             raise ProblemError(
                 f"key_padding has shape {tuple(padding.shape)}; expected (batch, keys) = ({self.batch}, {self.keys})."
@@ -78,10 +93,8 @@ class AttentionInputs:
         self._check_device("key_padding", padding)
 
     def _check_device(self, name: str, tensor: Tensor | None) -> None:
-        if tensor is not None and tensor.device != self.device:
-            raise ProblemError(
-                f"{name} is on {tensor.device}, but the layer computes on {self.device}; move it there."
-            )
+        if tensor is not None:
+            check_device(name, tensor, self.device, "the layer")
 
     def required(self, name: str, *, reader: str, width: int | None = None) -> Tensor:
         """The tensor ``query_inputs`` or ``key_inputs``, for a preference that cannot do without it.

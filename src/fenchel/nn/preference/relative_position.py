@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_flags, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
@@ -57,6 +58,7 @@ class RelativePosition(AbstractPreference):
     ) -> None:
         super().__init__()
         check_sizes("RelativePosition", heads=heads, buckets=buckets, max_distance=max_distance)
+        check_flags(bidirectional=bidirectional)
         one_way = buckets // 2 if bidirectional else buckets
         if one_way < 2 or (bidirectional and buckets % 2):
             needed = "an even number of at least 4" if bidirectional else "at least 2"
@@ -89,8 +91,7 @@ class RelativePosition(AbstractPreference):
         Raises:
             ProblemError: If the weight is not a matrix.
         """
-        if weight.dim() != 2:
-            raise ProblemError(f"weight has shape {tuple(weight.shape)}; expected (buckets, heads).")
+        check_tensor("weight", weight, "(buckets, heads)", dims=2)
         preference = cls(weight.shape[1], weight.shape[0], max_distance, bidirectional)
         preference.to(device=weight.device, dtype=weight.dtype)
         with torch.no_grad():

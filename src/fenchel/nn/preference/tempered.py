@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
@@ -44,11 +45,13 @@ class Tempered(AbstractPreference):
             raise ProblemError(
                 f"Tempered got a preference of type {type(preference).__name__}; expected one of fenchel.nn.preference."
             )
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        if isinstance(weight, Tensor):
             raise ProblemError(
-                f"weight is {weight!r}; a preference can be raised to a positive number only. "
-                "For a power that is learned use Tempered(preference, start, learned=True)."
+                "weight is a tensor; expected a number above 0. For a power that is learned use Tempered(preference, "
+                "start, learned=True)"
             )
+        checked_argument("positive", weight, name="weight")
+        check_flags(learned=learned)
         self.preference = preference
         self.heads = preference.heads
         self.fixed_weight = float(weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fenchel.arguments import checked
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
@@ -43,10 +44,7 @@ class Window(AbstractPreference):
         super().__init__()
         check_sizes("Window", dilation=dilation)
         for name, size in (("before", before), ("after", after)):
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
-                raise ProblemError(
-                    f"Window got {name}={size!r}; expected a whole number of at least 0, or None."
-                )
+            checked("reach", size, name=f"{name} of Window", error=ProblemError)
         if before is None and after is None and dilation == 1:
             raise ProblemError(
                 "Window got before=None and after=None, which restricts nothing; use Uniform()."
