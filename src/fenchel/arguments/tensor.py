@@ -237,7 +237,7 @@ def _is_mapped(tensor: Tensor) -> bool:
     """Whether a tensor is mapped by ``torch.vmap``, at whatever depth of transforms."""
     if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
         return False
-    transforms = torch._C._functorch
+    transforms = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
     while transforms.is_functorch_wrapped_tensor(tensor):
         if transforms.is_batchedtensor(tensor):
             return True
