@@ -45,7 +45,15 @@ def test_no_number_takes_what_is_no_number_or_out_of_every_range(name, value):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(set(ARGUMENTS) - set(NUMBERS) - WORDS - {"directory", "folder"}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        set(ARGUMENTS)
+        - set(NUMBERS)
+        - WORDS
+        - {"directory", "folder", "text", "pairs", "data_path", "model_name"}
+    ),
+)
 @pytest.mark.parametrize(
     "value", [float("nan"), HUGE, "", "many", "\udcff", b"1", object(), 1j, {}, [[]]], ids=shown
 )
@@ -55,7 +63,9 @@ def test_nothing_else_takes_them_either(name, value):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(WORDS | {"directory", "folder"}))
+@pytest.mark.parametrize(
+    "name", sorted(WORDS | {"directory", "folder", "text", "pairs", "data_path", "model_name"})
+)
 @pytest.mark.parametrize("value", ["", " ", "a\0b", "\ud800", 3, b"a", ["a"]], ids=shown)
 def test_names_are_words_that_a_result_can_hold(name, value):
     with pytest.raises(InputError, match=rf"^{name.replace('_', ' ')} is .*; expected "):

@@ -204,7 +204,7 @@ def test_an_interrupted_swap_says_how_to_go_on(command, masked, text, tmp_path, 
         (["--first-column", "one"], 3, "no scored pairs were given"),
         (["--max-length", "2"], 3, "max length 2 leaves no room"),
         (["--revision", "main"], 3, "revision 'main'"),
-        (["--device", "nowhere"], 3, "device 'nowhere'"),
+        (["--device", "nowhere"], 3, "device is 'nowhere'"),
     ],
 )
 def test_bad_options(command, masked, text, tmp_path, options, code, message):

@@ -10,6 +10,8 @@ from typing import Any
 from fenchel.arguments.rule import AbstractRule, Unfit, listed, shown
 
 __all__ = ["Flag", "OneOf", "PathName", "SomeOf", "Text"]
+_LONGEST_PATH = 4095
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,10 @@ class PathName(AbstractRule):
         if not isinstance(name, str) or not name.strip() or (isinstance(value, str) and "\0" in name):
             raise Unfit
         _writable(name)
+        if len(name.encode()) > _LONGEST_PATH or any(
+            len(part.encode()) > _LONGEST_NAME for part in Path(name).parts
+        ):
+            raise Unfit(f"is {shown(name)}, a longer name than a file can have")
         try:
             return Path(name).expanduser()
         except RuntimeError as error:

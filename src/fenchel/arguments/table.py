@@ -67,6 +67,9 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "max_tokens": Maybe(Whole(1, 10**15, "100000")),
     "layers": NumbersFromOne(MOST_LAYERS),
     "heads": NumbersFromOne(MOST_LAYERS),
+    "model_name": PathName("a folder, or a name on the hub such as bert-base-uncased"),
+    "text": PathName("a file, or the name of a data set"),
+    "pairs": PathName("a file of scored pairs"),
     "text_column": Maybe(Text("the name of a column, such as text")),
     "target_column": Maybe(Text("the name of a column, such as summary")),
     "column": Text("the name of a column, such as sentence_A"),
@@ -78,6 +81,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "sample_pairs": Whole(3, 10**7, "10000"),
     "mask_probability": Number("0.15", above=0.0, below=1.0),
     # Training. The sizes are those of one machine; whether a model fits it is seen before it is built.
+    "data_path": PathName("a folder or file, or a name such as fashion-mnist"),
     "data": Text("a name, such as fashion-mnist, or a path"),
     "model": OneOf(("vit", "ot-vit")),
     "extra_preference": Maybe(OneOf(("zero", "shared", "none"))),

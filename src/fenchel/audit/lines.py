@@ -15,6 +15,10 @@ __all__ = ["decoded", "file_lines", "file_sha256", "file_text", "readable_file"]
 
 _MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
 _BLOCK = 1 << 20
+_LONGEST = 1 << 28
+# Text shrinks to a tenth, logs to a fiftieth; what shrinks to less than this was made to fill a memory or a day.
+_LARGEST_RATIO = 250
+_UNSUSPECTED = 1 << 21
 
 
 def readable_file(path: Path) -> Path:
@@ -60,26 +64,36 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def file_lines(path: Path) -> Iterator[tuple[int, str, float]]:
+def file_lines(path: Path, longest: int = _LONGEST) -> Iterator[tuple[int, str, float]]:
     r"""Reads a UTF-8 file line by line; lines end with ``\n``.
 
     Args:
         path: The file; a name that ends in ``.gz`` is decompressed.
+        longest: How many bytes a line may have.
 
     Yields:
         The line's number from 1, its text without the line's end, and the share of the file read with it.
 
     Raises:
-        InputError: If the bytes are not UTF-8 or not gzip.
+        InputError: If the bytes are not UTF-8 or not gzip, a line is too long, or the file unpacks to more than any
+            text does.
     """
     size = path.stat().st_size or 1
     offset = 0
     with path.open("rb") as raw:
         file = _decompressed(raw, path)
         try:
-            for number, line in enumerate(file, start=1):
+            number = 0
+            while line := file.readline(longest + 1):
+                number += 1
+                if len(line) > longest:
+                    raise InputError(
+                        f"line {number} of {path} has more than {longest:,} bytes; expected one document a line, each "
+                        "shorter than that. Cut it into several."
+                    )
                 text = decoded(line, path, line=number, offset=offset)
                 offset += len(line)
+                _check_ratio(path, raw, offset)
                 yield (
                     number,
                     text.rstrip("\r\n"),
@@ -99,13 +113,18 @@ def file_text(path: Path) -> str:
         Its text.
 
     Raises:
-        InputError: If the bytes are not UTF-8 or not gzip.
+        InputError: If the bytes are not UTF-8 or not gzip, or too many.
     """
     with path.open("rb") as raw:
         try:
-            content = _decompressed(raw, path).read()
+            content = _decompressed(raw, path).read(_LONGEST + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(f"{path} is not a whole gzip file: {error}.") from None
+    if len(content) > _LONGEST:
+        raise InputError(
+            f"{path} holds more than {_LONGEST:,} bytes; expected one document, shorter than that. Cut it into "
+            "several, or have it read line by line (without --whole-file)."
+        )
     return decoded(content, path, line=1, offset=0)
 
 
@@ -135,6 +154,14 @@ def decoded(content: bytes, path: Path, *, line: int, offset: int) -> str:
             f"Convert the file first, for example with: iconv -f LATIN1 -t UTF-8 {path.name}"
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+def _check_ratio(path: Path, raw: IO[bytes], unpacked: int) -> None:
+    if unpacked > _UNSUSPECTED and unpacked > _LARGEST_RATIO * max(1, raw.tell()):
+        raise InputError(
+            f"{path} unpacks to more than {_LARGEST_RATIO} times its size, {unpacked:,} bytes so far, which no text "
+            "does; it was not read further. If it is meant, unpack it first."
+        )
 
 
 def _decompressed(raw: IO[bytes], path: Path) -> IO[bytes]:

@@ -23,7 +23,7 @@ from fenchel.audit.texts import open_documents
 from fenchel.audit.windows import TokenWindows
 from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.errors import InputError
-from fenchel.storage import check_writable
+from fenchel.storage import check_writable, removed_if_empty
 
 __all__ = ["audit", "shard_directory"]
 
@@ -123,81 +123,82 @@ def audit(
     documents = None
     if not ready_made(texts, tokenizer if name is None else name):
         documents = open_documents(texts, **text_options)  # pyright: ignore[reportArgumentType]
-    if folder is not None:
-        require_extras()
-        check_writable(folder)
-        refuse_occupied(folder, resume=resume, overwrite=overwrite)
+    with removed_if_empty(folder):
+        if folder is not None:
+            require_extras()
+            check_writable(folder)
+            refuse_occupied(folder, resume=resume, overwrite=overwrite)
 
-    loaded, tokenizer, revision = _load(model, tokenizer, device=device, dtype=dtype, revision=revision)
-    if documents is not None and tokenizer is None:
-        raise InputError(
-            f"{type(loaded).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
-            "inputs such as [{'pixel_values': tensor}]."
-        )
-    if documents is None:
-        batches = ReadyBatches(texts, max_tokens=max_tokens, shard=part)  # pyright: ignore[reportArgumentType]
-    else:
-        batches = TokenWindows(
-            documents,
-            tokenizer,
-            config=loaded.config,
-            max_length=max_length,
-            stride=stride,
-            batch_size=batch_size,
+        loaded, tokenizer, revision = _load(model, tokenizer, device=device, dtype=dtype, revision=revision)
+        if documents is not None and tokenizer is None:
+            raise InputError(
+                f"{type(loaded).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
+                "inputs such as [{'pixel_values': tensor}]."
+            )
+        if documents is None:
+            batches = ReadyBatches(texts, max_tokens=max_tokens, shard=part)  # pyright: ignore[reportArgumentType]
+        else:
+            batches = TokenWindows(
+                documents,
+                tokenizer,
+                config=loaded.config,
+                max_length=max_length,
+                stride=stride,
+                batch_size=batch_size,
+                max_tokens=max_tokens,
+                shard=part,
+            )
+        manifest = describe(
+            loaded,
+            name=name,
+            revision=revision,
+            space=space,
+            alpha=alpha,
+            tol=tol,
+            max_length=batches.max_length,
+            stride=batches.stride,
+            batch_size=None if documents is None else batch_size,
             max_tokens=max_tokens,
+            layers=layers,
+            heads=heads,
+            texts=batches.description,
+            text_sha256=batches.text_sha256,
+            text_options=text_options,
             shard=part,
+            seed=seed,
         )
-    manifest = describe(
-        loaded,
-        name=name,
-        revision=revision,
-        space=space,
-        alpha=alpha,
-        tol=tol,
-        max_length=batches.max_length,
-        stride=batches.stride,
-        batch_size=None if documents is None else batch_size,
-        max_tokens=max_tokens,
-        layers=layers,
-        heads=heads,
-        texts=batches.description,
-        text_sha256=batches.text_sha256,
-        text_options=text_options,
-        shard=part,
-        seed=seed,
-    )
 
-    checkpoints = None
-    if folder is None:
-        state = AuditState(manifest)
-    else:
-        state = open_state(folder, manifest, overwrite=overwrite, keep_queries=keep_queries)
-        if state.finished:
-            report = AuditReport(state.manifest, state.statistics, state.examples)
-            if not report.is_written(folder):
-                report.write_files(folder)
-            return report
-        checkpoints = Checkpoints(folder, state, seconds=checkpoint_seconds)
-    AuditRun(
-        loaded,
-        batches,
-        state,
-        space=space,
-        alpha=alpha,
-        tol=tol,
-        memory_budget=memory_budget,
-        layers=layers,
-        heads=heads,
-        seed=seed,
-        observer=observer or SilentObserver(),
-        checkpoints=checkpoints,
-    ).run()
-    if state.cursor.tokens == 0 and part.count == 1:
-        raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
-    if checkpoints is not None:
-        return checkpoints.finish()
-    manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
-    return AuditReport(manifest, state.statistics, state.examples)
+        checkpoints = None
+        if folder is None:
+            state = AuditState(manifest)
+        else:
+            state = open_state(folder, manifest, overwrite=overwrite, keep_queries=keep_queries)
+            if state.finished:
+                report = AuditReport(state.manifest, state.statistics, state.examples)
+                if not report.is_written(folder):
+                    report.write_files(folder)
+                return report
+            checkpoints = Checkpoints(folder, state, seconds=checkpoint_seconds)
+        AuditRun(
+            loaded,
+            batches,
+            state,
+            space=space,
+            alpha=alpha,
+            tol=tol,
+            memory_budget=memory_budget,
+            layers=layers,
+            heads=heads,
+            seed=seed,
+            observer=observer or SilentObserver(),
+            checkpoints=checkpoints,
+        ).run()
+        if state.cursor.tokens == 0 and part.count == 1:
+            raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
+        if checkpoints is not None:
+            return checkpoints.finish()
+        manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
+        return AuditReport(manifest, state.statistics, state.examples)
 
 
 def shard_directory(directory: str | Path, shard: Shard | str | Sequence[int]) -> Path:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fenchel.arguments import shown
 from fenchel.audit.lines import file_lines
 from fenchel.errors import InputError, MissingExtraError
 
-__all__ = ["Columns", "Row", "dataset_rows", "jsonl_rows", "parquet_rows"]
+__all__ = ["Columns", "Row", "dataset_rows", "jsonl_rows", "listed_names", "parquet_rows"]
 
 _ROWS_AT_ONCE = 256
+_NAMES_LISTED = 10
 
 
 class Row(NamedTuple):
@@ -51,7 +54,7 @@ class Columns:
             if name not in present:
                 option = "text column" if name == self.text else "target column"
                 raise InputError(
-                    f"{where} has no column {name!r}; it has {', '.join(map(repr, present)) or 'none'}. "
+                    f"{where} has no column {shown(name)}; it has {listed_names(present)}. "
                     f"Name one of them as the {option}."
                 )
 
@@ -79,6 +82,19 @@ class Columns:
         return Row(number, record[self.text], target, fraction)
 
 
+def listed_names(names: Collection[str]) -> str:
+    """Names in quotes, the first ten of them.
+
+    Example:
+        >>> listed_names(["a", "b"]), listed_names([str(k) for k in range(99)]).split(", ")[-1]
+        ("'a', 'b'", "'9' and 89 more")
+    """
+    first = ", ".join(shown(name) for name in islice(names, _NAMES_LISTED))
+    return (first or "none") + (
+        f" and {len(names) - _NAMES_LISTED} more" if len(names) > _NAMES_LISTED else ""
+    )
+
+
 def jsonl_rows(path: Path, columns: Columns) -> Iterator[Row]:
     """Reads a file with one JSON object a line; blank lines are skipped.
 
@@ -102,6 +118,14 @@ def jsonl_rows(path: Path, columns: Columns) -> Iterator[Row]:
             raise InputError(
                 f"{where} is not JSON: {error.msg} at character {error.pos + 1}. A jsonl file has one object "
                 "a line."
+            ) from None
+        except RecursionError:
+            raise InputError(
+                f"{where} is nested too deeply to be read. A jsonl file has one object a line, with its texts in keys."
+            ) from None
+        except ValueError:  # Python reads no number of more than 4,300 digits
+            raise InputError(
+                f"{where} has a number of thousands of digits, which cannot be read. Mend or drop the line."
             ) from None
         if not isinstance(record, dict):
             raise InputError(
@@ -130,15 +154,25 @@ def parquet_rows(path: Path, columns: Columns) -> Iterator[Row]:
         from pyarrow import parquet
     except ImportError:
         raise MissingExtraError("pyarrow", "report") from None
+    number = 0
     try:
-        with parquet.ParquetFile(path) as file:
-            columns.check(file.schema_arrow.names, str(path))
-            number, total = 0, file.metadata.num_rows
+        columns.check(parquet.read_schema(path).names, str(path))
+        # As a dictionary, a text that is in many rows is held once.
+        with parquet.ParquetFile(path, read_dictionary=list(columns.names)) as file:
+            total = file.metadata.num_rows
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns.names)):
-                for record in batch.to_pylist():
+                for place in range(batch.num_rows):
                     number += 1
+                    # A row at a time: a page of a megabyte can hold one long text hundreds of times.
+                    record = {name: batch.column(name)[place].as_py() for name in columns.names}
                     yield columns.row(record, number, f"row {number} of {path}", number / total)
-    except pa.ArrowInvalid as error:
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"row {number} of {path} is not UTF-8: {error.reason}. Mend or drop the row."
+        ) from None
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} is not a whole parquet file: {_first_line(error)}") from None
 
 

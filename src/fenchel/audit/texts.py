@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fenchel.arguments import checked
 from fenchel.audit.lines import file_lines, file_sha256, file_text, readable_file
 from fenchel.audit.tables import Columns, Row, dataset_rows, jsonl_rows, parquet_rows
 from fenchel.errors import InputError
 
-__all__ = ["Document", "Documents", "open_documents"]
+__all__ = ["Document", "Documents", "check_text", "open_documents"]
 
 _FILE_ENDINGS = (".txt", ".text", ".md", ".jsonl", ".json", ".ndjson", ".parquet", ".gz", ".csv", ".tsv")
 _DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?(@[\w.-]+)?")
@@ -79,6 +80,8 @@ class Documents:
         for row in self._rows():
             if not row.text.strip():
                 continue
+            for text in (row.text, row.target):
+                check_text(text or "", f"document {row.number} of {self.description}")
             start = None if row.fraction is None else before
             yield Document(index, row.number, row.text, row.target, start, row.fraction)
             index, before = index + 1, row.fraction or 0.0
@@ -86,6 +89,25 @@ class Documents:
             raise InputError(
                 f"{self.description} holds no text: every document is blank. Give at least one with words."
             )
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuses a string that is no text.
+
+    Args:
+        text: What was read.
+        where: For the message.
+
+    Raises:
+        InputError: If it holds half of a surrogate pair, which JSON can write, and which no tokenizer or file takes.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where} is no text: character {error.start + 1} is {text[error.start]!a}, one half of a surrogate "
+            "pair. Mend or drop it."
+        ) from None
 
 
 def open_documents(
@@ -115,12 +137,13 @@ def open_documents(
         >>> [(document.number, document.text) for document in open_documents(["a tree", " ", "a bird"])]
         [(1, 'a tree'), (3, 'a bird')]
     """
+    text_column, target_column = checked("text_column", text_column), checked("target_column", target_column)
     columns = Columns(text_column or "text", target_column)
     columned = text_column is not None or target_column is not None
     if not isinstance(source, str | Path):
         _refuse("Python strings", whole_file=whole_file, columned=columned)
         return _from_strings(source)
-    path, name = Path(source).expanduser(), str(source)
+    path, name = checked("text", source), str(source)
     if isinstance(source, str) and _is_dataset(source, path):
         _refuse(f"dataset {name!r}", whole_file=whole_file)
         return Documents(name, lambda: dataset_rows(name, columns))

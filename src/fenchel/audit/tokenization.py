@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fenchel.arguments import checked
 from fenchel.errors import InputError
 
-__all__ = ["decoder_start", "longest_window", "padding_token", "pieces", "special_tokens", "token_ids"]
+__all__ = [
+    "check_known",
+    "decoder_start",
+    "longest_window",
+    "padding_token",
+    "pieces",
+    "special_tokens",
+    "token_ids",
+]
 
 _LONGEST_BY_DEFAULT = 512
 _NO_LIMIT = 1_000_000  # tokenizers without a limit of their own report an astronomic one
@@ -51,9 +59,11 @@ def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
             )
         return length
     limits = [
-        limit for limit in (positions, getattr(tokenizer, "model_max_length", None)) if limit is not None
+        limit
+        for limit in (positions, getattr(tokenizer, "model_max_length", None))
+        if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT
     ]
-    return min([_LONGEST_BY_DEFAULT, *(int(limit) for limit in limits if limit < _NO_LIMIT)])
+    return min([_LONGEST_BY_DEFAULT, *(int(limit) for limit in limits)])
 
 
 def _positions(config: Any) -> int | None:
@@ -89,16 +99,49 @@ def decoder_start(config: Any) -> int | None:
     )
 
 
-def padding_token(tokenizer: Any) -> int:
+def padding_token(tokenizer: Any, config: Any = None) -> int:
     """The token that fills short rows: for padding, else for the end of a text, else the first of all.
 
     Filled positions are masked and never counted, so any token that the model knows will do.
     """
+    known = _vocabulary(config, target=False)
     for name in ("pad_token_id", "eos_token_id"):
         token = getattr(tokenizer, name, None)
-        if isinstance(token, int):
+        if isinstance(token, int) and (known is None or 0 <= token < known):
             return token
     return 0
+
+
+def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool = False) -> None:
+    """Refuses tokens that the model has no embedding for.
+
+    Args:
+        ids: Of a text.
+        tokenizer: What gave them.
+        config: The model's configuration; where it tells no number of tokens, nothing is checked.
+        target: Whether they are what an encoder-decoder is to write.
+
+    Raises:
+        InputError: Naming the first such token.
+    """
+    known = _vocabulary(config, target=target)
+    if known is None or not ids or max(ids) < known:
+        return
+    number = next(number for number in ids if number >= known)
+    token = tokenizer.convert_ids_to_tokens(number) if hasattr(tokenizer, "convert_ids_to_tokens") else number
+    raise InputError(
+        f"the tokenizer gives {token!r} the number {number}, and the model knows the tokens 0 to {known - 1}. Use the "
+        "tokenizer that the model was trained with, or a model whose embeddings were resized to it."
+    )
+
+
+def _vocabulary(config: Any, *, target: bool) -> int | None:
+    """How many tokens a model knows."""
+    for name in ("decoder_vocab_size", "vocab_size") if target else ("vocab_size",):
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
 
 
 def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

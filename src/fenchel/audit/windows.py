@@ -15,6 +15,7 @@ from fenchel.audit.batch import Batch, Cursor
 from fenchel.audit.shard import Shard
 from fenchel.audit.texts import Document, Documents
 from fenchel.audit.tokenization import (
+    check_known,
     decoder_start,
     longest_window,
     padding_token,
@@ -116,7 +117,8 @@ class TokenWindows:
                 f"{self.max_length} holds {room} tokens of text. Give a stride of at most {room}."
             )
         self._room = room
-        self._padding = padding_token(tokenizer)
+        self._config = config
+        self._padding = padding_token(tokenizer, config)
         self._decoder_start = decoder_start(config)
 
     @property
@@ -239,6 +241,9 @@ class TokenWindows:
         return () if self._decoder_start is None else (self._decoder_start, *tokens[:-1])
 
     def _batch(self, rows: list[_Window], tokens_before: int) -> Batch:
+        for row in rows:
+            check_known(row.tokens, self.tokenizer, self._config)
+            check_known(row.decoder, self.tokenizer, self._config, target=True)
         ids, mask = _padded([row.tokens for row in rows], self._padding)
         counted, _ = _padded([row.counted for row in rows], False)
         inputs = {"input_ids": ids, "attention_mask": mask}

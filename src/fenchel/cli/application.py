@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from fenchel import __version__
+from fenchel.arguments import shown
 from fenchel.cli import audit, experiment, merge, report, swap, train
+from fenchel.cli.failure import say
 
 __all__ = ["application", "run"]
 
@@ -39,11 +42,45 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, 2 for wrong usage. What the library raises is not caught.
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        application(args=None if arguments is None else list(arguments), prog_name="fenchel")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
-    return 0
+        code = application(args=given, prog_name="fenchel", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            cast("Any", error).show()
+        else:
+            say(f"error: {_explained(error, given)}")
+        return cast("Any", error).exit_code
+    return code if isinstance(code, int) else 0
+
+
+# Typer brings this class along or takes it from click, depending on its version.
+_UsageError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+
+def _explained(error: Any, given: Sequence[str]) -> str:
+    """What is wrong with a command line, what was written there, and how to find out what can be."""
+    text = str(error.format_message()).rstrip(".")
+    written = _written(getattr(error, "param", None), given)
+    if written is not None and written not in text:
+        text += f", and not {shown(written)}"
+    command = getattr(getattr(error, "ctx", None), "command_path", "fenchel")
+    return f"{text}. Try '{command} -h' for help."
+
+
+def _written(parameter: Any, given: Sequence[str]) -> str | None:
+    """What was written after an option."""
+    for option in getattr(parameter, "opts", ()):
+        for place, argument in enumerate(given):
+            if argument.startswith(f"{option}="):
+                return argument.partition("=")[2]
+            if argument == option and place + 1 < len(given):
+                return given[place + 1]
+    return None
 
 
 def _show_version(wanted: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
 from fenchel.cli.numbers import numbers
 from fenchel.cli.progress import observer_of_standard_error
@@ -63,7 +64,7 @@ def run(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
+        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
     ],
     whole_file: Annotated[
         bool, typer.Option("--whole-file", help="Take a plain text file for one document, not one a line.")
@@ -111,7 +112,10 @@ def run(
     alpha: Annotated[float, typer.Option(metavar="X", help="Reliability of the evidence, above 0.")] = 1.0,
     tol: Annotated[float, typer.Option(metavar="X", help="Relative tolerance of the exact solver.")] = 2e-5,
     memory_budget: Annotated[
-        int, typer.Option(min=1, metavar="MB", help="Megabytes of working memory of the exact solver.")
+        int,
+        typer.Option(
+            min=1, max=1 << 30, metavar="MB", help="Megabytes of working memory of the exact solver."
+        ),
     ] = 512,
     device: Annotated[
         str | None,
@@ -147,7 +151,7 @@ def run(
     ] = 60.0,
 ) -> None:
     """Wires the options to ``fenchel.audit``."""
-    chosen_layers, chosen_heads = numbers(layers), numbers(heads)
+    chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
 
     from fenchel.audit.run import audit, shard_directory
     from fenchel.audit.shard import Shard
@@ -156,7 +160,8 @@ def run(
     part = Shard.from_environment() if shard is None else Shard.parse(shard)
     # A mistake in the text shows before the model, which can take minutes, is loaded.
     open_documents(text, whole_file=whole_file, text_column=text_column, target_column=target_column)
-    folder = shard_directory(out, part)
+    place: Path = checked("folder", out, name="out")
+    folder = shard_directory(place, part)
     try:
         report = audit(
             model,
@@ -181,7 +186,7 @@ def run(
             shard=part,
             seed=seed,
             observer=observer_of_standard_error(),
-            directory=out,
+            directory=place,
             resume=resume,
             overwrite=overwrite,
             keep_queries=keep_queries,
@@ -191,7 +196,7 @@ def run(
         raise Interrupted(what_was_saved(folder)) from None
     show_result(report, folder)
     if part.count > 1:
-        typer.echo(f"This is share {part}. When all are there: fenchel merge {shlex.quote(str(out))}")
+        typer.echo(f"This is share {part}. When all are there: fenchel merge {shlex.quote(str(place))}")
 
 
 def best_device() -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted, say
 from fenchel.cli.numbers import decimals
 from fenchel.cli.speaking import first_process_speaks
@@ -43,7 +44,7 @@ def run(
         str, typer.Argument(metavar="EXPERIMENT", help="table1, table2 or ablation.", show_default=False)
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
+        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
     ],
     data: Annotated[
         str | None,
@@ -111,7 +112,8 @@ def run(
     ] = False,
 ) -> None:
     """Wires the options to ``fenchel.experiments``."""
-    rates = None if learning_rates is None else decimals(learning_rates)
+    rates = None if learning_rates is None else decimals(learning_rates, "--learning-rates")
+    place: Path = checked("folder", out, name="out")
     given = {"train_images": train_images, "test_images": test_images, "epochs": epochs}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
 
@@ -121,13 +123,13 @@ def run(
     from fenchel.experiments import report_on, run_experiment
 
     if report_only:
-        _show(report_on(experiment, out), out)
+        _show(report_on(experiment, place), place)
         return
     try:
         with stopping_at_a_step() as stop:
             report = run_experiment(
                 experiment,
-                out,
+                place,
                 data=_listed(data),
                 budget=budget,
                 arms=_listed(arms),
@@ -142,9 +144,9 @@ def run(
             )
     except KeyboardInterrupt:
         again = shlex.join(["fenchel", *sys.argv[1:]])
-        raise Interrupted(f"interrupted; what was done is saved in {out}. Go on with: {again}") from None
+        raise Interrupted(f"interrupted; what was done is saved in {place}. Go on with: {again}") from None
     if os.environ.get("RANK", "0") == "0":
-        _show(report, out)
+        _show(report, place)
 
 
 class _Narrator:

@@ -15,6 +15,7 @@ __all__ = ["Interrupted", "explained", "one_line", "say"]
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
+_LONGEST = 1000
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -62,8 +63,9 @@ def say(message: str) -> None:
 
 
 def one_line(message: str) -> str:
-    """The same words on one line."""
-    return " ".join(message.split())
+    """The same words on one line, cut off where they are more than anybody reads."""
+    text = " ".join(message.split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _out_of_memory(error: Exception) -> int:

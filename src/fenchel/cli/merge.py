@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fenchel.arguments import checked
 from fenchel.cli.result import show_result
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
@@ -26,10 +27,10 @@ EXAMPLE = (
 
 def run(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of audits.", show_default=False)
+        list[str], typer.Argument(metavar="DIR...", help="Folders of audits.", show_default=False)
     ],
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="DIR", help="Folder for the results.  [default: the one DIR, if only one]"),
     ] = None,
     partial: Annotated[
@@ -45,5 +46,6 @@ def run(
 
     from fenchel.audit.merge import merge
 
-    target = directories[0] if out is None else out
-    show_result(merge(directories, target, partial=partial, overwrite=overwrite), target)
+    folders: list[Path] = [checked("folder", directory, name="DIR") for directory in directories]
+    target: Path = folders[0] if out is None else checked("folder", out, name="out")
+    show_result(merge(folders, target, partial=partial, overwrite=overwrite), target)

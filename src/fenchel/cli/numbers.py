@@ -14,11 +14,12 @@ __all__ = ["decimals", "numbers"]
 _PART = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
 
 
-def numbers(text: str | None) -> list[int] | None:
+def numbers(text: str | None, option: str | None = None) -> list[int] | None:
     """Reads numbers and ranges, separated by commas.
 
     Args:
         text: Such as ``1,3-5``; None is passed on.
+        option: Where it was given, for the message.
 
     Returns:
         The numbers in order, each once.
@@ -37,7 +38,9 @@ def numbers(text: str | None) -> list[int] | None:
         match = _PART.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise typer.BadParameter(f"{shown(text)} is not a list of numbers and ranges, such as 1,3-5.")
+            raise typer.BadParameter(
+                f"{shown(text)} is not a list of numbers and ranges, such as 1,3-5.", param_hint=option
+            )
         if last > MOST_LAYERS:
             raise typer.BadParameter(
                 f"{shown(text)} goes up to {last:,}; expected numbers from 1 to {MOST_LAYERS:,}."
@@ -46,11 +49,12 @@ def numbers(text: str | None) -> list[int] | None:
     return sorted(found)
 
 
-def decimals(text: str) -> list[float]:
+def decimals(text: str, option: str | None = None) -> list[float]:
     """Reads decimal numbers, separated by commas.
 
     Args:
         text: Such as ``0.5,0.8``.
+        option: Where it was given, for the message.
 
     Returns:
         The numbers, as they come.
@@ -65,4 +69,6 @@ def decimals(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{shown(text)} is not a list of numbers, such as 0.5,0.8.") from None
+        raise typer.BadParameter(
+            f"{shown(text)} is not a list of numbers, such as 0.5,0.8.", param_hint=option
+        ) from None

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fenchel.arguments import checked
 from fenchel.cli.result import show_result
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
@@ -23,15 +24,16 @@ EXAMPLE = "Example: fenchel report audit"
 
 def run(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a finished audit.", show_default=False)
+        str, typer.Argument(metavar="DIR", help="Folder of a finished audit.", show_default=False)
     ],
 ) -> None:
     """Wires the folder to ``fenchel.audit.record.AuditReport``."""
     from fenchel.audit.record import AuditReport, require_extras
     from fenchel.storage import check_writable
 
-    report = AuditReport.load(directory)
+    folder: Path = checked("folder", directory, name="DIR")
+    report = AuditReport.load(folder)
     require_extras()
-    check_writable(directory)
-    report.write_files(directory)
-    show_result(report, directory)
+    check_writable(folder)
+    report.write_files(folder)
+    show_result(report, folder)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fenchel.arguments import checked
 from fenchel.cli.audit import Dtype, best_device
 from fenchel.cli.failure import Interrupted
 from fenchel.cli.numbers import decimals, numbers
@@ -32,7 +33,7 @@ def run(
         str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
+        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
     ],
     text: Annotated[
         str | None,
@@ -154,7 +155,9 @@ def run(
     """Wires the options to ``fenchel.swap``."""
     if text is None and pairs is None:
         raise typer.BadParameter("Missing option '--text' or '--pairs': there is nothing to read.")
-    chosen_layers, chosen_heads, chosen_alphas = numbers(layers), numbers(heads), decimals(alphas)
+    chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
+    place: Path = checked("folder", out, name="out")
+    chosen_alphas = decimals(alphas, "--alphas")
 
     from rich.console import Console
 
@@ -191,17 +194,17 @@ def run(
             columns=PairColumns(first_column, second_column, score_column),
             seed=seed,
             observer=observer_of_standard_error("swapping"),
-            directory=out,
+            directory=place,
             resume=resume,
             overwrite=overwrite,
             checkpoint_seconds=checkpoint_seconds,
         )
     except KeyboardInterrupt:
-        raise Interrupted(_what_was_saved(out)) from None
+        raise Interrupted(_what_was_saved(place)) from None
     console = Console()
     console.print(terminal_table(report))
     console.print(report.finding, markup=False, highlight=False)
-    typer.echo(f"Figure: {out / 'swap.png'}")
+    typer.echo(f"Figure: {place / 'swap.png'}")
 
 
 def _what_was_saved(folder: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
 from fenchel.cli.speaking import first_process_speaks
 from fenchel.cli.stopping import stopping_at_a_step
@@ -86,7 +87,7 @@ def run(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
+        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
     ],
     model: Annotated[Model, typer.Option(help="What to train.")] = Model.ot_vit,
     extra_preference: Annotated[
@@ -175,6 +176,7 @@ def run(
     """Wires the options to ``fenchel.train.train``."""
     from fenchel.train import TrainOptions, train
 
+    place: Path = checked("folder", out, name="out")
     options = TrainOptions(
         data=data,
         model=model.value,
@@ -208,7 +210,7 @@ def run(
         with stopping_at_a_step() as stop:
             result = train(
                 options,
-                out,
+                place,
                 resume=resume,
                 overwrite=overwrite,
                 observer=observer_of_training(),
@@ -217,14 +219,14 @@ def run(
                 stop=stop,
             )
     except KeyboardInterrupt:
-        raise Interrupted(_what_was_saved(out)) from None
+        raise Interrupted(_what_was_saved(place)) from None
     if os.environ.get("RANK", "0") != "0":
         return
     typer.echo(
         f"Test accuracy {result.test_accuracy:.4f} after {_counted(len(result.epochs), 'epoch')} of "
         f"{result.description['data']['train_images']:,} images, {result.parameters:,} parameters."
     )
-    typer.echo(f"Curves: {out / 'curves.png'}")
+    typer.echo(f"Curves: {place / 'curves.png'}")
 
 
 def _counted(count: int, what: str) -> str:

@@ -84,7 +84,7 @@ def run_experiment(
     with joined_workers(device) as workers, _threads(threads):
         images = _read(plan.data)
         plan = replace(plan, descriptions=tuple(described(one, *images[one]) for one in plan.data))
-        folder = ExperimentFolder(Path(directory).expanduser())
+        folder = ExperimentFolder(checked("folder", directory, name="directory"))
         _join(folder, plan, workers)
         watching = observer if observer is not None and workers.leads else SilentExperimentObserver()
         mine = [run for index, run in enumerate(plan.runs()) if shard is None or shard.takes(index)]
@@ -159,7 +159,7 @@ def report_on(name: str, directory: str | Path) -> ExperimentReport:
     """
     chosen_experiment(name)
     _require_plotting()
-    folder = ExperimentFolder(Path(directory).expanduser())
+    folder = ExperimentFolder(checked("folder", directory, name="directory"))
     there = folder.plan()
     if there is not None and there.experiment != name:
         raise InputError(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fenchel.errors import OutputError
 
-__all__ = ["atomic_path", "check_writable", "guarded_writing", "reason_of", "write_text"]
+__all__ = ["atomic_path", "check_writable", "guarded_writing", "reason_of", "removed_if_empty", "write_text"]
 
 _TEMPORARY_PREFIX = ".fenchel-"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -81,6 +81,25 @@ def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
             f"{folder} has {free} bytes free and at least {needed_bytes} are needed. "
             "Free some space or choose another folder."
         )
+
+
+@contextlib.contextmanager
+def removed_if_empty(folder: Path | None) -> Iterator[None]:
+    """Where the block fails, a folder that was made in it goes again, and so do its parents, if nothing lies in them.
+
+    Args:
+        folder: Where results are to go, whether or not it is there; None for nowhere.
+    """
+    made = (
+        [] if folder is None else [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+    )
+    try:
+        yield
+    except BaseException:
+        for place in made:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+        raise
 
 
 @contextlib.contextmanager

@@ -65,6 +65,11 @@ def finding(results: Mapping[str, Any]) -> str:
     return " ".join(part for part in (first, _smoothed(smoothing)) if part)
 
 
+def _level(value: float | None) -> str:
+    """A value to four digits; a rank correlation has none where all similarities of an arm are equal."""
+    return "undefined" if value is None else f"{value:.4f}"
+
+
 def _changed(
     name: str,
     arm: Mapping[str, Any],
@@ -77,7 +82,7 @@ def _changed(
     difference = arm[f"{quality}_difference"]
     measure = "the loss per token" if quality == "loss" else "Spearman's correlation with the scores"
     better = -1 if quality == "loss" else 1
-    head = f"{name} takes {measure} from {model[quality]:.4f} to {arm[quality]:.4f}"
+    head = f"{name} takes {measure} from {_level(model[quality])} to {_level(arm[quality])}"
     unit, number = ("windows", units.get("windows")) if quality == "loss" else ("pairs", units.get("pairs"))
     low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
     if low is None or high is None:
@@ -131,7 +136,7 @@ def _moved(name: str, arm: Mapping[str, Any]) -> str:
     return (
         f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them "
         f"by at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman "
-        f"correlation of {arm['ranking_agreement']:.4f}"
+        f"correlation of {_level(arm['ranking_agreement'])}"
         + (
             f" [{arm['ranking_agreement_low']:.4f}, {arm['ranking_agreement_high']:.4f}]."
             if arm["ranking_agreement_low"] is not None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from fenchel.arguments import checked, shown
 from fenchel.audit.lines import file_lines, file_sha256, readable_file
+from fenchel.audit.tables import listed_names
+from fenchel.audit.texts import check_text
 from fenchel.errors import InputError
 
 __all__ = ["PairColumns", "ScoredPairs", "read_pairs", "scored_pairs"]
 
 _FEWEST = 3
+_LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def read_pairs(path: str | Path, columns: PairColumns, max_pairs: int | None = N
     Raises:
         InputError: If the file cannot be read, a column is missing, or a sentence or score is not one.
     """
-    file = readable_file(Path(path).expanduser())
+    file = readable_file(checked("pairs", path))
     rows = _rows(file, columns)
     chosen = list(rows if max_pairs is None else islice(rows, max_pairs))
     return _checked(str(path), chosen, file_sha256(file))
@@ -81,25 +85,29 @@ def scored_pairs(pairs: Iterable[Sequence[object]]) -> ScoredPairs:
         InputError: If one is anything else, or there are too few.
     """
     found = []
+    if not isinstance(pairs, Iterable) or isinstance(pairs, Mapping):
+        raise InputError(f"pairs is {shown(pairs)}; expected a path, or pairs such as [('a', 'b', 3.5)].")
     for number, pair in enumerate(pairs, start=1):
-        if len(pair) != 3 or not all(isinstance(sentence, str) and sentence.strip() for sentence in pair[:2]):
+        whole = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 3
+        if not whole or not all(isinstance(sentence, str) and sentence.strip() for sentence in pair[:2]):
             raise InputError(
-                f"pair {number} is {pair!r}; expected two sentences and a score, such as ('a', 'b', 3.5)."
+                f"pair {number} is {shown(pair)}; expected two sentences and a score, such as ('a', 'b', 3.5)."
             )
+        check_text(f"{pair[0]} {pair[1]}", f"pair {number}")
         found.append((str(pair[0]), str(pair[1]), _score(str(pair[2]), f"pair {number}")))
     return _checked("Python pairs", found, None)
 
 
 def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
-    lines = file_lines(path)
+    lines = file_lines(path, longest=_LONGEST_LINE)
     _, header, _ = next(lines)
     names = header.split("\t")
     wanted = {"first": columns.first, "second": columns.second, "score": columns.score}
     for name in wanted.values():
         if names.count(name) != 1:
             raise InputError(
-                f"{path} has {names.count(name) or 'no'} column{'s' if names.count(name) else ''} {name!r}; its first "
-                f"line names {', '.join(map(repr, names))}, parted by tabs. Name the sentences' columns with "
+                f"{path} has {names.count(name) or 'no'} column{'s' if names.count(name) else ''} {shown(name)}; its "
+                f"first line names {listed_names(names)}, parted by tabs. Name the sentences' columns with "
                 "--first-column and --second-column and the score's with --score-column."
             )
     places = {role: names.index(name) for role, name in wanted.items()}
@@ -124,7 +132,7 @@ def _score(text: str, where: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"{where} has the score {text!r}, which is not a number. Mend or drop it.")
+        raise InputError(f"{where} has the score {shown(text)}, which is not a number. Mend or drop it.")
     return score
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.errors import ModelError
 from fenchel.swap.arms import Arm
 from fenchel.swap.bootstrap import Bootstrap, Interval
 from fenchel.swap.control import against_best_control
@@ -116,6 +117,12 @@ class _Tables:
             }
 
         ranked = similarities(pairings.ranked)
+        own = ranked[self._keys[0]]
+        if not bool((own != own[0]).any()):
+            raise ModelError(
+                f"the model finds all {len(own)} pairs of sentences equally similar ({float(own[0]):.4g}), so there is "
+                "no ranking that could change. Use a model whose embeddings differ from sentence to sentence."
+            )
         if pairings.by_sentence:
             self._ranking = RankingAgreement(ranked, self._keys[0], pairings.ranked, len(embeddings))
         else:

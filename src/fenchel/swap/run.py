@@ -17,7 +17,7 @@ from fenchel.audit.progress import AuditObserver, SilentObserver
 from fenchel.audit.texts import Documents, open_documents
 from fenchel.audit.windows import TokenWindows
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.storage import check_writable
+from fenchel.storage import check_writable, removed_if_empty
 from fenchel.swap.arms import make_arms, sites_of
 from fenchel.swap.bootstrap import Bootstrap
 from fenchel.swap.folder import open_state, refuse_occupied
@@ -150,91 +150,92 @@ def swap(
     if texts is not None:
         documents = open_documents(texts, **text_options)  # pyright: ignore[reportArgumentType]
     scored = _scored(pairs, columns, max_pairs)
-    if folder is not None:
-        _require_plotting()
-        check_writable(folder)
-        refuse_occupied(folder, resume=resume, overwrite=overwrite)
+    with removed_if_empty(folder):
+        if folder is not None:
+            _require_plotting()
+            check_writable(folder)
+            refuse_occupied(folder, resume=resume, overwrite=overwrite)
 
-    with_head = scored is None
-    loaded, tokenizer, name, revision = _load(model, tokenizer, device, dtype, revision, with_head)
-    loaded, task = _task(
-        loaded,
-        tokenizer,
-        documents,
-        scored,
-        with_head=with_head,
-        max_length=max_length,
-        stride=stride,
-        batch_size=batch_size,
-        max_tokens=max_tokens,
-        sample_pairs=sample_pairs,
-        mask_probability=mask_probability,
-        seed=seed,
-    )
-    arms = make_arms(
-        sites_of(loaded),
-        estimators=chosen,
-        alphas=controls,
-        per_layer=per_layer,
-        per_head=per_head,
-        layers=layers,
-        heads=heads,
-    )
-    if isinstance(task, SentenceTask):
-        check_room(len(arms), task.count, int(getattr(loaded.config, "hidden_size", 0)))
-    manifest = {
-        **_versions(),
-        "model": name,
-        "revision": revision or getattr(loaded.config, "_commit_hash", None),
-        "model_class": type(loaded).__name__,
-        "dtype": str(loaded.dtype).removeprefix("torch."),
-        "device": str(loaded.device),
-        "space": "key",
-        "estimators": list(chosen),
-        "alphas": list(controls),
-        "per_layer": per_layer,
-        "per_head": per_head,
-        "layers": None if layers is None else list(layers),
-        "heads": None if heads is None else list(heads),
-        "tol": tol,
-        "bootstrap": bootstrap,
-        "batch_size": batch_size,
-        "seed": seed,
-        **{key: value for key, value in text_options.items() if value not in (None, False)},
-        **task.description(),
-    }
-    if folder is None:
-        state = SwapState(dict(manifest))
-    else:
-        state = open_state(folder, manifest, len(arms), overwrite=overwrite)
-    if not state.finished:
-        SwapRun(
+        with_head = scored is None
+        loaded, tokenizer, name, revision = _load(model, tokenizer, device, dtype, revision, with_head)
+        loaded, task = _task(
             loaded,
-            task,
-            arms,
-            state,
-            tol=tol,
-            observer=observer or SilentObserver(),
-            directory=folder,
-            seconds=checkpoint_seconds,
-        ).run()
-    measured = state.measured()
-    if isinstance(task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
-        raise InputError(
-            f"{state.manifest['texts']} has no token to predict: its windows are too short. Give longer texts."
+            tokenizer,
+            documents,
+            scored,
+            with_head=with_head,
+            max_length=max_length,
+            stride=stride,
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+            sample_pairs=sample_pairs,
+            mask_probability=mask_probability,
+            seed=seed,
         )
-    pairings = None
-    if isinstance(task, SentenceTask) and task.ranked is not None:
-        pairings = Pairings(task.ranked, task.scored, task.scores, by_sentence=documents is not None)
-    report = SwapReport(
-        state.manifest,
-        tabulated(arms, measured, state.manifest["stacks"], pairings, Bootstrap(bootstrap, seed)),
-    )
-    if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
-        report.save(folder)
-        state.finished = True
-        state.write(folder)
-    return report
+        arms = make_arms(
+            sites_of(loaded),
+            estimators=chosen,
+            alphas=controls,
+            per_layer=per_layer,
+            per_head=per_head,
+            layers=layers,
+            heads=heads,
+        )
+        if isinstance(task, SentenceTask):
+            check_room(len(arms), task.count, int(getattr(loaded.config, "hidden_size", 0)))
+        manifest = {
+            **_versions(),
+            "model": name,
+            "revision": revision or getattr(loaded.config, "_commit_hash", None),
+            "model_class": type(loaded).__name__,
+            "dtype": str(loaded.dtype).removeprefix("torch."),
+            "device": str(loaded.device),
+            "space": "key",
+            "estimators": list(chosen),
+            "alphas": list(controls),
+            "per_layer": per_layer,
+            "per_head": per_head,
+            "layers": None if layers is None else list(layers),
+            "heads": None if heads is None else list(heads),
+            "tol": tol,
+            "bootstrap": bootstrap,
+            "batch_size": batch_size,
+            "seed": seed,
+            **{key: value for key, value in text_options.items() if value not in (None, False)},
+            **task.description(),
+        }
+        if folder is None:
+            state = SwapState(dict(manifest))
+        else:
+            state = open_state(folder, manifest, len(arms), overwrite=overwrite)
+        if not state.finished:
+            SwapRun(
+                loaded,
+                task,
+                arms,
+                state,
+                tol=tol,
+                observer=observer or SilentObserver(),
+                directory=folder,
+                seconds=checkpoint_seconds,
+            ).run()
+        measured = state.measured()
+        if isinstance(task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
+            raise InputError(
+                f"{state.manifest['texts']} has no token to predict: its windows are too short. Give longer texts."
+            )
+        pairings = None
+        if isinstance(task, SentenceTask) and task.ranked is not None:
+            pairings = Pairings(task.ranked, task.scored, task.scores, by_sentence=documents is not None)
+        report = SwapReport(
+            state.manifest,
+            tabulated(arms, measured, state.manifest["stacks"], pairings, Bootstrap(bootstrap, seed)),
+        )
+        if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
+            report.save(folder)
+            state.finished = True
+            state.write(folder)
+        return report
 
 
 def _scored(

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from fenchel.arguments import checked
 from fenchel.audit.texts import Documents
-from fenchel.audit.tokenization import longest_window, padding_token, special_tokens, token_ids
+from fenchel.audit.tokenization import (
+    check_known,
+    longest_window,
+    padding_token,
+    pieces,
+    special_tokens,
+    token_ids,
+)
 from fenchel.errors import InputError
 from fenchel.swap.pairs import ScoredPairs
 from fenchel.swap.step import Place, Step
@@ -64,7 +71,7 @@ class SentenceTask:
         self._batch_size = checked("batch_size", batch_size)
         self._max_tokens = checked("max_tokens", max_tokens)
         self.max_length = longest_window(tokenizer, config, max_length)
-        self._padding = padding_token(tokenizer)
+        self._padding = padding_token(tokenizer, config)
         prefix, suffix = special_tokens(tokenizer)
         room = self.max_length - len(prefix) - len(suffix)
         if room < 1:
@@ -78,7 +85,12 @@ class SentenceTask:
 
         def number(text: str) -> int:
             if text not in self._numbers:
-                ids = token_ids(tokenizer, text)
+                ids = list[int]()
+                for piece, _ in pieces(text):
+                    ids += token_ids(tokenizer, piece)
+                    if len(ids) > room:
+                        break
+                check_known(ids[:room], tokenizer, config)
                 self.truncated += len(ids) > room
                 self._numbers[text] = len(self._ids)
                 self._ids.append((*prefix, *ids[:room], *suffix))
@@ -100,10 +112,11 @@ class SentenceTask:
                 tokens += len(self._ids[-1])
         self.documents = len(read)
         of_documents = sorted(set(read))
-        if documents is not None and len(of_documents) < 3:
+        different = len({self._ids[index] for index in of_documents})
+        if documents is not None and different < 3:
             raise InputError(
-                f"{documents.description} has {len(of_documents)} different "
-                f"sentence{'' if len(of_documents) == 1 else 's'}"
+                f"{documents.description} has {different} sentence{'' if different == 1 else 's'} "
+                "that the tokenizer tells apart"
                 "; how a model ranks similarities needs at least 3, one a line. Give more, or scored pairs (--pairs)."
             )
         self.scored: Tensor | None = None
@@ -117,12 +130,26 @@ class SentenceTask:
                 f"{source} has no token to embed: the tokenizer turns every sentence into nothing. Check the file and "
                 "the tokenizer."
             )
+        kinds = set() if self.scored is None else {self._kind(*pair) for pair in self.scored.tolist()}
+        if pairs is not None and len(kinds) < 2:
+            raise InputError(
+                f"{pairs.description} holds one pair of sentences again and again, or pairs of equal ones, as far as "
+                "the tokenizer tells them apart, so there are no similarities to rank. Give different pairs."
+            )
         self.ranked = self.scored
         if documents is not None:
             self.ranked = torch.tensor(of_documents)[
                 sampled_pairs(len(of_documents), checked("sample_pairs", sample_pairs), seed)
             ]
         self._order = sorted(range(len(self._ids)), key=lambda index: (len(self._ids[index]), index))
+
+    def _kind(self, first: int, second: int) -> frozenset[tuple[int, ...]]:
+        """What the similarity of two sentences depends on, and 1 where they are equal."""
+        return (
+            frozenset({self._ids[first], self._ids[second]})
+            if self._ids[first] != self._ids[second]
+            else frozenset()
+        )
 
     @property
     def count(self) -> int:

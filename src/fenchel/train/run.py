@@ -19,7 +19,7 @@ from fenchel.arguments import checked
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import ConvergenceError, CostWarning, InputError, MissingExtraError
-from fenchel.storage import check_writable
+from fenchel.storage import check_writable, removed_if_empty
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, differences
 from fenchel.train.evaluation import Evaluation
 from fenchel.train.feed import Feed
@@ -93,7 +93,12 @@ def train(
     directory = Path(checked("folder", directory, name="directory"))
     refuse_occupied(directory, resume=resume, overwrite=overwrite)
     options = options.resolved()
-    with joined_workers(device) as workers, _own_random_numbers(workers.device), warnings.catch_warnings():
+    with (
+        removed_if_empty(directory),
+        joined_workers(device) as workers,
+        _own_random_numbers(workers.device),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore", CostWarning)
         session = _Session(options, directory, workers, data or loaded(options), checkpoint_seconds)
         return session.run(observer or SilentObserver(), stop, resume=resume)

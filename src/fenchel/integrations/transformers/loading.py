@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from fenchel.arguments import shown
+from fenchel.arguments import MOST_LAYERS, checked, shown
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
 from fenchel.integrations.transformers.language_head import automatic_class
 from fenchel.integrations.transformers.quiet import quiet
@@ -121,15 +122,6 @@ def _dtype(dtype: torch.dtype | str) -> torch.dtype | str:
     return name if name == "auto" else getattr(torch, name)
 
 
-def _device(device: torch.device | str) -> torch.device:
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device {str(device)!r} cannot be used: {_one_line(error)}. Use 'cpu'") from error
-    return found
-
-
 def _needs_no_weights(model: Any, key: str) -> bool:
     """Whether a parameter that the weights lack is not used, or is worked out anew and so is never random."""
     owner = key.rpartition(".")[0]
@@ -143,8 +135,15 @@ def _load_weights(
 ) -> Any:
     transformers = require_transformers()
     model_class = transformers.AutoModel
-    if with_head:
-        model_class = automatic_class(transformers.AutoConfig.from_pretrained(source, **options), name)
+    if with_head or Path(source).is_dir():
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+        layers = getattr(config, "num_hidden_layers", None)
+        if isinstance(layers, int) and layers > MOST_LAYERS:
+            raise ModelError(
+                f"the configuration of {name} asks for {layers:,} layers; expected at most {MOST_LAYERS:,}."
+            )
+        if with_head:
+            model_class = automatic_class(config, name)
     model, report = model_class.from_pretrained(
         source,
         dtype=dtype,
@@ -169,10 +168,25 @@ def _load_weights(
     return model
 
 
+def _check_dropout(model: Any, name: str) -> None:
+    """Refuse a share of dropout that is none: a model fails over it at its first call, even in eval mode."""
+    wrong = next(
+        (part.p for part in model.modules() if isinstance(part, nn.Dropout) and not 0 <= part.p <= 1), None
+    )
+    if wrong is not None:
+        raise ModelError(f"the configuration of {name} asks for a dropout of {wrong}; expected 0 to 1.")
+
+
 def _load_tokenizer(source: str, name: str, options: dict[str, Any]) -> Any:
     tokenizer = require_transformers().AutoTokenizer.from_pretrained(source, **options)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise ModelError(f"{name} has no tokenizer files; save its tokenizer beside the model")
+    longest = getattr(tokenizer, "model_max_length", 1)
+    if not isinstance(longest, int | float) or not longest > 0:
+        raise ModelError(
+            f"the tokenizer of {name} has model_max_length {longest!r}; expected a number of tokens above 0. Mend its "
+            "tokenizer_config.json"
+        )
     return tokenizer
 
 
@@ -227,10 +241,14 @@ def load_model(
             f"name_or_path is {shown(name_or_path)}; expected a name on the hub or the path of a folder"
         )
     require_transformers()
-    chosen_dtype, chosen_device = _dtype(dtype), _device(device)
+    chosen_dtype, chosen_device = _dtype(dtype), torch.device(checked("device", device) or "cpu")
     name = str(name_or_path)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    folder = _demo_folder() if name == DEMO else Path(name_or_path).expanduser()
+    folder = (
+        _demo_folder()
+        if name == DEMO
+        else checked("model_name", name_or_path, name="model", error=ModelError)
+    )
     unreachable: Exception | None = None
     if name and folder.is_dir():
         if revision is not None:
@@ -261,6 +279,7 @@ def load_model(
             part = "tokenizer"
             if model.main_input_name == "input_ids":
                 tokenizer = _load_tokenizer(source, name, options)
+            _check_dropout(model, name)
     except FenchelError:
         raise
     except Exception as error:  # configuration, weights and tokenizer files fail in every way that files can
