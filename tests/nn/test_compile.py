@@ -89,3 +89,28 @@ def test_training_step_is_that_of_eager(preference: str, estimator: str) -> None
     expected = trained(layer, x, is_compiled=False, **options)
     assert len(found) == len(expected)
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_one_graph_serves_every_length(estimator: str) -> None:
+    prior = (
+        KeyPadding() * RelativePosition(HEADS) * ALiBi(HEADS, learned=True) * LearnedBias(1, 1, 2 * TOKENS)
+    )
+    layer = randomised(
+        MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=prior, estimator=estimator)
+    )
+    layer.double()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for tokens in (TOKENS, TOKENS - 2, 2 * TOKENS - 1):
+        padding = torch.zeros(2, tokens, dtype=torch.bool)
+        padding[1, -1] = True
+        found, expected = [], []
+        for run, into in ((compiled, found), (layer, expected)):
+            torch.manual_seed(tokens)
+            x = torch.randn(2, tokens, WIDTH, dtype=torch.float64, requires_grad=True)
+            output, _ = run(x, x, x, key_padding_mask=padding, need_weights=False)
+            output.sin().sum().backward()
+            into += [output, x.grad]
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.arguments.name import Flag
 from fenchel.arguments.rule import AbstractRule, Maybe, shown
@@ -237,11 +238,10 @@ def _is_mapped(tensor: Tensor) -> bool:
     """Whether a tensor is mapped by ``torch.vmap``, at whatever depth of transforms."""
     if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
         return False
-    transforms = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    while transforms.is_functorch_wrapped_tensor(tensor):
-        if transforms.is_batchedtensor(tensor):
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
             return True
-        tensor = transforms.get_unwrapped(tensor)
+        tensor = _functorch.get_unwrapped(tensor)
     return False
 
 

@@ -142,23 +142,29 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
         check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
         check_device(name, tensor, query.device)
         check_dtype(name, tensor, query.dtype)
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in given.items())
+    # Words are put together only where something is wrong: while a graph is made, sizes may be symbols.
     if not query.shape[0] == key.shape[0] == value.shape[0]:
-        raise ProblemError(f"batch sizes differ: {shapes}; expected the same first dimension")
+        raise ProblemError(f"batch sizes differ: {_shapes(given)}; expected the same first dimension")
     if key.shape[1:3] != value.shape[1:3]:
-        raise ProblemError(f"key and value differ in heads or tokens: {shapes}")
+        raise ProblemError(f"key and value differ in heads or tokens: {_shapes(given)}")
     if query.shape[3] != key.shape[3]:
-        raise ProblemError(f"query and key differ in their last dimension: {shapes}")
+        raise ProblemError(f"query and key differ in their last dimension: {_shapes(given)}")
     if key.shape[2] == 0:
-        raise ProblemError(f"there is nothing to attend to (no tokens in key): {shapes}")
+        raise ProblemError(f"there is nothing to attend to (no tokens in key): {_shapes(given)}")
     heads, key_heads = query.shape[1], key.shape[1]
     if heads != key_heads and (key_heads == 0 or heads % key_heads):
-        raise ProblemError(f"query has {heads} heads, which {key_heads} heads of key do not divide: {shapes}")
+        raise ProblemError(
+            f"query has {heads} heads, which {key_heads} heads of key do not divide: {_shapes(given)}"
+        )
     if heads != key_heads and not enable_gqa:
         raise ProblemError(
             f"query has {heads} heads and key {key_heads}: pass enable_gqa=True if {heads // key_heads} heads "
             "of the query are to share each head of the key"
         )
+
+
+def _shapes(given: dict[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in given.items())
 
 
 def _scale(scale: float | Tensor | None, query: Tensor, key: Tensor) -> tuple[float, Tensor]:

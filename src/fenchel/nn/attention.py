@@ -163,7 +163,6 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         for name, learned, start in (("log_alpha", learn_alpha, alpha), ("log_radius", learn_radius, radius)):
             logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
             self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
-        self.forget_last_call()
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> MultiheadAttention:
@@ -303,11 +302,12 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
             key_padding=masks.key_padding,
             query_offset=query_offset,
         )
+        self.forget_last_call()
         inferred = self._inferred(queries, keys, values, inputs, masks, need_weights)
-        self._last_certificate = inferred.certificate and AttentionCertificate(
-            *map(layout.without_batch, inferred.certificate)
-        )
-        self._last_gap = None if inferred.gap is None else layout.without_batch(inferred.gap)
+        if inferred.certificate is not None:
+            self._last_certificate = AttentionCertificate(*map(layout.without_batch, inferred.certificate))
+        if inferred.gap is not None:
+            self._last_gap = layout.without_batch(inferred.gap)
         weights = inferred.weights
         if weights is not None:
             weights = layout.without_batch(weights.mean(1) if average_attn_weights else weights)
@@ -325,7 +325,6 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         problem = self._problem(
             queries, self._extended(keys, self.bias_k), self._extended(values, self.bias_v)
         )
-        self._last_norm_penalty = None
         if self.preference is not None and not need_weights and self._can_fuse(problem, inputs, masks):
             return infer_fused(problem, self.preference, inputs)
         prior = None if self.preference is None else self.preference(inputs)

@@ -12,6 +12,7 @@ from fenchel.functional.certificate import AttentionCertificate
 __all__ = ["LastCall"]
 
 _PROPERTIES = ("last_certificate", "last_gap", "last_norm_penalty")
+_STORED = tuple(f"_{name}" for name in _PROPERTIES)
 
 _Kept = TypeVar("_Kept")
 
@@ -19,13 +20,16 @@ _Kept = TypeVar("_Kept")
 class LastCall:
     """The part of a layer that remembers. It comes before ``torch.nn.Module`` among the bases of a layer."""
 
-    _last_certificate: AttentionCertificate | None
-    _last_gap: Tensor | None
-    _last_norm_penalty: Tensor | None
+    _last_certificate: AttentionCertificate | None = None
+    _last_gap: Tensor | None = None
+    _last_norm_penalty: Tensor | None = None
 
     def forget_last_call(self) -> None:
         """Let go of what was kept, and of the graphs that it holds on to."""
-        self._last_certificate = self._last_gap = self._last_norm_penalty = None
+        for name in _STORED:
+            # A layer that keeps nothing does not change when it is called, which is what can be exported.
+            if getattr(self, name) is not None:
+                setattr(self, name, None)
 
     @property
     def last_certificate(self) -> AttentionCertificate:
@@ -76,4 +80,4 @@ class LastCall:
 
     def __getstate__(self) -> dict[str, Any]:
         # What a call leaves behind is not the layer's, and a tensor with a graph cannot be copied.
-        return {**self.__dict__, **{f"_{name}": None for name in _PROPERTIES}}
+        return {name: value for name, value in self.__dict__.items() if name not in _STORED}

@@ -45,9 +45,20 @@ def on_diagonals(function: IndexFunction, inputs: AttentionInputs, *, one_head: 
     zero = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=inputs.device)
     heads = _axis(1, torch.arange(1 if one_head else inputs.heads, device=inputs.device))
     distances = _axis(3, torch.arange(1 - m, n, device=inputs.device))
-    values = function(zero, heads, zero, distances)
+    values = function(zero, heads, zero, distances).squeeze(2)
     # Row i is the window of n distances that begins at -i.
-    return values.squeeze(2).unfold(-1, n, 1).flip(-2)
+    return _skewed(values, m, n) if torch.compiler.is_compiling() else values.unfold(-1, n, 1).flip(-2)
+
+
+def _skewed(values: Tensor, m: int, n: int) -> Tensor:
+    """The same windows (..., m, n) of (..., m + n - 1) values, for sizes that may be symbols in a graph.
+
+    Under one another and read as rows that are one shorter, copies of the values move by one from row to row. A
+    compiler makes one expression of that, where eager makes an array twice as large as the result.
+    """
+    copies = torch.nn.functional.pad(values, (0, 1)).unsqueeze(-2).expand(*values.shape[:-1], m, -1)
+    shifted = copies.flatten(-2)[..., m - 1 : m - 1 + m * (m + n - 1)]
+    return shifted.unflatten(-1, (m, m + n - 1))[..., :n]
 
 
 def _axis(own: int, indices: Tensor) -> Tensor:
@@ -65,6 +76,9 @@ def combined(terms: Sequence[Tensor | None]) -> Tensor | None:
     mask = reduce(torch.logical_and, masks) if masks else None
     if not weights:
         return mask
-    # Small ones first, so that what is broadcast is added up before it is spread out.
-    total = reduce(torch.add, sorted(weights, key=Tensor.numel))
+    if not torch.compiler.is_compiling():
+        # Small ones first, so that what is broadcast is added up before it is spread out. A compiler knows by itself,
+        # and its sizes may be symbols.
+        weights.sort(key=Tensor.numel)
+    total = reduce(torch.add, weights)
     return total if mask is None else torch.where(mask, total, -torch.inf)

@@ -9,7 +9,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.nn.preference.table import head_row
+from fenchel.nn.preference.table import cut, head_row
 from fenchel.nn.sizes import check_sizes
 
 __all__ = ["LearnedBias"]
@@ -75,10 +75,8 @@ class LearnedBias(AbstractPreference):
 
     def _placed(self, inputs: AttentionInputs) -> Tensor:
         """(heads, m or 1, n)."""
-        rows = slice(None)
-        if self.bias.shape[1] > 1:
-            rows = slice(inputs.query_offset, inputs.query_offset + inputs.queries)
-        return self.bias[:, rows, : inputs.keys]
+        placed = cut(self.bias, 2, 0, inputs.keys)
+        return placed if self.bias.shape[1] == 1 else cut(placed, 1, inputs.query_offset, inputs.queries)
 
     def extra_repr(self) -> str:
         """Sizes."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.preference.table import cut
 from fenchel.nn.sizes import check_sizes
 
 __all__ = ["Location"]
@@ -55,7 +56,8 @@ class Location(AbstractPreference):
                 f"Location was built with max_keys={max_keys}, but there are {inputs.keys} keys."
             )
         x = inputs.required("query_inputs", reader="Location", width=query_dim)
-        return (x.unsqueeze(1) @ self.weight[:, : inputs.keys].mT).to(inputs.dtype)
+        weight = cut(self.weight, 1, 0, inputs.keys)
+        return (x.unsqueeze(1) @ weight.mT).to(inputs.dtype)
 
     def extra_repr(self) -> str:
         """Sizes."""

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-__all__ = ["head_row", "table"]
+__all__ = ["cut", "head_row", "table"]
+
+# Torch 2.6 has no such function yet.
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+def cut(parameter: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Entries ``start`` to ``start + length`` of a parameter along a dimension.
+
+    A view of all entries is contiguous and one of some is not, so that a graph that is exported for any length would be
+    made for some only: there it is a copy.
+    """
+    if _is_exporting():
+        return parameter.index_select(dim, torch.arange(start, start + length, device=parameter.device))
+    return parameter.narrow(dim, start, length)
 
 
 def table(parameter: Tensor) -> Tensor:
