@@ -33,11 +33,16 @@ WRITTEN = [
 # Left to right; who stands in one group may import each other, as long as there is no circle.
 ORDER = [
     {"errors"},
-    {"arguments", "storage"},
+    {"arguments", "storage", "selection"},
     {"preference", "closeness"},
-    {"estimate", "certificate", "problem", "blocks", "selection"},
+    {"conjugate"},
+    {"problem"},
+    {"blocks"},
+    {"layout", "certificate"},
+    {"estimate"},
     {"reliability", "solver"},
     {"adjoint"},
+    {"inference"},
     {"functional"},
     {"nn"},
     {"models"},
@@ -48,8 +53,8 @@ ORDER = [
     {"cli"},
 ]
 RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
-# A problem hands itself to the solver that is asked for, when it is asked.
-JOINED_WHEN_CALLED = {("problem", "adjoint")}
+# The arrow, with nothing excepted, is tested below for what is imported at once; these are asked for at call time.
+JOINED_WHEN_CALLED: set[tuple[str, str]] = set()
 
 NEEDED_BY_EXTRAS = [
     "transformers",
@@ -163,7 +168,7 @@ def test_a_wrong_way_and_a_circle_would_be_found():
     backwards = {"fenchel.solver.exact": {("fenchel.audit.heads", True)}}
     assert wrong_ways(backwards) == ["fenchel.solver.exact imports fenchel.audit.heads"]
     assert wrong_ways({"fenchel.problem": {("fenchel.solver.exact", True)}}) != []
-    assert wrong_ways({"fenchel.problem": {("fenchel.adjoint.estimates", False)}}) == []
+    assert wrong_ways({"fenchel.problem": {("fenchel.adjoint.estimates", False)}}) != []
     assert wrong_ways({"fenchel.audit.run": {("fenchel", True)}}) != []
     assert circles({"a": {("b", True)}, "b": {("a", True)}}) == [["a", "b", "a"]]
     assert circles({"a": {("b", True)}, "b": {("a", False)}}) == []

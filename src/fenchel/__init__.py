@@ -8,8 +8,8 @@ from fenchel.errors import ConvergenceError as ConvergenceError
 from fenchel.errors import FenchelError as FenchelError
 from fenchel.errors import ProblemError as ProblemError
 from fenchel.estimate import Estimate as Estimate
+from fenchel.inference import InferenceProblem as InferenceProblem
 from fenchel.preference import Discrete as Discrete
-from fenchel.problem import InferenceProblem as InferenceProblem
 
 # Last, and a function: importing the package of that name binds the module first.
 from fenchel.audit import audit as audit  # isort: skip

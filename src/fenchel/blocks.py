@@ -1,170 +1,220 @@
-"""A problem's queries as rows that share templates, cut into blocks of bounded working memory."""
+"""Rows of one problem as solvers see them: over templates that a group shares, or through φ alone."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
 from torch import Tensor
+from typing_extensions import Self, override
 
-from fenchel.problem import InferenceProblem
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness.response import AbstractResponse
+from fenchel.conjugate import FiniteConjugate
+from fenchel.conjugate.response import MeanResponse
+from fenchel.problem import Problem
 from fenchel.selection import SHARED
 
-__all__ = ["DEFAULT_MEMORY_BUDGET", "QueryBlock", "QueryLayout", "keep_freed_memory"]
-
-DEFAULT_MEMORY_BUDGET = 512 * 2**20
-"""Bytes of working memory that a solve may use besides its input and its result."""
-
-CACHE_BYTES = 2**20
-"""Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
+__all__ = ["AbstractBlock", "ConjugateBlock", "QueryBlock", "centre", "centred"]
 
 
-@cache
-def keep_freed_memory() -> None:
-    """Keep the C allocator from handing every freed working array back to the operating system.
-
-    glibc maps arrays above a threshold, 128 KB at first, page by page at every allocation; freeing one large array
-    raises the threshold to its size. Without this a solve spends a quarter of its time on page faults.
-    """
-    torch.empty(31 * 2**20, dtype=torch.uint8)
-
-
-def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int) -> int:
-    """How many rows to work on at once, at least 1.
+def centre(templates: Tensor, log_preference: Tensor) -> Tensor:
+    """The mean of the templates that some query of the group may choose, (g, 1, d).
 
     Args:
-        templates: (..., n, d).
-        array_bytes: What one array of shape (rows, max(n, d)) may take.
-        itemsize: Bytes of one number.
+        templates: (g, n, d).
+        log_preference: (g or 1, r, n), -inf where masked.
     """
-    n, d = templates.shape[-2:]
-    fitting = array_bytes // (max(n, d) * itemsize)
-    # In Gram coordinates, n <= 2d, the arrays that the iteration works on are (rows, n).
-    busy = n if n <= 2 * d else max(n, d)
-    return max(1, min(fitting, max(64, CACHE_BYTES // (busy * itemsize))))
+    chosen = (~torch.isneginf(log_preference)).any(1, keepdim=True).to(templates.dtype)
+    return chosen @ templates / chosen.sum(-1, keepdim=True).clamp(min=1)
+
+
+def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
+    """Templates less their :func:`centre`: nothing changes but rounding (fact 3), and that a lot."""
+    return templates - centre(templates, log_preference)
+
+
+class AbstractBlock(ABC):
+    """Rows of one problem as solvers see them: g groups, r queries in each.
+
+    Attributes:
+        evidence: z, (g, r, d).
+        alpha: α, (g or 1, r or 1, 1).
+    """
+
+    evidence: Tensor
+    alpha: Tensor
+
+    @property
+    @abstractmethod
+    def response(self) -> AbstractResponse:
+        """How weights, or means where there are no weights to work with, respond to potentials."""
+
+    @property
+    def offsets(self) -> Tensor | None:
+        """Vectors (g, n, d) whose inner products with λ the response takes, or None where it takes λ itself.
+
+        Templates less their :func:`centre`: a common vector changes neither weights nor dual point (fact 3), only
+        rounding.
+        """
+        return None
+
+    @abstractmethod
+    def shift(self, dual: Tensor) -> Tensor:
+        """h(λ) - h(0) at dual points (g, r, d); exactly zero at λ = 0."""
+
+    @abstractmethod
+    def over_templates(self) -> QueryBlock | None:
+        """The same rows over templates, in a leading shape that reshapes to (g, r), if there are any."""
+
+    @abstractmethod
+    def rest_mean(self) -> Tensor:
+        """The mean at rest, h(0), (g, r or 1, d)."""
+
+    @abstractmethod
+    def smoothness(self) -> Tensor | None:
+        """A bound on the eigenvalues of every curvature, (g or 1, r or 1, 1), or None where there is none."""
+
+    @abstractmethod
+    def excess(self, dual: Tensor) -> Tensor:
+        r""":math:`\varphi(\lambda) - \varphi(0) - \langle\lambda, \nabla\varphi(0)\rangle \ge 0`, (g, r)."""
+
+    def dual_gain(self, dual: Tensor) -> Tensor:
+        r""":math:`\mathcal{D}(\lambda) - \mathcal{D}(0)`, (g, r)."""
+        linear = torch.linalg.vecdot(dual, self.evidence - dual / (2 * self.alpha))
+        return linear - self.excess(dual)
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same rows in another dtype."""
 
 
 @dataclass(frozen=True)
-class QueryBlock:
-    """Rows of one problem: g groups that share templates, r queries in each.
+class QueryBlock(AbstractBlock):
+    """Rows whose closeness offers a response row by row, over templates that a group shares.
 
     Attributes:
         templates: (g, n, d).
         log_preference: (g or 1, r or 1, n), normalised.
         evidence: (g, r, d).
         alpha: (g or 1, r or 1, 1).
+        closeness: D, KL where nothing else is said.
     """
 
     templates: Tensor = field(metadata=SHARED)
     log_preference: Tensor
     evidence: Tensor
     alpha: Tensor
+    closeness: AbstractCloseness = field(default_factory=KL, metadata=SHARED)
 
+    @property
+    @override
+    def response(self) -> AbstractResponse:
+        return self.closeness.response(self.log_preference)
+
+    @property
+    @override
+    def offsets(self) -> Tensor:
+        return centred(self.templates, self.log_preference)
+
+    @override
+    def shift(self, dual: Tensor) -> Tensor:
+        response, potential = self.response, dual @ self.templates.mT
+        weights = response.at(response.argument(torch.ones_like(self.alpha), potential))
+        # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
+        return response.displacement(potential, weights) @ self.templates
+
+    @override
+    def over_templates(self) -> QueryBlock:
+        return self
+
+    @override
+    def rest_mean(self) -> Tensor:
+        return self.response.rest @ self.templates
+
+    @override
+    def smoothness(self) -> Tensor:
+        return self.offsets.square().sum(-1).amax(-1).reshape(-1, 1, 1) / self.closeness.modulus
+
+    @override
+    def excess(self, dual: Tensor) -> Tensor:
+        rest, potential = self.response.rest, dual @ self.offsets.mT
+        above = self.closeness.conjugate(potential, self.log_preference)
+        at_zero = self.closeness.conjugate(torch.zeros_like(potential[..., :1, :]), self.log_preference)
+        return above - at_zero - torch.linalg.vecdot(rest.expand_as(potential), potential)
+
+    @override
     def to(self, dtype: torch.dtype) -> QueryBlock:
-        """The same rows in another dtype."""
         return QueryBlock(
             self.templates.to(dtype),
             self.log_preference.to(dtype),
             self.evidence.to(dtype),
             self.alpha.to(dtype),
+            self.closeness.to(dtype),
         )
 
 
-class QueryLayout:
-    """Sorts a problem's leading dimensions into those along which templates differ (groups) and the rest (rows).
+@dataclass(frozen=True)
+class ConjugateBlock(AbstractBlock):
+    """Some of the queries of a problem, seen through φ alone.
 
-    Heads of a layer that attend to the same templates become rows of one group, so that a Gram matrix or a product with
-    the templates serves all of them; nothing that is broadcast is copied before its block is asked for.
-
-    Args:
-        problem: The problem whose queries are laid out.
+    Attributes:
+        problem: Of these queries, with shape (..., r).
+        evidence: (g, r, d), g being all leading dimensions.
+        alpha: (g, r, 1).
     """
 
-    def __init__(self, problem: InferenceProblem) -> None:
-        self.problem = problem
-        self.lead = tuple(problem.shape)
-        depth = len(self.lead)
-        templates = problem.preference.templates
-        padded = (1,) * (depth - 1 - (templates.dim() - 2)) + tuple(templates.shape[:-2])
-        group_dims = [i for i in range(depth - 1) if padded[i] > 1]
-        row_dims = [i for i in range(depth) if i not in group_dims]
-        self._order = group_dims + row_dims
-        self._group_shape = tuple(self.lead[i] for i in group_dims)
-        self._row_shape = tuple(self.lead[i] for i in row_dims)
-        self.groups = math.prod(self._group_shape)
-        self.rows = math.prod(self._row_shape)
-        self._templates = templates.reshape(self.groups, *templates.shape[-2:])
-        self._log_preference = self._arranged(problem.preference.log_weights)
-        self._evidence = self._arranged(problem.evidence)
-        self._alpha = self._arranged(problem.alpha_column)
+    problem: Problem
+    evidence: Tensor
+    alpha: Tensor
 
-    def _arranged(self, tensor: Tensor) -> Tensor:
-        """A view with groups first and rows next; a dimension that is broadcast keeps size 1."""
-        padded = tensor.reshape((1,) * (len(self.lead) + 1 - tensor.dim()) + tuple(tensor.shape))
-        return padded.permute(*self._order, -1)
+    @classmethod
+    def of(cls, problem: Problem) -> ConjugateBlock:
+        """All queries of a problem."""
+        d, r = problem.conjugate.dim, problem.shape[-1]
+        evidence = problem.evidence.expand(*problem.shape, d).reshape(-1, r, d)
+        return cls(problem, evidence, problem.alpha.expand(problem.shape).reshape(-1, r, 1))
 
-    def _take(self, arranged: Tensor, groups: Tensor, rows: Tensor) -> Tensor:
-        """The rows asked for, (g or 1, r or 1, features); one row stands for all where all are the same."""
-        group_axes = arranged.shape[: len(self._group_shape)]
-        row_axes = arranged.shape[len(self._group_shape) : -1]
-        index: list[Tensor] = []
-        for axes, shape, wanted, position in (
-            (group_axes, self._group_shape, groups, (-1, 1)),
-            (row_axes, self._row_shape, rows, (1, -1)),
-        ):
-            if math.prod(axes) == 1:
-                wanted = wanted[:1]
-            for size, part in zip(axes, torch.unravel_index(wanted, shape or (1,)), strict=False):
-                index.append((part if size > 1 else torch.zeros_like(part)).reshape(position))
-        return arranged[tuple(index)]
+    @property
+    @override
+    def response(self) -> AbstractResponse:
+        return MeanResponse(self.problem.conjugate, tuple(self.problem.shape))
 
-    def blocks(
-        self, memory_budget: int, arrays: int, itemsize: int
-    ) -> Iterator[tuple[Tensor, Tensor, QueryBlock]]:
-        """Blocks of queries, each with the indices of its groups (g,) and rows (r,).
+    @override
+    def shift(self, dual: Tensor) -> Tensor:
+        lam = dual.reshape(*self.problem.shape, -1)
+        return self.problem.conjugate.shift(lam).reshape(dual.shape)
 
-        Args:
-            memory_budget: Bytes that the block's working arrays may take together.
-            arrays: How many arrays of shape (rows, max(n, d)) the work keeps at once.
-            itemsize: Bytes of one number.
-        """
-        keep_freed_memory()
-        most = rows_in_block(self._templates, memory_budget // arrays, itemsize)
-        groups_each = max(1, most // max(1, self.rows))
-        rows_each = min(self.rows, most)
-        device = self._templates.device
-        for g in range(0, self.groups, groups_each):
-            groups = torch.arange(g, min(g + groups_each, self.groups), device=device)
-            for r in range(0, self.rows, rows_each):
-                rows = torch.arange(r, min(r + rows_each, self.rows), device=device)
-                yield groups, rows, self.block(groups, rows)
-
-    def block(self, groups: Tensor, rows: Tensor) -> QueryBlock:
-        """The block at given indices of groups (g,) and rows (r,)."""
-        evidence = self._take(self._evidence, groups, rows)
+    @override
+    def over_templates(self) -> QueryBlock | None:
+        conjugate, problem = self.problem.conjugate, self.problem
+        if not isinstance(conjugate, FiniteConjugate):
+            return None
         return QueryBlock(
-            templates=self._templates[groups],
-            log_preference=self._take(self._log_preference, groups, rows),
-            evidence=evidence.expand(len(groups), len(rows), -1),
-            alpha=self._take(self._alpha, groups, rows),
+            conjugate.templates,
+            conjugate.log_weights,
+            self.evidence.reshape(*problem.shape, -1),
+            problem.alpha_column,
+            conjugate.closeness,
         )
 
-    def empty(self, *features: int, dtype: torch.dtype | None = None) -> Tensor:
-        """An array (groups, rows, *features) for results."""
-        dtype = self.problem.dtype if dtype is None else dtype
-        return torch.empty(self.groups, self.rows, *features, dtype=dtype, device=self._templates.device)
+    @override
+    def rest_mean(self) -> Tensor:
+        mean = self.problem.conjugate.rest_mean()
+        return mean.expand(self.evidence.reshape(*self.problem.shape, -1).shape).reshape(self.evidence.shape)
 
-    def restore(self, rows: Tensor) -> Tensor:
-        """Results (groups, rows, ...) in the problem's own shape (..., m, ...)."""
-        features = rows.shape[2:]
-        spread = rows.reshape(*self._group_shape, *self._row_shape, *features)
-        inverse = [self._order.index(i) for i in range(len(self.lead))]
-        return spread.permute(*inverse, *range(len(self.lead), spread.dim())).contiguous()
+    @override
+    def smoothness(self) -> Tensor | None:
+        bound = self.problem.conjugate.smoothness()
+        return None if bound is None else bound.expand(self.problem.shape).reshape(self.alpha.shape)
 
-    def arrange(self, tensor: Tensor) -> Tensor:
-        """Inverse of :meth:`restore`: (..., m, features) as (groups, rows, features)."""
-        spread = tensor.expand(*self.lead, tensor.shape[-1])
-        return spread.permute(*self._order, -1).reshape(self.groups, self.rows, tensor.shape[-1])
+    @override
+    def excess(self, dual: Tensor) -> Tensor:
+        conjugate, lam = self.problem.conjugate, dual.reshape(*self.problem.shape, -1)
+        rise = conjugate.value(lam) - conjugate.value(torch.zeros_like(lam))
+        return (rise - (lam * conjugate.rest_mean()).sum(-1)).reshape(dual.shape[:2])
+
+    @override
+    def to(self, dtype: torch.dtype) -> ConjugateBlock:
+        return ConjugateBlock(self.problem.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype))

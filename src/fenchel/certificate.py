@@ -7,16 +7,19 @@ what both may have changed. The allowances are derived in ``docs/exact-solver.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from fenchel.blocks import QueryBlock
+from fenchel.blocks import AbstractBlock, QueryBlock
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.rounding import SMALL, UNIT, summed
 
 __all__ = ["Certificate", "certify", "reference_norm"]
+
+OF_MEANS = 64
+"""Roundings that computing a mean is taken to cost where the preference does not say how it does so."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Certificate:
     r"""A dual point of a block of rows, rounded to the problem's dtype, and what it certifies, (g, r, ...).
 
     Attributes:
-        dual, weights, mean: As they are returned, in the problem's dtype.
+        dual, weights, mean: As they are returned, in the problem's dtype; weights are None where p is no list of them.
         gradient_norm: At least :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` at λ before rounding, float64.
         dual_moved: How far rounding moved ``dual``, float64.
         mean_moved: How far at most ``mean`` is from h(λ), float64.
@@ -36,7 +39,7 @@ class Certificate:
     """
 
     dual: Tensor
-    weights: Tensor
+    weights: Tensor | None
     mean: Tensor
     gradient_norm: Tensor
     dual_moved: Tensor
@@ -73,24 +76,69 @@ class Certificate:
         of_solution = (self.alpha / self.modulus).sqrt() * self.gradient_norm / 2
         return of_solution.clamp(max=1) + self.weights_moved
 
+    def reshaped(self, lead: torch.Size) -> Certificate:
+        """The same with other leading dimensions, as many."""
+        vectors = ("dual", "weights", "mean")
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        shaped = {
+            name: None if part is None else part.reshape(*lead, *part.shape[-1:] * (name in vectors))
+            for name, part in parts.items()
+        }
+        return replace(self, **shaped)
+
     def meets(self, tol: float) -> Tensor:
         """Where the relative tolerance on λ is met, bool (g, r)."""
         return self.dual_error <= tol * self.reference
 
 
-def certify(block: QueryBlock, dual: Tensor, closeness: AbstractCloseness, dtype: torch.dtype) -> Certificate:
+def certify(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certificate:
     r"""The certificate of a dual point, from the data of its rows alone.
 
     Args:
         block: The rows, in float64.
         dual: λ in float64, shape (g, r, d).
-        closeness: D.
         dtype: The dtype to which the results are rounded.
 
     Returns:
         Weights p(λ), their mean, a bound on :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` and the norm that a relative
         tolerance refers to. Where numbers overflow float64 the bounds are infinite.
     """
+    templates = block.over_templates()
+    if templates is None:
+        return _of_means(block, dual, dtype)
+    return _of_weights(templates, dual.reshape(templates.evidence.shape), dtype).reshaped(dual.shape[:2])
+
+
+def _of_means(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certificate:
+    """Where p is no list of weights, and how its mean is computed is not known: to some roundings of both means."""
+    shift, at_rest = block.shift(dual), block.rest_mean()
+    mean = at_rest + shift
+    gradient = block.evidence - dual / block.alpha - shift
+    alpha = block.alpha.squeeze(-1).expand(dual.shape[:2])
+    length = dual.norm(dim=-1)
+    of_means = OF_MEANS * UNIT * (mean.norm(dim=-1) + at_rest.norm(dim=-1))
+    of_shift = torch.minimum(of_means, OF_MEANS * UNIT * shift.norm(dim=-1)).where(length == 0, of_means)
+    rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
+    norm = gradient.norm(dim=-1) + of_shift + 4 * UNIT * (length / alpha + block.evidence.norm(dim=-1))
+    nothing = torch.zeros_like(length)
+    return Certificate(
+        dual=rounded_dual,
+        weights=None,
+        mean=rounded_mean,
+        gradient_norm=norm.nan_to_num(nan=torch.inf, posinf=torch.inf),
+        dual_moved=_moved(rounded_dual, dual),
+        mean_moved=of_means + _moved(rounded_mean, mean),
+        weights_moved=nothing,
+        weights_mean_moved=of_means,
+        alpha=alpha.clone(),
+        modulus=torch.ones_like(length),
+        reference=reference_norm(length, (block.alpha * block.evidence).norm(dim=-1)),
+    )
+
+
+def _of_weights(block: QueryBlock, dual: Tensor, dtype: torch.dtype) -> Certificate:
+    """Over templates, in whatever leading shape; p(λ) is a list of weights."""
+    closeness = block.closeness
     preference = block.log_preference
     # A common vector changes neither weights nor gradient (fact 3), only rounding.
     usable = closeness.usable(preference)
@@ -103,7 +151,11 @@ def certify(block: QueryBlock, dual: Tensor, closeness: AbstractCloseness, dtype
     moved = weights - at_rest
     if bool(rounding.near.any()):
         near = rounding.near.unsqueeze(-1)
-        moved = torch.where(near, closeness.near_displacement(potential.where(near, 0), preference), moved)
+        precise = closeness.near_displacement(potential.where(near, 0), preference)
+        if precise is None:
+            rounding.near = torch.zeros_like(rounding.near)
+        else:
+            moved = torch.where(near, precise, moved)
     # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
     start, shift = at_rest @ templates, moved @ templates
     offset = start + shift

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
 from fenchel.certificate import Certificate, certify
-from fenchel.closeness import KL
+from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ProblemError
-from fenchel.problem import InferenceProblem
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, layout_of
+from fenchel.problem import Problem
 
-__all__ = [
-    "Estimate",
-    "EstimateBuilder",
-    "certify_whole",
-    "estimate_at",
-    "refuse_gradients",
-    "whole_estimate",
-]
-
+__all__ = ["BOUNDS", "Estimate", "EstimateBuilder", "estimate_at", "refuse_gradients"]
 
 BOUNDS = ("gap", "mean_error", "dual_error", "total_variation_error")
 """What an estimate says of its distance from the solution."""
@@ -34,7 +25,8 @@ class Estimate:
 
     Attributes:
         mean: :math:`\hat h`, the inferred mean: the output of attention, shape (..., m, d).
-        weights: p, shape (..., m, n); over all N templates that p may use, where the closeness has atoms.
+        inferred: p as a list of weights, shape (..., m, n), over all N templates that p may use where the closeness has
+            atoms; None where p is none. See ``weights``.
         dual: λ, shape (..., m, d).
         gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda)`, which is
             :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1), shape (..., m). At most this much
@@ -59,7 +51,7 @@ class Estimate:
     """
 
     mean: Tensor
-    weights: Tensor
+    inferred: Tensor | None
     dual: Tensor
     gap: Tensor
     mean_error: Tensor
@@ -71,11 +63,26 @@ class Estimate:
     operator_products: int = 0
     modulus: float | Tensor = 1.0
 
+    @property
+    def weights(self) -> Tensor:
+        """P as a list of weights, shape (..., m, n).
+
+        Raises:
+            ProblemError: Where the preference is no list of templates.
+        """
+        if self.inferred is None:
+            raise ProblemError(
+                "the preference has no list of templates, so that there are no weights; expected a fenchel.Discrete "
+                "preference. The mean, the dual point and their bounds are in this estimate"
+            )
+        return self.inferred
+
     def __repr__(self) -> str:
+        weights = "" if self.inferred is None else f"weights={tuple(self.inferred.shape)}, "
         done = f"{int(self.converged.sum())} of {self.converged.numel()} queries"
         worst = float(self.dual_error.max()) if self.dual_error.numel() else 0.0
         return (
-            f"Estimate(mean={tuple(self.mean.shape)}, weights={tuple(self.weights.shape)}, dtype={self.mean.dtype}, "
+            f"Estimate(mean={tuple(self.mean.shape)}, {weights}dtype={self.mean.dtype}, "
             f"converged on {done}, largest dual_error={worst:.2e}, most steps={int(self.steps.max())})"
         )
 
@@ -115,17 +122,24 @@ class EstimateBuilder:
     """Collects certificates block by block into one estimate in the problem's dtype and shape.
 
     Args:
-        layout: How the problem's queries are laid out in rows.
+        problem: Whose.
         tol: Relative tolerance that ``converged`` reports.
+
+    Attributes:
+        layout: How the problem's queries are laid out in rows.
     """
 
-    def __init__(self, layout: QueryLayout, tol: float) -> None:
-        preference = layout.problem.preference
-        refuse_gradients(layout.problem)
-        self._layout, self._tol = layout, tol
-        self._mean = layout.empty(preference.dim)
-        self._dual = layout.empty(preference.dim)
-        self._weights = layout.empty(preference.support_size)
+    layout: QueryLayout
+
+    def __init__(self, problem: Problem, tol: float) -> None:
+        refuse_gradients(problem)
+        conjugate = problem.conjugate
+        self.layout = layout = layout_of(problem)
+        self._tol, self._modulus = tol, conjugate.modulus
+        self._mean = layout.empty(conjugate.dim)
+        self._dual = layout.empty(conjugate.dim)
+        finite = isinstance(conjugate, FiniteConjugate)
+        self._weights = layout.empty(conjugate.templates.shape[-2]) if finite else None
         self._bounds = {name: layout.empty() for name in BOUNDS}
         self._steps = layout.empty(dtype=torch.int64).zero_()
         self._converged = layout.empty(dtype=torch.bool)
@@ -138,7 +152,8 @@ class EstimateBuilder:
         where = (groups, rows)
         dtype = self._mean.dtype
         self._mean[where], self._dual[where] = certificate.mean, certificate.dual
-        self._weights[where] = certificate.weights
+        if self._weights is not None and certificate.weights is not None:
+            self._weights[where] = certificate.weights
         for name, bound in self._bounds.items():
             bound[where] = rounded_up(getattr(certificate, name), dtype)
         self._converged[where] = certificate.meets(self._tol)
@@ -147,32 +162,24 @@ class EstimateBuilder:
 
     def build(self) -> Estimate:
         """The estimate over all blocks that were put."""
-        back = self._layout.restore
+        back = self.layout.restore
         estimate = Estimate(
             mean=back(self._mean),
-            weights=back(self._weights),
+            inferred=None if self._weights is None else back(self._weights),
             dual=back(self._dual),
             **{name: back(bound) for name, bound in self._bounds.items()},
             steps=back(self._steps),
             converged=back(self._converged),
-            alpha=self._layout.problem.alpha.expand(self._layout.lead).clone(),
+            alpha=self.layout.problem.alpha.expand(self.layout.lead).clone(),
             operator_products=self.operator_products,
+            modulus=self._modulus,
         )
         return refuse_overflow(estimate)
 
 
-def refuse_gradients(problem: InferenceProblem) -> None:
+def refuse_gradients(problem: Problem) -> None:
     """An estimate without the gradient that its user counts on would train in silence on nothing."""
-    if not torch.is_grad_enabled():
-        return
-    parts = {
-        "templates": problem.preference.templates,
-        "log_weights": problem.preference.log_weights,
-        "evidence": problem.evidence,
-        "alpha": problem.alpha,
-        **problem.closeness.parameters(),
-    }
-    wanted = [name for name, part in parts.items() if part.requires_grad]
+    wanted = problem.wants_gradients()
     if wanted:
         raise ProblemError(
             f"{' and '.join(wanted)} require gradients, which a solver that is called by itself does not carry: call "
@@ -184,58 +191,14 @@ CERTIFYING_ARRAYS = 6
 """Arrays of shape (rows, max(n, d)) that :func:`certify` keeps at once."""
 
 
-def estimate_at(
-    problem: InferenceProblem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET
-) -> Estimate:
+def estimate_at(problem: Problem, dual: Tensor, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
     """The estimate that a dual point (..., m, d) gives, with its bounds.
 
     ``converged`` then says where λ is the solution to the rounding of the problem's dtype.
     """
-    rounding = 64 * torch.finfo(problem.dtype).eps
-    if not isinstance(problem.closeness, KL):
-        return whole_estimate(problem, dual, tol=rounding)
-    layout = QueryLayout(problem)
-    builder = EstimateBuilder(layout, tol=rounding)
-    arranged = layout.arrange(dual)
-    for groups, rows, block in layout.blocks(memory_budget, CERTIFYING_ARRAYS, itemsize=8):
+    builder = EstimateBuilder(problem, tol=64 * torch.finfo(problem.dtype).eps)
+    arranged = builder.layout.arrange(dual)
+    for groups, rows, block in builder.layout.blocks(memory_budget, CERTIFYING_ARRAYS, itemsize=8):
         where = (groups[:, None], rows[None, :])
-        at = arranged[where].double()
-        builder.put(*where, certify(block.to(torch.float64), at, problem.closeness, problem.dtype))
+        builder.put(*where, certify(block.to(torch.float64), arranged[where].double(), problem.dtype))
     return builder.build()
-
-
-def whole_estimate(
-    problem: InferenceProblem, dual: Tensor, *, tol: float, steps: Tensor | None = None
-) -> Estimate:
-    """The estimate that a dual point (..., m, d) gives under any closeness, all queries at once.
-
-    Args:
-        problem: The problem.
-        dual: λ.
-        tol: Relative tolerance that ``converged`` reports.
-        steps: Steps that were taken, (..., m).
-    """
-    refuse_gradients(problem)
-    with torch.no_grad():
-        certificate = certify_whole(problem, dual)
-    lead = tuple(problem.shape)
-    bounds: dict[str, Any] = {name: rounded_up(getattr(certificate, name), problem.dtype) for name in BOUNDS}
-    estimate = Estimate(
-        mean=certificate.mean,
-        weights=certificate.weights,
-        dual=certificate.dual,
-        **bounds,
-        steps=torch.zeros(lead, dtype=torch.int64, device=dual.device) if steps is None else steps,
-        converged=certificate.meets(tol),
-        alpha=problem.alpha.expand(lead).clone(),
-        modulus=problem.closeness.modulus,
-    )
-    return refuse_overflow(estimate)
-
-
-def certify_whole(problem: InferenceProblem, dual: Tensor) -> Certificate:
-    """The certificate of a dual point (..., m, d) of any dtype, rounded to the problem's."""
-    wide = problem.to(torch.float64)
-    evidence = wide.evidence.expand(*problem.shape, -1)
-    rows = QueryBlock(wide.templates, wide.preference.log_weights, evidence, wide.alpha_column)
-    return certify(rows, dual.double().expand_as(evidence), wide.closeness, problem.dtype)

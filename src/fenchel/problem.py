@@ -1,14 +1,13 @@
-"""The inference problem: data, its primal and dual objectives, and nothing that solves it."""
+"""The inference problem on φ: data, its primal and dual objectives, and nothing that solves it."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+import copy
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
-from fenchel.arguments import shown
 from fenchel.arguments.tensor import (
     check_device,
     check_tensor,
@@ -17,84 +16,50 @@ from fenchel.arguments.tensor import (
     positive_tensor,
     values_are_known,
 )
-from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness import AbstractCloseness
+from fenchel.conjugate import AbstractConjugate, FiniteConjugate
+from fenchel.conjugate.tensors import tensors_of
 from fenchel.errors import ProblemError
-from fenchel.preference import Discrete
+from fenchel.preference import AbstractPreference
 
-if TYPE_CHECKING:
-    from fenchel.estimate import Estimate
-
-__all__ = ["InferenceProblem"]
+__all__ = ["Problem"]
 
 
-class InferenceProblem:
+class Problem:
     r"""Find the distribution p near the preference u whose mean is near :math:`\mu + z`.
 
     .. math::
         \text{primal (3):}\quad & \min_p P(p) = \tfrac{\alpha}{2}\lVert \mu + z - \mathbb{E}_p[t] \rVert^2 + D(p, u) \\
         \text{dual (7):}\quad & \max_\lambda \mathcal{D}(\lambda) =
-            \langle \lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - D^*(T\lambda)
+            \langle \lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - \varphi(\lambda)
+
+    What solvers see; :class:`fenchel.InferenceProblem` is one that also solves itself.
 
     Args:
-        preference: u, with templates (..., n, d) and log weights (..., m or 1, n).
-        evidence: z, the noisy shift of the mean, shape (..., m, d) with the dtype and device of the templates. Leading
-            dimensions broadcast against those of the preference. Half types are converted to float32.
-        alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (..., m).
-        closeness: D: :class:`~fenchel.KL` where None, or :class:`~fenchel.OptimalTransport`, whose atoms p may use
-            beside the N = n templates of the preference.
+        conjugate: φ, with μ = ∇φ(0).
+        evidence: z, shape (..., m, d).
+        alpha: α > 0, a number or a tensor that broadcasts to (..., m).
 
     Raises:
         ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.
-
-    Reference:
-        Sections 4 and 6, eqs. (3), (7)–(10).
-
-    Example:
-        >>> from fenchel import Discrete
-        >>> u = Discrete(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
-        >>> problem = InferenceProblem(u, torch.tensor([[0.6, 0.2]], dtype=torch.float64), alpha=2.0)
-        >>> estimate = problem.solve("exact", tol=1e-9)
-        >>> gap = problem.primal(estimate.weights) - problem.dual(estimate.dual)
-        >>> bool(gap.abs().max() < 1e-12)
-        True
     """
 
-    def __init__(
-        self,
-        preference: Discrete,
-        evidence: Tensor,
-        alpha: float | Tensor = 1.0,
-        closeness: AbstractCloseness | None = None,
-    ) -> None:
-        self.preference = preference
-        self.closeness = self._joined_closeness(closeness)
+    def __init__(self, conjugate: AbstractConjugate, evidence: Tensor, alpha: float | Tensor = 1.0) -> None:
+        self.conjugate = conjugate
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype
         self.alpha = self._checked_alpha(alpha)
         self.shape = self._query_shape()
 
-    def _joined_closeness(self, closeness: AbstractCloseness | None) -> AbstractCloseness:
-        if not isinstance(self.preference, Discrete):
-            raise ProblemError(
-                f"preference is a {type(self.preference).__name__}; expected fenchel.Discrete(templates)"
-            )
-        if closeness is None:
-            return KL()
-        if not isinstance(closeness, AbstractCloseness):
-            raise ProblemError(
-                f"closeness is {shown(closeness)}; expected fenchel.KL() or fenchel.OptimalTransport(cost, gamma)"
-            )
-        return closeness.between(self.preference)
-
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
-        u = self.preference
+        u = self.conjugate
         check_tensor("evidence", evidence, "(..., m, d)")
         if evidence.dim() >= 2 and evidence.shape[-2] == 0:
             raise ProblemError(f"evidence z has shape {tuple(evidence.shape)}: there is no query (m = 0)")
         if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
             raise ProblemError(
-                f"evidence z has shape {tuple(evidence.shape)}, but templates have dimension {u.dim} (shape "
-                f"{tuple(u.templates.shape)}); expected (..., m, {u.dim}): one row a query, in the templates' space"
+                f"evidence z has shape {tuple(evidence.shape)}, but templates have dimension {u.dim}; "
+                f"expected (..., m, {u.dim}): one row a query, in the templates' space"
             )
         if evidence.dtype in (torch.float16, torch.bfloat16):
             evidence = evidence.float()
@@ -108,20 +73,17 @@ class InferenceProblem:
         return evidence
 
     def _checked_alpha(self, alpha: float | Tensor) -> Tensor:
-        dtype, device = self.preference.dtype, self.preference.device
+        dtype, device = self.conjugate.dtype, self.conjugate.device
         if not isinstance(alpha, Tensor):
             return torch.tensor(checked_argument("alpha", alpha), dtype=dtype, device=device)
         return positive_tensor("alpha", alpha, device, dtype, "that broadcasts to (..., m)").to(dtype)
 
     def _query_shape(self) -> torch.Size:
         """The shape (..., m) of one number a query."""
-        u = self.preference
         parts = {
-            "templates": (*self.templates.shape[:-2], 1),
-            "log_weights": u.log_weights.shape[:-1],
+            **self.conjugate.leads,
             "evidence": self.evidence.shape[:-1],
             "alpha": self.alpha.shape,
-            **self.closeness.query_shapes(),
         }
         try:
             shape = torch.broadcast_shapes(*parts.values())
@@ -145,19 +107,40 @@ class InferenceProblem:
         return shape
 
     @property
+    def preference(self) -> AbstractPreference:
+        """U."""
+        return self.conjugate.preference
+
+    @property
+    def closeness(self) -> AbstractCloseness:
+        """D."""
+        return self.conjugate.closeness
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype in which the problem is computed and answered: float32 or float64."""
-        return self.preference.dtype
+        return self.conjugate.dtype
 
     @property
     def alpha_column(self) -> Tensor:
         """α with a last dimension of 1, so that it multiplies rows."""
         return self.alpha.unsqueeze(-1)
 
-    @cached_property
+    @property
+    def finite(self) -> FiniteConjugate:
+        """φ, where p is a list of weights.
+
+        Raises:
+            ProblemError: Where it is not.
+        """
+        if not isinstance(self.conjugate, FiniteConjugate):
+            raise self.conjugate.refuse_weights()
+        return self.conjugate
+
+    @property
     def templates(self) -> Tensor:
         """The templates that p may use, (..., N, d): the preference's, then the atoms of the closeness."""
-        return self.closeness.support(self.preference)
+        return self.finite.templates
 
     def _check_queries(self, name: str, rows: Tensor) -> None:
         """Refuse a tensor (..., m, any) of other queries than those of the problem."""
@@ -173,50 +156,64 @@ class InferenceProblem:
                 f"{(*self.shape, rows.shape[-1])}"
             )
 
+    def _check_point(self, lam: Tensor) -> None:
+        self._check_queries("lam", lam)
+        self.preference.check_point("lam", lam)
+
     def potential(self, lam: Tensor) -> Tensor:
         r"""The inner products :math:`T\lambda`, shape (..., m, N) for ``lam`` (..., m, d)."""
-        self.preference.check_point("lam", lam)
-        return lam @ self.templates.mT
+        return self.finite.potential(lam)
 
     def rest_weights(self) -> Tensor:
         r"""The weights nearest the preference, shape (..., m or 1, N): u under KL, ũ (37) under transport.
 
         Their mean is the μ, or μ̃ (38), that evidence shifts.
         """
-        return self.closeness.rest(self.preference.log_weights)
+        return self.finite.rest_weights()
 
     def weights(self, lam: Tensor) -> Tensor:
         r"""Recovery (9): :math:`p(\lambda) = \nabla D^*(T\lambda)`, shape (..., m, N) for ``lam`` (..., m, d)."""
-        return self.closeness.weights(self.potential(lam), self.preference.log_weights)
+        return self.finite.weights(lam)
 
     def mean(self, weights: Tensor) -> Tensor:
         r"""The mean :math:`h = \sum_i p_i t_i` of weights (..., m, N), shape (..., m, d)."""
         n = self.templates.shape[-2]
-        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.templates)
+        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.conjugate)
         return weights @ self.templates
+
+    def target(self) -> Tensor:
+        r""":math:`\mu + z`, shape (..., m, d)."""
+        return self.conjugate.rest_mean() + self.evidence
 
     def primal(self, weights: Tensor) -> Tensor:
         """The primal objective (3) or (21), shape (..., m); ``inf`` where KL and the weights leave the support of u."""
         self._check_queries("weights", weights)
-        shortfall = self.mean(self.rest_weights()) + self.evidence - self.mean(weights)
-        fit = self.alpha / 2 * shortfall.square().sum(-1)
-        return fit + self.closeness.value(weights, self.preference.log_weights)
+        value = self.closeness.value(weights, self.finite.log_weights)
+        return self.alpha / 2 * (self.target() - self.mean(weights)).square().sum(-1) + value
+
+    def primal_at(self, lam: Tensor) -> Tensor:
+        r"""The primal objective at p(λ), shape (..., m), also where p is no list of weights.
+
+        .. math:: P(p(\lambda)) = \tfrac\alpha2\lVert\mu + z - h(\lambda)\rVert^2
+                  + \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)
+        """
+        self._check_point(lam)
+        shortfall = self.evidence - self.conjugate.shift(lam)
+        return self.alpha / 2 * shortfall.square().sum(-1) + self.conjugate.primal_value(lam)
 
     def dual(self, lam: Tensor) -> Tensor:
         """The dual objective (7) at ``lam`` (..., m, d), shape (..., m)."""
-        self._check_queries("lam", lam)
-        target = self.mean(self.rest_weights()) + self.evidence
-        conjugate = self.closeness.conjugate(self.potential(lam), self.preference.log_weights)
-        return (lam * target).sum(-1) - lam.square().sum(-1) / (2 * self.alpha) - conjugate
+        self._check_point(lam)
+        return (
+            (lam * self.target()).sum(-1)
+            - lam.square().sum(-1) / (2 * self.alpha)
+            - self.conjugate.value(lam)
+        )
 
     def dual_gradient(self, lam: Tensor) -> Tensor:
         r""":math:`\nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h(\lambda)`, shape (..., m, d)."""
-        self._check_queries("lam", lam)
-        # One product with p - u rather than two with p and u: at λ = 0 the difference is then exactly zero.
-        potential, log_preference = self.potential(lam), self.preference.log_weights
-        weights = self.closeness.weights(potential, log_preference)
-        shift = self.mean(self.closeness.displacement(potential, weights, log_preference))
-        return self.evidence - lam / self.alpha_column - shift
+        self._check_point(lam)
+        return self.evidence - self.conjugate.shift(lam) - lam / self.alpha_column
 
     def gap(self, weights: Tensor, lam: Tensor) -> Tensor:
         r"""Duality gap of any pair, without the cancellation of :math:`P(p) - \mathcal{D}(\lambda)`, shape (..., m).
@@ -225,49 +222,75 @@ class InferenceProblem:
         \mathbb{E}_p[t]\rVert^2
                   + \bigl(D(p,u) + D^*(T\lambda) - \langle p, T\lambda\rangle\bigr)
         """
-        n = self.templates.shape[-2]
-        check_vectors("weights", weights, f"(..., m, {n}), one for each template", n, self.templates)
         self._check_queries("weights", weights)
-        self._check_queries("lam", lam)
-        self.preference.check_point("lam", lam)
+        self._check_point(lam)
         shift = self.mean(self.rest_weights() - weights)
         residual = shift + self.evidence - lam / self.alpha_column
-        pairing = self.closeness.fenchel_young_gap(weights, self.potential(lam), self.preference.log_weights)
+        pairing = self.closeness.fenchel_young_gap(weights, self.potential(lam), self.finite.log_weights)
         return self.alpha / 2 * residual.square().sum(-1) + pairing
 
-    def solve(self, estimator: str = "exact", **options: Any) -> Estimate:
-        """Solve by name: ``first_order``, ``second_order``, ``exact``, ``gradient_ascent``, ``constrained``.
+    def gap_at(self, lam: Tensor) -> Tensor:
+        r"""Gap of the pair (p(λ), λ), :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1)."""
+        return self.alpha / 2 * self.dual_gradient(lam).square().sum(-1)
 
-        Args:
-            estimator: Name of the solver in :mod:`fenchel.solver`.
-            options: Its keyword arguments, such as ``tol``, ``max_steps`` and ``throw``.
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the problem is made of, by name."""
+        return {**tensors_of(self.conjugate), "evidence": self.evidence, "alpha": self.alpha}
 
-        Returns:
-            The estimate, with bounds on its distance from the solution. Where the problem's data require gradients, its
-            ``dual``, ``weights`` and ``mean`` carry them: those of an iterative solver by the implicit function
-            theorem.
+    def wants_gradients(self) -> list[str]:
+        """Names of the tensors that require gradients, where gradients are recorded; empty where none does.
 
-        Raises:
-            ProblemError: If no solver has that name, or data require gradients that it does not carry.
-            ConvergenceError: If an iterative solver stops early and ``throw`` is true.
+        The dual's gradient at one query is asked too, since what a function holds has no name to be found by.
         """
-        from fenchel.adjoint import solve_with_gradients
+        if not torch.is_grad_enabled():
+            return []
+        named = [name for name, tensor in self.tensors().items() if tensor.requires_grad]
+        if named:
+            return named
+        probe = self.queries(slice(0, 1))
+        at = probe.dual_gradient(probe.evidence.expand(*probe.shape, -1))
+        return ["a tensor of the closeness or the preference"] if at.requires_grad else []
 
-        return solve_with_gradients(self, estimator, **options)
+    def with_evidence(self, evidence: Tensor) -> Self:
+        """The same problem with other evidence of the same shape."""
+        return self._with(evidence=evidence)
 
-    def to(self, dtype: torch.dtype) -> InferenceProblem:
+    def with_alpha(self, alpha: Tensor) -> Self:
+        """The same problem at another α (..., m)."""
+        return self._with(alpha=alpha.to(self.dtype))
+
+    def queries(self, part: slice) -> Self:
+        """The problem of some of the m queries."""
+        alpha = self.alpha if not self.alpha.dim() or self.alpha.shape[-1] == 1 else self.alpha[..., part]
+        found = self._with(
+            conjugate=self.conjugate.queries(part), evidence=self.evidence[..., part, :], alpha=alpha
+        )
+        found.shape = found._query_shape()
+        return found
+
+    def to(self, dtype: torch.dtype) -> Self:
         """The same problem in another floating-point dtype."""
         if dtype == self.dtype:
             return self
-        return InferenceProblem(
-            self.preference.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype), self.closeness.to(dtype)
+        return self._with(
+            conjugate=self.conjugate.to(dtype), evidence=self.evidence.to(dtype), alpha=self.alpha.to(dtype)
         )
+
+    def _with(self, **changes: object) -> Self:
+        changed = copy.copy(self)
+        vars(changed).update(changes)
+        return changed
 
     def __repr__(self) -> str:
         computed = (
             "" if self.given_dtype == self.dtype else f", computed in {self.dtype} (given {self.given_dtype})"
         )
+        templates = (
+            f"templates={self.templates.shape[-2]}"
+            if isinstance(self.conjugate, FiniteConjugate)
+            else f"preference={self.preference!r}"
+        )
         return (
-            f"InferenceProblem(queries={tuple(self.shape)}, templates={self.templates.shape[-2]}, "
-            f"dim={self.preference.dim}, closeness={self.closeness!r}{computed})"
+            f"{type(self).__name__}(queries={tuple(self.shape)}, {templates}, "
+            f"dim={self.conjugate.dim}, closeness={self.closeness!r}{computed})"
         )

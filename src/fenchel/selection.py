@@ -59,6 +59,8 @@ def gather_rows(value: Tensor, index: Tensor) -> Tensor:
 
 
 def _selected(value: Any, index: Tensor) -> Any:
+    if value is None:
+        return None
     return select(value, index) if is_dataclass(value) else gather_rows(value, index)
 
 

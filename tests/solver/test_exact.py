@@ -210,7 +210,7 @@ def test_low_precision_directions_leave_the_answer_alone(monkeypatch: pytest.Mon
     problem = random_problem(n=300, d=200, m=5, norm=3.0, evidence=3.0, dtype=torch.float32)
     used = []
     # The package's attribute of that name is the function; the module is found by its name.
-    module, switch = sys.modules["fenchel.solver.exact"], "multiplies_fast_in_bfloat16"
+    module, switch = sys.modules["fenchel.solver.staged"], "multiplies_fast_in_bfloat16"
     monkeypatch.setattr(module, switch, lambda device: used.append(device) or True)
     rough = exact(problem, tol=1e-5)
     monkeypatch.setattr(module, switch, lambda device: False)

@@ -27,21 +27,15 @@ import torch
 from torch import Tensor
 
 from fenchel.blocks import QueryBlock
-from fenchel.solver.conjugate_gradient import newton_direction
-from fenchel.solver.coordinates import TemplateCoordinates, centred, dot
-from fenchel.solver.direct import solve_shifted
+from fenchel.solver.coordinates import TemplateCoordinates, dot
+from fenchel.solver.linear import HessianSolution, solve_hessian
 
 __all__ = [
     "DualGradients",
-    "HessianSolution",
     "implicit_gradients",
     "second_order_gradients",
     "second_order_rows",
-    "solve_hessian",
 ]
-
-ITERATIONS = 60
-"""Conjugate gradients before rows that are not done are factorised."""
 
 
 @dataclass(frozen=True)
@@ -61,51 +55,10 @@ class DualGradients:
     alpha: Tensor
 
 
-@dataclass(frozen=True)
-class HessianSolution:
-    """Solutions x of (I + α Cov_p(T)) x = b.
-
-    Attributes:
-        vectors: x, (g, r, d).
-        lifted: Tx for the centred templates, (g, r, n).
-    """
-
-    vectors: Tensor
-    lifted: Tensor
-
-
-def solve_hessian(templates: Tensor, weights: Tensor, alpha: Tensor, right: Tensor) -> HessianSolution:
-    r"""Solve :math:`(I + \alpha\operatorname{Cov}_p(T))\,x = b` for every row, to the rounding of the dtype.
-
-    Conjugate gradients (the operator is symmetric with eigenvalues in [1, 1 + α λ_max]); rows on which they do not get
-    there are factorised in float64.
-
-    Args:
-        templates: Centred, (g, n, d).
-        weights: p, (g, r, n).
-        alpha: α, (g or 1, r or 1, 1).
-        right: b, (g, r, d).
-    """
-    coordinates = TemplateCoordinates(templates)
-    square = right.square().sum(-1, keepdim=True)
-    target = square * (8 * torch.finfo(right.dtype).eps) ** 2
-    found = newton_direction(
-        coordinates, alpha, weights, right, coordinates.lift(right), square, target, ITERATIONS
-    )
-    images = found.lifted - dot(weights, found.lifted).unsqueeze(-1)
-    left = torch.addcmul(found.step, alpha, coordinates.pull(images * weights))
-    # What conjugate gradients carry along as their residual drifts from the true one by a few roundings.
-    missed = (left - right).square().sum(-1, keepdim=True) > 64**2 * target
-    if not bool(missed.any()):
-        return HessianSolution(found.step, found.lifted)
-    step = found.step.clone()
-    for group, row in (missed.squeeze(-1)).nonzero().tolist():
-        wide = (t.double() for t in (templates[group], weights[group, row], right[group, row]))
-        of_group, of_row, b = wide
-        a = alpha[group % alpha.shape[0], row % alpha.shape[1]].double()
-        x = solve_shifted(of_group.unsqueeze(0), of_row[None, None], a[None, None], b[None, None, :, None])
-        step[group, row] = x.flatten().to(step.dtype)
-    return HessianSolution(step, coordinates.lift(step))
+def _solved(block: QueryBlock, templates: Tensor, weights: Tensor, right: Tensor) -> HessianSolution:
+    r"""Solutions of :math:`(I + \alpha\operatorname{Cov}_p(T))\,x = b`, given centred templates."""
+    # The curvature of a softmax is that of its weights, whatever they are the softmax of.
+    return solve_hessian(TemplateCoordinates(templates), block.response, weights, weights, block.alpha, right)
 
 
 def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> DualGradients:
@@ -116,12 +69,12 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> Dua
         dual: λ*, (g, r, d).
         gradient: g, (g, r, d).
     """
-    templates = centred(block.templates, block.log_preference)
+    templates = block.offsets
     preference = block.log_preference.exp()
     weights = torch.baddbmm(block.log_preference.expand(dual.shape[0], -1, -1), dual, templates.mT).softmax(
         -1
     )
-    found = solve_hessian(templates, weights, block.alpha, block.alpha * gradient)
+    found = _solved(block, templates, weights, block.alpha * gradient)
     nu, lifted = found.vectors, found.lifted
     inferred = weights * (lifted - dot(weights, lifted).unsqueeze(-1))
     believed = preference * (lifted - dot(preference.expand_as(lifted), lifted).unsqueeze(-1))
@@ -136,7 +89,7 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> Dua
 def second_order_rows(block: QueryBlock) -> Tensor:
     """The second-order dual points of a block of rows, (g, r, d)."""
     templates, preference = _believed(block)
-    return block.alpha * solve_hessian(templates, preference, block.alpha, block.evidence).vectors
+    return block.alpha * _solved(block, templates, preference, block.evidence).vectors
 
 
 def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> DualGradients:
@@ -149,7 +102,7 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) ->
     """
     templates, preference = _believed(block)
     x = dual / block.alpha
-    found = solve_hessian(templates, preference, block.alpha, block.alpha * gradient)
+    found = _solved(block, templates, preference, block.alpha * gradient)
     y = found.vectors
     a, b = (lift - dot(preference, lift).unsqueeze(-1) for lift in (found.lifted, x @ templates.mT))
     product = a * b
@@ -165,4 +118,4 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) ->
 def _believed(block: QueryBlock) -> tuple[Tensor, Tensor]:
     """Centred templates, and the preference of every row, (g, r, n)."""
     shape = (*block.evidence.shape[:2], block.templates.shape[1])
-    return centred(block.templates, block.log_preference), block.log_preference.exp().expand(shape)
+    return block.offsets, block.log_preference.exp().expand(shape)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -127,8 +127,22 @@ def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, other: str = "que
         raise ProblemError(f"{name} {have} dtype {tensor.dtype}, {other} {dtype}; convert one of them")
 
 
-def check_vectors(name: str, tensor: Any, form: str, width: int, like: Tensor) -> None:
-    """Hold a tensor of vectors against how long they are, and against another tensor's dtype and device.
+class Placed(Protocol):
+    """Whatever has a dtype and a device."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its numbers."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        ...
+
+
+def check_vectors(name: str, tensor: Any, form: str, width: int, like: Placed) -> None:
+    """Hold a tensor of vectors against how long they are, and against the dtype and device of something else.
 
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from fenchel.audit.layer import LayerBlock, LayerProblem
-from fenchel.blocks import QueryBlock
+from fenchel.blocks import QueryBlock, centre
+from fenchel.closeness.response import SoftmaxResponse, covariance
 from fenchel.selection import gather_rows
-from fenchel.solver.coordinates import GramCoordinates, TemplateCoordinates, centre, dot
+from fenchel.solver.coordinates import GramCoordinates, TemplateCoordinates, coordinates_over, dot
 from fenchel.solver.direct import hessian
-from fenchel.solver.exact import coordinates_for, low_precision_for
 from fenchel.solver.rows import Rows
+from fenchel.solver.staged import low_precision_for
 
 __all__ = ["LayerGroup"]
 
@@ -54,7 +56,7 @@ class LayerGroup:
         self.centre = centre(templates, self._log_preference)
         self.templates = templates - self.centre
         self._lift = None if problem.lift is None else problem.lift.double()
-        self.wide = coordinates_for(self.templates, "auto" if tol >= GRAM_FROM else "template")
+        self.wide = coordinates_over(self.templates, "auto" if tol >= GRAM_FROM else "template")
         self.working = self.wide
         if self.dtype != torch.float64:
             self.working = type(self.wide)(self.wide.operator.to(self.dtype))
@@ -105,9 +107,10 @@ class LayerGroup:
             self._scores(block, self._working_keys) if self.gram else self._evidence(block).to(self.dtype)
         )
         log_preference = self._of_rows(block).log_softmax(-1)
+        response = SoftmaxResponse.to_preference(log_preference)
         return Rows(
-            log_preference,
-            log_preference.softmax(-1),
+            response,
+            response.rest,
             self.alpha.to(self.dtype),
             evidence,
             evidence_square.to(self.dtype),
@@ -126,7 +129,8 @@ class LayerGroup:
 
     def query_block(self, rows: Rows) -> QueryBlock:
         """Rows in template coordinates as a solver of whole problems takes them."""
-        return QueryBlock(self.templates, rows.log_preference, rows.evidence, rows.alpha)
+        response = cast("SoftmaxResponse", rows.response)
+        return QueryBlock(self.templates, response.log_preference, rows.evidence, rows.alpha)
 
     @cached_property
     def template_coordinates(self) -> TemplateCoordinates:
@@ -138,7 +142,8 @@ class LayerGroup:
         if index is not None:
             log_preference = gather_rows(log_preference, index)
         log_preference = log_preference.double().log_softmax(-1)
-        return Rows(log_preference, log_preference.softmax(-1), self.alpha, evidence, square)
+        response = SoftmaxResponse.to_preference(log_preference)
+        return Rows(response, response.rest, self.alpha, evidence, square)
 
     def _rows_of(self, block: LayerBlock) -> tuple[int, int]:
         g, h, q = block.queries.shape[:3]
@@ -193,4 +198,4 @@ class LayerGroup:
     @cached_property
     def second_order_matrix(self) -> Tensor:
         """(I + αΣ)⁻¹, (g, d, d), float64, by which the row of evidence is multiplied, for a shared preference."""
-        return torch.linalg.inv(hessian(self.templates, self.preference, self.alpha).squeeze(1))
+        return torch.linalg.inv(hessian(covariance(self.templates, self.preference), self.alpha).squeeze(1))

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fenchel.audit.capture import AttentionCall
-from fenchel.blocks import keep_freed_memory, rows_in_block
 from fenchel.errors import CaptureError, ProblemError
+from fenchel.layout import keep_freed_memory, rows_in_block
 
 __all__ = ["LayerBlock", "LayerProblem", "layer_problem"]
 

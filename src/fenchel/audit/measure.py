@@ -28,7 +28,8 @@ from fenchel.audit.capture import AttentionCall
 from fenchel.audit.heads import METRICS
 from fenchel.audit.layer import LayerProblem, layer_problem
 from fenchel.audit.solution import BlockSolution, PartSolution, exact_solutions
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET
+from fenchel.closeness.response import softmax_curvature
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import GramCoordinates, dot
 
@@ -205,7 +206,7 @@ class _PartMeasures:
         c, first, exact = self._c, self._first, self._exact
         error = exact.residual - first.residual + exact.x - first.x
         lifted = exact.lifted_residual - first.lifted_residual + exact.lifted - first.lifted
-        preferred = c.pull(self._rows.preference)
+        preferred = c.pull(self._rows.rest)
         mean = preferred - exact.residual + c.from_origin(self._rows, exact.x)
         lifted_mean = c.lift(preferred) - exact.lifted_residual + first.lifted - exact.lifted
         centre = self._group.centre
@@ -241,14 +242,14 @@ class _PartMeasures:
         """x₂ by conjugate gradients, where every query has its own preference."""
         c, rows, first = self._c, self._rows, self._first
         scores = c.scores(rows, first.lifted)
-        images = rows.preference * (scores - dot(rows.preference, scores).unsqueeze(-1))
+        images = rows.rest * (scores - dot(rows.rest, scores).unsqueeze(-1))
         right = -rows.alpha * c.pull(images)
         lifted = c.lift(right)
         target = (0.25 * self._group.tol) ** 2 * rows.evidence_square
         found = newton_direction(
             c,
             rows.alpha,
-            rows.preference.expand_as(images),
+            softmax_curvature(rows.rest.expand_as(images)),
             right,
             lifted,
             c.inner(right, right, lifted).unsqueeze(-1),

@@ -21,8 +21,8 @@ from fenchel.audit.shard import Shard
 from fenchel.audit.state import AuditState
 from fenchel.audit.texts import open_documents
 from fenchel.audit.windows import TokenWindows
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.errors import InputError
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.storage import check_writable, removed_if_empty
 
 __all__ = ["audit", "shard_directory"]

@@ -11,12 +11,12 @@ from torch import Tensor
 from fenchel.audit.capture import AttentionCall
 from fenchel.audit.group import LayerGroup
 from fenchel.audit.layer import LayerBlock, LayerProblem, layer_problem
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where
 from fenchel.solver.certified import CertifiedNewton, certified_error
 from fenchel.solver.coordinates import AbstractCoordinates
-from fenchel.solver.exact import solve_rows
 from fenchel.solver.newton import Newton, NewtonState
+from fenchel.solver.staged import solve_rows
 
 __all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from fenchel.closeness.rounding import LINEAR, SMALL, UNIT
+from fenchel.closeness.response import AbstractResponse
+from fenchel.closeness.rounding import SMALL, UNIT
 from fenchel.preference import Discrete
 
 __all__ = ["AbstractCloseness"]
@@ -24,7 +25,7 @@ class AbstractCloseness(ABC):
     for each of the N templates that p may use: those of the preference, N = n, unless :meth:`support` says more.
     """
 
-    def between(self, preference: Discrete) -> Self:
+    def bind(self, preference: Discrete) -> Self:
         """This closeness, knowing the templates of a preference; itself where templates do not matter to it."""
         del preference
         return self
@@ -63,18 +64,24 @@ class AbstractCloseness(ABC):
         if not bool(small.any()):
             return apart
         near = self.near_displacement(potential.masked_fill(~small, 0), log_preference)
-        return torch.where(small, near, apart)
+        return apart if near is None else torch.where(small, near, apart)
 
-    @abstractmethod
-    def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        r""":math:`\nabla D^*(f) - \nabla D^*(0)` without cancellation for :math:`\lvert f\rvert \le \sigma/2`."""
+    def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor | None:
+        r""":math:`\nabla D^*(f) - \nabla D^*(0)` without cancellation for :math:`\lvert f\rvert \le \sigma/2`.
+
+        None where it is not known; bounds at small potentials are then those of a difference.
+        """
+        del potential, log_preference
+        return None
 
     def usable(self, log_preference: Tensor) -> Tensor | None:
         """Which templates weight of some query can reach, bool (..., 1, N); None where that is all of them."""
         del log_preference
         return None
 
-    def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
+    def rounding(
+        self, mean_error: Tensor, largest_error: Tensor, count: int
+    ) -> tuple[Tensor, float | Tensor]:
         r"""How far at most :meth:`weights`, evaluated in float64, are from :math:`\nabla D^*(f)`.
 
         Args:
@@ -84,12 +91,22 @@ class AbstractCloseness(ABC):
 
         Returns:
             Their relative error up to a factor that all share, root mean square under p, (..., m); and the part of all
-            weight that may be lost.
+            weight that may be lost. Here no error is relative, and what is lost is what strong convexity allows for the
+            potential's error and some roundings a weight.
         """
-        # Weights are exponentials; under p the root mean square of log p is at most about log N.
-        relative = 2.2 * mean_error + (4 * math.log(count) + 16) * UNIT
-        lost = count * torch.finfo(torch.float64).tiny
-        return relative.masked_fill(~(largest_error <= LINEAR), torch.inf), lost
+        return torch.zeros_like(mean_error), largest_error / self.modulus + 16 * count * UNIT
+
+    rowwise: ClassVar[bool] = False
+    """Whether weights depend on a query's potential and preference alone and :meth:`response` says how: a fast path."""
+
+    def response(self, log_preference: Tensor) -> AbstractResponse:
+        """Weights and curvature of rows, for log u (g or 1, r or 1, n); asked for where ``rowwise`` is true."""
+        raise NotImplementedError(f"{type(self).__name__} says that it is rowwise and has no response")
+
+    def queries(self, part: slice) -> Self:
+        """The same for some of the m queries; itself where no tensor of its own has rows for queries."""
+        del part
+        return self
 
     def hessian_product(self, potential: Tensor, vector: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`\nabla^2 D^*(f)\, v`, shape (..., m, N); :meth:`curvature` where there are many v at one f."""
@@ -102,10 +119,6 @@ class AbstractCloseness(ABC):
 
     def _modulus_column(self) -> float | Tensor:
         return self.modulus.unsqueeze(-1) if isinstance(self.modulus, Tensor) else self.modulus
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        """Tensors of its own that gradients may be wanted for, by the name that the constructor gives them."""
-        return {}
 
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes (..., m or 1) of what it has for each query, by the name that the constructor gives it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from fenchel.closeness.abstract import AbstractCloseness
+from fenchel.closeness.response import SoftmaxResponse, near_displacement
+from fenchel.closeness.rounding import LINEAR, UNIT
 
 __all__ = ["KL"]
 
@@ -27,6 +30,8 @@ class KL(AbstractCloseness):
         tensor([0.6931])
     """
 
+    rowwise = True
+
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """Divergence, shape (..., m); ``inf`` where p leaves the support of u."""
         # xlogy takes 0 log 0 = 0; 0 · (-inf) must be 0 as well, and p · (-inf) is -inf, so that D is +inf.
@@ -43,12 +48,15 @@ class KL(AbstractCloseness):
 
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`u_i\,(e_i - \langle u, e\rangle)/(1 + \langle u, e\rangle)` with e = exp(f) - 1."""
-        u, e = (
-            self.rest(log_preference),
-            torch.expm1(potential.masked_fill(torch.isneginf(log_preference), 0)),
+        return near_displacement(
+            potential.masked_fill(torch.isneginf(log_preference), 0), self.rest(log_preference)
         )
-        mass = (u * e).sum(-1, keepdim=True)
-        return u * (e - mass) / (1 + mass)
+
+    def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
+        """Weights are exponentials; under p the root mean square of log p is at most about log N."""
+        relative = 2.2 * mean_error + (4 * math.log(count) + 16) * UNIT
+        lost = count * torch.finfo(torch.float64).tiny
+        return relative.masked_fill(~(largest_error <= LINEAR), torch.inf), lost
 
     def usable(self, log_preference: Tensor) -> Tensor:
         """Those with a preference."""
@@ -58,6 +66,10 @@ class KL(AbstractCloseness):
         r""":math:`v \mapsto (\operatorname{diag} p - pp^\top) v` at the tilted preference p."""
         p = self.weights(potential, log_preference)
         return lambda vector: p * (vector - (p * vector).sum(-1, keepdim=True))
+
+    def response(self, log_preference: Tensor) -> SoftmaxResponse:
+        """The softmax around log u."""
+        return SoftmaxResponse.to_preference(log_preference)
 
     def __repr__(self) -> str:
         return "KL()"

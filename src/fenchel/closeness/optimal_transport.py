@@ -99,7 +99,7 @@ class OptimalTransport(AbstractCloseness):
         self._warned = not warn
 
     @override
-    def between(self, preference: Discrete) -> Self:
+    def bind(self, preference: Discrete) -> Self:
         templates = preference.templates
         support = self.support(preference)
         if self.gamma.is_meta:
@@ -209,13 +209,12 @@ class OptimalTransport(AbstractCloseness):
         return self.gamma
 
     @override
-    def parameters(self) -> Mapping[str, Tensor]:
-        own = {"gamma": self.gamma}
-        if self.atoms is not None:
-            own["atoms"] = self.atoms
-        if isinstance(self.cost, GivenCost):
-            own["cost"] = self.cost.given
-        return own
+    def queries(self, part: slice) -> Self:
+        if self.allowed is None or self.allowed.shape[-2] == 1:
+            return self
+        narrowed = copy.copy(self)
+        narrowed.allowed = self.allowed[..., part, :]
+        return narrowed
 
     @override
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -248,7 +247,7 @@ class OptimalTransport(AbstractCloseness):
         if self._matrix is None:
             raise ProblemError(
                 f"{self!r} does not know the templates that its cost is between: use it in an InferenceProblem, or "
-                "call closeness.between(preference) first"
+                "call closeness.bind(preference) first"
             )
         return self._matrix
 

@@ -11,7 +11,7 @@ from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.row_gradients import with_row_gradients
 from fenchel.functional.rowwise import Rowwise
-from fenchel.solver.exact import solve_rows
+from fenchel.solver.staged import solve_rows
 
 __all__ = ["exact_dual_point"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fenchel.blocks import CACHE_BYTES, keep_freed_memory
+from fenchel.layout import CACHE_BYTES, keep_freed_memory
 
 __all__ = ["Block", "Grid", "grouped", "rows"]
 

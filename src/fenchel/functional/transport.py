@@ -9,18 +9,22 @@ from torch import Tensor
 
 from fenchel.adjoint import implicit_dual_point
 from fenchel.arguments.tensor import check_not_mapped
-from fenchel.blocks import keep_freed_memory
+from fenchel.blocks import ConjugateBlock
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
+from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import checked
 from fenchel.functional.exact import DEFAULT_TOL
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.functional.transport_average import factored_average
+from fenchel.layout import keep_freed_memory
 from fenchel.preference import Discrete
-from fenchel.problem import InferenceProblem
-from fenchel.solver.dual_newton import second_order_point
+from fenchel.problem import Problem
+from fenchel.solver.equation import AbstractEquation, Expansion, StationaryPoint
+from fenchel.solver.exact import exact
+from fenchel.solver.second_order import second_order_point
 
 __all__ = ["transport_attention"]
 
@@ -141,17 +145,21 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     closeness = OptimalTransport(
         given.cost, given.gamma.squeeze(-1), given.templates[..., n:, :], allowed=given.allowed, warn=False
     )
-    problem = InferenceProblem(
-        Discrete(given.sources, given.log_weights), given.evidence, given.alpha.squeeze(-1), closeness
-    )
+    conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
+    problem = Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
+    equation: AbstractEquation
     with torch.no_grad():
-        dual = second_order_point(problem) if estimator == "second_order" else _exact(problem, tol, max_steps)
-    return implicit_dual_point(problem, estimator, dual) if torch.is_grad_enabled() else dual
+        if estimator == "exact":
+            equation, dual = StationaryPoint(), _exact(problem, tol, max_steps)
+        else:
+            rows = second_order_point(ConjugateBlock.of(problem))
+            equation, dual = Expansion(), rows.reshape(given.evidence.shape)
+    return implicit_dual_point(problem, equation, dual) if torch.is_grad_enabled() else dual
 
 
-def _exact(problem: InferenceProblem, tol: float | None, max_steps: int) -> Tensor:
+def _exact(problem: Problem, tol: float | None, max_steps: int) -> Tensor:
     tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    estimate = problem.solve("exact", tol=tol, max_steps=max_steps, throw=False)
+    estimate = exact(problem, tol=tol, max_steps=max_steps, throw=False)
     missed = int((~estimate.converged).sum())
     if missed:
         raise ConvergenceError(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import MASK, check_device, check_tensor, check_vectors, values_are_known
 from fenchel.errors import ProblemError
+from fenchel.preference.abstract import AbstractPreference
 
 __all__ = ["Discrete"]
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class Discrete:
+class Discrete(AbstractPreference):
     r"""The distribution u that puts weight :math:`u_i` on template :math:`t_i`.
 
     .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
@@ -95,16 +99,24 @@ class Discrete:
         return self.templates.shape[-2]
 
     @property
+    @override
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes((*self.templates.shape[:-2], 1), self.log_weights.shape[:-1])
+
+    @property
+    @override
     def dim(self) -> int:
         """Dimension of a template, d."""
         return self.templates.shape[-1]
 
     @property
+    @override
     def dtype(self) -> torch.dtype:
         """The dtype in which everything is computed: float32 or float64."""
         return self.templates.dtype
 
     @property
+    @override
     def device(self) -> torch.device:
         """Where the templates are."""
         return self.templates.device
@@ -125,6 +137,7 @@ class Discrete:
         self.check_point("lam", lam)
         return lam @ self.templates.mT
 
+    @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         r"""The cumulant :math:`\log M(\lambda) = \log \sum_i u_i e^{\langle t_i, \lambda\rangle}` of eq. (8).
 
@@ -132,18 +145,31 @@ class Discrete:
         """
         return torch.logsumexp(self.log_weights + self.potential(lam), -1)
 
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        return torch.softmax(self.log_weights + self.potential(lam), -1) @ self.templates
+
+    @override
+    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        p = torch.softmax(self.log_weights + self.potential(lam), -1)
+
+        def product(vector: Tensor) -> Tensor:
+            images = self.potential(vector)
+            return (p * (images - (p * images).sum(-1, keepdim=True))) @ self.templates
+
+        return product
+
     def covariance_product(self, vector: Tensor) -> Tensor:
         r"""The product :math:`\Sigma v` with the covariance of u, shape (..., m, d) for ``vector`` (..., m, d)."""
         self.check_point("vector", vector)
-        u, images = self.weights(), self.potential(vector)
-        centred = u * (images - (u * images).sum(-1, keepdim=True))
-        return centred @ self.templates
+        return self.tilted_covariance(torch.zeros_like(vector))(vector)
 
     def covariance(self) -> Tensor:
         r"""The covariance :math:`\Sigma = \sum_i u_i (t_i - \mu)(t_i - \mu)^\top`, shape (..., m or 1, d, d)."""
         offsets = self.templates.unsqueeze(-3) - self.mean().unsqueeze(-2)
         return offsets.mT @ (self.weights().unsqueeze(-1) * offsets)
 
+    @override
     def check_point(self, name: str, point: Tensor) -> None:
         """Hold a tensor (..., m, d), such as a dual point, against the templates.
 
@@ -152,6 +178,7 @@ class Discrete:
         """
         check_vectors(name, point, f"(..., m, {self.dim}), in the templates' space", self.dim, self.templates)
 
+    @override
     def to(self, dtype: torch.dtype) -> Discrete:
         """The same preference in float32 or float64.
 
@@ -165,6 +192,14 @@ class Discrete:
         copy = object.__new__(Discrete)
         copy.templates = self.templates.to(dtype)
         copy.log_weights = self.log_weights.to(dtype).log_softmax(-1)
+        return copy
+
+    @override
+    def queries(self, part: slice) -> Discrete:
+        if self.log_weights.shape[-2] == 1:
+            return self
+        copy = object.__new__(Discrete)
+        copy.templates, copy.log_weights = self.templates, self.log_weights[..., part, :]
         return copy
 
     def __repr__(self) -> str:

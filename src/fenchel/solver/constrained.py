@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import broadcasts_to, checked_argument, positive_tensor
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET
-from fenchel.closeness import KL
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import BOUNDS, Estimate, estimate_at
-from fenchel.problem import InferenceProblem
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.problem import Problem
 from fenchel.solver.exact import exact
 from fenchel.solver.options import check_call, check_iterations
 
@@ -23,7 +22,7 @@ LARGEST_EXPONENT = 60.0
 
 
 def constrained(
-    problem: InferenceProblem,
+    problem: Problem,
     *,
     radius: float | Tensor,
     tol: float = 1e-6,
@@ -31,7 +30,7 @@ def constrained(
     throw: bool = True,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> Estimate:
-    r"""Solve :math:`\min_p K(p, u)` subject to :math:`\lVert\mu + z - \mathbb{E}_p[t]\rVert \le \text{radius}`.
+    r"""Solve :math:`\min_p D(p, u)` subject to :math:`\lVert\mu + z - \mathbb{E}_p[t]\rVert \le \text{radius}`.
 
     The solution is the exact estimate at one α a query: the multiplier of the constraint. The distance
     :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls strictly
@@ -42,7 +41,7 @@ def constrained(
     Where ‖z‖ ≤ radius the preference itself is feasible: then p = u, λ = 0 and α = 0.
 
     Args:
-        problem: Preference and evidence; its α is only the first guess. The closeness must be :class:`~fenchel.KL`.
+        problem: Preference and evidence; its α is only the first guess.
         radius: Largest distance of the mean from μ + z, > 0: a number, or a tensor that broadcasts to (..., m).
         tol: Relative tolerance on λ at the α found, and on the distance against the radius.
         max_steps: Root-finding steps, each an exact solve.
@@ -61,7 +60,7 @@ def constrained(
         Section 4, "A Maximum Entropy on the Mean Perspective".
 
     Example:
-        >>> from fenchel import Discrete
+        >>> from fenchel import Discrete, InferenceProblem
         >>> u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
         >>> problem = InferenceProblem(u, torch.tensor([[0.8]], dtype=torch.float64))
         >>> estimate = constrained(problem, radius=0.3, tol=1e-10)
@@ -70,10 +69,6 @@ def constrained(
     """
     check_call(problem, memory_budget)
     check_iterations(tol, max_steps, throw)
-    if not isinstance(problem.closeness, KL):
-        raise ProblemError(
-            f"constrained is for problems whose closeness is KL(); this one has {problem.closeness!r}"
-        )
     bound = _checked_radius(radius, problem)
     shift = problem.evidence.double().norm(dim=-1).expand(problem.shape)
     binding = shift > bound
@@ -82,7 +77,11 @@ def constrained(
     log_alpha = search.root(guess.log(), binding, tol, max_steps)
     alpha = log_alpha.exp()
     estimate = exact(
-        _at(problem, alpha), tol=tol, max_steps=search.newton_steps, throw=throw, memory_budget=memory_budget
+        problem.with_alpha(alpha),
+        tol=tol,
+        max_steps=search.newton_steps,
+        throw=throw,
+        memory_budget=memory_budget,
     )
     distance = estimate.dual.double().norm(dim=-1) / alpha
     reached = (distance - bound).abs() <= tol * bound + estimate.dual_error.double() / alpha
@@ -101,7 +100,7 @@ def constrained(
     return estimate if bool(binding.all()) else _with_preference(problem, estimate, ~binding, memory_budget)
 
 
-def _checked_radius(radius: float | Tensor, problem: InferenceProblem) -> Tensor:
+def _checked_radius(radius: float | Tensor, problem: Problem) -> Tensor:
     dtype, device = problem.dtype, problem.evidence.device
     if not isinstance(radius, Tensor):
         bound = torch.tensor(checked_argument("radius", radius), dtype=dtype, device=device)
@@ -114,21 +113,16 @@ def _checked_radius(radius: float | Tensor, problem: InferenceProblem) -> Tensor
     return bound.expand(problem.shape).double()
 
 
-def _at(problem: InferenceProblem, alpha: Tensor) -> InferenceProblem:
-    return InferenceProblem(problem.preference, problem.evidence, alpha.to(problem.dtype), problem.closeness)
-
-
-def _with_preference(
-    problem: InferenceProblem, estimate: Estimate, idle: Tensor, memory_budget: int
-) -> Estimate:
+def _with_preference(problem: Problem, estimate: Estimate, idle: Tensor, memory_budget: int) -> Estimate:
     """Put p = u where the constraint does not bind: there λ = 0 is the solution, and rounding all that is left."""
-    silent = InferenceProblem(problem.preference, torch.zeros_like(problem.evidence), problem.alpha)
+    silent = problem.with_evidence(torch.zeros_like(problem.evidence))
     at_zero = estimate_at(silent, torch.zeros_like(estimate.dual), memory_budget)
     row = idle.unsqueeze(-1)
+    weights = None if at_zero.inferred is None else torch.where(row, at_zero.inferred, estimate.weights)
     return replace(
         estimate,
         mean=torch.where(row, at_zero.mean, estimate.mean),
-        weights=torch.where(row, at_zero.weights, estimate.weights),
+        inferred=weights,
         dual=torch.where(row, at_zero.dual, estimate.dual),
         **{name: torch.where(idle, getattr(at_zero, name), getattr(estimate, name)) for name in BOUNDS},
         converged=estimate.converged | idle,
@@ -140,14 +134,14 @@ class _Search:
 
     newton_steps = 100
 
-    def __init__(self, problem: InferenceProblem, radius: Tensor, tol: float, memory_budget: int) -> None:
+    def __init__(self, problem: Problem, radius: Tensor, tol: float, memory_budget: int) -> None:
         self._problem, self._radius, self._tol, self._budget = problem, radius, tol, memory_budget
 
     def excess(self, log_alpha: Tensor) -> Tensor:
         """Log of the distance over the radius: positive where α is too small."""
         alpha = log_alpha.exp()
         estimate = exact(
-            _at(self._problem, alpha),
+            self._problem.with_alpha(alpha),
             tol=max(self._tol, 64 * torch.finfo(self._problem.dtype).eps),
             max_steps=self.newton_steps,
             throw=False,

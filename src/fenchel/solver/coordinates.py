@@ -23,14 +23,20 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.blocks import AbstractBlock
+from fenchel.errors import ProblemError
+from fenchel.layout import is_rowwise
+from fenchel.problem import Problem
 from fenchel.solver.rows import Rows
 
 __all__ = [
     "AbstractCoordinates",
     "GramCoordinates",
+    "IdentityCoordinates",
     "TemplateCoordinates",
-    "centre",
-    "centred",
+    "check_coordinates",
+    "coordinates_for",
+    "coordinates_over",
     "dot",
     "multiplies_fast_in_bfloat16",
 ]
@@ -41,25 +47,6 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.vecdot(a, b)
 
 
-def centre(templates: Tensor, log_preference: Tensor) -> Tensor:
-    """The mean of the templates that some query of the group may choose, (g, 1, d).
-
-    Args:
-        templates: (g, n, d).
-        log_preference: (g or 1, r, n), -inf where masked.
-    """
-    chosen = (~torch.isneginf(log_preference)).any(1, keepdim=True).to(templates.dtype)
-    return chosen @ templates / chosen.sum(-1, keepdim=True).clamp(min=1)
-
-
-def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
-    """Templates less their :func:`centre`.
-
-    A common vector changes neither weights nor dual point (fact 3), only rounding.
-    """
-    return templates - centre(templates, log_preference)
-
-
 def multiplies_fast_in_bfloat16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
@@ -67,6 +54,12 @@ def multiplies_fast_in_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and (
         torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     )
+
+
+def _templates_of(block: AbstractBlock) -> Tensor:
+    offsets = block.offsets
+    assert offsets is not None  # noqa: S101 -- Gram coordinates are made of templates
+    return offsets
 
 
 class AbstractCoordinates(ABC):
@@ -81,6 +74,15 @@ class AbstractCoordinates(ABC):
 
     def __init__(self, operator: Tensor) -> None:
         self.operator = operator
+
+    @property
+    def factors(self) -> Tensor:
+        """The templates in these coordinates, (g, n, size), where vectors have an orthonormal basis.
+
+        Raises:
+            NotImplementedError: In Gram coordinates, which have none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} have no orthonormal basis")
 
     @property
     def size(self) -> int:
@@ -109,12 +111,20 @@ class AbstractCoordinates(ABC):
         """Inner products of the vectors with coordinates a and b, given the lift of b too; (g, r)."""
 
     @abstractmethod
+    def evidence_of(self, block: AbstractBlock) -> Tensor:
+        """The evidence of a block's rows in these coordinates' own terms."""
+
+    @abstractmethod
+    def vectors_of(self, block: AbstractBlock, x: Tensor) -> Tensor:
+        """The vectors λ/α with coordinates x (g, r, size), (g, r, d), in the dtype of the block."""
+
+    @abstractmethod
     def first_order_point(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """The point λ = αz and its lift."""
 
     @abstractmethod
-    def logits(self, rows: Rows, lifted: Tensor) -> Tensor:
-        """What weights are the softmax of, at the dual point with that lift, (g, r, n)."""
+    def scaled_potential(self, rows: Rows, lifted: Tensor) -> Tensor:
+        """The potential Tλ, up to a constant a row, over α, at the dual point with that lift, (g, r, n)."""
 
     @abstractmethod
     def scores(self, rows: Rows, first_lifted: Tensor) -> Tensor:
@@ -139,6 +149,14 @@ class GramCoordinates(AbstractCoordinates):
     products_each = 1
 
     @override
+    def evidence_of(self, block: AbstractBlock) -> Tensor:
+        return block.evidence @ _templates_of(block).mT
+
+    @override
+    def vectors_of(self, block: AbstractBlock, x: Tensor) -> Tensor:
+        return block.evidence + x @ _templates_of(block)
+
+    @override
     def lift(self, x: Tensor) -> Tensor:
         return self._multiply(x, self.operator)
 
@@ -156,8 +174,8 @@ class GramCoordinates(AbstractCoordinates):
         return nothing, nothing
 
     @override
-    def logits(self, rows: Rows, lifted: Tensor) -> Tensor:
-        return torch.addcmul(rows.log_preference, rows.alpha, rows.evidence + lifted)
+    def scaled_potential(self, rows: Rows, lifted: Tensor) -> Tensor:
+        return rows.evidence + lifted
 
     @override
     def residual(self, rows: Rows, moved: Tensor, x: Tensor) -> Tensor:
@@ -181,6 +199,19 @@ class TemplateCoordinates(AbstractCoordinates):
 
     products_each = 2
 
+    @property
+    @override
+    def factors(self) -> Tensor:
+        return self.operator
+
+    @override
+    def evidence_of(self, block: AbstractBlock) -> Tensor:
+        return block.evidence
+
+    @override
+    def vectors_of(self, block: AbstractBlock, x: Tensor) -> Tensor:
+        return x
+
     @override
     def lift(self, x: Tensor) -> Tensor:
         return self._multiply(x, self.operator.mT)
@@ -198,8 +229,8 @@ class TemplateCoordinates(AbstractCoordinates):
         return rows.evidence, self.lift(rows.evidence)
 
     @override
-    def logits(self, rows: Rows, lifted: Tensor) -> Tensor:
-        return torch.addcmul(rows.log_preference, rows.alpha, lifted)
+    def scaled_potential(self, rows: Rows, lifted: Tensor) -> Tensor:
+        return lifted
 
     @override
     def residual(self, rows: Rows, moved: Tensor, x: Tensor) -> Tensor:
@@ -218,3 +249,55 @@ class TemplateCoordinates(AbstractCoordinates):
         # In coordinates over the span of the templates, the evidence outside it is part of λ and never changes.
         outside = rows.evidence_square.squeeze(-1) - dot(rows.evidence, rows.evidence)
         return dot(x, x) + outside.clamp(min=0)
+
+
+class IdentityCoordinates(TemplateCoordinates):
+    """The vectors λ/α themselves, for a response that takes λ for its potential: there are no templates.
+
+    Args:
+        like: Rows of the evidence, (g, r, d).
+    """
+
+    products_each = 0
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__(torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).unsqueeze(0))
+
+    @override
+    def low_precision(self) -> AbstractCoordinates:
+        return self
+
+    @override
+    def lift(self, x: Tensor) -> Tensor:
+        return x
+
+    @override
+    def pull(self, weights: Tensor) -> Tensor:
+        return weights
+
+
+def check_coordinates(problem: Problem, name: str) -> None:
+    """Refuse coordinates over templates where the problem's response is not made of templates.
+
+    Raises:
+        ProblemError: Saying whose response it is.
+    """
+    if name != "auto" and not is_rowwise(problem):
+        raise ProblemError(
+            f"coordinates is {name!r}, but {problem.closeness!r} on a {type(problem.preference).__name__} preference "
+            'is solved in the coordinates of the dual point; expected "auto"'
+        )
+
+
+def coordinates_for(block: AbstractBlock, name: str = "auto") -> AbstractCoordinates:
+    """The coordinates of a block's rows: λ's own where it has no templates, else :func:`coordinates_over` those."""
+    offsets = block.offsets
+    return IdentityCoordinates(block.evidence) if offsets is None else coordinates_over(offsets, name)
+
+
+def coordinates_over(templates: Tensor, name: str = "auto") -> AbstractCoordinates:
+    """Gram or template coordinates over centred templates (g, n, d): by name, or whichever multiplies less."""
+    n, d = templates.shape[-2:]
+    if name == "gram" or (name == "auto" and n <= 2 * d):
+        return GramCoordinates(templates @ templates.mT)
+    return TemplateCoordinates(templates)

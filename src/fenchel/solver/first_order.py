@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET
 from fenchel.estimate import Estimate, estimate_at
-from fenchel.problem import InferenceProblem
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.problem import Problem
 from fenchel.solver.options import check_call
 
 __all__ = ["first_order"]
 
 
-def first_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
+def first_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
     r"""Take λ = αz: dot-product attention where u is uniform.
 
     .. math:: \lambda = \alpha z, \qquad \hat h = \sum_i t_i \frac{u_i e^{\alpha\langle t_i, z\rangle}}
               {\sum_j u_j e^{\alpha\langle t_j, z\rangle}}
 
-    Its gap is :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`: half the squared shift of the output (fact 1).
+    Its gap is :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`: α times half the squared shift of the output (fact 1).
 
     Args:
         problem: What to estimate, with any closeness.
@@ -30,7 +30,7 @@ def first_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMOR
 
     Example:
         >>> import torch
-        >>> from fenchel import Discrete
+        >>> from fenchel import Discrete, InferenceProblem
         >>> t, z = torch.eye(2, dtype=torch.float64), torch.tensor([[1.0, 0.0]], dtype=torch.float64)
         >>> first_order(InferenceProblem(Discrete(t), z)).weights      # softmax of (1, 0)
         tensor([[0.7311, 0.2689]], dtype=torch.float64)

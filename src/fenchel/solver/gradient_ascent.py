@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
+from fenchel.blocks import AbstractBlock
 from fenchel.certificate import certify, reference_norm
-from fenchel.closeness import AbstractCloseness, OptimalTransport
-from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate, EstimateBuilder
-from fenchel.problem import InferenceProblem
-from fenchel.solver.exact import MARGIN, check_convergence
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.problem import Problem
+from fenchel.solver.exact import check_convergence
 from fenchel.solver.loop import iterate
 from fenchel.solver.options import check_call, check_iterations
+from fenchel.solver.staged import MARGIN
 
 __all__ = ["gradient_ascent"]
 
@@ -23,7 +23,7 @@ WORKING_ARRAYS = 12
 
 
 def gradient_ascent(
-    problem: InferenceProblem,
+    problem: Problem,
     *,
     tol: float = 1e-6,
     max_steps: int = 10_000,
@@ -34,12 +34,12 @@ def gradient_ascent(
 
     .. math:: \lambda \leftarrow \lambda + \eta\,\nabla\mathcal{D}(\lambda)
 
-    A step is kept where the gradient gets shorter. The first and smallest η is
-    :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2)`, one over a bound on the Hessian, with which it
-    always does.
+    A step is kept where the gradient gets shorter. The first and smallest η is one over a bound on the Hessian, with
+    which it always does: :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2/\sigma)` where there are
+    templates. A preference that has no such bound begins with η = α, and no step is smallest.
 
     Args:
-        problem: What to solve; with any closeness but :class:`~fenchel.OptimalTransport`.
+        problem: What to solve.
         tol: Relative tolerance on λ, certified as in :func:`~fenchel.solver.exact`.
         max_steps: Steps a query may take.
         throw: Raise where the tolerance is not met.
@@ -49,14 +49,14 @@ def gradient_ascent(
         The estimate with its bounds.
 
     Raises:
-        ProblemError: If the tolerance is not positive, or the closeness is optimal transport.
+        ProblemError: If the tolerance is not positive.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
         Section 8: "performing gradient ascent".
 
     Example:
-        >>> from fenchel import Discrete
+        >>> from fenchel import Discrete, InferenceProblem
         >>> u = Discrete(torch.eye(2, dtype=torch.float64))
         >>> slow = gradient_ascent(InferenceProblem(u, torch.tensor([[1.0, 0.0]], dtype=torch.float64)))
         >>> bool(slow.converged.all())
@@ -64,21 +64,19 @@ def gradient_ascent(
     """
     check_call(problem, memory_budget)
     check_iterations(tol, max_steps, throw)
-    if isinstance(problem.closeness, OptimalTransport):
-        raise ProblemError(
-            "gradient_ascent is a baseline for attention's own closeness, KL(); this problem has "
-            f"{problem.closeness!r}: use exact"
-        )
-    layout = QueryLayout(problem)
-    builder = EstimateBuilder(layout, tol)
+    builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
     with torch.no_grad():
-        for groups, rows, block in layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
-            method = _Ascent(problem.closeness, block.templates)
-            outcome = iterate(method.step, method.start(block), tol=MARGIN * tol, max_steps=max_steps)
-            certificate = certify(
-                block.to(torch.float64), outcome.state.dual.double(), problem.closeness, problem.dtype
+        for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
+            method = _Ascent()
+            outcome = iterate(
+                method.step,
+                method.start(block),
+                tol=MARGIN * tol,
+                max_steps=max_steps,
+                selectable=block.response.selectable,
             )
+            certificate = certify(block.to(torch.float64), outcome.state.dual.double(), problem.dtype)
             builder.put(groups[:, None], rows[None, :], certificate, outcome.steps)
     estimate = builder.build()
     if throw:
@@ -88,8 +86,7 @@ def gradient_ascent(
 
 @dataclass(frozen=True)
 class _AscentState:
-    log_preference: Tensor
-    target: Tensor
+    block: AbstractBlock
     first_order_norm: Tensor
     alpha: Tensor
     dual: Tensor
@@ -102,37 +99,26 @@ class _AscentState:
 
 
 class _Ascent:
-    def __init__(self, closeness: AbstractCloseness, templates: Tensor) -> None:
-        self._closeness, self._templates = closeness, templates
-
-    def start(self, block: QueryBlock) -> _AscentState:
-        preference = self._closeness.weights(torch.zeros_like(block.log_preference), block.log_preference)
-        mean = preference @ self._templates
+    def start(self, block: AbstractBlock) -> _AscentState:
         g, r = block.evidence.shape[:2]
-        centre = self._templates.mean(1, keepdim=True)
-        widest = (self._templates - centre).square().sum(-1).amax(-1).reshape(-1, 1, 1)
         alpha = block.alpha.expand(g, r, 1)
-        first = alpha * block.evidence
-        safe = 1 / (1 / alpha + widest)
+        bound, first = block.smoothness(), alpha * block.evidence
         state = _AscentState(
-            log_preference=block.log_preference,
-            target=mean + block.evidence,
+            block=block,
             first_order_norm=first.norm(dim=-1),
             alpha=alpha,
             dual=first,
             gradient=torch.zeros_like(first),
             size=torch.zeros_like(alpha),
-            step=safe,
-            safe_step=safe,
+            step=alpha if bound is None else 1 / (1 / alpha + bound),
+            safe_step=torch.zeros_like(alpha) if bound is None else 1 / (1 / alpha + bound),
             error=torch.zeros_like(first[..., 0]),
             stalled=torch.zeros_like(first[..., 0], dtype=torch.bool),
         )
         return self._moved(state, first)
 
     def _moved(self, state: _AscentState, dual: Tensor) -> _AscentState:
-        potential = dual @ self._templates.mT
-        weights = self._closeness.weights(potential, state.log_preference)
-        gradient = state.target - dual / state.alpha - weights @ self._templates
+        gradient = state.block.evidence - dual / state.alpha - state.block.shift(dual)
         reference = reference_norm(dual.norm(dim=-1), state.first_order_norm)
         size = gradient.norm(dim=-1, keepdim=True)
         error = (state.alpha * size).squeeze(-1) / reference

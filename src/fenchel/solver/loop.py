@@ -50,16 +50,18 @@ class Outcome(Generic[S]):
     converged: Tensor
 
 
-def iterate(step: Callable[[S, Tensor], S], state: S, *, tol: float, max_steps: int) -> Outcome[S]:
+def iterate(
+    step: Callable[[S, Tensor], S], state: S, *, tol: float, max_steps: int, selectable: bool = True
+) -> Outcome[S]:
     """Step until every row meets the tolerance, stalls, or has taken ``max_steps``.
 
     Args:
-        step: Takes a state and which of its rows are active (g, r), and returns the next state; a row that is
-        not active
-            must come back unchanged.
+        step: Takes a state and which of its rows are active (g, r), and returns the next state; a row that is not
+            active must come back unchanged.
         state: Where to start.
         tol: Relative error at which a row is done.
         max_steps: Steps at most.
+        selectable: Whether the state can be restricted to the rows that are left.
     """
     steps = torch.zeros(state.error.shape, dtype=torch.int64, device=state.error.device)
     everything, index = state, None
@@ -68,7 +70,7 @@ def iterate(step: Callable[[S, Tensor], S], state: S, *, tol: float, max_steps: 
         most = int(active.sum(-1).max())
         if most == 0:
             break
-        if most <= COMPACT_BELOW * active.shape[1]:
+        if selectable and most <= COMPACT_BELOW * active.shape[1]:
             kept = rows_where(active)
             if index is None:
                 everything, index = _copied(state), kept

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fenchel.certificate import reference_norm
-from fenchel.closeness import KL
 from fenchel.selection import gather_rows, rows_where
 from fenchel.solver.conjugate_gradient import Direction, newton_direction
 from fenchel.solver.coordinates import AbstractCoordinates
@@ -26,6 +25,9 @@ __all__ = ["DirectionFinder", "Newton", "NewtonState", "by_conjugate_gradients"]
 CG_ITERATIONS = 60
 CLEARLY_ABOVE = 4.0
 """A certificate that low precision puts at this many tolerances needs no better computation to be refused."""
+
+WITHIN_REACH = 0.95
+"""A step goes at most this far of the way to where the domain of the conjugate ends."""
 
 FORCING = 0.1
 """Conjugate gradients reduce the residual by min(FORCING, relative error): loosely far away, quadratically near."""
@@ -39,7 +41,7 @@ class NewtonState:
         rows: The data.
         x: Coordinates of the dual point, (g, r, size).
         lifted: Their lift, (g, r, n).
-        logits: What the weights are the softmax of, (g, r, n).
+        argument: What the response is a function of, (g, r, n).
         weights: p, (g, r, n).
         residual: Coordinates of the dual's gradient, (g, r, size).
         lifted_residual: Its lift, (g, r, n).
@@ -52,7 +54,7 @@ class NewtonState:
     rows: Rows
     x: Tensor
     lifted: Tensor
-    logits: Tensor
+    argument: Tensor
     weights: Tensor
     residual: Tensor
     lifted_residual: Tensor
@@ -75,7 +77,7 @@ def by_conjugate_gradients(coordinates: AbstractCoordinates, state: NewtonState,
     return newton_direction(
         coordinates,
         state.rows.alpha,
-        state.weights,
+        state.rows.response.curvature(state.argument, state.weights),
         state.residual,
         state.lifted_residual,
         state.square,
@@ -117,7 +119,7 @@ class Newton:
         else:
             lifted = self.coordinates.lift(x)
         self._count(1, lifted)
-        return self._at(rows, x, lifted, self.coordinates.logits(rows, lifted), None)
+        return self._at(rows, x, lifted, self._argument(rows, lifted), None)
 
     def step(self, state: NewtonState, active: Tensor) -> NewtonState:
         """One Newton step of the active rows (g, r)."""
@@ -132,23 +134,28 @@ class Newton:
             lifted_step = self.coordinates.lift(found.step)
             products += 1
         self._count(products, state.lifted)
-        rising = self.coordinates.inner(state.residual, found.step, lifted_step)
-        along = self.coordinates.inner(found.step, found.step, lifted_step)
-        length, full = step_length(state.rows, state.logits, state.weights, lifted_step, rising, along)
+        step = found.step
+        reach = state.rows.response.reach(state.argument, state.rows.alpha * lifted_step)
+        if reach is not None:
+            inside = (WITHIN_REACH * reach).clamp(max=1).unsqueeze(-1)
+            step, lifted_step = inside * step, inside * lifted_step
+        rising = self.coordinates.inner(state.residual, step, lifted_step)
+        along = self.coordinates.inner(step, step, lifted_step)
+        length, full = step_length(state.rows, state.argument, state.weights, lifted_step, rising, along)
         t = length.unsqueeze(-1)
         if self._refresh:
-            x = torch.addcmul(state.x, t, found.step)
+            x = torch.addcmul(state.x, t, step)
             lifted = self.coordinates.lift(x)
-            logits, weights = self.coordinates.logits(state.rows, lifted), None
+            argument, weights = self._argument(state.rows, lifted), None
             self._count(1, lifted)
         elif bool((length == 1).all()):
-            x, lifted = state.x + found.step, state.lifted + lifted_step
-            logits, weights = full
+            x, lifted = state.x + step, state.lifted + lifted_step
+            argument, weights = full
         else:
-            x = torch.addcmul(state.x, t, found.step)
+            x = torch.addcmul(state.x, t, step)
             lifted = torch.addcmul(state.lifted, t, lifted_step)
-            logits, weights = torch.addcmul(state.logits, state.rows.alpha * t, lifted_step), None
-        following = self._at(state.rows, x, lifted, logits, state, weights)
+            argument, weights = torch.addcmul(state.argument, state.rows.alpha * t, lifted_step), None
+        following = self._at(state.rows, x, lifted, argument, state, weights)
         if self.low_precision is not None and bool((following.error > 0.25 * state.error)[active].any()):
             self.low_precision = None
         return following
@@ -158,16 +165,18 @@ class Newton:
         rows: Rows,
         x: Tensor,
         lifted: Tensor,
-        logits: Tensor,
+        argument: Tensor,
         before: NewtonState | None,
         weights: Tensor | None = None,
     ) -> NewtonState:
         c = self.coordinates
-        weights = torch.softmax(logits, -1) if weights is None else weights
+        weights = rows.response.at(argument) if weights is None else weights
+        # Where λ shrinks by many orders of magnitude, p - u has to be right relative to itself.
         if self._refresh:
-            moved = KL().displacement(rows.alpha * lifted, weights, rows.log_preference)
+            potential = rows.alpha * c.scaled_potential(rows, lifted)
+            moved = rows.response.displacement(potential, weights)
         else:
-            moved = weights - rows.preference
+            moved = weights - rows.rest
         residual = c.residual(rows, moved, x)
         dual_norm = c.dual_square(rows, x, lifted).clamp(min=0).sqrt()
         reference = reference_norm(dual_norm, rows.evidence_square.squeeze(-1).sqrt())
@@ -184,7 +193,7 @@ class Newton:
             rows,
             x,
             lifted,
-            logits,
+            argument,
             weights,
             residual,
             lifted_residual,
@@ -210,6 +219,9 @@ class Newton:
                 lifted.scatter_(1, index.unsqueeze(-1).expand_as(precise), precise)
                 square.scatter_(1, index, self.coordinates.inner(chosen, chosen, precise).clamp(min=0))
         return lifted, square
+
+    def _argument(self, rows: Rows, lifted: Tensor) -> Tensor:
+        return rows.response.argument(rows.alpha, self.coordinates.scaled_potential(rows, lifted))
 
     def _count(self, products: int, lifted: Tensor) -> None:
         self.operator_products += products * lifted.shape[0] * lifted.shape[1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
-from fenchel.problem import InferenceProblem
+from fenchel.problem import Problem
 
 __all__ = ["check_call", "check_iterations"]
 
@@ -21,7 +21,7 @@ def check_call(problem: Any, memory_budget: Any) -> None:
     Raises:
         ProblemError: Naming the first that cannot be used.
     """
-    if not isinstance(problem, InferenceProblem):
+    if not isinstance(problem, Problem):
         raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
     checked_argument("memory_budget", memory_budget)
 

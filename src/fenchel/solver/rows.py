@@ -1,4 +1,4 @@
-"""Rows of queries as a solver sees them."""
+"""Rows of queries as Newton's method sees them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fenchel.blocks import QueryBlock
+from fenchel.blocks import AbstractBlock
+from fenchel.closeness.response import AbstractResponse
 
 __all__ = ["Rows"]
 
@@ -16,22 +17,23 @@ class Rows:
     """The data of r queries in each of g groups; a dimension of size 1 is shared.
 
     Attributes:
-        log_preference: log u, (g or 1, r or 1, n), normalised.
-        preference: u.
+        response: How weights respond to potentials.
+        rest: The weights at rest, (g or 1, r or 1, n).
         alpha: α, (g or 1, r or 1, 1).
         evidence: The evidence in the coordinates' own terms: scores Tz (g, r, n), up to a constant a row, in Gram
-            coordinates; z (g, r, size) in template coordinates.
+            coordinates; z (g, r, size) in the others.
         evidence_square: ‖z‖², (g, r, 1).
     """
 
-    log_preference: Tensor
-    preference: Tensor
+    response: AbstractResponse
+    rest: Tensor
     alpha: Tensor
     evidence: Tensor
     evidence_square: Tensor
 
     @classmethod
-    def of(cls, block: QueryBlock, evidence: Tensor) -> Rows:
+    def of(cls, block: AbstractBlock, evidence: Tensor) -> Rows:
         """The rows of a block, given their evidence in coordinates."""
+        response = block.response
         square = block.evidence.square().sum(-1, keepdim=True)
-        return cls(block.log_preference, block.log_preference.softmax(-1), block.alpha, evidence, square)
+        return cls(response, response.rest, block.alpha, evidence, square)

@@ -5,33 +5,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.blocks import DEFAULT_MEMORY_BUDGET, QueryBlock, QueryLayout
+from fenchel.blocks import AbstractBlock
 from fenchel.certificate import certify
-from fenchel.closeness import KL
-from fenchel.estimate import Estimate, EstimateBuilder, whole_estimate
-from fenchel.problem import InferenceProblem
-from fenchel.solver.coordinates import centred
-from fenchel.solver.direct import solve_shifted, span
-from fenchel.solver.dual_newton import second_order_point
+from fenchel.estimate import Estimate, EstimateBuilder
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.problem import Problem
+from fenchel.solver.direct import Span, solve_shifted
+from fenchel.solver.linear import solve_hessian
 from fenchel.solver.options import check_call
+from fenchel.solver.staged import FACTORISE_UP_TO
 
-__all__ = ["second_order"]
+__all__ = ["second_order", "second_order_point"]
 
 WORKING_ARRAYS = 12
 
 
-def second_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
+def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
     r"""Take the maximiser of the dual with log M replaced by its second-order expansion (12).
 
     .. math:: \lambda = \alpha(I + \alpha\Sigma)^{-1} z
 
-    Exact whenever u is Gaussian. Σ is factorised once where queries share preference and α, else once a query,
-    in the span of the templates, in float64.
+    Exact whenever u is Gaussian. Σ is the covariance of u under :class:`~fenchel.KL`, and the curvature
+    :math:`\nabla^2\varphi(0)` in general: :math:`\tfrac1\gamma\sum_i u_i\Sigma_i` for optimal transport. In float64.
 
     Args:
-        problem: What to estimate. Under another closeness than :class:`~fenchel.KL`, Σ is the curvature of D* at 0:
-            :math:`\tfrac1\gamma\sum_i u_i\Sigma_i` for optimal transport.
-        memory_budget: Bytes of working memory (KL).
+        problem: What to estimate.
+        memory_budget: Bytes of working memory.
 
     Returns:
         The estimate with its bounds.
@@ -40,40 +39,41 @@ def second_order(problem: InferenceProblem, *, memory_budget: int = DEFAULT_MEMO
         Eq. (13); Appendix D.
 
     Example:
-        >>> from fenchel import Discrete
+        >>> from fenchel import Discrete, InferenceProblem
         >>> u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))       # Σ = 1
         >>> second_order(InferenceProblem(u, torch.tensor([[1.0]], dtype=torch.float64))).dual
         tensor([[0.5000]], dtype=torch.float64)
     """
     check_call(problem, memory_budget)
-    if not isinstance(problem.closeness, KL):
-        with torch.no_grad():
-            dual = second_order_point(problem.to(torch.float64))
-        return whole_estimate(problem, dual, tol=64 * torch.finfo(problem.dtype).eps)
-    layout = QueryLayout(problem)
-    builder = EstimateBuilder(layout, tol=64 * torch.finfo(problem.dtype).eps)
+    builder = EstimateBuilder(problem, tol=64 * torch.finfo(problem.dtype).eps)
     with torch.no_grad():
-        for groups, rows, block in layout.blocks(memory_budget, WORKING_ARRAYS, itemsize=8):
+        for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize=8):
             wide = block.to(torch.float64)
-            dual = _second_order_dual(wide, memory_budget)
-            builder.put(groups[:, None], rows[None, :], certify(wide, dual, problem.closeness, problem.dtype))
+            dual = second_order_point(wide)
+            builder.put(groups[:, None], rows[None, :], certify(wide, dual, problem.dtype))
     return builder.build()
 
 
-def _second_order_dual(block: QueryBlock, memory_budget: int) -> Tensor:
-    factors, basis = span(centred(block.templates, block.log_preference))
-    n, k = factors.shape[-2:]
-    evidence = block.evidence @ basis
-    g = len(evidence)
-    shared = max(block.log_preference.shape[1], block.alpha.shape[1])
-    preference = block.log_preference.exp().expand(g, shared, n)
-    alpha = block.alpha.expand(g, shared, 1)
-    chunk = max(1, memory_budget // (8 * g * k * (3 * k + 2 * n)))
-    solved = []
-    for start in range(0, shared, chunk):
-        part = slice(start, start + chunk)
-        right = evidence.mT.unsqueeze(1) if shared == 1 else evidence[:, part].unsqueeze(-1)
-        solved.append(solve_shifted(factors, preference[:, part], alpha[:, part], right))
-    within = solved[0].squeeze(1).mT if shared == 1 else torch.cat(solved, 1).squeeze(-1)
-    # Evidence outside the span of the centred templates meets no covariance: there λ = αz.
-    return block.alpha * (block.evidence + (within - evidence) @ basis.mT)
+def second_order_point(block: AbstractBlock) -> Tensor:
+    r"""The maximiser of the dual's expansion at 0, (g, r, d), in the dtype of the block.
+
+    .. math:: \lambda = \alpha(I + \alpha\nabla^2\varphi(0))^{-1} z
+
+    Where all rows of a group share preference and α, one Hessian a group is factorised; else conjugate gradients solve
+    for each row.
+    """
+    span, response, alpha = Span.of(block), block.response, block.alpha
+    evidence = span.within(block.evidence)
+    rest = response.rest
+    if rest.shape[1] == alpha.shape[1] == 1 and span.size <= FACTORISE_UP_TO:
+        right = evidence.mT.unsqueeze(1)
+        factors, nothing = span.coordinates.factors, torch.zeros_like(rest)
+        solved = solve_shifted(response, nothing, rest, factors, alpha, right).squeeze(1).mT
+    else:
+        lifted = span.coordinates.lift(evidence)
+        at_rest = response.argument(alpha, torch.zeros_like(lifted))
+        solved = solve_hessian(
+            span.coordinates, response, at_rest, rest.expand_as(lifted), alpha, evidence
+        ).vectors
+    # Evidence outside the span of the centred templates meets no curvature: there λ = αz.
+    return alpha * span.joined(solved, block.evidence)

@@ -1,0 +1,239 @@
+r"""The one way to a certified dual point: working dtype, then float64, at last factorisation.
+
+Every stage ends with a certificate that is computed anew in float64 from the block and λ alone; rows that meet the
+tolerance leave, and what a solver carries along is never believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.blocks import AbstractBlock, QueryBlock
+from fenchel.certificate import Certificate, certify
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.selection import rows_where, select, store
+from fenchel.solver.coordinates import (
+    AbstractCoordinates,
+    TemplateCoordinates,
+    coordinates_for,
+    multiplies_fast_in_bfloat16,
+)
+from fenchel.solver.direct import Span, by_factorisation
+from fenchel.solver.loop import iterate
+from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
+from fenchel.solver.rows import Rows
+
+__all__ = ["WORKING_ARRAYS", "RowSolution", "StagedSolver", "low_precision_for", "solve_rows"]
+
+WORKING_ARRAYS = 24
+"""Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
+
+MARGIN = 0.7
+"""Newton aims at this fraction of the tolerance: its residual is carried along, the certificate is computed afresh."""
+
+MARGIN_IN_FLOAT64 = 0.02
+"""The same for the first stage of float64 problems, where the last digits cost a step at most."""
+
+PATIENCE = 6
+"""Newton steps with conjugate gradients before the next, sturdier stage takes over; ordinary problems take 2 to 5."""
+
+NEAR = 1e-2
+"""Relative certificate below which conjugate gradients in float64 polish; the rest goes to factorisation at once."""
+
+FACTORISE_UP_TO = 1024
+"""Largest Hessian (rows and columns) that is factorised query by query."""
+
+LOW_PRECISION_FROM = 256
+"""Smallest operator for which a product in bfloat16 repays the extra product in full precision."""
+
+
+def low_precision_for(coordinates: AbstractCoordinates) -> AbstractCoordinates | None:
+    """Coordinates for directions in bfloat16, where that is faster than the float32 ones given."""
+    operator = coordinates.operator
+    wide = operator.shape[-2] >= LOW_PRECISION_FROM
+    if operator.dtype == torch.float32 and wide and multiplies_fast_in_bfloat16(operator.device):
+        return coordinates.low_precision()
+    return None
+
+
+@dataclass(frozen=True)
+class RowSolution:
+    """Dual points of a block of rows, in its dtype.
+
+    Attributes:
+        dual: λ, (g, r, d).
+        error: Certified relative error α‖∇𝒟(λ)‖/‖λ‖, (g, r).
+        steps: Newton steps that each row took, int64 (g, r).
+    """
+
+    dual: Tensor
+    error: Tensor
+    steps: Tensor
+
+
+def solve_rows(
+    block: QueryBlock, *, tol: float, max_steps: int, memory_budget: int = DEFAULT_MEMORY_BUDGET
+) -> RowSolution:
+    """Solve a block of rows without making an estimate of it: for layers, which want λ* and nothing else.
+
+    Certificates are computed in the block's dtype where rounding leaves them meaning something at ``tol``; rows that
+    do not meet it there, and all rows at a smaller ``tol``, go the way of :func:`exact`. Template coordinates, in which
+    λ has no cancellation that a certificate in the same dtype would not see.
+
+    Args:
+        block: The rows.
+        tol: Relative tolerance on λ.
+        max_steps: Newton steps that a row may take.
+        memory_budget: Bytes of working memory for rows that are factorised.
+
+    Returns:
+        What was reached; rows whose error exceeds ``tol`` did not converge.
+    """
+    dtype = block.evidence.dtype
+    basis = TemplateCoordinates(block.offsets)
+    rows = Rows.of(block, block.evidence)
+    method = Newton(basis, tol=MARGIN * tol, low_precision=low_precision_for(basis))
+    outcome = iterate(method.step, method.start(rows), tol=MARGIN * tol, max_steps=min(PATIENCE, max_steps))
+    found = RowSolution(block.alpha * outcome.state.x, outcome.state.error, outcome.steps)
+    meaningful = tol >= 64 * torch.finfo(dtype).eps
+    failing = ~(found.error <= tol) if meaningful else torch.ones_like(found.error, dtype=torch.bool)
+    if bool(failing.any()):
+        index = rows_where(failing)
+        again = StagedSolver(select(block, index), dtype, tol, max_steps, "auto", memory_budget)
+        error = (again.certificate.dual_error / again.certificate.reference).to(dtype)
+        steps = outcome.steps.gather(1, index) + again.steps
+        store(found, RowSolution(again.certificate.dual, error, steps), index)
+    return found
+
+
+class StagedSolver:
+    """Solves one block: in the problem's dtype, then in float64 where needed, at last by factorisation.
+
+    Args:
+        block: The rows, in the problem's dtype.
+        dtype: That dtype, to which results are rounded.
+        tol: Relative tolerance on λ.
+        max_steps: Newton steps that a row may take.
+        coordinates: Of the first stage; see :func:`~fenchel.solver.coordinates.coordinates_for`.
+        memory_budget: Bytes of working memory for rows that are factorised.
+
+    Attributes:
+        certificate: What is certified so far of every row.
+        steps: Newton steps that each row took.
+        operator_products: Products of one row with the operator.
+    """
+
+    certificate: Certificate
+    steps: Tensor
+
+    def __init__(
+        self,
+        block: AbstractBlock,
+        dtype: torch.dtype,
+        tol: float,
+        max_steps: int,
+        coordinates: str,
+        memory_budget: int,
+    ) -> None:
+        self.operator_products = 0
+        self._dtype, self._tol, self._max_steps, self._budget = dtype, tol, max_steps, memory_budget
+        self._wide = block.to(torch.float64)
+        self._solve(block, coordinates)
+        self._polish()
+        self._factorise()
+
+    def _solve(self, block: AbstractBlock, coordinates: str) -> None:
+        """Newton in the problem's dtype from the first-order point."""
+        basis = coordinates_for(block, coordinates)
+        rows = Rows.of(block, basis.evidence_of(block))
+        margin = MARGIN if self._dtype == torch.float32 else MARGIN_IN_FLOAT64
+        method = Newton(basis, tol=margin * self._tol, low_precision=low_precision_for(basis))
+        outcome = iterate(
+            method.step,
+            method.start(rows),
+            tol=margin * self._tol,
+            max_steps=min(PATIENCE, self._max_steps),
+            selectable=rows.response.selectable,
+        )
+        self.operator_products += method.operator_products
+        self.steps = outcome.steps
+        self._dual = self._wide.alpha * basis.vectors_of(self._wide, outcome.state.x.double())
+        self.certificate = certify(self._wide, self._dual, self._dtype)
+
+    def _polish(self) -> None:
+        """Conjugate gradients in float64: for rows that are near, or for Hessians too large to factorise."""
+        relative = self.certificate.dual_error / self.certificate.reference
+        small = self._span.size <= FACTORISE_UP_TO
+        failing = self._failing() & (relative < NEAR) if small else self._failing()
+        if bool(failing.any()):
+            self._refine(self._index(failing), by_conjugate_gradients, PATIENCE if small else self._max_steps)
+
+    def _factorise(self) -> None:
+        """Factorised Hessians in float64, for whatever is left."""
+        failing = self._failing()
+        if self._span.size > FACTORISE_UP_TO or not bool(failing.any()):
+            return
+        n, k = self._span.coordinates.factors.shape[-2:]
+        each = 8 * len(failing) * k * (3 * k + 2 * n)
+        index = self._index(failing)
+        parts = (
+            index.split(max(1, self._budget // each), dim=1) if self._wide.response.selectable else [index]
+        )
+        for part in parts:
+            self._refine(part, by_factorisation, self._max_steps)
+
+    def _failing(self) -> Tensor:
+        return ~self.certificate.meets(self._tol) & (self.steps < self._max_steps)
+
+    def _index(self, failing: Tensor) -> Tensor:
+        """Rows to go on with: those that fail, or all, of which the others are done, where rows cannot be selected."""
+        return rows_where(failing if self._wide.response.selectable else torch.ones_like(failing))
+
+    @cached_property
+    def _span(self) -> Span:
+        return Span.of(self._wide)
+
+    def _refine(self, index: Tensor, direction: DirectionFinder, max_steps: int) -> None:
+        """Newton in float64, over the span of the templates, on the rows at ``index`` (g, r')."""
+        left = self._max_steps - int(self.steps.gather(1, index).max())
+        selectable = self._wide.response.selectable
+        block = select(self._wide, index) if selectable else self._wide
+        along = index.unsqueeze(-1).expand(*index.shape, self._dual.shape[-1])
+        start = self._dual.gather(1, along)
+        if direction is by_factorisation:
+            # Where α‖t‖² is huge the first-order point is so far out that p is a vertex and the Hessian says
+            # nothing; a point whose dual is below that of 0 is a worse start than 0.
+            start = torch.where(block.dual_gain(start).unsqueeze(-1) > 0, start, torch.zeros_like(start))
+        span = self._span
+        rows = Rows.of(block, span.within(block.evidence))
+        method = Newton(span.coordinates, tol=MARGIN * self._tol, direction=direction, refresh=True)
+        outcome = iterate(
+            method.step,
+            method.start(rows, span.within(start / block.alpha)),
+            tol=MARGIN * self._tol,
+            max_steps=min(left, max_steps),
+            selectable=selectable,
+        )
+        self.operator_products += method.operator_products
+        dual = block.alpha * span.joined(outcome.state.x, block.evidence)
+        self.steps.scatter_add_(1, index, outcome.steps)
+        before, after = select(self.certificate, index), certify(block, dual, self._dtype)
+        better = after.dual_error < before.dual_error
+        store(self.certificate, _chosen(better, after, before), index)
+        dual = torch.where(better.unsqueeze(-1), dual, self._dual.gather(1, along))
+        self._dual.scatter_(1, along, dual)
+
+
+def _chosen(first: Tensor, one: Certificate, other: Certificate) -> Certificate:
+    """Each row's certificate: the one where ``first`` (g, r) says so, else the other."""
+    chosen: dict[str, Any] = {"weights": None}
+    for part in fields(Certificate):
+        a, b = getattr(one, part.name), getattr(other, part.name)
+        if a is not None:
+            chosen[part.name] = torch.where(first if a.dim() == 2 else first.unsqueeze(-1), a, b)
+    return Certificate(**chosen)

@@ -1,0 +1,114 @@
+"""The families that the suite runs through: a new one is a line in ``FAMILIES``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fenchel import KL, Discrete, InferenceProblem, OptimalTransport
+from fenchel.closeness import AbstractCloseness
+from fenchel.preference import AbstractPreference
+from tests.conformance.toys import Euclidean, Exponential, Gaussian, HiddenScaledKL, ScaledKL
+
+__all__ = ["DIM", "FAMILIES", "QUERIES", "TEMPLATES", "Family"]
+
+TEMPLATES, DIM, QUERIES = 7, 3, 5
+
+Parts = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One preference with one closeness.
+
+    Attributes:
+        name: For the tests' names.
+        parts: Shapes of what it is made of; names that end in ``scale`` are drawn positive.
+        preference: Made of the parts.
+        closeness: Likewise.
+        batch: Leading dimensions of the evidence.
+        smooth: Whether the mean is differentiable everywhere.
+    """
+
+    name: str
+    parts: dict[str, tuple[int, ...]]
+    preference: Callable[[Parts], AbstractPreference]
+    closeness: Callable[[Parts], AbstractCloseness] = lambda parts: KL()
+    batch: tuple[int, ...] = ()
+    smooth: bool = True
+
+    def draw(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> Parts:
+        """Parts, evidence and alpha."""
+        generator = torch.Generator().manual_seed(seed)
+        shapes = {**self.parts, "evidence": (*self.batch, QUERIES, DIM), "alpha_scale": (QUERIES,)}
+
+        def part(name: str, shape: tuple[int, ...]) -> Tensor:
+            drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
+            return (drawn.abs() / 4 + 0.4 if name.endswith("scale") else 0.7 * drawn).to(dtype)
+
+        return {name: part(name, shape) for name, shape in shapes.items()}
+
+    def problem(self, parts: Parts) -> InferenceProblem:
+        """The problem of some parts."""
+        return InferenceProblem(
+            self.preference(parts), parts["evidence"], parts["alpha_scale"], self.closeness(parts)
+        )
+
+
+def _discrete(parts: Parts) -> Discrete:
+    return Discrete(parts["templates"], parts.get("log_weights"))
+
+
+def _masked(parts: Parts) -> Discrete:
+    mask = torch.arange(TEMPLATES) < TEMPLATES - 2
+    return Discrete(parts["templates"], parts["log_weights"].masked_fill(~mask, -torch.inf))
+
+
+def _transport(parts: Parts) -> OptimalTransport:
+    return OptimalTransport("squared_euclidean", parts["gamma_scale"], parts.get("atoms"), warn=False)
+
+
+SHARED = {"templates": (TEMPLATES, DIM), "log_weights": (TEMPLATES,)}
+OF_QUERIES = {"templates": (2, 1, TEMPLATES, DIM), "log_weights": (QUERIES, TEMPLATES)}
+
+FAMILIES = [
+    Family("KL", SHARED, _discrete),
+    Family("KL, a preference a query", OF_QUERIES, _discrete, batch=(2, 3)),
+    Family("KL, masked", SHARED, _masked),
+    Family("KL, more dimensions than templates", {"templates": (2, DIM)}, _discrete),
+    Family("transport", {**SHARED, "gamma_scale": ()}, _discrete, _transport),
+    Family("transport to atoms", {**SHARED, "gamma_scale": (), "atoms": (4, DIM)}, _discrete, _transport),
+    Family(
+        "transport, a preference a query",
+        {**OF_QUERIES, "gamma_scale": ()},
+        _discrete,
+        _transport,
+        batch=(2, 3),
+    ),
+    Family(
+        "scaled KL",
+        {**SHARED, "temperature_scale": ()},
+        _discrete,
+        lambda p: ScaledKL(p["temperature_scale"]),
+    ),
+    Family(
+        "scaled KL in a closure",
+        {**OF_QUERIES, "temperature_scale": ()},
+        _discrete,
+        lambda p: HiddenScaledKL(p["temperature_scale"]),
+        batch=(2, 3),
+    ),
+    Family("Euclidean", SHARED, _discrete, lambda p: Euclidean(TEMPLATES), smooth=False),
+    Family("Euclidean, masked", SHARED, _masked, lambda p: Euclidean(TEMPLATES), smooth=False),
+    Family("Gaussian", {"mean": (DIM,), "factor": (DIM, 2)}, lambda p: Gaussian(p["mean"], p["factor"])),
+    Family(
+        "Gaussian, a batch",
+        {"mean": (DIM,), "factor": (DIM, 4)},
+        lambda p: Gaussian(p["mean"], p["factor"]),
+        batch=(2,),
+    ),
+    Family("exponential", {"mean_scale": (DIM,)}, lambda p: Exponential(p["mean_scale"])),
+]

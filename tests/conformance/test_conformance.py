@@ -1,0 +1,220 @@
+"""What holds for every preference and every closeness, whoever wrote it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from fenchel import Estimate, InferenceProblem, ProblemError
+from fenchel.conjugate import FiniteConjugate
+from fenchel.solver import ESTIMATORS, exact
+from tests.conformance.families import DIM, FAMILIES, Family
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "first_order": {},
+    "second_order": {},
+    "exact": {"tol": 1e-11},
+    "gradient_ascent": {"tol": 1e-6, "max_steps": 100_000},
+}
+every_estimator = pytest.mark.parametrize("estimator", OPTIONS)
+
+
+def point_in_domain(problem: InferenceProblem, seed: int = 1) -> Tensor:
+    """Some dual points at which φ is finite."""
+    generator = torch.Generator().manual_seed(seed)
+    lam = torch.randn(*problem.shape, DIM, dtype=torch.float64, generator=generator)
+    reach = problem.conjugate.reach(torch.zeros_like(lam), lam)
+    return lam if reach is None else lam * (0.5 * reach).clamp(max=1).unsqueeze(-1)
+
+
+@every_family
+def test_the_mean_is_the_gradient_and_the_curvature_its_derivative(family: Family) -> None:
+    conjugate = family.problem(family.draw()).conjugate
+    lam = point_in_domain(family.problem(family.draw()))
+    torch.testing.assert_close(
+        torch.func.grad(lambda at: conjugate.value(at).sum())(lam), conjugate.mean(lam)
+    )
+    vector = torch.randn(lam.shape, dtype=lam.dtype, generator=torch.Generator().manual_seed(2))
+    step = 1e-6
+    difference = (conjugate.mean(lam + step * vector) - conjugate.mean(lam - step * vector)) / (2 * step)
+    torch.testing.assert_close(conjugate.curvature(lam)(vector), difference, rtol=1e-5, atol=1e-7)
+
+
+@every_family
+def test_the_gap_is_half_the_squared_gradient(family: Family) -> None:
+    """Fact 1, at any λ."""
+    problem = family.problem(family.draw())
+    lam = point_in_domain(problem)
+    gap = problem.primal_at(lam) - problem.dual(lam)
+    torch.testing.assert_close(
+        gap, problem.alpha / 2 * problem.dual_gradient(lam).square().sum(-1), rtol=1e-9, atol=1e-9
+    )
+    torch.testing.assert_close(problem.gap_at(lam), gap, rtol=1e-9, atol=1e-9)
+    if isinstance(problem.conjugate, FiniteConjugate):
+        torch.testing.assert_close(
+            problem.primal_at(lam), problem.primal(problem.weights(lam)), rtol=1e-6, atol=1e-6
+        )
+
+
+@every_family
+def test_exact_is_the_maximum_that_scipy_finds(family: Family) -> None:
+    problem = family.problem(family.draw())
+    found = problem.solve("exact", tol=1e-10)
+    assert bool(found.converged.all())
+    flat = found.dual.reshape(-1, DIM)
+
+    def falling(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        lam = torch.from_numpy(numbers).reshape(found.dual.shape)
+        return -float(problem.dual(lam).sum()), -problem.dual_gradient(lam).flatten().numpy()
+
+    near = minimize(falling, (0.9 * flat).flatten().numpy(), jac=True, method="BFGS", options={"gtol": 1e-8})
+    torch.testing.assert_close(
+        torch.from_numpy(near.x).reshape(found.dual.shape), found.dual, rtol=1e-4, atol=1e-5
+    )
+
+
+@every_family
+@every_estimator
+def test_every_bound_is_a_bound(family: Family, estimator: str) -> None:
+    problem = family.problem(family.draw())
+    if (
+        not in_domain(problem, problem.solve("second_order", memory_budget=2**20).dual)
+        and estimator == "second_order"
+    ):
+        pytest.skip("the expansion leaves the domain of φ")
+    truth = problem.solve("exact", tol=1e-12, throw=False)
+    found = problem.solve(estimator, **({**OPTIONS[estimator], "tol": 1e-3} if OPTIONS[estimator] else {}))
+    slack = 1e-9
+    assert bool(((found.mean - truth.mean).norm(dim=-1) <= found.mean_error + truth.mean_error + slack).all())
+    assert bool(((found.dual - truth.dual).norm(dim=-1) <= found.dual_error + truth.dual_error + slack).all())
+    lost = problem.primal_at(found.dual) - problem.primal_at(truth.dual)
+    assert bool((lost <= found.gap + slack).all())
+    if found.inferred is not None:
+        apart = (found.weights - truth.weights).abs().sum(-1) / 2
+        assert bool((apart <= found.total_variation_error + truth.total_variation_error + 1e-7).all())
+
+
+def in_domain(problem: InferenceProblem, lam: Tensor) -> bool:
+    return bool(torch.isfinite(problem.conjugate.value(lam)).all())
+
+
+def readout(estimate: Estimate) -> Tensor:
+    """Something that every differentiable part of an estimate enters."""
+    found = estimate.mean.sin().sum() + estimate.dual.cos().sum()
+    return found if estimate.inferred is None else found + estimate.weights.square().sum()
+
+
+@every_family
+@every_estimator
+def test_gradients_reach_everything_that_the_problem_is_made_of(family: Family, estimator: str) -> None:
+    parts = {name: part.requires_grad_() for name, part in family.draw(seed=3).items()}
+
+    def solved() -> Tensor:
+        return readout(family.problem(parts).solve(estimator, **OPTIONS[estimator]))
+
+    gradients = torch.autograd.grad(solved(), list(parts.values()))
+    step, rough = (1e-2, 1e-2) if estimator == "gradient_ascent" else (1e-5, 1e-4)
+    for (name, part), gradient in zip(parts.items(), gradients, strict=True):
+        direction = torch.randn(
+            part.shape, dtype=part.dtype, generator=torch.Generator().manual_seed(len(name))
+        )
+        with torch.no_grad():
+            part.add_(step * direction)
+            above = solved()
+            part.sub_(2 * step * direction)
+            below = solved()
+            part.add_(step * direction)
+        expected = float(above - below) / (2 * step)
+        assert float((gradient * direction).sum()) == pytest.approx(expected, rel=rough, abs=rough / 10), name
+
+
+@every_family
+@pytest.mark.parametrize("estimator", ["second_order", "exact", "gradient_ascent"])
+def test_a_second_derivative_is_refused_by_name(family: Family, estimator: str) -> None:
+    parts = {name: part.requires_grad_() for name, part in family.draw().items()}
+    dual = family.problem(parts).solve(estimator, **OPTIONS[estimator]).dual
+    (first,) = torch.autograd.grad(dual.sum(), parts["evidence"], create_graph=True)
+    with pytest.raises(ProblemError, match="second derivative of an estimate"):
+        first.sum().backward()
+
+
+@every_family
+def test_a_solver_called_by_itself_refuses_gradients_that_it_would_drop(family: Family) -> None:
+    drawn = family.draw()
+    for name in drawn:
+        if name == "evidence" or name.startswith("alpha"):
+            continue
+        parts = {**drawn, name: drawn[name].clone().requires_grad_()}
+        with pytest.raises(ProblemError, match="require gradients, which a solver that is called by itself"):
+            exact(family.problem(parts))
+
+
+@every_family
+@every_estimator
+def test_blocks_and_rows_change_nothing(family: Family, estimator: str) -> None:
+    problem = family.problem(family.draw())
+    whole = problem.solve(estimator, **OPTIONS[estimator])
+    pieces = problem.solve(estimator, memory_budget=1, **OPTIONS[estimator])
+    torch.testing.assert_close(pieces.mean, whole.mean, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(pieces.gap, whole.gap, rtol=1e-6, atol=1e-9)
+    row = problem.queries(slice(1, 3))
+    torch.testing.assert_close(
+        row.solve(estimator, **OPTIONS[estimator]).mean, whole.mean[..., 1:3, :], rtol=1e-7, atol=1e-9
+    )
+
+
+@every_family
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_float32_is_float64_rounded(family: Family, estimator: str) -> None:
+    narrow = family.problem(family.draw(dtype=torch.float32))
+    options = {"tol": 1e-4} if estimator == "exact" else {}
+    found, wide = (
+        narrow.solve(estimator, **options),
+        narrow.to(torch.float64).solve(estimator, **OPTIONS[estimator]),
+    )
+    assert found.mean.dtype == found.gap.dtype == torch.float32
+    torch.testing.assert_close(found.mean.double(), wide.mean, rtol=1e-3, atol=1e-4)
+
+
+@every_family
+def test_the_constrained_form_reaches_its_radius(family: Family) -> None:
+    problem = family.problem(family.draw())
+    wanted = problem.solve("exact", tol=1e-10)
+    radius = wanted.dual.norm(dim=-1) / problem.alpha
+    found = problem.solve("constrained", radius=radius, tol=1e-6)
+    torch.testing.assert_close(found.alpha, problem.alpha.expand(problem.shape), rtol=1e-4, atol=0)
+    torch.testing.assert_close(found.mean, wanted.mean, rtol=1e-3, atol=1e-4)
+
+
+@every_family
+def test_weights_are_there_or_said_not_to_be(family: Family) -> None:
+    problem = family.problem(family.draw())
+    estimate = problem.solve("first_order")
+    if isinstance(problem.conjugate, FiniteConjugate):
+        torch.testing.assert_close(estimate.weights.sum(-1), torch.ones(problem.shape, dtype=torch.float64))
+        return
+    with pytest.raises(ProblemError, match="no list of templates"):
+        _ = estimate.weights
+    with pytest.raises(ProblemError, match="primal_at"):
+        problem.weights(estimate.dual)
+
+
+@every_family
+@pytest.mark.parametrize("estimator", list(ESTIMATORS))
+def test_options_that_are_not_there_are_refused(family: Family, estimator: str) -> None:
+    problem = family.problem(family.draw())
+    options = {"radius": 1.0} if estimator == "constrained" else {}
+    with pytest.raises(ProblemError, match="speed"):
+        problem.solve(estimator, speed=3, **options)
+    with pytest.raises(ProblemError, match="memory_budget"):
+        problem.solve(estimator, memory_budget=-5, **options)
+    if estimator == "exact":
+        with pytest.raises(ProblemError, match="coordinates is 'nonsense'"):
+            problem.solve(estimator, coordinates="nonsense")
