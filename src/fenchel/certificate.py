@@ -198,7 +198,7 @@ def _moved(rounded: Tensor, wide: Tensor) -> Tensor:
     """How far rounding moved vectors, (g, r)."""
     if rounded.dtype == wide.dtype:
         return wide.new_zeros(wide.shape[:-1])
-    return (rounded.double() - wide).norm(dim=-1)
+    return (rounded.double() - wide).norm(dim=-1).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def _centre(templates: Tensor, usable: Tensor | None) -> Tensor:

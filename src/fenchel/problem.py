@@ -256,8 +256,9 @@ class Problem:
         return self._with(evidence=evidence)
 
     def with_alpha(self, alpha: Tensor) -> Self:
-        """The same problem at another α (..., m)."""
-        return self._with(alpha=alpha.to(self.dtype))
+        """The same problem at another α (..., m), brought within what float32 holds."""
+        numbers = torch.finfo(torch.float32)
+        return self._with(alpha=alpha.clamp(numbers.tiny, numbers.max).to(self.dtype))
 
     def queries(self, part: slice) -> Self:
         """The problem of some of the m queries."""

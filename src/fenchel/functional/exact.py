@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_gradients
-from fenchel.errors import ConvergenceError
+from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.row_gradients import with_row_gradients
@@ -53,6 +53,7 @@ def _exact(
             rowwise.put(dual, block, found.dual)
             rowwise.put(error, block, found.error.unsqueeze(-1))
         _check(error.squeeze(-1), tol, max_steps)
+        _check_range(dual, templates)
         return dual
 
 
@@ -66,6 +67,18 @@ def _check(error: Tensor, tol: float, max_steps: int) -> None:
             f"{int(missed.sum())} of {missed.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
             f"{max_steps} steps (worst at (batch, head, query) {worst}: {float(error[worst]):.2e}). Raise tol or "
             "max_steps, give the tensors in float64, or make alpha or the norms of the keys smaller"
+        )
+
+
+def _check_range(dual: Tensor, templates: Tensor) -> None:
+    """Weights are a softmax of scores <t, λ>, which the dtype has to hold."""
+    if dual.numel() == 0:
+        return
+    largest = dual.abs().amax().double() * templates.abs().amax().double() * dual.shape[-1]
+    if not float(largest) < torch.finfo(dual.dtype).max / 4:
+        raise ProblemError(
+            f"exact attention has scores of up to {float(largest):.1g}, which {str(dual.dtype).removeprefix('torch.')} "
+            "does not hold: give the tensors in float64, or make alpha, the query or the norms of the keys smaller"
         )
 
 

@@ -154,7 +154,9 @@ class _Search:
         best = torch.where(f_low.abs() < f_high.abs(), low, high)
         for step in range(max_steps):
             secant = low + (high - low) * f_low / (f_low - f_high)
-            trial = torch.where(binding, secant if step % 3 != 2 else (low + high) / 2, start)
+            middle = (low + high) / 2
+            secant = secant.where(torch.isfinite(secant), middle)
+            trial = torch.where(binding, secant if step % 3 != 2 else middle, start)
             value = self.excess(trial)
             best = trial
             if bool(((value.abs() <= 0.5 * tol) | ~binding).all()):
@@ -170,7 +172,7 @@ class _Search:
         f_start = self.excess(start)
         low, high, f_low, f_high = start.clone(), start.clone(), f_start.clone(), f_start.clone()
         reach = 1.0
-        while bool(((f_low <= 0) & binding).any()):
+        while bool(((f_low <= 0) & binding).any()) and reach <= 4 * LARGEST_EXPONENT:
             low = torch.where(f_low <= 0, start - reach, low)
             f_low = self.excess(low)
             reach *= 2

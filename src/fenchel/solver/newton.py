@@ -7,7 +7,7 @@ the residual anew; the residual's norm is the certificate (fact 2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -156,6 +156,9 @@ class Newton:
             lifted = torch.addcmul(state.lifted, t, lifted_step)
             argument, weights = torch.addcmul(state.argument, state.rows.alpha * t, lifted_step), None
         following = self._at(state.rows, x, lifted, argument, state, weights)
+        overflown = torch.isnan(following.error) & ~torch.isnan(state.error)
+        if bool(overflown.any()):
+            following = _kept(state, following, overflown)
         if self.low_precision is not None and bool((following.error > 0.25 * state.error)[active].any()):
             self.low_precision = None
         return following
@@ -225,3 +228,13 @@ class Newton:
 
     def _count(self, products: int, lifted: Tensor) -> None:
         self.operator_products += products * lifted.shape[0] * lifted.shape[1]
+
+
+def _kept(state: NewtonState, following: NewtonState, rows: Tensor) -> NewtonState:
+    """The following state, but the one before, as far as it goes, in the rows (g, r) that are marked."""
+    kept = {
+        part.name: torch.where(rows if new.dim() == 2 else rows.unsqueeze(-1), getattr(state, part.name), new)
+        for part in fields(NewtonState)
+        if isinstance(new := getattr(following, part.name), Tensor)
+    }
+    return replace(following, **{**kept, "stalled": following.stalled | rows})

@@ -102,10 +102,15 @@ def solve_rows(
     found = RowSolution(block.alpha * outcome.state.x, outcome.state.error, outcome.steps)
     meaningful = tol >= 64 * torch.finfo(dtype).eps
     failing = ~(found.error <= tol) if meaningful else torch.ones_like(found.error, dtype=torch.bool)
+    # Where λ/α is that much shorter than the templates, its residual is what rounding leaves of a mean of them.
+    longest = basis.operator.norm(dim=-1).amax(-1, keepdim=True)
+    short = tol * outcome.state.dual_norm < torch.finfo(dtype).eps * longest
+    failing |= short & (block.evidence != 0).any(-1)
     if bool(failing.any()):
         index = rows_where(failing)
         again = StagedSolver(select(block, index), dtype, tol, max_steps, "auto", memory_budget)
-        error = (again.certificate.dual_error / again.certificate.reference).to(dtype)
+        bound = again.certificate.dual_error
+        error = (bound / again.certificate.reference).masked_fill(bound == 0, 0).to(dtype)
         steps = outcome.steps.gather(1, index) + again.steps
         store(found, RowSolution(again.certificate.dual, error, steps), index)
     return found
@@ -204,7 +209,8 @@ class StagedSolver:
         selectable = self._wide.response.selectable
         block = select(self._wide, index) if selectable else self._wide
         along = index.unsqueeze(-1).expand(*index.shape, self._dual.shape[-1])
-        start = self._dual.gather(1, along)
+        # What overflowed in the problem's dtype says nothing of where to start in float64.
+        start = self._dual.gather(1, along).nan_to_num(0.0, 0.0, 0.0)
         if direction is by_factorisation:
             # Where α‖t‖² is huge the first-order point is so far out that p is a vertex and the Hessian says
             # nothing; a point whose dual is below that of 0 is a worse start than 0.
@@ -223,7 +229,7 @@ class StagedSolver:
         dual = block.alpha * span.joined(outcome.state.x, block.evidence)
         self.steps.scatter_add_(1, index, outcome.steps)
         before, after = select(self.certificate, index), certify(block, dual, self._dtype)
-        better = after.dual_error < before.dual_error
+        better = (after.dual_error <= before.dual_error) & torch.isfinite(after.dual).all(-1)
         store(self.certificate, _chosen(better, after, before), index)
         dual = torch.where(better.unsqueeze(-1), dual, self._dual.gather(1, along))
         self._dual.scatter_(1, along, dual)
