@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.demo_encoder import demo, token_ids
 from benchmarks.recording import compare, record
-from fenchel.audit import audit
+from fenchel.auditing import audit
 
 DOCUMENTS = {128: 16, 512: 4}
 TARGETS = {128: 5.0, 512: 20.0}

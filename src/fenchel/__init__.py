@@ -12,7 +12,7 @@ from fenchel.inference import InferenceProblem as InferenceProblem
 from fenchel.preference import Discrete as Discrete
 
 # Last, and a function: importing the package of that name binds the module first.
-from fenchel.audit import audit as audit  # isort: skip
+from fenchel.auditing import audit as audit  # isort: skip
 
 __version__ = "0.1.0"
 

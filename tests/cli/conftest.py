@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fenchel.cli import main
-from tests.audit.test_windows import word_tokenizer
+from tests.data.text.test_windows import word_tokenizer
 
 Command = Callable[..., "Done"]
 
@@ -45,7 +45,7 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def saved(folder: Path, family: str, **options: Any) -> Path:
-    from tests.audit.small_audits import small_model
+    from tests.auditing.small_audits import small_model
 
     model = small_model(family).to(torch.float32)
     model.save_pretrained(folder)
@@ -56,7 +56,7 @@ def saved(folder: Path, family: str, **options: Any) -> Path:
 def plain_run(folder: Path, name: str, model: Path, *options: str) -> Path:
     """Where a command on a model and the usual texts has put its results."""
     from fenchel.cli import main
-    from tests.audit.small_audits import some_texts
+    from tests.auditing.small_audits import some_texts
 
     (folder / "text.txt").write_text("\n".join(some_texts()))
     arguments = [name, str(model), "--text", str(folder / "text.txt"), "--out", str(folder / "out")]
@@ -79,7 +79,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """Seven documents."""
-    from tests.audit.small_audits import some_texts
+    from tests.auditing.small_audits import some_texts
 
     path = tmp_path / "text.txt"
     path.write_text("\n".join(some_texts()))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.audit.small_audits import files_of
+from tests.auditing.small_audits import files_of
 from tests.cli.conftest import plain_run
 
 # Small enough that an audit takes about a second.
@@ -290,7 +290,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_audit_goes_on_to_the_same_files(command, model, tmp_path, monkeypatch, how):
-    from tests.audit.small_audits import some_texts
+    from tests.auditing.small_audits import some_texts
 
     (tmp_path / "text.txt").write_text("\n".join(some_texts(count=60)))
     arguments = ["audit", model, "--text", "text.txt", *SMALL, "--checkpoint-seconds", "0.05"]

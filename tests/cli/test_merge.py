@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit.small_audits import files_of
+from tests.auditing.small_audits import files_of
 
 SMALL = ("--max-length", "12", "--batch-size", "2", "--device", "cpu")
 NUMBERS = ("heads.json", "summary.json", "heads.parquet", "figure4.png", "figure5.png")

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fenchel.audit.progress import Progress, SilentObserver
+from fenchel.auditing.progress import Progress, SilentObserver
 from fenchel.cli.progress import TerminalObserver, observer_of_standard_error, state
 
 

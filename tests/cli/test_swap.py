@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.audit.small_audits import files_of
+from tests.auditing.small_audits import files_of
 from tests.cli.conftest import plain_run
 from tests.swap.small_swaps import SCORED, language_model, tokenizer_of
 
@@ -172,7 +172,7 @@ def test_a_folder_with_a_swap_asks_what_to_do(command, masked, text, tmp_path):
 
 
 def test_an_interrupted_swap_says_how_to_go_on(command, masked, text, tmp_path, monkeypatch):
-    from tests.audit.small_audits import Interrupting
+    from tests.auditing.small_audits import Interrupting
 
     monkeypatch.setattr(
         "fenchel.cli.swap.observer_of_standard_error", lambda doing: Interrupting(5, KeyboardInterrupt())

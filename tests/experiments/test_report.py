@@ -294,7 +294,7 @@ def test_names_are_no_markup():
 
 
 def test_arms_differ_in_line_marker_and_lightness():
-    from fenchel.audit.report.colour import luminance
+    from fenchel.auditing.report.colour import luminance
 
     for key in ("linestyle", "marker", "color"):
         assert len({str(style[key]) for style in STYLES.values()}) == len(STYLES)

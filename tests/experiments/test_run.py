@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.audit.shard import Shard
+from fenchel.data.shard import Shard
 from fenchel.errors import InputError, OutputError
 from fenchel.experiments import ARMS, BUDGETS, EXPERIMENTS, ExperimentReport, report_on, run_experiment
 from fenchel.experiments.folder import PLAN_FORM, ExperimentFolder

@@ -20,7 +20,7 @@ from fenchel.swap.folder import refuse_occupied
 from fenchel.swap.loop import SwapRun
 from fenchel.swap.report import RESULTS_FORM
 from fenchel.swap.state import STATE_FILE, SwapState
-from tests.audit.small_audits import Interrupting, files_of, some_texts
+from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
 
 

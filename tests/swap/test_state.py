@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.audit.state import STATE_FORM as AUDIT_FORM
+from fenchel.auditing.state import STATE_FORM as AUDIT_FORM
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
 from fenchel.swap import SwapReport
 from fenchel.swap.state import STATE_FILE, STATE_FORM, SwapState
-from tests.audit.small_audits import Interrupting, files_of
+from tests.auditing.small_audits import Interrupting, files_of
 from tests.damage import refuses, refuses_every_damage
 from tests.swap.small_swaps import SCORED, small_swap
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fenchel.audit.state import STATE_FORM
+from fenchel.auditing.state import STATE_FORM
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
 from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint, differences

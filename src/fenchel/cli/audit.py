@@ -153,9 +153,9 @@ def run(
     """Wires the options to ``fenchel.audit``."""
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
 
-    from fenchel.audit.run import audit, shard_directory
-    from fenchel.audit.shard import Shard
-    from fenchel.audit.texts import open_documents
+    from fenchel.auditing.run import audit, shard_directory
+    from fenchel.data.shard import Shard
+    from fenchel.data.text.documents import open_documents
 
     part = Shard.from_environment() if shard is None else Shard.parse(shard)
     # A mistake in the text shows before the model, which can take minutes, is loaded.
@@ -217,7 +217,7 @@ def what_was_saved(folder: Path) -> str:
     Returns:
         One line.
     """
-    from fenchel.audit.state import AuditState
+    from fenchel.auditing.state import AuditState
     from fenchel.errors import FenchelError
 
     try:

@@ -117,9 +117,9 @@ def run(
     given = {"train_images": train_images, "test_images": test_images, "epochs": epochs}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
 
-    from fenchel.audit.shard import Shard
     from fenchel.cli.stopping import stopping_at_a_step
     from fenchel.cli.training import observer_of_training
+    from fenchel.data.shard import Shard
     from fenchel.experiments import report_on, run_experiment
 
     if report_only:

@@ -40,11 +40,11 @@ def run(
         bool, typer.Option("--overwrite", help="Replace the audit of something else that --out holds.")
     ] = False,
 ) -> None:
-    """Wires the options to ``fenchel.audit.merge.merge``."""
+    """Wires the options to ``fenchel.auditing.merge.merge``."""
     if out is None and len(directories) > 1:
         raise typer.BadParameter("several folders: say with --out where to write the merged audit.")
 
-    from fenchel.audit.merge import merge
+    from fenchel.auditing.merge import merge
 
     folders: list[Path] = [checked("folder", directory, name="DIR") for directory in directories]
     target: Path = folders[0] if out is None else checked("folder", out, name="out")

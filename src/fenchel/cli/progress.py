@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from fenchel.audit.progress import AuditObserver, Progress, SilentObserver
+from fenchel.auditing.progress import AuditObserver, Progress, SilentObserver
 
 __all__ = ["TerminalObserver", "observer_of_standard_error"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fenchel.audit.record import AuditReport
+from fenchel.auditing.record import AuditReport
 from fenchel.cli.failure import say
 
 __all__ = ["show_result"]
@@ -20,7 +20,7 @@ def show_result(report: AuditReport, folder: Path | None) -> None:
         report: The audit.
         folder: Where its files are, or None if nowhere.
     """
-    from fenchel.audit.report import summary_sentence, terminal_table
+    from fenchel.auditing.report import summary_sentence, terminal_table
 
     if not report.heads:
         typer.echo(f"No document fell into this share; that is noted in {folder}.")

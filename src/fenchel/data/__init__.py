@@ -1,4 +1,4 @@
-"""Labelled images: reading them, pairing them, augmenting them."""
+"""Images and texts: reading them, and giving them to a model in batches."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.arguments import checked
-from fenchel.audit.shard import Shard
+from fenchel.data.shard import Shard
 from fenchel.errors import ConvergenceError, FenchelError, InputError, MissingExtraError
 from fenchel.experiments.arm import chosen_arms
 from fenchel.experiments.budget import chosen_budget

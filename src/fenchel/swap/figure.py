@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.audit.report.colour import scale
+from fenchel.auditing.report.colour import scale
 from fenchel.errors import MissingExtraError
 from fenchel.storage import atomic_path, guarded_writing
 from fenchel.swap.results import QUALITIES

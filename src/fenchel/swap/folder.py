@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fenchel.audit.manifest import differences
+from fenchel.auditing.manifest import differences
 from fenchel.errors import InputError
 from fenchel.swap.report import FILES
 from fenchel.swap.state import STATE_FILE, SwapState

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.audit.batch import Batch, Cursor
-from fenchel.audit.tokenization import special_tokens
-from fenchel.audit.windows import TokenWindows
+from fenchel.data.batch import Batch, Cursor
+from fenchel.data.text.tokenization import special_tokens
+from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.language_head import LanguageHead
 from fenchel.swap.observation import IGNORED

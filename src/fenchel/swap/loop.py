@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.audit.loop import evaluating, on_device, seeded
-from fenchel.audit.progress import AuditObserver, ProgressClock
+from fenchel.auditing.loop import evaluating, on_device, seeded
+from fenchel.auditing.progress import AuditObserver, ProgressClock
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError
 from fenchel.swap.arms import Arm
 from fenchel.swap.observation import Observation, observe, relative_change

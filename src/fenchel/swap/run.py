@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from fenchel.arguments import checked
-from fenchel.audit.progress import AuditObserver, SilentObserver
-from fenchel.audit.texts import Documents, open_documents
-from fenchel.audit.windows import TokenWindows
+from fenchel.auditing.progress import AuditObserver, SilentObserver
+from fenchel.data.text.documents import Documents, open_documents
+from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.storage import check_writable, removed_if_empty
 from fenchel.swap.arms import make_arms, sites_of

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import checked
-from fenchel.audit.texts import Documents
-from fenchel.audit.tokenization import (
+from fenchel.data.text.documents import Documents
+from fenchel.data.text.tokenization import (
     check_known,
     longest_window,
     padding_token,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fenchel.audit.report.number import short
+from fenchel.auditing.report.number import short
 from fenchel.errors import MissingExtraError
 from fenchel.swap.finding import signed
 

@@ -1,0 +1,28 @@
+"""Audit a trained transformer: documents, batches, attention calls, measures, statistics, report."""
+
+from __future__ import annotations
+
+from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.auditing.merge import merge
+from fenchel.auditing.progress import AuditObserver, Progress
+from fenchel.auditing.record import AuditReport, HeadExample, TemplateWeight
+from fenchel.auditing.run import audit, shard_directory
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.data.shard import Shard
+
+__all__ = [
+    "KINDS",
+    "METRICS",
+    "AuditObserver",
+    "AuditReport",
+    "AuditStatistics",
+    "HeadExample",
+    "HeadKey",
+    "Kind",
+    "Progress",
+    "Shard",
+    "TemplateWeight",
+    "audit",
+    "merge",
+    "shard_directory",
+]

@@ -1,0 +1,201 @@
+"""Heads that share templates: their matrices and the rows of a block, in float64 and in the working dtype."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fenchel.auditing.layer import LayerBlock, LayerProblem
+from fenchel.blocks import QueryBlock, centre
+from fenchel.closeness.response import SoftmaxResponse, covariance
+from fenchel.selection import gather_rows
+from fenchel.solver.coordinates import GramCoordinates, TemplateCoordinates, coordinates_over, dot
+from fenchel.solver.direct import hessian
+from fenchel.solver.rows import Rows
+from fenchel.solver.staged import low_precision_for
+
+__all__ = ["LayerGroup"]
+
+GRAM_FROM = 1e-6
+"""Least tolerance that is certified in Gram coordinates, where a squared norm is rounded and not the norm."""
+
+
+class LayerGroup:
+    """What queries with the same templates share. Everything is computed in float64 and rounded once.
+
+    Args:
+        problem: The layer.
+        where: The groups.
+        alpha: α.
+        tol: The tolerance for which coordinates are chosen.
+
+    Attributes:
+        where: The groups.
+        dtype: The working dtype.
+        tol: The tolerance.
+        alpha: α, float64, (1, 1, 1).
+        centre: The mean of the templates that may be chosen, float64, (g, 1, d).
+        templates: The templates less their centre, float64, (g, n, d).
+        wide: Coordinates in float64.
+        working: The same in the working dtype.
+        low_precision: The same for directions in bfloat16, where that is faster.
+    """
+
+    def __init__(self, problem: LayerProblem, where: slice, alpha: float, tol: float) -> None:
+        self.where = where
+        self.dtype, self.tol = problem.queries.dtype, tol
+        self.alpha = torch.full((1, 1, 1), alpha, dtype=torch.float64, device=problem.queries.device)
+        preference = (
+            problem.log_preference if len(problem.log_preference) == 1 else problem.log_preference[where]
+        )
+        self._log_preference = preference.flatten(1, 2)
+        templates = problem.vectors[where].double() * problem.scaling
+        self.centre = centre(templates, self._log_preference)
+        self.templates = templates - self.centre
+        self._lift = None if problem.lift is None else problem.lift.double()
+        self.wide = coordinates_over(self.templates, "auto" if tol >= GRAM_FROM else "template")
+        self.working = self.wide
+        if self.dtype != torch.float64:
+            self.working = type(self.wide)(self.wide.operator.to(self.dtype))
+        self.low_precision = low_precision_for(self.working)
+
+    @property
+    def gram(self) -> bool:
+        """Whether the coordinates are the Gram matrix's."""
+        return isinstance(self.wide, GramCoordinates)
+
+    @property
+    def shares_preference(self) -> bool:
+        """Whether all queries have the same preference."""
+        return self._log_preference.shape[1] == 1
+
+    @cached_property
+    def preference(self) -> Tensor:
+        """The preference u of queries that share it, (g or 1, 1, n), float64."""
+        return self._log_preference.double().softmax(-1)
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """What scores are products of queries with, (g, heads or 1, n, d_h), float64."""
+        return (
+            self.templates.unsqueeze(1) if self._lift is None else self.templates.unsqueeze(1) @ self._lift.mT
+        )
+
+    @cached_property
+    def _working_keys(self) -> Tensor:
+        return self.keys.to(self.dtype)
+
+    @cached_property
+    def _evidence_form(self) -> Tensor | None:
+        """(heads, d_h, d_h), by which ‖z‖² is a quadratic form of the query."""
+        return None if self._lift is None else self._lift @ self._lift.mT
+
+    def evidence_square(self, block: LayerBlock) -> Tensor:
+        """Squared norm of z, float64, (g, r, 1), without forming z."""
+        queries, form = block.queries.double(), self._evidence_form
+        if form is None:
+            return dot(queries, queries).reshape(*self._rows_of(block), 1)
+        square = dot(queries @ form[block.where[1]], queries).clamp(min=0)
+        return square.reshape(*self._rows_of(block), 1)
+
+    def rows(self, block: LayerBlock, evidence_square: Tensor) -> Rows:
+        """A block's rows in the working dtype."""
+        evidence = (
+            self._scores(block, self._working_keys) if self.gram else self._evidence(block).to(self.dtype)
+        )
+        log_preference = self._of_rows(block).log_softmax(-1)
+        response = SoftmaxResponse.to_preference(log_preference)
+        return Rows(
+            response,
+            response.rest,
+            self.alpha.to(self.dtype),
+            evidence,
+            evidence_square.to(self.dtype),
+        )
+
+    def wide_rows(self, block: LayerBlock, evidence_square: Tensor) -> Rows:
+        """A block's rows in float64."""
+        if self.gram:
+            return self._wide(block, self._scores(block, self.keys), evidence_square)
+        return self.template_rows(block)
+
+    def template_rows(self, block: LayerBlock, index: Tensor | None = None) -> Rows:
+        """A block's rows, or those at ``index`` (g, r'), in float64 and template coordinates."""
+        evidence = self._evidence(block, index)
+        return self._wide(block, evidence, dot(evidence, evidence).unsqueeze(-1), index)
+
+    def query_block(self, rows: Rows) -> QueryBlock:
+        """Rows in template coordinates as a solver of whole problems takes them."""
+        response = cast("SoftmaxResponse", rows.response)
+        return QueryBlock(self.templates, response.log_preference, rows.evidence, rows.alpha)
+
+    @cached_property
+    def template_coordinates(self) -> TemplateCoordinates:
+        """Template coordinates in float64."""
+        return TemplateCoordinates(self.templates)
+
+    def _wide(self, block: LayerBlock, evidence: Tensor, square: Tensor, index: Tensor | None = None) -> Rows:
+        log_preference = self._of_rows(block)
+        if index is not None:
+            log_preference = gather_rows(log_preference, index)
+        log_preference = log_preference.double().log_softmax(-1)
+        response = SoftmaxResponse.to_preference(log_preference)
+        return Rows(response, response.rest, self.alpha, evidence, square)
+
+    def _rows_of(self, block: LayerBlock) -> tuple[int, int]:
+        g, h, q = block.queries.shape[:3]
+        return g, h * q
+
+    def _of_rows(self, block: LayerBlock) -> Tensor:
+        """The block's log preference, (g or 1, r or 1, n)."""
+        preference = block.log_preference
+        if max(preference.shape[1:3]) > 1:
+            preference = preference.expand(-1, *block.queries.shape[1:3], -1)
+        return preference.flatten(1, 2)
+
+    def _scores(self, block: LayerBlock, keys: Tensor) -> Tensor:
+        """Scores s = Tz up to a constant a row, (g, r, n)."""
+        keys = keys[:, block.where[1]] if keys.shape[1] > 1 else keys
+        return (block.queries.to(keys.dtype) @ keys.mT).flatten(1, 2)
+
+    def _evidence(self, block: LayerBlock, index: Tensor | None = None) -> Tensor:
+        """The evidence z, float64, (g, r, d), or of the rows at ``index`` (g, r')."""
+        queries, lift = block.queries.double(), self._lift
+        if index is None:
+            return (queries if lift is None else queries @ lift[block.where[1]]).flatten(1, 2)
+        chosen = gather_rows(queries.flatten(1, 2), index)
+        if lift is None:
+            return chosen
+        heads = index // block.queries.shape[2]
+        found = chosen.new_empty(*index.shape, lift.shape[-1])
+        for head, matrix in enumerate(lift[block.where[1]]):
+            here = heads == head
+            found[here] = chosen[here] @ matrix
+        return found
+
+    @cached_property
+    def second_order_maps(self) -> tuple[Tensor, Tensor]:
+        r"""Maps from queries to x₂ = -(I + αD_u G)⁻¹αD_u s and to its lift, each (g, heads or 1, d_h, n).
+
+        For Gram coordinates and a shared preference. Scores are linear in a query of d_h numbers, s = Kq, so the system
+        is solved for the columns of K, once for all queries.
+        """
+        gram, u = self.wide.operator, self.preference.mT
+        g, heads, n, width = self.keys.shape
+        keys = self.keys.transpose(1, 2).flatten(2)
+        matrix = self.alpha * u * (gram - u.mT @ gram)
+        matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+        # Inverted in float64, whatever α; what it is multiplied with is no more precise than the model.
+        inverse, gram = torch.linalg.inv(matrix).to(self.dtype), self.working.operator
+        maps = -inverse @ (self.alpha * u * (keys - u.mT @ keys)).to(self.dtype)
+        shaped = ((part.reshape(g, n, heads, width).permute(0, 2, 3, 1)) for part in (maps, gram @ maps))
+        found, lifted = (part.contiguous() for part in shaped)
+        return found, lifted
+
+    @cached_property
+    def second_order_matrix(self) -> Tensor:
+        """(I + αΣ)⁻¹, (g, d, d), float64, by which the row of evidence is multiplied, for a shared preference."""
+        return torch.linalg.inv(hessian(covariance(self.templates, self.preference), self.alpha).squeeze(1))

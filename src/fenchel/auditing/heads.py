@@ -1,0 +1,30 @@
+"""How an audit names a head and what it measures on one."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+__all__ = ["KINDS", "METRICS", "HeadKey", "Kind"]
+
+Kind = Literal["encoder_self", "decoder_self", "cross"]
+
+KINDS: tuple[Kind, ...] = ("encoder_self", "decoder_self", "cross")
+"""The three ways a transformer attends, in the order in which reports list them."""
+
+METRICS: tuple[str, ...] = (
+    "relative_deviation",
+    "second_order_deviation",
+    "total_variation",
+    "mean_error",
+    "certificate",
+    "gap",
+)
+"""What is measured for every query; see ``fenchel.auditing.measure`` for the formulas."""
+
+
+class HeadKey(NamedTuple):
+    """One attention head: the kind of its attention, its layer within that kind and its number, both from 1."""
+
+    kind: Kind
+    layer: int
+    head: int

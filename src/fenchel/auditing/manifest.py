@@ -1,0 +1,218 @@
+"""What an audit was: everything that decides its numbers, and where they came from."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Mapping
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from fenchel.data.shard import Shard
+from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
+
+__all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "differences", "in_order"]
+
+SCHEMA = 2
+"""Version of the files that an audit writes; since 2 its state has a digest."""
+
+CONVENTIONS: dict[str, str] = {
+    "input": (
+        "Templates are the inputs of the key map times the model's own scaling, t_i = x_i * scaling "
+        "(1/sqrt(d') in most models, d' the width of a head); the evidence is the query taken back through "
+        "the key weight, z = K^T q."
+    ),
+    "key": (
+        "Templates are the keys times the model's own scaling, t_i = k_i * scaling, and the evidence is the "
+        "query, z = q, both as they reach the attention function, after rotary embeddings and norms."
+    ),
+}
+"""What is taken for template and evidence in each space, one sentence each."""
+
+KEYS = (
+    "schema",
+    "fenchel",
+    "torch",
+    "transformers",
+    "python",
+    "model",
+    "revision",
+    "model_class",
+    "dtype",
+    "device",
+    "space",
+    "alpha",
+    "tol",
+    "max_length",
+    "stride",
+    "batch_size",
+    "max_tokens",
+    "layers",
+    "heads",
+    "texts",
+    "whole_file",
+    "text_column",
+    "target_column",
+    "text_sha256",
+    "documents",
+    "tokens",
+    "shard",
+    "merged_from",
+    "seed",
+    "convention",
+)
+"""Every key of a manifest, in the order in which people read it. ``whole_file`` and the columns are there
+only if given."""
+
+_NAME = text(pattern=".+", called="a text that is not empty")
+_SHA256 = text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits")
+
+MANIFEST_SCHEMA = record(
+    {
+        "schema": whole(SCHEMA, SCHEMA),
+        **dict.fromkeys(("fenchel", "model", "model_class", "dtype", "convention"), _NAME),
+        **dict.fromkeys(("torch", "transformers", "python", "revision", "device", "texts"), optional(text())),
+        "space": text(among=CONVENTIONS),
+        "alpha": number(above=0),
+        "tol": number(above=0),
+        **dict.fromkeys(("max_length", "stride", "batch_size", "max_tokens"), optional(whole(1))),
+        **dict.fromkeys(("layers", "heads"), optional(listing(whole(1)))),
+        "text_sha256": optional(_SHA256),
+        **dict.fromkeys(("documents", "tokens"), whole()),
+        "shard": text(pattern=r"\d{1,9}(,\d{1,9})*/\d{1,9}", called="shards such as 0/4"),
+        "merged_from": optional(whole(1)),
+        "seed": whole(-(2**63), 2**64 - 1),
+    },
+    {"whole_file": truth(), "text_column": text(), "target_column": text()},
+    others=True,
+)
+"""What a saved manifest is; what a later version adds is let pass."""
+
+OUTCOMES = frozenset({"documents", "tokens"})
+"""What is known at the end only."""
+
+PLACES = frozenset({"torch", "transformers", "python", "device", "texts"})
+"""Where and with what a part was computed: parts of one audit may differ in it."""
+
+PARTS = frozenset({"shard", "merged_from"})
+"""Which part of an audit this is."""
+
+
+def describe(
+    model: Any,
+    *,
+    name: str | None,
+    revision: str | None,
+    space: str,
+    alpha: float,
+    tol: float,
+    max_length: int | None,
+    stride: int | None,
+    batch_size: int | None,
+    max_tokens: int | None,
+    layers: Collection[int] | None,
+    heads: Collection[int] | None,
+    texts: str,
+    text_sha256: str | None,
+    text_options: Mapping[str, Any],
+    shard: Shard,
+    seed: int,
+) -> dict[str, Any]:
+    """The manifest of an audit that is about to begin.
+
+    Args:
+        model: The loaded model.
+        name: What the user called it, or None to ask the model.
+        revision: The revision asked for, or None to ask the model.
+        space: ``input`` or ``key``.
+        alpha: Reliability of the evidence.
+        tol: Relative tolerance of the exact solver.
+        max_length: Tokens in a window.
+        stride: Tokens from one window to the next.
+        batch_size: Windows in a batch, None where batches came ready-made.
+        max_tokens: Where the audit stops, over all shards.
+        layers: Layers audited, None for all.
+        heads: Heads audited, None for all.
+        texts: The source as it was given.
+        text_sha256: Its hash, None where it has no fixed content.
+        text_options: ``whole_file``, ``text_column``, ``target_column`` as far as given.
+        shard: Which share of the documents.
+        seed: Seed of torch's random numbers.
+
+    Returns:
+        The manifest: JSON values only, keys in the order of ``KEYS``.
+    """
+    from fenchel import __version__ as fenchel_version
+
+    config = getattr(model, "config", None)
+    return in_order(
+        {
+            "schema": SCHEMA,
+            "fenchel": fenchel_version,
+            "torch": torch.__version__,
+            "transformers": _version("transformers"),
+            "python": platform.python_version(),
+            "model": name or getattr(config, "_name_or_path", None) or type(model).__name__,
+            "revision": revision or getattr(config, "_commit_hash", None),
+            "model_class": type(model).__name__,
+            "dtype": str(getattr(model, "dtype", None)).removeprefix("torch."),
+            "device": str(getattr(model, "device", None)),
+            "space": space,
+            "alpha": alpha,
+            "tol": tol,
+            "max_length": max_length,
+            "stride": stride,
+            "batch_size": batch_size,
+            "max_tokens": max_tokens,
+            "layers": None if layers is None else sorted(layers),
+            "heads": None if heads is None else sorted(heads),
+            "texts": texts,
+            **{key: value for key, value in text_options.items() if value not in (None, False)},
+            "text_sha256": text_sha256,
+            "documents": 0,
+            "tokens": 0,
+            "shard": str(shard),
+            "merged_from": None,
+            "seed": seed,
+            "convention": CONVENTIONS[space],
+        }
+    )
+
+
+def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The same manifest with its keys in the order of ``KEYS``; keys of a later version come last."""
+    known = {key: manifest[key] for key in KEYS if key in manifest}
+    return known | {key: manifest[key] for key in sorted(manifest) if key not in known}
+
+
+def differences(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], *, but: Collection[str] = OUTCOMES
+) -> list[str]:
+    """How two manifests differ, one phrase a field.
+
+    Args:
+        ours: A manifest.
+        theirs: Another.
+        but: Keys that may differ.
+
+    Returns:
+        ``key: value here, value there`` for every other key that differs, in the order of ``KEYS``.
+
+    Example:
+        >>> differences({"alpha": 1.0, "tokens": 5}, {"alpha": 2.0, "tokens": 6})
+        ['alpha: 1.0 and 2.0']
+    """
+    keys = in_order({**theirs, **ours})
+    return [
+        f"{key}: {ours.get(key)!r} and {theirs.get(key)!r}"
+        for key in keys
+        if key not in but and ours.get(key) != theirs.get(key)
+    ]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

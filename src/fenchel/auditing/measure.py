@@ -1,0 +1,259 @@
+r"""How far the attention of one layer is from the inference that it approximates, query by query.
+
+With λ = αz what attention uses, λ* the exact dual point, λ₂ the second-order one, p̂, p* and ĥ, h* weights and means:
+
+=========================  ================================================================================
+relative_deviation         :math:`\lVert\lambda^\star - \alpha z\rVert / \lVert\lambda^\star\rVert`
+second_order_deviation     :math:`\lVert\lambda^\star - \lambda_2\rVert / \lVert\lambda^\star\rVert`
+total_variation            :math:`\frac12\sum_i\lvert \hat p_i - p^\star_i\rvert`
+mean_error                 :math:`\lVert\hat h - h^\star\rVert / \lVert h^\star\rVert`
+certificate                :math:`\lVert\hat h - \mu\rVert / (\lVert z\rVert - \lVert\hat h - \mu\rVert)`, or infinity
+gap                        :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`
+=========================  ================================================================================
+
+The certificate bounds the relative deviation (fact 2) and the gap bounds attention's suboptimality (fact 1); neither
+needs the exact solution. λ* is a point whose own certificate, computed in float64, meets the tolerance
+(:mod:`fenchel.auditing.solution`); a query for which there is none is not ``converged``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fenchel.auditing.capture import AttentionCall
+from fenchel.auditing.heads import METRICS
+from fenchel.auditing.layer import LayerProblem, layer_problem
+from fenchel.auditing.solution import BlockSolution, PartSolution, exact_solutions
+from fenchel.closeness.response import softmax_curvature
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.solver.conjugate_gradient import newton_direction
+from fenchel.solver.coordinates import GramCoordinates, dot
+
+__all__ = ["Measures", "WorstQueries", "measure"]
+
+
+@dataclass(frozen=True)
+class WorstQueries:
+    """The counted query of each sequence and head at which the two answers are farthest apart.
+
+    Attributes:
+        position: Its index, the first of equals, or -1 where no query is counted; (batch, heads).
+        first_order: Its weights in the model's attention, (batch, heads, n).
+        exact: Its weights in the exact answer, (batch, heads, n).
+    """
+
+    position: Tensor
+    first_order: Tensor
+    exact: Tensor
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What was measured on one attention call.
+
+    Attributes:
+        values: For each of ``METRICS``, a number a query, (batch, heads, m); meaningless where a query is not counted.
+        newton_steps: Steps that the exact solve took, (batch, heads, m).
+        converged: Whether the float64 certificate of the exact point meets the tolerance, bool (batch, heads, m); false
+            where a query is not counted.
+        worst: The queries by which a report shows what the numbers mean.
+    """
+
+    values: dict[str, Tensor]
+    newton_steps: Tensor
+    converged: Tensor
+    worst: WorstQueries | None = None
+
+
+def measure(
+    call: AttentionCall,
+    *,
+    space: str,
+    alpha: float = 1.0,
+    tol: float = 2e-5,
+    max_steps: int = 50,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    heads: Sequence[int] | None = None,
+) -> Measures:
+    """Measure every query of a captured attention call.
+
+    Args:
+        call: What reached the attention function.
+        space: ``"input"`` or ``"key"``: what templates and evidence are (:mod:`fenchel.auditing.layer`).
+        alpha: α > 0.
+        tol: Relative tolerance on λ that the float64 certificate of an exact point has to meet.
+        max_steps: Newton steps a query may take.
+        memory_budget: Bytes of working memory.
+        heads: Heads to measure, from 1; all where None.
+
+    Returns:
+        The measures, in float64 for a float64 model and float32 otherwise.
+    """
+    with torch.no_grad():
+        problem = layer_problem(call, space, heads)
+        shape = problem.queries.shape[:3]
+        values = {name: problem.queries.new_empty(shape) for name in METRICS}
+        steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
+        converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
+        counted = problem.counted(call)
+        worst = _Worst(problem)
+        for solution in exact_solutions(
+            problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
+        ):
+            where = solution.block.where
+            found = _measures(solution)
+            for name, value in found.items():
+                values[name][where] = value
+            steps[where] = solution.steps
+            converged[where] = solution.converged
+            worst.look(where, found["total_variation"], counted[where], solution.weights())
+        return Measures(
+            {name: problem.by_head(value) for name, value in values.items()},
+            problem.by_head(steps),
+            problem.by_head(converged),
+            worst.found(problem),
+        )
+
+
+class _Worst:
+    """Keeps the worst query of every head while blocks go by."""
+
+    def __init__(self, problem: LayerProblem) -> None:
+        groups, heads = problem.queries.shape[:2]
+        new = problem.queries.new_zeros
+        self._value = new(groups, heads) - 1
+        self._position = torch.full_like(self._value, -1, dtype=torch.int64)
+        self._weights = new(2, groups, heads, problem.vectors.shape[1])
+
+    def look(
+        self,
+        where: tuple[slice, slice, slice],
+        variation: Tensor,
+        counted: Tensor,
+        weights: tuple[Tensor, Tensor],
+    ) -> None:
+        g, h, q = where
+        variation = variation.masked_fill(~counted, -1)
+        position = variation.argmax(-1, keepdim=True)
+        value = variation.gather(-1, position).squeeze(-1)
+        worse = value > self._value[g, h]
+        self._value[g, h] = torch.where(worse, value, self._value[g, h])
+        self._position[g, h] = torch.where(worse, position.squeeze(-1) + q.start, self._position[g, h])
+        for number, of_rows in enumerate(weights):
+            row = position.unsqueeze(-1).expand(*position.shape, of_rows.shape[-1])
+            chosen = of_rows.reshape(*variation.shape, -1).gather(2, row).squeeze(2)
+            kept = self._weights[number, g, h]
+            self._weights[number, g, h] = torch.where(worse.unsqueeze(-1), chosen, kept)
+
+    def found(self, problem: LayerProblem) -> WorstQueries:
+        first_order, exact = (problem.by_head(weights) for weights in self._weights)
+        position = self._position.reshape(problem.batch, -1)
+        return WorstQueries(position, first_order, exact)
+
+
+def _measures(solution: BlockSolution) -> dict[str, Tensor]:
+    """Each of ``METRICS``, (g, h, q)."""
+    values = _PartMeasures(solution, solution.whole).values()
+    for index, part in solution.factorised:
+        for name, value in _PartMeasures(solution, part).values().items():
+            values[name] = values[name].scatter(1, index, value.to(values[name].dtype))
+    shape = solution.block.queries.shape[:3]
+    return {name: value.reshape(shape) for name, value in values.items()}
+
+
+class _PartMeasures:
+    """Measures rows (g, r) of a block in the coordinates in which they were solved."""
+
+    def __init__(self, solution: BlockSolution, part: PartSolution) -> None:
+        self._group, self._block = solution.group, solution.block
+        self._c, self._first, self._exact, self._rows = (
+            part.coordinates,
+            part.first,
+            part.exact,
+            part.first.rows,
+        )
+
+    def values(self) -> dict[str, Tensor]:
+        """Each of ``METRICS``, (g, r)."""
+        c, first, exact = self._c, self._first, self._exact
+        shift = first.square.squeeze(-1).sqrt()
+        room = self._rows.evidence_square.squeeze(-1).sqrt() - shift
+        moved, lifted = exact.x - first.x, exact.lifted - first.lifted
+        values = {
+            "relative_deviation": c.inner(moved, moved, lifted).clamp(min=0).sqrt() / exact.dual_norm,
+            "second_order_deviation": self._second_order_distance() / exact.dual_norm,
+            "total_variation": (first.weights - exact.weights).abs().sum(-1) / 2,
+            "mean_error": self._mean_error(),
+            "certificate": torch.where(room > 0, shift / room, torch.full_like(room, torch.inf)),
+            "gap": self._rows.alpha[..., 0] / 2 * shift.square(),
+        }
+        still = exact.dual_norm == 0
+        for name in ("relative_deviation", "second_order_deviation", "certificate"):
+            # No evidence: λ* = αz = 0, and every estimator is exact.
+            values[name] = values[name].masked_fill(still, 0)
+        return values
+
+    def _mean_error(self) -> Tensor:
+        r"""‖ĥ - h*‖ / ‖h*‖, from residuals and lifts that are already there.
+
+        A residual is P(u - p) + o - x, so that P(p̂ - p*) is a difference of residuals and points, and P p* follows from
+        P u, which rows with the same preference share.
+        """
+        c, first, exact = self._c, self._first, self._exact
+        error = exact.residual - first.residual + exact.x - first.x
+        lifted = exact.lifted_residual - first.lifted_residual + exact.lifted - first.lifted
+        preferred = c.pull(self._rows.rest)
+        mean = preferred - exact.residual + c.from_origin(self._rows, exact.x)
+        lifted_mean = c.lift(preferred) - exact.lifted_residual + first.lifted - exact.lifted
+        centre = self._group.centre
+        along = (centre @ self._group.templates.mT).to(exact.weights.dtype).expand_as(exact.weights)
+        size = (
+            centre.to(exact.weights.dtype).square().sum(-1)
+            + 2 * dot(exact.weights, along)
+            + c.inner(mean, mean, lifted_mean)
+        )
+        return (
+            c.inner(error, error, lifted).clamp(min=0) / size.clamp(min=torch.finfo(size.dtype).tiny)
+        ).sqrt()
+
+    def _second_order_distance(self) -> Tensor:
+        """‖λ* - λ₂‖/α, (g, r)."""
+        exact, rows = self._exact, self._rows
+        if not self._group.shares_preference:
+            found, lifted = self._second_order_by_row()
+        elif isinstance(self._c, GramCoordinates):
+            found, lifted = (self._applied(maps) for maps in self._group.second_order_maps)
+        else:
+            found = (rows.evidence.double() @ self._group.second_order_matrix).to(rows.evidence.dtype)
+            lifted = exact.lifted
+        apart = exact.x - found
+        return self._c.inner(apart, apart, exact.lifted - lifted).clamp(min=0).sqrt()
+
+    def _applied(self, maps: Tensor) -> Tensor:
+        """Maps (g, heads or 1, d_h, n) applied to the block's queries, (g, r, n)."""
+        chosen = maps[:, self._block.where[1]] if maps.shape[1] > 1 else maps
+        return (self._block.queries @ chosen).flatten(1, 2)
+
+    def _second_order_by_row(self) -> tuple[Tensor, Tensor]:
+        """x₂ by conjugate gradients, where every query has its own preference."""
+        c, rows, first = self._c, self._rows, self._first
+        scores = c.scores(rows, first.lifted)
+        images = rows.rest * (scores - dot(rows.rest, scores).unsqueeze(-1))
+        right = -rows.alpha * c.pull(images)
+        lifted = c.lift(right)
+        target = (0.25 * self._group.tol) ** 2 * rows.evidence_square
+        found = newton_direction(
+            c,
+            rows.alpha,
+            softmax_curvature(rows.rest.expand_as(images)),
+            right,
+            lifted,
+            c.inner(right, right, lifted).unsqueeze(-1),
+            target,
+            max_iterations=200,
+        )
+        return first.x + found.step, first.lifted + found.lifted

@@ -1,0 +1,187 @@
+"""One audit from those of its shards, the same bytes in whatever order they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fenchel.auditing.examples import HeadExample, keep_the_worse
+from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.manifest import OUTCOMES, PARTS, PLACES, differences, in_order
+from fenchel.auditing.record import AuditReport, require_extras
+from fenchel.auditing.state import STATE_FILE, AuditState
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.errors import InputError
+from fenchel.storage import check_writable
+
+__all__ = ["merge"]
+
+_FREE_TO_MERGE = OUTCOMES | PLACES | PARTS
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """Which shards of how many a state holds."""
+
+    indices: frozenset[int]
+    count: int
+
+    @classmethod
+    def of(cls, manifest: dict[str, Any]) -> _Shards:
+        """Read ``i/n`` of a shard, or ``i,j/n`` of some that were merged."""
+        indices, _, count = str(manifest["shard"]).partition("/")
+        return cls(frozenset(int(index) for index in indices.split(",")), int(count))
+
+    def __str__(self) -> str:
+        if len(self.indices) == self.count:
+            return "0/1"
+        return f"{','.join(str(index) for index in sorted(self.indices))}/{self.count}"
+
+
+def merge(
+    directories: str | Path | Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    partial: bool = False,
+    overwrite: bool = False,
+) -> AuditReport:
+    """Merge the audits of the shards of a text into the audit of the whole.
+
+    Args:
+        directories: Folders that each hold an audit, or ``shard-i-of-n`` folders that do.
+        out: Where to write the merged audit's files. Default: the one folder given, or nowhere if several
+            were.
+        partial: Merge the shards that are there although others are missing; the manifest says which.
+        overwrite: Replace the audit of something else that ``out`` may hold.
+
+    Returns:
+        The merged audit. Its bytes do not depend on the order of ``directories``.
+
+    Raises:
+        InputError: If a folder holds no audit or an unfinished one, if the audits are not of the same model,
+            text and options, if a shard is there twice, or, without ``partial``, if one is missing.
+        OutputError: If ``out`` cannot be written to.
+    """
+    given = [directories] if isinstance(directories, str | Path) else list(directories)
+    if not given:
+        raise InputError("there is nothing to merge: no folder was given.")
+    if out is None and len(given) == 1:
+        out = given[0]
+    target = None if out is None else Path(out).expanduser()
+    sources = [folder for path in given for folder in _folders(Path(path).expanduser())]
+    if target is not None:
+        if any(folder.resolve() == target.resolve() for folder in sources):
+            raise InputError(
+                f"{target} is one of the audits to be merged and would be overwritten. "
+                "Choose another folder with --out."
+            )
+        require_extras()
+        check_writable(target)
+
+    total, examples = AuditStatistics(), dict[HeadKey, HeadExample]()
+    manifests: list[tuple[Path, dict[str, Any]]] = []
+    for folder in sources:
+        state = _finished(folder)
+        _check_compatible(manifests, folder, state.manifest)
+        manifests.append((folder, state.manifest))
+        total.merge(state.statistics)
+        keep_the_worse(examples, state.examples.values())
+    shards = _check_complete(manifests, partial=partial)
+    report = AuditReport(_merged([manifest for _, manifest in manifests], shards), total, examples)
+    if not report.heads:
+        raise InputError(f"none of the {len(sources)} audits counted a token; there is nothing to report.")
+    if target is not None:
+        report.save(target, overwrite=overwrite or _is_earlier_merge(target, report))
+    return report
+
+
+def _folders(path: Path) -> list[Path]:
+    """The shards in a folder, or the folder itself if it holds an audit."""
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder; expected one that an audit was written into.")
+    shards = sorted(folder for folder in path.glob("shard-*-of-*") if folder.is_dir())
+    if shards:
+        return shards
+    if not (path / STATE_FILE).exists():
+        raise InputError(
+            f"{path} holds no audit: there is neither {STATE_FILE} nor a folder shard-*-of-* in it."
+        )
+    return [path]
+
+
+def _finished(folder: Path) -> AuditState:
+    if not (folder / STATE_FILE).exists():
+        raise InputError(
+            f"{folder} holds no {STATE_FILE}: its audit has not saved anything yet. "
+            "Run that shard again with --resume."
+        )
+    state = AuditState.read(folder)
+    if not state.finished:
+        raise InputError(
+            f"the audit in {folder} was interrupted after {state.cursor.tokens} tokens. Finish shard "
+            f"{state.manifest['shard']} by running its command again with --resume."
+        )
+    return state
+
+
+def _check_compatible(
+    manifests: Iterable[tuple[Path, dict[str, Any]]], folder: Path, manifest: dict[str, Any]
+) -> None:
+    shards = _Shards.of(manifest)
+    for other_folder, other in manifests:
+        differing = differences(other, manifest, but=_FREE_TO_MERGE)
+        other_shards = _Shards.of(other)
+        if shards.count != other_shards.count:
+            differing.append(f"number of shards: {other_shards.count} and {shards.count}")
+        if differing:
+            raise InputError(
+                f"{other_folder} and {folder} are not parts of one audit; they differ in "
+                f"{'; '.join(differing)}."
+            )
+        twice = sorted(shards.indices & other_shards.indices)
+        if twice:
+            raise InputError(
+                f"{other_folder} and {folder} both hold shard {twice[0]}/{shards.count}, which would count "
+                "twice. Leave one of them out."
+            )
+
+
+def _check_complete(manifests: Sequence[tuple[Path, dict[str, Any]]], *, partial: bool) -> _Shards:
+    parts = [_Shards.of(manifest) for _, manifest in manifests]
+    together = _Shards(frozenset[int]().union(*(part.indices for part in parts)), parts[0].count)
+    missing = sorted(frozenset(range(together.count)) - together.indices)
+    if missing and not partial:
+        names = ", ".join(f"{index}/{together.count}" for index in missing)
+        raise InputError(f"shards {names} are missing. Audit them, or merge what is there with --partial.")
+    return together
+
+
+def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, Any]:
+    """One manifest for all: what agrees, sums of counts, and all places."""
+    merged = dict(manifests[0])
+    for key in OUTCOMES:
+        merged[key] = sum(manifest[key] for manifest in manifests)
+    for key in PLACES:
+        found = {
+            place
+            for manifest in manifests
+            if manifest.get(key) is not None
+            # What was merged before names several already.
+            for place in ([manifest[key]] if manifest["merged_from"] is None else manifest[key].split(", "))
+        }
+        merged[key] = ", ".join(sorted(found)) if found else None
+    merged["shard"] = str(shards)
+    merged["merged_from"] = len(shards.indices)
+    return in_order(merged)
+
+
+def _is_earlier_merge(target: Path, report: AuditReport) -> bool:
+    """Whether what is there is a merge of shards of the same audit, which this one may replace."""
+    if not (target / STATE_FILE).exists():
+        return False
+    there = AuditState.read(target).manifest
+    return there.get("merged_from") is not None and not differences(
+        report.manifest, there, but=_FREE_TO_MERGE
+    )

@@ -1,0 +1,199 @@
+"""What an audit found, in memory and as the files of a folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import tempfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fenchel.auditing.examples import HeadExample, TemplateWeight
+from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.auditing.manifest import differences
+from fenchel.auditing.state import STATE_FILE, AuditState
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
+
+__all__ = ["AuditReport", "HeadExample", "TemplateWeight", "require_extras"]
+
+_DATA_FILES = ("heads.json", "heads.parquet", "summary.json", "examples.json", "manifest.json")
+_PAGE_FILES = ("figure4.png", "figure5.png", "report.html")
+_EXTRAS = {"safetensors": "hf", "pyarrow": "report", "matplotlib": "report", "jinja2": "report"}
+_WHOLE_NUMBERS = frozenset({"layer", "head", "queries", "certificate_unbounded", "not_converged"})
+
+
+def require_extras() -> None:
+    """See that everything that writing a report needs is installed, before there is anything to lose.
+
+    Raises:
+        MissingExtraError: If a package is missing.
+    """
+    for package, extra in _EXTRAS.items():
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, extra)
+
+
+@dataclass
+class AuditReport:
+    """What an audit found.
+
+    Attributes:
+        manifest: Model, text, versions and options: what decides the numbers.
+        statistics: Distribution of every metric over the queries of every head.
+        examples: For each head, the query at which first-order and exact weights are farthest apart.
+    """
+
+    manifest: dict[str, Any]
+    statistics: AuditStatistics
+    examples: dict[HeadKey, HeadExample] = field(default_factory=dict)
+
+    @cached_property
+    def heads(self) -> list[dict[str, Any]]:
+        """The records of ``heads.json``, one a head, ordered by kind, layer and number."""
+        return [self.statistics.record(key) for key in self.statistics.keys()]  # noqa: SIM118
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Means over all queries of each kind of attention and of each of its layers.
+
+        Returns:
+            ``model``, ``space``, ``alpha``, ``tol``, ``documents``, ``tokens``, counts over everything, and
+                ``kinds``: by kind, counts
+            and ``NAME_mean`` of every metric, and the same for each layer under ``layers``. An infinite mean
+            is None.
+        """
+        kinds: dict[str, Any] = {}
+        for kind in KINDS:
+            layers = [layer for found, layer in self.statistics.layers() if found == kind]
+            if layers:
+                kinds[kind] = self._means(kind, layers)
+                kinds[kind]["layers"] = [{"layer": layer, **self._means(kind, [layer])} for layer in layers]
+        named = ("model", "space", "alpha", "tol", "documents", "tokens")
+        totals = {
+            name: sum(kind[name] for kind in kinds.values())
+            for name in ("heads", "queries", "not_converged", "certificate_unbounded")
+        }
+        return {name: self.manifest.get(name) for name in named} | totals | {"kinds": kinds}
+
+    def _means(self, kind: Kind, layers: list[int]) -> dict[str, Any]:
+        statistics = self.statistics
+        keys = [key for key in statistics.keys() if key.kind == kind and key.layer in layers]  # noqa: SIM118
+        by_layer = {
+            layer: sum(statistics.queries(key) for key in keys if key.layer == layer) for layer in layers
+        }
+        queries = sum(by_layer.values())
+        found: dict[str, Any] = {
+            "heads": len(keys),
+            "queries": queries,
+            "not_converged": sum(statistics.not_converged(kind, layer) for layer in layers),
+            "certificate_unbounded": sum(
+                statistics.unbounded("certificate", kind, layer) for layer in layers
+            ),
+            "newton_steps_mean": (
+                sum(statistics.newton_steps(kind, layer) for layer in layers) / queries if queries else None
+            ),
+        }
+        for metric in METRICS:
+            total = math.fsum(
+                statistics.mean(metric, kind, layer) * count for layer, count in by_layer.items() if count
+            )
+            found[f"{metric}_mean"] = total / queries if queries and math.isfinite(total) else None
+        return found
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
+        """Write every file of the audit into a folder, ``report.html`` last; each is whole or not there.
+
+        Args:
+            directory: The folder; made if it is not there.
+            overwrite: Replace the audit of something else that the folder may hold.
+
+        Returns:
+            Path of ``report.html``.
+
+        Raises:
+            InputError: If the folder holds an audit with another manifest and ``overwrite`` is false.
+            OutputError: If something cannot be written.
+            MissingExtraError: If a package that a file needs is not installed.
+        """
+        require_extras()
+        directory = Path(directory)
+        check_writable(directory)
+        if (directory / STATE_FILE).exists() and not overwrite:
+            differing = differences(self.manifest, AuditState.read(directory).manifest)
+            if differing:
+                raise InputError(
+                    f"{directory} holds another audit; they differ in {'; '.join(differing)}. "
+                    "Choose another folder, or save with overwrite=True."
+                )
+        page = self.write_files(directory)
+        AuditState(self.manifest, self.statistics, self.examples, finished=True).write(directory)
+        return page
+
+    def write_files(self, directory: Path) -> Path:
+        """Write what people read, without the state that marks the audit as finished.
+
+        Args:
+            directory: An existing folder.
+
+        Returns:
+            Path of ``report.html``; where no head was audited (a shard without a document) there is none.
+        """
+        from fenchel.auditing.report import render_html, write_figures
+
+        write_json(directory / "heads.json", self.heads)
+        self._write_parquet(directory / "heads.parquet")
+        write_json(directory / "summary.json", self.summary)
+        examples = [self.examples[key].to_json() for key in self.statistics.keys() if key in self.examples]  # noqa: SIM118
+        write_json(directory / "examples.json", examples)
+        write_json(directory / "manifest.json", self.manifest)
+        page = directory / "report.html"
+        if self.heads:
+            with (
+                guarded_writing(directory / "figure4.png"),
+                tempfile.TemporaryDirectory(prefix=".fenchel-", dir=directory) as folder,
+            ):
+                write_figures(self, Path(folder))
+                for figure in sorted(Path(folder).iterdir()):
+                    with atomic_path(directory / figure.name) as temporary:
+                        figure.replace(temporary)
+            write_text(page, render_html(self))
+        return page
+
+    def is_written(self, directory: Path) -> bool:
+        """Whether every file that ``write_files`` writes is in the folder."""
+        names = _DATA_FILES + (_PAGE_FILES if self.heads else ())
+        return all((directory / name).exists() for name in names)
+
+    def _write_parquet(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        names = list(AuditStatistics.record_keys())
+        kinds = {"kind": pa.string(), **dict.fromkeys(_WHOLE_NUMBERS, pa.int64())}
+        schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in names])
+        with atomic_path(path) as temporary:
+            pq.write_table(pa.Table.from_pylist(self.heads, schema=schema), temporary)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> AuditReport:
+        """Read an audit from its folder, exactly as it was saved.
+
+        Raises:
+            InputError: If the folder holds no audit, a damaged one or an unfinished one.
+        """
+        state = AuditState.read(Path(directory))
+        if not state.finished:
+            raise InputError(
+                f"{directory} holds an audit that was interrupted after {state.cursor.tokens} tokens. "
+                "Finish it with --resume."
+            )
+        return cls(state.manifest, state.statistics, state.examples)
+
+    def _repr_html_(self) -> str:
+        from fenchel.auditing.report import notebook_html
+
+        return notebook_html(self)

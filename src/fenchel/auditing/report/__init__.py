@@ -1,0 +1,14 @@
+"""What an audit looks like: a page for the browser, figures for print, tables for terminal and notebook.
+
+Everything here reads an :class:`~fenchel.auditing.record.AuditReport` and computes nothing about attention: it
+only arranges numbers that the audit has measured.
+"""
+
+from __future__ import annotations
+
+from fenchel.auditing.report.figures import write_figures
+from fenchel.auditing.report.html import render_html
+from fenchel.auditing.report.notebook import notebook_html
+from fenchel.auditing.report.table import summary_sentence, terminal_table
+
+__all__ = ["notebook_html", "render_html", "summary_sentence", "terminal_table", "write_figures"]

@@ -1,0 +1,212 @@
+"""What an audit found, in the few numbers that its sentences, tiles and tables are made of."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.auditing.report.number import reading
+from fenchel.errors import InputError
+
+if TYPE_CHECKING:
+    from fenchel.auditing.record import AuditReport
+
+__all__ = [
+    "KIND_NAMES",
+    "METRIC_NAMES",
+    "SHORT_KIND_NAMES",
+    "STATISTICS",
+    "Findings",
+    "Head",
+    "head_name",
+    "model_name",
+]
+
+KIND_NAMES: dict[Kind, str] = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "cross": "Cross-attention",
+}
+
+SHORT_KIND_NAMES: dict[Kind, str] = {
+    "encoder_self": "Encoder self",
+    "decoder_self": "Decoder self",
+    "cross": "Cross",
+}
+
+METRIC_NAMES: dict[str, str] = {
+    "relative_deviation": "Relative deviation",
+    "second_order_deviation": "Second-order deviation",
+    "total_variation": "Total variation",
+    "mean_error": "Output error",
+    "certificate": "Certificate",
+    "gap": "Duality gap",
+}
+
+STATISTICS: dict[str, str] = {"mean": "mean", "p50": "median", "p95": "95th percentile", "max": "maximum"}
+"""The suffixes of a record's keys, with the words for them."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head's record with its numbers read: None where one is missing, ``inf`` where it is unbounded."""
+
+    key: HeadKey
+    queries: int
+    not_converged: int
+    certificate_unbounded: int
+    newton_steps: float | None
+    values: Mapping[str, float | None]
+
+    def value(self, metric: str, statistic: str = "mean") -> float | None:
+        """The number recorded under ``metric_statistic``."""
+        return self.values.get(f"{metric}_{statistic}")
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Head:
+        """Read a record of ``heads.json``, in which an unbounded number is null."""
+        key = HeadKey(record["kind"], int(record["layer"]), int(record["head"]))
+        queries = int(record.get("queries") or 0)
+        names = [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS]
+        values = {name: reading(record.get(name)) for name in names}
+        if queries:
+            values = {
+                name: math.inf if value is None and name in record else value
+                for name, value in values.items()
+            }
+        return cls(
+            key=key,
+            queries=queries,
+            not_converged=int(record.get("not_converged") or 0),
+            certificate_unbounded=int(record.get("certificate_unbounded") or 0),
+            newton_steps=reading(record.get("newton_steps_mean")),
+            values=values,
+        )
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All heads of an audit and what they come to.
+
+    Args:
+        heads: Sorted by kind, layer and head.
+    """
+
+    heads: tuple[Head, ...]
+
+    @classmethod
+    def of(cls, report: AuditReport) -> Findings:
+        """Read a report's records.
+
+        Raises:
+            InputError: If the report holds no head.
+        """
+        heads = [Head.from_record(record) for record in report.heads]
+        if not heads:
+            raise InputError(
+                "the report holds 0 heads, expected at least 1; did the audit stop before its first batch?"
+            )
+        heads.sort(key=lambda head: (KINDS.index(head.key.kind), head.key.layer, head.key.head))
+        return cls(tuple(heads))
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of attention that occur."""
+        return tuple(kind for kind in KINDS if any(head.key.kind == kind for head in self.heads))
+
+    def of_kind(self, kind: Kind) -> tuple[Head, ...]:
+        """The heads of one kind."""
+        return tuple(head for head in self.heads if head.key.kind == kind)
+
+    def layers(self, kind: Kind) -> list[int]:
+        """The layers of one kind."""
+        return sorted({head.key.layer for head in self.of_kind(kind)})
+
+    def head_numbers(self, kind: Kind) -> list[int]:
+        """The numbers of the heads of one kind, over all layers."""
+        return sorted({head.key.head for head in self.of_kind(kind)})
+
+    @cached_property
+    def problems(self) -> int:
+        """How many problems were solved: queries, summed over heads."""
+        return sum(head.queries for head in self.heads)
+
+    @cached_property
+    def queries_per_head(self) -> int | None:
+        """How many queries each head answered, where that is the same for all."""
+        counts = {head.queries for head in self.heads}
+        return counts.pop() if len(counts) == 1 else None
+
+    @cached_property
+    def not_converged(self) -> int:
+        """How many problems missed the tolerance."""
+        return sum(head.not_converged for head in self.heads)
+
+    @cached_property
+    def unbounded(self) -> int:
+        """In how many heads the certificate of at least one query says nothing."""
+        return sum(
+            head.certificate_unbounded > 0 or head.value("certificate", "max") == math.inf
+            for head in self.heads
+        )
+
+    @cached_property
+    def unbounded_queries(self) -> int:
+        """For how many problems the certificate says nothing."""
+        return sum(head.certificate_unbounded for head in self.heads)
+
+    def shown_statistic(self, metric: str) -> str:
+        """What to show of a metric: the mean, or the median where some head's mean is unbounded."""
+        return "p50" if any(head.value(metric) == math.inf for head in self.heads) else "mean"
+
+    def median_of_medians(self, metric: str) -> float | None:
+        """The middle one of the heads' medians, which stays finite where few queries are unbounded."""
+        medians = [value for head in self.heads if (value := head.value(metric, "p50")) is not None]
+        return statistics.median(medians) if medians else None
+
+    def mean(self, metric: str, heads: Sequence[Head] | None = None) -> float | None:
+        """The mean over all queries of ``heads`` (all where None); None where nothing was measured."""
+        measured = [
+            (head.queries, value)
+            for head in (self.heads if heads is None else heads)
+            if head.queries and (value := head.value(metric)) is not None
+        ]
+        total = sum(queries for queries, _ in measured)
+        return math.fsum(queries * value for queries, value in measured) / total if total else None
+
+    def layer_mean(self, metric: str, kind: Kind, layer: int) -> float | None:
+        """The mean over all queries of a layer."""
+        return self.mean(metric, [head for head in self.of_kind(kind) if head.key.layer == layer])
+
+    def extent(self, metric: str) -> tuple[float, float] | None:
+        """The least and the greatest of the heads' finite means."""
+        means = [
+            value for head in self.heads if (value := head.value(metric)) is not None and math.isfinite(value)
+        ]
+        return (min(means), max(means)) if means else None
+
+    def worst(self, metric: str, number: int) -> list[Head]:
+        """The heads with the greatest means, greatest first; the earlier head where two are equal."""
+        measured = [head for head in self.heads if head.value(metric) is not None]
+        return sorted(measured, key=lambda head: -(head.value(metric) or 0.0))[:number]
+
+
+def head_name(key: HeadKey, *, several_kinds: bool) -> str:
+    """What a reader calls a head.
+
+    Example:
+        >>> head_name(HeadKey("cross", 2, 5), several_kinds=True)
+        'Cross-attention, layer 2, head 5'
+    """
+    name = f"layer {key.layer}, head {key.head}"
+    return f"{KIND_NAMES[key.kind]}, {name}" if several_kinds else name.capitalize()
+
+
+def model_name(manifest: Mapping[str, Any]) -> str:
+    """The model's name as its user gave it."""
+    return str(manifest.get("model") or "an unnamed model")

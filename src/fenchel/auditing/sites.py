@@ -1,0 +1,188 @@
+"""The places where a model attends: which kind of attention each is, and which layer of that kind."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from fenchel.auditing.heads import KINDS, Kind
+from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.transformers.log_preference import LogPreference
+from fenchel.integrations.transformers.tracing import Visit
+
+__all__ = ["AttentionSite", "AttentionSites"]
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """One place where a model attends.
+
+    Attributes:
+        name: Qualified name of the attention module. Layers that share one module share its name.
+        kind: encoder_self, decoder_self or cross.
+        layer: From 1, within its kind, in the order in which the model calls them.
+        num_heads: Number of query heads.
+    """
+
+    name: str
+    kind: Kind
+    layer: int
+    num_heads: int
+
+
+class AttentionSites:
+    """The sites of one model, found out during its first forward and checked in every one.
+
+    A module is called once a forward. Only where the model has fewer attention modules than its configuration
+    has layers (ALBERT) may one be called again, and then every call is a layer of its own.
+
+    Args:
+        model: A transformers model.
+        modules: Its attention modules, with their qualified names.
+
+    Raises:
+        ModelError: If it is an encoder-decoder model that does not say which of its modules are the decoder.
+    """
+
+    def __init__(self, model: Any, modules: Mapping[nn.Module, str]) -> None:
+        self._model_class = type(model).__name__
+        self._modules = modules
+        self._num_layers = getattr(model.config, "num_hidden_layers", None)
+        self._shared = isinstance(self._num_layers, int) and len(modules) < self._num_layers
+        takes_decoder_inputs = "decoder_input_ids" in inspect.signature(model.forward).parameters
+        self.has_decoder: bool = (
+            bool(getattr(model.config, "is_encoder_decoder", False)) and takes_decoder_inputs
+        )
+        self._decoder = self._modules_of_decoder(model) if self.has_decoder else frozenset()
+        self._known: dict[tuple[nn.Module, int], AttentionSite] = {}
+        self._calls: Counter[nn.Module] = Counter()
+        self._complete = False
+
+    def __iter__(self) -> Iterator[AttentionSite]:
+        return iter(self._known.values())
+
+    def _modules_of_decoder(self, model: Any) -> frozenset[nn.Module]:
+        decoder = model
+        while (inner := decoder.get_decoder()) is not decoder and inner is not None:
+            decoder = inner  # a wrapper's decoder may itself hold an encoder and a decoder
+        if decoder is model:
+            raise ModelError(f"{self._model_class} does not say which of its modules are the decoder")
+        return frozenset(decoder.modules())
+
+    @property
+    def called(self) -> bool:
+        """Whether any site has attended in this forward."""
+        return bool(self._calls)
+
+    def begin(self) -> None:
+        """A forward starts."""
+        self._calls.clear()
+
+    def visit(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        preference: LogPreference,
+        is_causal: bool | None,
+        seen: Visit | None,
+    ) -> AttentionSite:
+        """The site of the attention call that ``module`` is making.
+
+        Args:
+            module: The attention module.
+            query: (B, H, m, d).
+            key: (B, H_kv, n, d).
+            value: (B, H_kv, n, d_v).
+            preference: Its log-preference.
+            is_causal: What the family says of itself.
+            seen: What the module was called with; needed until the first forward is over.
+
+        Returns:
+            The site, the same in every forward.
+
+        Raises:
+            CaptureError: If the call is not one of those of the first forward, or a second one without known
+                reason.
+        """
+        name = self._modules[module]
+        occurrence = self._calls[module]
+        self._calls[module] += 1
+        known = self._known.get((module, occurrence))
+        if known is not None:
+            if known.num_heads != query.shape[1]:
+                raise CaptureError(
+                    f"{name} has {query.shape[1]} heads in this forward, and had {known.num_heads} before"
+                )
+            return known
+        if self._complete or (occurrence and not self._shared):
+            raise CaptureError(
+                f"{name} ({type(module).__name__}) attended {occurrence + 1} times in one forward, which is "
+                "not understood: "
+                f"{'the first forward had fewer calls' if self._complete else 'expected one call'}. A module "
+                "that attends piece by piece cannot be audited; give shorter or fewer inputs a batch"
+            )
+        crosses = query.shape[2] != key.shape[2] or (seen is not None and seen.reads_two_sources(value))
+        kind: Kind = "cross" if crosses else self._kind(module, query.shape[2], preference, is_causal)
+        layer = 1 + sum(site.kind == kind for site in self._known.values())
+        site = AttentionSite(name, kind, layer, query.shape[1])
+        self._known[module, occurrence] = site
+        return site
+
+    def _kind(
+        self, module: nn.Module, tokens: int, preference: LogPreference, is_causal: bool | None
+    ) -> Literal["encoder_self", "decoder_self"]:
+        if self.has_decoder:
+            return "decoder_self" if module in self._decoder else "encoder_self"
+        if preference.is_causal(tokens, tokens):
+            return "decoder_self"
+        # One token tells nothing, and a decoder with a two-way prefix is not causal throughout: believe the
+        # family. A mask that all queries share shows that a causal family is used as an encoder.
+        undecided = tokens == 1 or not preference.is_shared_by_queries()
+        return "decoder_self" if is_causal and undecided else "encoder_self"
+
+    def of_decoder(self, site: AttentionSite) -> bool:
+        """Whether the queries of ``site`` are those of the decoder of an encoder-decoder model."""
+        return self.has_decoder and site.kind != "encoder_self"
+
+    def finish(self) -> None:
+        """A forward has ended: every site must have attended.
+
+        Raises:
+            CaptureError: Naming a site that did not, or if shared layers do not add up.
+        """
+        expected = self._known.keys() | {(module, 0) for module in self._modules}
+        missed = {module for module, occurrence in expected if self._calls[module] <= occurrence}
+        if missed:
+            names = [name for module, name in self._modules.items() if module in missed]
+            others = f" (nor did {len(names) - 1} others)" if len(names) > 1 else ""
+            raise CaptureError(
+                f"{names[0]} did not attend in this forward{others}; every attention module of "
+                f"{self._model_class} has to, or heads would be missing. Give the model every input that it "
+                "has modules for, or give the submodule that the inputs go through"
+            )
+        if len(self._known) > len(self._modules) and len(self._known) != self._num_layers:
+            raise CaptureError(
+                f"{self._model_class} attended {len(self._known)} times with {len(self._modules)} attention "
+                f"modules, but its configuration says {self._num_layers} layers, so which call is which "
+                "layer is not known"
+            )
+        self._complete = True
+
+    def require_layers(self, layers: frozenset[int]) -> None:
+        """Check that every number in ``layers`` is a layer of some kind.
+
+        Raises:
+            InputError: Naming those that are not, and what there is.
+        """
+        missing = sorted(layers - {site.layer for site in self})
+        if missing:
+            counts = Counter(site.kind for site in self)
+            exist = ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if counts[kind])
+            raise InputError(f"layers {missing} do not exist in {self._model_class}, which has {exist}")

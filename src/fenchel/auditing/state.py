@@ -1,0 +1,120 @@
+"""An audit as one file: what a killed run goes on from, and what shards are merged from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fenchel.auditing.examples import EXAMPLE_SCHEMA, HeadExample
+from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.manifest import MANIFEST_SCHEMA, SCHEMA, in_order
+from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.data.batch import Cursor
+from fenchel.data.shard import check_shards
+from fenchel.errors import InputError
+from fenchel.storage import Form, read_tensors, write_tensors
+from fenchel.storage.schema import Mismatch, Shown, listing, optional, record, text, truth, whole
+
+__all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
+
+STATE_FILE = "state.safetensors"
+"""The file's name in an audit's folder. Its metadata holds everything that is not a tensor, as JSON."""
+
+STATE_FORM = Form(
+    name="saved audit",
+    version=SCHEMA,
+    schema=record(
+        {
+            "manifest": MANIFEST_SCHEMA,
+            "statistics": STATISTICS_SCHEMA,
+            "examples": listing(EXAMPLE_SCHEMA),
+            "cursor": record(dict.fromkeys(("document", "window", "tokens", "documents"), whole())),
+            "finished": truth(),
+            "keep_queries": truth(),
+            "query_parts": whole(0, 10**9),
+            "waiting_queries": optional(text(pattern="sha256:[0-9a-f]{64}", called="a digest")),
+        }
+    ),
+    advice="Put a good copy of it back, or audit that part again with --overwrite.",
+)
+"""What the file holds besides tensors."""
+
+
+@dataclass
+class AuditState:
+    """Everything that an audit knows between two batches.
+
+    Attributes:
+        manifest: What the audit is.
+        statistics: What has been counted.
+        examples: The query kept for each head.
+        cursor: Where the next batch starts.
+        finished: Whether every batch has been counted and every file of the audit has been written.
+        keep_queries: Whether single queries are written.
+        query_parts: How many files of them are complete.
+        waiting_queries: Digest of the file of those that wait for the next; None where none wait.
+    """
+
+    manifest: dict[str, Any]
+    statistics: AuditStatistics = field(default_factory=AuditStatistics)
+    examples: dict[HeadKey, HeadExample] = field(default_factory=dict)
+    cursor: Cursor = field(default_factory=Cursor)
+    finished: bool = False
+    keep_queries: bool = False
+    query_parts: int = 0
+    waiting_queries: str | None = None
+
+    def write(self, directory: Path) -> None:
+        """Save into a folder, in one step: the file there is the old state or the new one."""
+        tensors, description = self.statistics.to_state()
+        examples = [self.examples[key].to_json() for key in sorted(self.examples)]
+        write_tensors(
+            directory / STATE_FILE,
+            STATE_FORM,
+            tensors,
+            {
+                "manifest": self.manifest,
+                "statistics": description,
+                "examples": examples,
+                "cursor": asdict(self.cursor),
+                "finished": self.finished,
+                "keep_queries": self.keep_queries,
+                "query_parts": self.query_parts,
+                "waiting_queries": self.waiting_queries,
+            },
+        )
+
+    @classmethod
+    def read(cls, directory: Path) -> AuditState:
+        """Load what ``write`` saved.
+
+        Raises:
+            InputError: If the folder holds no state, one of another version, one that was changed after it was
+                written, or numbers that no audit can have given.
+        """
+        path = directory / STATE_FILE
+        tensors, saved = read_tensors(path, STATE_FORM)
+        try:
+            statistics = AuditStatistics.from_state(tensors, saved["statistics"])
+        except InputError as error:
+            raise InputError(f"{path}: {error} {STATE_FORM.advice}") from error
+        examples = {example.key: example for example in map(HeadExample.from_json, saved["examples"])}
+        with STATE_FORM.reading(path):
+            check_shards(saved["manifest"]["shard"], "manifest.shard")
+            if strangers := sorted(set(examples) - set(statistics.keys())):
+                kind, layer, head = strangers[0]
+                raise Mismatch(
+                    "an example", Shown(f"of {kind} layer {layer} head {head}"), "a head that was counted"
+                )
+        return cls(
+            manifest=in_order(saved["manifest"]),
+            statistics=statistics,
+            examples=examples,
+            cursor=Cursor(**saved["cursor"]),
+            finished=saved["finished"],
+            keep_queries=saved["keep_queries"],
+            query_parts=saved["query_parts"],
+            waiting_queries=saved["waiting_queries"],
+        )

@@ -1,0 +1,105 @@
+"""A batch, which is what a model is called with once, and the place after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["Batch", "Cursor"]
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place between two batches, from which an interrupted run goes on; plain integers, for JSON.
+
+    Attributes:
+        document: Index (from 0) of the document that the next window comes from.
+        window: How many windows of that document were already given.
+        tokens: How many tokens were counted before this place.
+        documents: How many documents gave at least one token before this place.
+    """
+
+    document: int = 0
+    window: int = 0
+    tokens: int = 0
+    documents: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model is called with once, and which of its tokens count. Tensors are on the CPU.
+
+    Rows are padded on the right whatever the tokenizer's ``padding_side`` says: nothing is generated here,
+    and on the right padding moves no position and is behind every causal mask.
+
+    Attributes:
+        inputs: The model's keyword arguments.
+        counted: (B, n) bool, tokens of the encoder (or of the only stack) that count as queries: padding does
+            not, nor tokens that overlap the window before. None: all of them.
+        counted_decoder: (B, m) bool, the same for the decoder of an encoder-decoder model. None: all of them,
+            or none.
+        documents: (B,) number of each row's document, from 1: its line in a text file, its row in a table.
+        windows: (B,) number of each row's window within its document, from 1.
+        tokens: How many tokens this batch counts (rows, where the inputs do not say how many tokens they
+            have).
+        after: Where the next batch starts.
+        fraction: Share of the source read so far, from 0 to 1, or None where the source does not know its
+            length.
+    """
+
+    inputs: dict[str, Tensor]
+    counted: Tensor | None
+    counted_decoder: Tensor | None
+    documents: tuple[int, ...]
+    windows: tuple[int, ...]
+    tokens: int
+    after: Cursor
+    fraction: float | None = None
+    tokenizer: Any = field(default=None, repr=False)
+
+    def token(self, row: int, position: int, *, decoder: bool = False) -> str:
+        """The token at a position, as text that a person can read.
+
+        Args:
+            row: Row of the batch, from 0.
+            position: Position in the row, from 0.
+            decoder: Whether the position is the decoder's, in an encoder-decoder model.
+
+        Returns:
+            The token's text; ``position k`` (from 1) where the input is not text.
+        """
+        ids = self._ids(row, decoder)
+        if ids is None:
+            return f"position {position + 1}"
+        number = int(ids[position])
+        if self.tokenizer is None:
+            return str(number)
+        return str(self.tokenizer.decode([number])).strip() or str(
+            self.tokenizer.convert_ids_to_tokens(number)
+        )
+
+    def context(self, row: int, position: int, *, reach: int = 12, decoder: bool = False) -> str:
+        """The text around a position.
+
+        Args:
+            row: Row of the batch, from 0.
+            position: Position in the row, from 0.
+            reach: How many tokens to show on each side.
+            decoder: Whether the position is the decoder's, in an encoder-decoder model.
+
+        Returns:
+            The decoded text, without padding and special tokens; empty where the input is not text.
+        """
+        ids = self._ids(row, decoder)
+        if ids is None or self.tokenizer is None:
+            return ""
+        mask = self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+        length = int(mask[row].sum()) if mask is not None else len(ids)
+        around = ids[max(0, position - reach) : min(length, position + reach + 1)]
+        return str(self.tokenizer.decode(around.tolist(), skip_special_tokens=True)).strip()
+
+    def _ids(self, row: int, decoder: bool) -> Tensor | None:
+        ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")
+        return None if ids is None else ids[row]

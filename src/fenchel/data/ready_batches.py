@@ -1,0 +1,111 @@
+"""Inputs that need no tokenizer, such as images, in the place of windows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+
+import torch
+from torch import Tensor
+
+from fenchel.arguments import checked
+from fenchel.data.batch import Batch, Cursor
+from fenchel.data.shard import Shard
+from fenchel.errors import InputError
+
+__all__ = ["ReadyBatches"]
+
+_BEGINNING = Cursor()
+_ONLY_SHARD = Shard()
+
+
+class ReadyBatches:
+    """Inputs that are ready for the model, such as ``pixel_values``, each given as one batch.
+
+    Args:
+        inputs: What the model is called with, one mapping of tensors a batch.
+        max_tokens: Stop at the first batch at which this many tokens have been counted, over all shards.
+            Where inputs carry neither ids nor a mask, a row counts as one. Default: no limit.
+        shard: Which of the batches to take.
+
+    Raises:
+        InputError: If an option is out of range.
+
+    Example:
+        >>> images = ReadyBatches([{"pixel_values": torch.zeros(2, 3, 8, 8)}])
+        >>> [batch.documents for batch in images.batches()]
+        [(1, 2)]
+    """
+
+    max_length = None
+    stride = None
+    text_sha256 = None
+    description = "ready-made model inputs"
+
+    def __init__(
+        self,
+        inputs: Iterable[Mapping[str, Tensor]],
+        *,
+        max_tokens: int | None = None,
+        shard: Shard = _ONLY_SHARD,
+    ) -> None:
+        self.inputs = inputs
+        self.max_tokens = checked("max_tokens", max_tokens)
+        self.shard = shard
+
+    def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
+        """Gives the batches from a place on.
+
+        Args:
+            start: ``Batch.after`` of the last batch that was dealt with. Default: the beginning.
+
+        Yields:
+            One batch for each mapping.
+
+        Raises:
+            InputError: If there are no inputs, or one of them is not a mapping of tensors with one batch
+                dimension.
+        """
+        budget = self.shard.share(self.max_tokens)
+        length = len(self.inputs) if isinstance(self.inputs, Sized) else None
+        place, rows_before, number = start, 0, 0
+        for number, inputs in enumerate(self.inputs, start=1):
+            rows = _rows(inputs, number)
+            rows_before += rows
+            if number <= start.document or not self.shard.takes(number - 1):
+                continue
+            if place.tokens >= budget:
+                return
+            counted = _mask(inputs, "attention_mask", "input_ids")
+            tokens = rows if counted is None else int(counted.sum())
+            place = Cursor(number, 0, place.tokens + tokens, place.documents + rows)
+            yield Batch(
+                inputs=dict(inputs),
+                counted=counted,
+                counted_decoder=_mask(inputs, "decoder_attention_mask", "decoder_input_ids"),
+                documents=tuple(range(rows_before - rows + 1, rows_before + 1)),
+                windows=(1,) * rows,
+                tokens=tokens,
+                after=place,
+                fraction=number / length if length else None,
+            )
+        if number == 0:
+            raise InputError("there are no model inputs to audit: the iterable gave none.")
+
+
+def _mask(inputs: Mapping[str, Tensor], mask: str, ids: str) -> Tensor | None:
+    if mask in inputs and inputs[mask].dim() == 2:
+        return inputs[mask].bool()
+    return torch.ones_like(inputs[ids], dtype=torch.bool) if ids in inputs else None
+
+
+def _rows(inputs: Mapping[str, Tensor], number: int) -> int:
+    if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
+        raise InputError(
+            f"model input {number} is a {type(inputs).__name__}, not a mapping of names to tensors. Without "
+            "a "
+            "tokenizer, give what the model is called with, such as {'pixel_values': tensor}."
+        )
+    sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
+    if len(set(sizes.values())) != 1:
+        raise InputError(f"model input {number} has no one batch size: its tensors have {sizes} rows.")
+    return next(iter(sizes.values()))

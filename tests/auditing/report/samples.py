@@ -1,0 +1,144 @@
+"""Reports that look like those of real models: seeded, without a model."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.record import AuditReport, HeadExample, TemplateWeight
+from fenchel.auditing.statistics import AuditStatistics
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+TEXT = (
+    "It is a truth universally acknowledged , that a single man in possession of a good fortune , must be in "
+    "want of a wife . However little known the feelings or views of such a man may be on his first entering "
+    "a neighbourhood"
+)
+
+
+@dataclass(frozen=True)
+class SampleMeasures:
+    values: dict[str, torch.Tensor]
+    newton_steps: torch.Tensor
+    converged: torch.Tensor
+
+
+def manifest(model: str = "demo", **changes: Any) -> dict[str, Any]:
+    entries = {
+        "schema": 1,
+        "fenchel": "0.1.0",
+        "torch": "2.13.0",
+        "transformers": "5.23.0",
+        "python": "3.11.7",
+        "model": model,
+        "revision": None,
+        "model_class": "BertModel",
+        "dtype": "float32",
+        "device": "cpu",
+        "space": "input",
+        "alpha": 1.0,
+        "tol": 1e-4,
+        "max_length": 128,
+        "stride": 128,
+        "batch_size": 8,
+        "max_tokens": None,
+        "layers": None,
+        "heads": None,
+        "texts": "pride-and-prejudice.txt",
+        "text_sha256": "9b74c9897bac770ffc029102a200c5de9b74c9897bac770ffc029102a200c5de",
+        "documents": 24,
+        "tokens": 1920,
+        "shard": "0/1",
+        "seed": 0,
+        "convention": "Templates are the layer's inputs divided by the square root of the head width, "
+        "t_i = x_i/√d′, and the evidence is z = Kᵀ(Q x_k + b_q).",
+    }
+    return {**entries, **changes}
+
+
+def draw(
+    rng: random.Random, heads: int, queries: int, *, layer: int, unbounded: bool, missed: int
+) -> SampleMeasures:
+    """Measures of one layer, (1, heads, queries), with the sizes seen on a sentence encoder."""
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+
+    def spread(center: torch.Tensor, width: float) -> torch.Tensor:
+        noise = torch.randn(1, heads, queries, generator=generator)
+        return center[None, :, None] * torch.exp(width * noise - width**2 / 2)
+
+    def centers(low: float, high: float) -> torch.Tensor:
+        return torch.tensor([rng.uniform(low, high) for _ in range(heads)])
+
+    deviation = spread(centers(0.03, 0.05 + 0.01 * (layer % 6)), 0.45)
+    certificate = deviation * (1.1 + 0.6 * torch.rand(1, heads, queries, generator=generator))
+    if unbounded:
+        certificate[0, 0, 0] = math.inf
+    values = {
+        "relative_deviation": deviation,
+        "second_order_deviation": deviation * spread(centers(0.1, 0.6), 0.3),
+        "total_variation": spread(centers(0.04, 0.12 + 0.05 * (layer % 6)), 0.5).clamp(max=0.95),
+        "mean_error": spread(centers(0.1, 0.2 + 0.04 * (layer % 6)), 0.4),
+        "certificate": certificate,
+        "gap": spread(centers(0.02, 2.0), 0.8),
+    }
+    assert set(values) == set(METRICS)
+    converged = torch.ones(1, heads, queries, dtype=torch.bool)
+    converged[0, -1, :missed] = False
+    steps = torch.randint(2, 6, (1, heads, queries), generator=generator)
+    return SampleMeasures(values, steps, converged)
+
+
+def example(rng: random.Random, key: HeadKey, *, token: str | None = None) -> HeadExample:
+    words = TEXT.split()
+    place = rng.randrange(8, len(words))
+    places = sorted({0, place, *rng.sample(range(len(words)), 10)})
+    raw = [[rng.expovariate(1.0) ** 2 for _ in places] for _ in range(2)]
+    first, exact = ([weight / sum(row) for weight in row] for row in raw)
+    templates = tuple(
+        TemplateWeight(other + 1, token or ("[CLS]" if other == 0 else words[other].lower()), a, b)
+        for other, a, b in zip(places, first, exact, strict=True)
+    )
+    return HeadExample(
+        key=key,
+        total_variation=0.5 * sum(abs(a - b) for a, b in zip(first, exact, strict=True)),
+        relative_deviation=rng.uniform(0.05, 0.2),
+        document=3,
+        window=1,
+        position=place + 1,
+        token=token or words[place].lower(),
+        templates=tuple(sorted(templates, key=lambda template: -max(template.first_order, template.exact))),
+        context=" ".join(words[max(0, place - 12) : place + 13]),
+    )
+
+
+def sample_report(
+    shape: dict[Kind, tuple[int, int]] | None = None,
+    *,
+    queries: int = 160,
+    unbounded: bool = False,
+    missed: int = 0,
+    token: str | None = None,
+    **changes: Any,
+) -> AuditReport:
+    """A report of ``shape[kind] = (layers, heads)``."""
+    rng = random.Random(0)  # noqa: S311
+    statistics = AuditStatistics()
+    report = AuditReport(manifest(**changes), statistics)
+    counted = torch.ones(1, queries, dtype=torch.bool)
+    for kind, (layers, heads) in (shape or {"encoder_self": (6, 12)}).items():
+        for layer in range(1, layers + 1):
+            first = layer == 1
+            measures: Any = draw(
+                rng, heads, queries, layer=layer, unbounded=unbounded and first, missed=missed if first else 0
+            )
+            statistics.add(kind, layer, range(1, heads + 1), measures, counted)
+            for head in range(1, heads + 1):
+                key = HeadKey(kind, layer, head)
+                report.examples[key] = example(rng, key, token=token)
+    return report

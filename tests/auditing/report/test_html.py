@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from fenchel.auditing.heads import HeadKey, Kind
+from fenchel.auditing.record import AuditReport
+from fenchel.auditing.report import render_html
+from fenchel.auditing.report.embedded import embedded_json
+from fenchel.auditing.report.number import decimal, short
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.errors import InputError, MissingExtraError
+from tests.auditing.report.samples import HOSTILE, sample_report
+
+T5_SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (2, 3), "decoder_self": (2, 3), "cross": (2, 3)}
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page, as far as safety and content go."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.dangers: list[str] = []
+        self.cells: dict[tuple[str, int], tuple[str, str]] = {}
+        self.rows: list[list[str]] = []
+        self.scripts = 0
+        self._metric = ""
+        self._cell: tuple[str, int] | None = None
+        self._style = ""
+        self._table = ""
+        self._in_cell = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        if tag in {"img", "iframe", "object", "embed", "video", "audio", "form", "base"}:
+            self.dangers.append(tag)
+        self.dangers += [name for name in found if name.startswith("on") or name in {"src", "srcdoc"}]
+        if "href" in found and not found["href"].startswith(("#", "data:,")):
+            self.dangers.append(found["href"])
+        self.scripts += tag == "script"
+        if tag == "table":
+            self._table, self._metric = found.get("id", ""), found.get("data-metric", "")
+        if tag == "td" and "data-row" in found:
+            self._cell, self._style = (self._metric, int(found["data-row"])), found.get("class", "")
+        if tag == "tr" and self._table == "heads-table":
+            self.rows.append([])
+        self._in_cell = tag == "td"
+
+    def handle_data(self, data: str) -> None:
+        if self._cell is not None:
+            self.cells[self._cell] = (self._style, data)
+        if self._in_cell and self._table == "heads-table":
+            self.rows[-1].append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "td":
+            self._cell, self._in_cell = None, False
+        if tag == "table":
+            self._table = ""
+
+
+def embedded(html: str) -> dict:
+    match = re.search(r'<script type="application/json" id="audit-data">(.*?)</script>', html, re.DOTALL)
+    assert match is not None
+    return json.loads(match.group(1))
+
+
+def addresses(html: str) -> list[str]:
+    return re.findall(
+        r"(?:https?:)?//[a-z0-9][\w.-]*\.[a-z]{2,}|url\((?!data:)|@import|sourceMappingURL", html
+    )
+
+
+def test_a_page_needs_no_network() -> None:
+    html = render_html(sample_report({"encoder_self": (2, 3)}))
+    assert addresses(html) == []
+    assert Page(html).dangers == []
+    assert "default-src 'none'" in html
+
+
+def test_the_checks_of_a_page_see_what_they_look_for() -> None:
+    assert addresses('<link href="https://fonts.example.com/a.css">') != []
+    assert addresses("<style>a{background:url(/x.png)}</style>") != []
+    assert Page("<p onclick=alert(1)>").dangers == ["onclick"]
+    assert Page(f"<td>{HOSTILE}").dangers == ["img", "src", "onerror"]
+    assert Page('<a href="javascript:alert(1)">').dangers == ["javascript:alert(1)"]
+
+
+def test_every_text_is_escaped() -> None:
+    report = sample_report(
+        {"encoder_self": (1, 2)},
+        token=HOSTILE,
+        model=HOSTILE,
+        texts=HOSTILE,
+        convention=HOSTILE,
+        dtype=HOSTILE,
+    )
+    html = render_html(report)
+    page = Page(html)
+    assert page.dangers == []
+    assert page.scripts == 2
+    assert HOSTILE not in html
+    assert html.count("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;") > 10
+    assert embedded(html)["rows"]
+
+
+def test_json_cannot_end_its_element() -> None:
+    text = embedded_json({"a": HOSTILE + "\u2028&"})
+    assert not set(text) & set("<>&\u2028")
+    assert json.loads(text) == {"a": HOSTILE + "\u2028&"}
+
+
+def test_only_the_script_of_the_page_may_run() -> None:
+    html = render_html(sample_report({"encoder_self": (1, 1)}))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None
+    assert re.search(
+        r"script-src &#39;sha256-[\w+/]{43}=&#39;|script-src 'sha256-[\w+/]{43}='", policy.group(1)
+    )
+
+
+def test_cells_and_rows_hold_the_recorded_numbers() -> None:
+    report = sample_report(T5_SHAPE)
+    html = render_html(report)
+    page = Page(html)
+    data = embedded(html)
+    keys = report.statistics.keys()
+    assert len(page.cells) == 4 * len(keys)
+    for index, key in enumerate(keys):
+        for metric in ("relative_deviation", "total_variation", "mean_error", "certificate"):
+            mean = report.statistics.mean(metric, *key)
+            assert page.cells[metric, index][1] == short(mean)
+            place = data["columns"].index(f"{metric}_mean")
+            assert data["rows"][index][place] == pytest.approx(mean, rel=1e-5)
+    rows = [row for row in page.rows if row]
+    assert [row[1:3] for row in rows] == [[str(key.layer), str(key.head)] for key in keys]
+    assert rows[4][3] == decimal(report.statistics.mean("relative_deviation", *keys[4]))
+
+
+def test_the_largest_value_has_the_strongest_colour_over_all_kinds() -> None:
+    report = sample_report(T5_SHAPE)
+    page = Page(render_html(report))
+    keys = report.statistics.keys()
+    means = [report.statistics.mean("total_variation", *key) for key in keys]
+    strongest = [index for index in range(len(keys)) if page.cells["total_variation", index][0] == "q23"]
+    assert max(range(len(keys)), key=means.__getitem__) in strongest
+    assert all(means[index] >= max(means) * 23 / 24 for index in strongest)
+
+
+def test_an_unbounded_certificate_is_shown_as_such() -> None:
+    report = sample_report({"encoder_self": (2, 2)}, unbounded=True)
+    assert report.statistics.mean("certificate", "encoder_self", 1, 1) == math.inf
+    html = render_html(report)
+    page = Page(html)
+    # The mean of that head is infinite, so the map shows medians; the table shows the mean.
+    assert page.cells["certificate", 0][1] == short(
+        report.statistics.quantile("certificate", 0.5, "encoder_self", 1, 1)
+    )
+    assert page.rows[1][6] == "∞"
+    assert "says nothing (∞)" in html
+    assert "mean (certificate: median)" in html
+    place = embedded(html)["columns"].index("certificate_mean")
+    assert embedded(html)["rows"][0][place] == "inf"
+
+
+def test_all_metrics_unbounded_or_missing_still_make_a_page() -> None:
+    report = sample_report({"cross": (1, 3)}, queries=2)
+    bare = {"kind": "cross", "layer": 1}
+    unbounded = {"total_variation_mean": None, "mean_error_mean": "inf"}
+    report.__dict__["heads"] = [
+        {**bare, "head": 1, "queries": 0},
+        {**bare, "head": 3, "queries": 2, **unbounded},
+    ]
+    page = Page(render_html(report))
+    assert page.cells["relative_deviation", 0] == ("missing", "–")
+    assert page.cells["total_variation", 1][1] == "–"  # the median, of which nothing is recorded
+    assert page.rows[1][2] == "–"
+
+
+def test_what_did_not_converge_is_said_first() -> None:
+    clean, missed = (
+        render_html(sample_report({"encoder_self": (2, 2)}, queries=10, missed=n)) for n in (0, 3)
+    )
+    assert 'id="not-converged"' not in clean
+    assert "Every exact answer is certified" in clean
+    assert "3 of 40 problems did not converge" in missed
+    assert "<strong>37</strong> of 40 exact answers are certified, <strong>3</strong> are not" in missed
+    assert "(7.5\u202f%)" in missed
+    assert missed.index("did not converge") < missed.index('id="summary"')
+    assert "Every exact answer is certified" not in missed
+    assert missed.count('class="missed"') == 1
+
+
+def test_the_sentences_have_the_numbers_of_the_audit() -> None:
+    report = sample_report({"encoder_self": (2, 3)}, queries=50)
+    html = render_html(report)
+    layers = [report.statistics.mean("relative_deviation", "encoder_self", layer) for layer in (1, 2)]
+    assert f"<strong>{100 * sum(layers) / 2:.1f}\u202f%</strong> away from the exact one" in html
+    assert "<strong>50</strong> queries in each of <strong>6</strong> heads" in html
+    assert "all 300 problems" in html
+
+
+def test_one_head() -> None:
+    html = render_html(sample_report({"encoder_self": (1, 1)}, queries=1))
+    assert "<strong>1</strong> query in <strong>1</strong> head," in html
+    assert "1 layer × 1 head" in html
+    assert len(Page(html).cells) == 4
+
+
+def test_kinds_are_told_apart_only_where_there_are_several() -> None:
+    single, three = render_html(sample_report({"encoder_self": (1, 2)})), render_html(sample_report(T5_SHAPE))
+    assert "Means by kind" not in single
+    assert "Means by kind" in three
+    for name in ("Encoder self-attention", "Decoder self-attention", "Cross-attention"):
+        assert f"<h3>{name}</h3>" in three
+        assert f"<h3>{name}</h3>" not in single
+
+
+def test_a_head_that_a_layer_lacks_leaves_a_gap() -> None:
+    report = sample_report({"encoder_self": (2, 2)})
+    report.heads.remove(next(r for r in report.heads if (r["layer"], r["head"]) == (2, 1)))
+    html = render_html(report)
+    assert html.count('class="absent"') == 4
+    assert len(Page(html).cells) == 12
+
+
+def test_many_heads_are_aggregated_and_the_page_stays_small() -> None:
+    report = sample_report({"decoder_self": (21, 20)}, queries=4)
+    html = render_html(report)
+    assert "every tick is the mean of one head" in html
+    assert 'class="panels grid"' not in html
+    assert len(Page(html).cells) == 4 * 420
+    assert len([row for row in Page(html).rows if row]) == 200
+    assert len(embedded(html)["rows"]) == 420
+    assert len(html) < 600_000
+
+
+def test_a_usual_model_makes_a_page_below_a_megabyte() -> None:
+    html = render_html(sample_report({"encoder_self": (12, 12)}, queries=20))
+    assert 'class="panels grid"' in html
+    assert len(html.encode()) < 1_000_000
+
+
+def test_the_same_audit_makes_the_same_page() -> None:
+    assert render_html(sample_report({"cross": (2, 2)})) == render_html(sample_report({"cross": (2, 2)}))
+
+
+def test_a_manifest_without_entries_makes_a_page() -> None:
+    report = sample_report({"encoder_self": (1, 1)})
+    report.manifest.clear()
+    assert "an unnamed model" in render_html(report)
+
+
+def test_a_shard_says_that_it_is_one() -> None:
+    assert "Shard 2/5 of the text only" in render_html(sample_report({"cross": (1, 1)}, shard="2/5"))
+    assert "of the text only" not in render_html(sample_report({"cross": (1, 1)}))
+
+
+def test_a_report_without_heads_is_refused() -> None:
+    with pytest.raises(InputError, match="0 heads"):
+        render_html(AuditReport({}, AuditStatistics()))
+
+
+def test_a_worst_head_without_example_says_so() -> None:
+    report = sample_report({"encoder_self": (1, 1)})
+    report.examples.clear()
+    assert "No example of this head was recorded" in render_html(report)
+    assert HeadKey("encoder_self", 1, 1) in report.statistics.keys()  # noqa: SIM118
+
+
+def test_jinja_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r"jinja2 is not installed.*fenchel\[report\]"):
+        render_html(sample_report({"cross": (1, 1)}))

@@ -1,0 +1,317 @@
+"""A killed audit goes on where it was and ends with the very files of one that was not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenchel.auditing import checkpoint, queries
+from fenchel.auditing.record import AuditReport
+from fenchel.auditing.state import STATE_FILE, AuditState
+from fenchel.errors import InputError, OutputError
+from tests.auditing.small_audits import Interrupting, files_of, small_audit, some_texts
+
+EVERY_BATCH: dict[str, Any] = {"checkpoint_seconds": 0.0}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of an uninterrupted audit; not to be changed."""
+    folder = tmp_path_factory.mktemp("whole")
+    small_audit(directory=folder)
+    return folder
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of single queries that a few batches fill."""
+    monkeypatch.setattr(queries, "ROWS_IN_A_PART", 500)
+
+
+@pytest.fixture(scope="module")
+def whole_with_queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with single queries, in small parts."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(queries, "ROWS_IN_A_PART", 500)
+        small_audit(directory=folder, keep_queries=True)
+    return folder
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    ("stop_after", "error"),
+    [
+        (1, KeyboardInterrupt()),
+        (2, RuntimeError("out of memory")),
+        (5, KeyboardInterrupt()),
+        (8, RuntimeError()),
+    ],
+)
+def test_an_interrupted_audit_ends_like_an_uninterrupted_one(
+    whole_with_queries: Path, tmp_path: Path, stop_after: int, error: BaseException
+) -> None:
+    whole, resumed = whole_with_queries, tmp_path / "resumed"
+    observer = Interrupting(stop_after, error)
+    with pytest.raises(type(error)) as caught:
+        small_audit(directory=resumed, keep_queries=True, observer=observer)
+    assert caught.value is error
+    assert observer.calls[-1] == "finished"
+    assert not AuditState.read(resumed).finished
+    assert AuditState.read(resumed).cursor.tokens == observer.seen[-1].tokens
+    assert not (resumed / "report.html").exists()
+    second = Interrupting(after=-1, error=error)
+    small_audit(directory=resumed, keep_queries=True, resume=True, observer=second)
+    assert second.seen[0].tokens > observer.seen[-1].tokens
+    assert files_of(whole) == files_of(resumed)
+    assert len(list(whole.glob("queries-*.parquet"))) > 1
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_being_interrupted_after_every_batch_changes_nothing(
+    whole_with_queries: Path, tmp_path: Path
+) -> None:
+    whole, resumed = whole_with_queries, tmp_path / "resumed"
+    batches = 0
+    while True:
+        try:
+            last = small_audit(
+                directory=resumed,
+                keep_queries=True,
+                resume=True,
+                observer=Interrupting(1, KeyboardInterrupt()),
+            )
+            break
+        except KeyboardInterrupt:
+            batches += 1
+    assert batches > 5
+    assert last.heads == AuditReport.load(whole).heads
+    assert files_of(whole) == files_of(resumed)
+
+
+def test_the_comparison_of_files_sees_a_difference(tmp_path: Path) -> None:
+    small_audit(directory=tmp_path / "one")
+    small_audit(directory=tmp_path / "two", alpha=1.0000001)
+    assert files_of(tmp_path / "one") != files_of(tmp_path / "two")
+    assert files_of(tmp_path / "one").keys() == files_of(tmp_path / "two").keys()
+
+
+def test_an_audit_can_resume_what_was_never_begun(whole: Path, tmp_path: Path) -> None:
+    small_audit(directory=tmp_path, resume=True)
+    assert files_of(tmp_path) == files_of(whole)
+
+
+def test_a_batch_that_fails_half_way_is_not_counted(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fenchel.auditing import loop
+
+    resumed = tmp_path / "resumed"
+    real, calls = loop.measure, []
+
+    def failing(call: Any, **options: Any) -> Any:
+        calls.append(call.site)
+        if len(calls) == 6:  # the second layer of the third batch
+            raise KeyboardInterrupt
+        return real(call, **options)
+
+    monkeypatch.setattr(loop, "measure", failing)
+    with pytest.raises(KeyboardInterrupt):
+        small_audit(directory=resumed)
+    state = AuditState.read(resumed)
+    assert {state.statistics.queries(key) for key in state.statistics.keys()} == {state.cursor.tokens}  # noqa: SIM118
+    small_audit(directory=resumed, resume=True)
+    assert files_of(whole) == files_of(resumed)
+
+
+def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fenchel.auditing import loop
+
+    resumed = tmp_path / "resumed"
+    real, calls = loop.ExampleSearch.end_batch, []
+
+    def failing(self: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(loop.ExampleSearch, "end_batch", failing)
+    with pytest.raises(KeyboardInterrupt):
+        small_audit(directory=resumed, **EVERY_BATCH)
+    state = AuditState.read(resumed)
+    assert {state.statistics.queries(key) for key in state.statistics.keys()} == {state.cursor.tokens}  # noqa: SIM118
+    monkeypatch.undo()
+    small_audit(directory=resumed, resume=True)
+    assert files_of(whole) == files_of(resumed)
+
+
+def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
+    state = AuditState({"model": "m", "documents": 0, "tokens": 0})
+    clock = [0.0]
+    saver = checkpoint.Checkpoints(tmp_path, state, seconds=10.0, now=lambda: clock[0])
+    saved = []
+    for tokens, seconds in [(1, 4.0), (2, 9.9), (3, 10.0), (4, 15.0), (5, 20.0), (5, 40.0)]:
+        clock[0] = seconds
+        state.cursor = type(state.cursor)(tokens=tokens)
+        (tmp_path / STATE_FILE).unlink(missing_ok=True)
+        if saver.due():
+            saver.save()
+        saved.append((tmp_path / STATE_FILE).exists())
+    assert saved == [False, False, True, False, True, False]
+
+
+def test_a_finished_audit_resumes_as_finished(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    report = AuditReport.load(whole)
+    observer = Interrupting(1, RuntimeError("nothing is left to do"))
+    again = small_audit(directory=tmp_path, resume=True, observer=observer)
+    assert observer.calls == []
+    assert again.heads == report.heads
+    assert again.manifest == report.manifest
+    assert files_of(tmp_path) == files_of(whole)
+
+
+@pytest.mark.parametrize("name", ["report.html", "heads.json", "figure5.png"])
+def test_a_finished_audit_that_lost_a_file_gets_it_back(whole: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).unlink()
+    small_audit(directory=tmp_path, resume=True)
+    assert files_of(tmp_path) == files_of(whole)
+
+
+def test_an_occupied_folder_is_refused_before_the_model_is_loaded(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    files = files_of(whole)
+    with pytest.raises(
+        InputError, match=r"holds an audit of .*, finished after 7 documents and \d+ tokens"
+    ) as caught:
+        small_audit(directory=tmp_path, model=object())
+    assert "--resume" in str(caught.value)
+    assert "--overwrite" in str(caught.value)
+    with pytest.raises(InputError, match="contradict"):
+        small_audit(directory=tmp_path, resume=True, overwrite=True)
+    assert files_of(tmp_path) == files
+
+
+def test_an_interrupted_audit_is_not_begun_anew_by_accident(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        small_audit(directory=tmp_path, observer=Interrupting(2, KeyboardInterrupt()))
+    with pytest.raises(InputError, match="interrupted after"):
+        small_audit(directory=tmp_path)
+    with pytest.raises(InputError, match=r"was interrupted after \d+ tokens\. Finish it with --resume"):
+        AuditReport.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 2.0}, r"alpha: 2\.0 and 1\.0"),
+        ({"batch_size": 3, "space": "key"}, r"space: 'key' and 'input'; batch_size: 3 and 2"),
+        ({"texts": some_texts(seed=4)}, r"text_sha256: "),
+        ({"keep_queries": True}, r"keep_queries: True and False"),
+        ({"layers": [1]}, r"layers: \[1\] and None"),
+    ],
+)
+def test_another_audit_is_not_resumed(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        small_audit(directory=tmp_path, observer=Interrupting(2, KeyboardInterrupt()))
+    files = files_of(tmp_path)
+    with pytest.raises(InputError, match=f"another audit than the one asked for; they differ in .*{message}"):
+        small_audit(directory=tmp_path, resume=True, **options)
+    assert files_of(tmp_path) == files
+
+
+def test_overwriting_begins_anew(tmp_path: Path) -> None:
+    small_audit(directory=tmp_path / "new", heads=[1])
+    small_audit(directory=tmp_path / "old", keep_queries=True)
+    small_audit(directory=tmp_path / "old", heads=[1], overwrite=True)
+    assert files_of(tmp_path / "old") == files_of(tmp_path / "new")
+
+
+def test_results_of_unknown_origin_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "heads.json").write_text("[]")
+    with pytest.raises(InputError, match="holds results without the state that they came from"):
+        small_audit(directory=tmp_path)
+    assert (tmp_path / "heads.json").read_text() == "[]"
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = tmp_path / "resumed"
+    real, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"cannot write .*: the disk is full\. Free some space, then go on"):
+        small_audit(directory=resumed, **EVERY_BATCH)
+    monkeypatch.undo()
+    assert 0 < AuditState.read(resumed).cursor.tokens < AuditReport.load(whole).manifest["tokens"]
+    small_audit(directory=resumed, resume=True)
+    assert files_of(whole) == files_of(resumed)
+
+
+@pytest.mark.parametrize("name", ["heads.parquet", "figure4.png", "report.html"])
+def test_an_audit_that_could_not_write_its_report_has_lost_nothing(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    resumed = tmp_path / "resumed"
+    real = Path.replace
+
+    def refusing(self: Path, target: Any) -> Path:
+        if Path(target).name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", refusing)
+    with pytest.raises(OutputError, match=f"cannot write .*{name}: the disk is full"):
+        small_audit(directory=resumed)
+    monkeypatch.undo()
+    state = AuditState.read(resumed)
+    assert not state.finished
+    assert state.cursor.tokens == AuditReport.load(whole).manifest["tokens"]
+    small_audit(directory=resumed, resume=True)
+    assert files_of(whole) == files_of(resumed)
+
+
+_KILLED = """
+import sys
+from tests.auditing.small_audits import small_audit, some_texts
+small_audit(some_texts(60), directory=sys.argv[1], keep_queries=True, checkpoint_seconds=0.0, resume=True)
+"""
+
+
+def test_an_audit_killed_by_the_system_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    small_audit(some_texts(60), directory=whole, keep_queries=True)
+    command = [sys.executable, "-c", _KILLED, str(killed)]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    process = subprocess.Popen(command, env=environment, cwd=root)
+    deadline = time.monotonic() + 60
+    while not (killed / STATE_FILE).exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    state = AuditState.read(killed)
+    assert not state.finished
+    assert state.cursor.tokens > 0
+    small_audit(some_texts(60), directory=killed, keep_queries=True, resume=True)
+    assert files_of(whole) == files_of(killed)

@@ -1,0 +1,170 @@
+"""The query that is kept for a head: the worst, the earliest of equals, with the weights that make it so."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel.auditing.capture import AttentionCall, AttentionSite
+from fenchel.auditing.example_search import ExampleSearch
+from fenchel.auditing.examples import HeadExample
+from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.measure import Measures, WorstQueries
+from fenchel.data.batch import Batch, Cursor
+from tests.data.text.test_windows import word_tokenizer
+
+TOKENS = 5
+HEADS = (2, 4)
+
+
+def batch_of(documents: tuple[int, ...], windows: tuple[int, ...], **more: Any) -> Batch:
+    ids = torch.arange(len(documents) * TOKENS).view(len(documents), TOKENS) + 4
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+    return Batch(inputs, None, None, documents, windows, ids.numel(), Cursor(), tokenizer=word_tokenizer())
+
+
+FIRST_ORDER, EXACT = [0.1, 0.4, 0.0, 0.2, 0.3], [0.1, 0.2, 0.0, 0.6, 0.1]
+
+
+def measured(variation: Tensor, counted: Tensor) -> Measures:
+    """Measures with that total variation and weights that do not depend on the query."""
+    deviations = torch.arange(variation.numel(), dtype=torch.float32).view(variation.shape) / 100
+    position = variation.masked_fill(~counted[:, None], -1).argmax(-1)
+    position = position.masked_fill(~counted.any(-1, keepdim=True), -1)
+    weights = (torch.tensor(w).expand(*variation.shape[:2], TOKENS) for w in (FIRST_ORDER, EXACT))
+    values = {"total_variation": variation, "relative_deviation": deviations}
+    return Measures(values, variation, variation > 0, WorstQueries(position, *weights))
+
+
+def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
+    """A call in which query, key and input are told by their numbers: row, head and position are their digits."""
+    site = AttentionSite("attention", kind, layer=3, num_heads=4)  # pyright: ignore[reportArgumentType]
+    batch, length = counted.shape
+    rows = torch.arange(batch)[:, None, None, None] * 100.0
+    keys = torch.arange(length)[:, None] + rows
+    return AttentionCall(
+        site=site,
+        query=keys + torch.arange(4)[:, None, None] * 10.0,
+        key=keys + torch.arange(2)[:, None, None] * 10.0,
+        scaling=1.0,
+        log_preference=rows + torch.zeros(batch, 1, 1, length),
+        counted=counted,
+        inputs=keys[:, 0],
+        key_weight=torch.arange(2.0)[:, None, None],
+        key_bias=torch.arange(2.0)[:, None],
+    )
+
+
+def found_in(
+    *batches: tuple[Tensor, Tensor, Batch], heads: tuple[int, ...] = (1,), kind: str = "encoder_self"
+) -> dict[HeadKey, HeadExample]:
+    """What is kept after batches of (counted, total variation, batch)."""
+    search = ExampleSearch({})
+    for counted, variation, batch in batches:
+        search.begin_batch()
+        search.look(call_of(counted, kind), heads, measured(variation, counted), batch)
+        search.end_batch()
+    return search.examples
+
+
+def test_the_worst_counted_query_is_kept_with_its_heaviest_templates() -> None:
+    variation = torch.zeros(2, 2, TOKENS)
+    variation[1, 0, 3] = 0.5
+    variation[0, 1, 2] = 0.25
+    variation[1, 1, 4] = 0.75  # is not counted
+    counted = torch.ones(2, TOKENS, dtype=torch.bool)
+    counted[1, 4] = False
+    examples = found_in((counted, variation, batch_of((7, 7), (1, 2))), heads=HEADS)
+    assert list(examples) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
+    first, second = examples.values()
+    assert (first.document, first.window, first.position, first.total_variation) == (7, 2, 4, 0.5)
+    assert first.relative_deviation == pytest.approx(0.13)
+    assert first.token == "w8"  # noqa: S105
+    assert first.context == "w5 w6 w7 w8 w9"
+    shown = [(t.position, t.token, round(t.first_order, 4), round(t.exact, 4)) for t in first.templates]
+    assert shown == [(4, "w8", 0.2, 0.6), (2, "w6", 0.4, 0.2), (5, "w9", 0.3, 0.1), (1, "w5", 0.1, 0.1)]
+    assert (second.key.head, second.window, second.position, second.token) == (4, 1, 3, "w2")
+
+
+def test_of_equals_the_earliest_in_the_text_is_kept() -> None:
+    counted = torch.ones(3, TOKENS, dtype=torch.bool)
+    counted[1, 0] = False
+    variation = torch.full((3, 1, TOKENS), 0.5)
+    batch = batch_of((9, 2, 2), (1, 1, 2))
+    [found] = found_in((counted, variation, batch)).values()
+    assert (found.document, found.window, found.position) == (2, 1, 2)
+
+
+def test_only_a_worse_query_takes_the_place_of_the_one_kept() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    kept = found_in((counted, torch.full((1, 1, TOKENS), 0.5), batch_of((4,), (1,))))
+    [key] = kept
+    search = ExampleSearch(kept)
+    for where, value, document in [(5, 0.5, 4), (3, 0.4, 4), (5, 0.6, 5), (3, 0.6, 3)]:
+        search.begin_batch()
+        variation = torch.full((1, 1, TOKENS), value)
+        search.look(call_of(~counted), (1,), measured(variation, ~counted), batch_of((1,), (1,)))
+        search.look(call_of(counted), (1,), measured(variation, counted), batch_of((where,), (1,)))
+        search.end_batch()
+        assert kept[key].document == document
+
+
+def test_a_batch_that_does_not_end_leaves_nothing() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    search = ExampleSearch({})
+    search.begin_batch()
+    search.look(
+        call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5), counted), batch_of((4,), (1,))
+    )
+    assert search.examples == {}
+    search.begin_batch()
+    search.end_batch()
+    assert search.examples == {}
+
+
+def test_a_sequence_without_counted_queries_is_passed_over() -> None:
+    counted = torch.ones(2, TOKENS, dtype=torch.bool)
+    counted[0] = False
+    [found] = found_in((counted, torch.full((2, 1, TOKENS), 0.5), batch_of((1, 2), (1, 1)))).values()
+    assert found.document == 2
+
+
+def test_batches_in_any_order_keep_the_same_examples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    parts = []
+    for document in range(1, 9):
+        variation = torch.randint(0, 3, (1, 2, TOKENS), generator=generator) / 4
+        parts.append((counted, variation, batch_of((document,), (1,))))
+    results = []
+    for seed in range(5):
+        random.Random(seed).shuffle(parts)  # noqa: S311
+        results.append(found_in(*parts, heads=HEADS))
+    assert all(found == results[0] for found in results)
+    assert len(results[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "template"),
+    [("encoder_self", "w8", "w8"), ("decoder_self", "w18", "w18"), ("cross", "w18", "w8")],
+)
+def test_tokens_are_those_of_the_stack_that_they_belong_to(kind: str, query: str, template: str) -> None:
+    decoder_ids = torch.arange(TOKENS)[None, :] + 4 + 15
+    batch = batch_of((1, 1), (1, 2), decoder_input_ids=decoder_ids.repeat(2, 1))
+    variation = torch.zeros(2, 1, TOKENS)
+    variation[1, 0, 3] = 0.5
+    counted = torch.ones(2, TOKENS, dtype=torch.bool)
+    [found] = found_in((counted, variation, batch), kind=kind).values()
+    assert found.token == query
+    assert found.templates[0].token == template
+
+
+def test_a_decoder_alone_reads_the_only_tokens() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    variation = torch.zeros(1, 1, TOKENS)
+    [found] = found_in((counted, variation, batch_of((1,), (1,))), kind="decoder_self").values()
+    assert (found.token, found.position) == ("w0", 1)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+import platform
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.auditing.manifest import (
+    CONVENTIONS,
+    KEYS,
+    OUTCOMES,
+    PARTS,
+    PLACES,
+    describe,
+    differences,
+    in_order,
+)
+from fenchel.data.shard import Shard
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    model = SimpleNamespace(
+        config=SimpleNamespace(_name_or_path="some/model", _commit_hash="abc"),
+        dtype=torch.bfloat16,
+        device=torch.device("cuda", 1),
+    )
+    options: dict[str, Any] = {
+        **{"name": None, "revision": None, "space": "key", "alpha": 0.5, "tol": 1e-3, "seed": 0},
+        **{"max_length": 128, "stride": 64, "batch_size": 4, "max_tokens": None},
+        **{"layers": (2, 1), "heads": None, "shard": Shard(1, 3)},
+        **{"texts": "a.txt", "text_sha256": "00", "text_options": {"whole_file": False, "text_column": None}},
+    }
+    return describe(model, **(options | changes))
+
+
+def test_a_manifest_is_json_in_a_fixed_order() -> None:
+    manifest = described()
+    assert json.loads(json.dumps(manifest, allow_nan=False)) == manifest
+    assert list(manifest) == [key for key in KEYS if key in manifest]
+    assert set(KEYS) - set(manifest) == {"whole_file", "text_column", "target_column"}
+    assert list(in_order(json.loads(json.dumps(manifest, sort_keys=True)))) == list(manifest)
+    assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
+
+
+def test_a_manifest_says_what_the_model_is() -> None:
+    manifest = described()
+    assert (manifest["model"], manifest["revision"]) == ("some/model", "abc")
+    assert (manifest["dtype"], manifest["device"]) == ("bfloat16", "cuda:1")
+    assert manifest["model_class"] == "SimpleNamespace"
+    assert manifest["layers"] == [1, 2]
+    assert manifest["shard"] == "1/3"
+    assert manifest["python"] == platform.python_version()
+    assert manifest["convention"] == CONVENTIONS["key"] != CONVENTIONS["input"]
+    assert described(name="demo", revision="def")["model"] == "demo"
+    assert described(name="demo", revision="def")["revision"] == "def"
+
+
+def test_options_of_the_text_are_there_if_given() -> None:
+    manifest = described(text_options={"whole_file": True, "text_column": "body", "target_column": None})
+    assert manifest["whole_file"] is True
+    assert manifest["text_column"] == "body"
+    assert "target_column" not in manifest
+
+
+@pytest.mark.parametrize(
+    ("change", "phrase"),
+    [
+        ({"alpha": 2.0}, "alpha: 0.5 and 2.0"),
+        ({"text_options": {"text_column": "body"}}, "text_column: None and 'body'"),
+        ({"shard": Shard(2, 3)}, "shard: '1/3' and '2/3'"),
+    ],
+)
+def test_differences_are_named(change: dict[str, Any], phrase: str) -> None:
+    assert differences(described(), described(**change)) == [phrase]
+    assert differences(described(**change), described(**change)) == []
+
+
+def test_what_may_differ() -> None:
+    later = {**described(), "documents": 4, "tokens": 9}
+    assert differences(described(), later) == []
+    assert differences(described(), later, but=()) == ["documents: 0 and 4", "tokens: 0 and 9"]
+    elsewhere = {**later, "device": "cpu", "shard": "2/3"}
+    assert differences(described(), elsewhere) == ["device: 'cuda:1' and 'cpu'", "shard: '1/3' and '2/3'"]
+    assert differences(described(), elsewhere, but=OUTCOMES | PLACES | PARTS) == []
+    assert set(KEYS) > OUTCOMES | PLACES | PARTS

@@ -1,0 +1,236 @@
+"""Every measure of a layer against the definition, solved query by query through the public problem."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import Discrete, InferenceProblem
+from fenchel.auditing.capture import AttentionCall, AttentionSite
+from fenchel.auditing.heads import METRICS
+from fenchel.auditing.measure import Measures, measure
+from fenchel.errors import CaptureError, ProblemError
+
+SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)
+
+
+def call(
+    preference: str = "padding",
+    *,
+    n: int = 9,
+    heads: int = 4,
+    key_heads: int = 4,
+    d_h: int = 5,
+    width: int = 7,
+    seed: int = 0,
+) -> AttentionCall:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    batch, m = 2, n
+    inputs, weight, bias = normal(batch, n, width), normal(key_heads, d_h, width), normal(key_heads, d_h)
+    key = torch.einsum("bnw,hdw->bhnd", inputs, weight) + bias[:, None]
+    counted = torch.ones(batch, m, dtype=torch.bool)
+    counted[1, -2:] = False
+    padding = torch.zeros(batch, 1, 1, n, dtype=torch.float64)
+    padding[1, ..., -2:] = -torch.inf
+    causal = torch.zeros(m, n, dtype=torch.float64).masked_fill(~torch.ones(m, n).tril().bool(), -torch.inf)
+    log_preference = {
+        "none": None,
+        "padding": padding,
+        "causal": causal[None, None],
+        "causal padding": causal + padding,
+        "bias": normal(1, heads, m, n),
+        "bias padding": normal(1, heads, m, n) + padding,
+    }[preference]
+    return AttentionCall(
+        SITE, normal(batch, heads, m, d_h), key, 0.6, log_preference, counted, inputs, weight, bias
+    )
+
+
+def slow(call: AttentionCall, space: str, alpha: float, b: int, h: int, k: int) -> dict[str, float]:
+    """The definitions, for one query."""
+    repeats = call.query.shape[1] // call.key.shape[1]
+    if space == "input":
+        assert call.inputs is not None
+        assert call.key_weight is not None
+        templates = call.inputs[b] * call.scaling
+        z = call.query[b, h, k] @ call.key_weight[h // repeats]
+    else:
+        templates, z = call.key[b, h // repeats] * call.scaling, call.query[b, h, k]
+    n = len(templates)
+    log_u = torch.zeros(n, dtype=torch.float64)
+    if call.log_preference is not None:
+        log_u = call.log_preference.expand(len(call.query), call.query.shape[1], -1, n)
+        log_u = log_u.expand(-1, -1, call.query.shape[2], -1)[b, h, k]
+    problem = InferenceProblem(Discrete(templates, log_u), z[None], alpha)
+    first, second = problem.solve("first_order"), problem.solve("second_order")
+    exact = problem.solve("exact", tol=1e-11)
+    size = exact.dual.norm()
+    shift = (first.mean - problem.preference.mean()).norm()
+    room = z.norm() - shift
+    return {
+        "relative_deviation": float((exact.dual - alpha * z).norm() / size),
+        "second_order_deviation": float((exact.dual - second.dual).norm() / size),
+        "total_variation": float((first.weights - exact.weights).abs().sum() / 2),
+        "mean_error": float((first.mean - exact.mean).norm() / exact.mean.norm()),
+        "certificate": float(shift / room) if room > 0 else math.inf,
+        "gap": float(problem.primal(first.weights) - problem.dual(alpha * z)),
+    }
+
+
+def worst_disagreement(call: AttentionCall, measures: Measures, space: str, alpha: float) -> float:
+    """Largest relative disagreement over counted queries and metrics."""
+    worst = 0.0
+    for b, k in call.counted.nonzero().tolist():
+        for h in range(call.query.shape[1]):
+            for name, expected in slow(call, space, alpha, b, h, k).items():
+                got = float(measures.values[name][b, h, k])
+                if math.isinf(expected) or math.isinf(got):
+                    worst = max(worst, 0.0 if got == expected else math.inf)
+                else:
+                    worst = max(worst, abs(got - expected) / max(abs(expected), 1e-6))
+    return worst
+
+
+PREFERENCES = ["none", "padding", "causal", "causal padding", "bias", "bias padding"]
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+@pytest.mark.parametrize("preference", PREFERENCES)
+def test_measures_are_what_they_are_defined_to_be(space: str, preference: str) -> None:
+    given = call(preference)
+    measures = measure(given, space=space, alpha=1.0, tol=1e-9)
+    assert worst_disagreement(given, measures, space, 1.0) < 1e-5
+    assert bool(measures.converged.transpose(1, 2)[given.counted].all())
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+def test_grouped_query_heads_share_their_keys(space: str) -> None:
+    given = call("bias padding", key_heads=2)
+    measures = measure(given, space=space, alpha=0.5, tol=1e-9)
+    assert worst_disagreement(given, measures, space, 0.5) < 1e-5
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+@pytest.mark.parametrize("n", [3, 30])
+def test_both_coordinate_systems_agree_with_the_definition(space: str, n: int) -> None:
+    """Few templates go through the Gram matrix, many (n > 2d) through the templates."""
+    given = call("causal padding", n=n)
+    assert worst_disagreement(given, measure(given, space=space, tol=1e-9), space, 1.0) < 1e-5
+
+
+def test_a_wrong_measure_is_caught() -> None:
+    given = call("padding")
+    right = measure(given, space="input", tol=1e-9)
+    wrong = replace(right, values={**right.values, "mean_error": right.values["mean_error"] * 1.001})
+    assert worst_disagreement(given, wrong, "input", 1.0) > 5e-4
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+@pytest.mark.parametrize("preference", ["padding", "bias padding", "causal"])
+@pytest.mark.parametrize("key_heads", [2, 4])
+def test_selected_heads_are_the_heads_of_the_whole(space: str, preference: str, key_heads: int) -> None:
+    given = call(preference, key_heads=key_heads)
+    whole = measure(given, space=space, tol=1e-9)
+    some = measure(given, space=space, tol=1e-9, heads=[2, 3])
+    counted = given.counted[:, None].expand(-1, 2, -1)
+    for name in METRICS:
+        torch.testing.assert_close(
+            some.values[name][counted], whole.values[name][:, 1:3][counted], rtol=1e-6, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+def test_a_small_memory_budget_changes_nothing_but_blocks(space: str) -> None:
+    given = call("bias padding", n=12)
+    whole = measure(given, space=space, tol=1e-9)
+    blocked = measure(given, space=space, tol=1e-9, memory_budget=20_000)
+    for name in METRICS:
+        kept = given.counted[:, None].expand_as(whole.values[name])
+        torch.testing.assert_close(blocked.values[name][kept], whole.values[name][kept], rtol=1e-6, atol=1e-9)
+
+
+def test_float32_agrees_with_float64_to_its_tolerance() -> None:
+    given = call("padding", n=12)
+    single = replace(
+        given,
+        query=given.query.float(),
+        key=given.key.float(),
+        inputs=given.inputs.float() if given.inputs is not None else None,
+    )
+    exact, rounded = (measure(c, space="input", tol=t) for c, t in ((given, 1e-9), (single, 1e-5)))
+    for name in METRICS:
+        kept = given.counted[:, None].expand_as(exact.values[name])
+        torch.testing.assert_close(
+            rounded.values[name].double()[kept], exact.values[name][kept], rtol=2e-3, atol=1e-5
+        )
+
+
+def test_the_tolerance_and_the_step_limit_have_an_effect() -> None:
+    given = call("padding")
+    loose, tight = measure(given, space="input", tol=0.5), measure(given, space="input", tol=1e-9)
+    assert int(loose.newton_steps.sum()) < int(tight.newton_steps.sum())
+    stopped = measure(given, space="input", tol=1e-9, max_steps=1)
+    assert not bool(stopped.converged.transpose(1, 2)[given.counted].all())
+
+
+@pytest.mark.parametrize("memory_budget", [2**29, 20_000])
+def test_the_worst_query_comes_with_attention_and_the_exact_weights(memory_budget: int) -> None:
+    given = call("bias padding", key_heads=2)
+    measures = measure(given, space="key", tol=1e-9, memory_budget=memory_budget)
+    worst = measures.worst
+    assert worst is not None
+    variation = measures.values["total_variation"].masked_fill(~given.counted[:, None], -1)
+    torch.testing.assert_close(worst.position, variation.argmax(-1))
+    apart = (worst.first_order - worst.exact).abs().sum(-1) / 2
+    torch.testing.assert_close(apart, variation.amax(-1))
+    k = int(worst.position[0, 3])
+    scores = given.query[0, 3, k] @ given.key[0, 1].T * given.scaling
+    assert given.log_preference is not None
+    torch.testing.assert_close(worst.first_order[0, 3], (scores + given.log_preference[0, 3, k]).softmax(-1))
+
+
+def test_where_nothing_is_counted_there_is_no_worst_query() -> None:
+    given = call("padding")
+    silent = replace(given, counted=torch.zeros(2, 9, dtype=torch.bool))
+    worst = measure(silent, space="input").worst
+    assert worst is not None
+    assert bool((worst.position == -1).all())
+
+
+def test_no_evidence_is_no_deviation() -> None:
+    given = call("padding")
+    silent = replace(given, query=torch.zeros_like(given.query))
+    measures = measure(silent, space="input")
+    for name in METRICS:
+        assert float(measures.values[name].transpose(1, 2)[given.counted].abs().max()) == 0
+
+
+def test_a_query_without_templates_must_not_be_counted() -> None:
+    given = call("padding")
+    mask = torch.zeros(2, 1, 9, 9, dtype=torch.float64)
+    mask[1, :, -2:] = -torch.inf
+    measures = measure(replace(given, log_preference=mask), space="key")
+    assert bool(torch.isfinite(measures.values["gap"]).all())
+    with pytest.raises(ProblemError, match=r"layer\.0: a query that is not padding may attend to nothing"):
+        measure(replace(given, log_preference=mask, counted=torch.ones(2, 9, dtype=torch.bool)), space="key")
+
+
+def test_infinite_queries_are_an_error_that_names_the_layer() -> None:
+    given = call("padding")
+    query = given.query.clone()
+    query[0, 0, 0, 0] = torch.inf
+    with pytest.raises(ProblemError, match=r"layer\.0: queries contain NaN or infinity"):
+        measure(replace(given, query=query), space="key")
+
+
+def test_the_input_space_needs_a_key_map() -> None:
+    with pytest.raises(CaptureError, match="needs the inputs and the key map"):
+        measure(replace(call("padding"), inputs=None), space="input")

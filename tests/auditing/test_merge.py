@@ -1,0 +1,202 @@
+"""Shards merge into the audit of the whole, the same bytes in any order."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenchel.auditing.merge import merge
+from fenchel.auditing.record import AuditReport
+from fenchel.auditing.state import AuditState
+from fenchel.errors import InputError, OutputError
+from tests.auditing.small_audits import Interrupting, files_of, numbers_of, small_audit, some_texts
+
+COUNT = 3
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three finished shards; not to be changed."""
+    folder = tmp_path_factory.mktemp("shards")
+    for index in range(COUNT):
+        small_audit(directory=folder, shard=(index, COUNT), batch_size=1)
+    return folder
+
+
+def folders_of(shards: Path) -> list[Path]:
+    return sorted(shards.glob("shard-*"))
+
+
+def test_merged_shards_are_the_audit_of_the_whole(shards: Path, tmp_path: Path) -> None:
+    # With one window a batch, the model is called with the same tensors whoever has the window.
+    whole = small_audit(batch_size=1)
+    merged = merge(shards, tmp_path)
+    assert list(numbers_of(merged)) == list(numbers_of(whole))
+    assert merged.summary == whole.summary
+    differing = {key for key in whole.manifest if whole.manifest[key] != merged.manifest[key]}
+    assert differing == {"merged_from"}
+    assert merged.manifest["merged_from"] == COUNT
+    assert merged.manifest["shard"] == "0/1"
+
+
+def test_merging_in_any_order_gives_the_same_bytes(shards: Path, tmp_path: Path) -> None:
+    results = []
+    for number, order in enumerate(itertools.permutations(folders_of(shards))):
+        merge(order, tmp_path / str(number))
+        results.append(files_of(tmp_path / str(number)))
+    assert len(results) == 6
+    assert all(files == results[0] for files in results)
+    assert set(results[0]) == {
+        "examples.json", "figure4.png", "figure5.png", "heads.json", "heads.parquet", "manifest.json",
+        "report.html", "state.safetensors", "summary.json",
+    }  # fmt: skip
+    small_audit(some_texts(seed=1), directory=tmp_path / "other")
+    assert files_of(tmp_path / "other").keys() == results[0].keys()
+    assert files_of(tmp_path / "other") != results[0]
+
+
+def test_merging_in_steps_gives_the_same_bytes(shards: Path, tmp_path: Path) -> None:
+    first, second, third = folders_of(shards)
+    merge(shards, tmp_path / "at once")
+    steps = [([first, second], third), ([third, first], second), ([second, third], first)]
+    for number, (two, one) in enumerate(steps):
+        merge(two, tmp_path / f"two {number}", partial=True)
+        merge([one, tmp_path / f"two {number}"], tmp_path / f"in steps {number}")
+        assert files_of(tmp_path / f"in steps {number}") == files_of(tmp_path / "at once")
+
+
+def test_places_are_all_named(shards: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(shards, moved)
+    for index, (device, texts) in enumerate([("cuda:0", "b.txt"), ("cpu", "a.txt"), ("cuda:1", "b.txt")]):
+        folder = moved / f"shard-{index}-of-{COUNT}"
+        state = AuditState.read(folder)
+        state.manifest.update(device=device, texts=texts)
+        state.write(folder)
+    manifest = merge(moved).manifest
+    assert manifest["device"] == "cpu, cuda:0, cuda:1"
+    assert manifest["texts"] == "a.txt, b.txt"
+
+
+def test_one_folder_of_shards_is_merged_in_place_and_again(shards: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    shutil.copytree(shards, folder)
+    merge(folder)
+    files = files_of(folder)
+    assert "report.html" in files
+    merge(folder)
+    assert files_of(folder) == files
+    assert AuditReport.load(folder).manifest["merged_from"] == COUNT
+
+
+def test_several_folders_without_a_place_are_merged_in_memory(shards: Path) -> None:
+    before = files_of(shards)
+    report = merge(folders_of(shards))
+    assert report.manifest["tokens"] == sum(
+        AuditReport.load(folder).manifest["tokens"] for folder in folders_of(shards)
+    )
+    assert files_of(shards) == before
+
+
+def test_missing_shards_are_named(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"shards 0/3, 2/3 are missing\. .* --partial"):
+        merge([folders_of(shards)[1]], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    partial = merge([folders_of(shards)[1]], tmp_path, partial=True)
+    assert partial.manifest["shard"] == "1/3"
+    two = merge(folders_of(shards)[::2], partial=True)
+    assert two.manifest["shard"] == "0,2/3"
+
+
+def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folders_of(shards)[1], copy)
+    with pytest.raises(
+        InputError, match=r"shard-1-of-3 and .*copy both hold shard 1/3, which would count twice"
+    ):
+        merge([shards, copy], tmp_path / "out")
+    assert not (tmp_path / "out" / "heads.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 2.0}, r"alpha: 1\.0 and 2\.0"),
+        ({"space": "key"}, r"space: 'input' and 'key'"),
+        ({"texts": some_texts(seed=5)}, r"text_sha256"),
+        ({"shard": (3, 4)}, r"number of shards: 3 and 4"),
+    ],
+)
+def test_audits_that_do_not_belong_together(
+    shards: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    given = {"shard": (2, COUNT), "batch_size": 1, **options}
+    small_audit(directory=tmp_path, **given)
+    [other] = tmp_path.iterdir()
+    with pytest.raises(InputError, match=f"are not parts of one audit; they differ in .*{message}"):
+        merge([*folders_of(shards)[:2], other])
+
+
+def test_an_unfinished_shard_is_refused_and_says_how_to_go_on(shards: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    shutil.copytree(shards, folder)
+    shutil.rmtree(folder / "shard-1-of-3")
+    with pytest.raises(KeyboardInterrupt):
+        small_audit(
+            directory=folder, shard=(1, 3), batch_size=1, observer=Interrupting(1, KeyboardInterrupt())
+        )
+    message = r"shard-1-of-3 was interrupted after \d+ tokens\. Finish shard 1/3 by .* --resume"
+    with pytest.raises(InputError, match=message):
+        merge(folder)
+    (folder / "shard-1-of-3" / "state.safetensors").unlink()
+    with pytest.raises(InputError, match=r"shard-1-of-3 holds no state\.safetensors"):
+        merge(folder)
+    assert not (folder / "report.html").exists()
+    small_audit(directory=folder, shard=(1, 3), batch_size=1, resume=True)
+    merge(folder)
+    merge(shards, tmp_path / "expected")
+    assert files_of(tmp_path / "expected").items() <= files_of(folder).items()
+
+
+def test_a_shard_without_a_document_merges(tmp_path: Path) -> None:
+    for index in range(2):
+        small_audit(["w1 w2 w3"], directory=tmp_path, shard=(index, 2), batch_size=1)
+    merged = merge(tmp_path)
+    assert merged.heads == small_audit(["w1 w2 w3"], batch_size=1).heads
+
+
+def test_folders_that_hold_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no audit"):
+        merge(tmp_path)
+    with pytest.raises(InputError, match="nowhere is not a folder"):
+        merge([tmp_path / "nowhere"])
+    with pytest.raises(InputError, match="nothing to merge"):
+        merge([])
+
+
+def test_the_place_is_neither_a_source_nor_another_audit(shards: Path, tmp_path: Path) -> None:
+    shard = folders_of(shards)[0]
+    with pytest.raises(InputError, match="is one of the audits to be merged and would be overwritten"):
+        merge(shards, shard)
+    small_audit(some_texts(seed=1), directory=tmp_path / "mine")
+    mine = files_of(tmp_path / "mine")
+    with pytest.raises(InputError, match=r"holds another audit; they differ in .*text_sha256"):
+        merge(shards, tmp_path / "mine")
+    assert files_of(tmp_path / "mine") == mine
+    merge(shards, tmp_path / "mine", overwrite=True)
+    merge(shards, tmp_path / "fresh")
+    assert files_of(tmp_path / "mine") == files_of(tmp_path / "fresh")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="file where a folder is expected"):
+        merge(shards, tmp_path / "file")
+
+
+def test_a_later_merge_replaces_an_earlier_one_of_fewer_shards(shards: Path, tmp_path: Path) -> None:
+    merge(folders_of(shards)[:2], tmp_path / "out", partial=True)
+    merge(shards, tmp_path / "out")
+    merge(shards, tmp_path / "fresh")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "fresh")

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fenchel.auditing.examples import HeadExample, TemplateWeight, keep_the_worse
+from fenchel.auditing.heads import METRICS, HeadKey
+from fenchel.auditing.record import AuditReport
+from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
+from fenchel.errors import InputError
+from fenchel.storage import read_tensors, write_tensors
+from tests.auditing.small_audits import files_of, small_audit, some_texts
+
+
+@pytest.fixture(scope="module")
+def report() -> AuditReport:
+    return small_audit()
+
+
+def test_a_saved_report_is_read_as_it_was(report: AuditReport, tmp_path: Path) -> None:
+    page = report.save(tmp_path / "out")
+    assert page == tmp_path / "out" / "report.html"
+    read = AuditReport.load(tmp_path / "out")
+    assert read.heads == report.heads
+    assert read.examples == report.examples
+    assert list(read.manifest.items()) == list(report.manifest.items())
+    assert read.summary == report.summary
+    read.save(tmp_path / "again")
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
+
+
+def test_the_files_say_what_the_report_says(report: AuditReport, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    report.save(tmp_path)
+    assert json.loads((tmp_path / "heads.json").read_text()) == report.heads
+    assert pq.read_table(tmp_path / "heads.parquet").to_pylist() == report.heads
+    assert json.loads((tmp_path / "summary.json").read_text()) == report.summary
+    assert json.loads((tmp_path / "manifest.json").read_text()) == report.manifest
+    examples = json.loads((tmp_path / "examples.json").read_text())
+    assert [HeadExample.from_json(record) for record in examples] == list(report.examples.values())
+    assert [(record["layer"], record["head"]) for record in examples] == [
+        (record["layer"], record["head"]) for record in report.heads
+    ]
+    assert (tmp_path / "figure4.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "figure5.png").read_bytes().startswith(b"\x89PNG")
+    assert "</html>" in (tmp_path / "report.html").read_text()
+
+
+def test_the_summary_is_the_mean_over_queries(report: AuditReport) -> None:
+    kind = report.summary["kinds"]["encoder_self"]
+    assert [layer["layer"] for layer in kind["layers"]] == [1, 2]
+    assert kind["heads"] == 8
+    assert kind["queries"] == sum(record["queries"] for record in report.heads) == report.summary["queries"]
+    for metric in METRICS:
+        for layer in kind["layers"]:
+            means = [r[f"{metric}_mean"] for r in report.heads if r["layer"] == layer["layer"]]
+            assert layer[f"{metric}_mean"] == pytest.approx(sum(means) / 4, rel=1e-12)
+        both = [layer[f"{metric}_mean"] for layer in kind["layers"]]
+        assert kind[f"{metric}_mean"] == pytest.approx(sum(both) / 2, rel=1e-12)
+    steps = [layer["newton_steps_mean"] for layer in kind["layers"]]
+    assert kind["newton_steps_mean"] == pytest.approx(sum(steps) / 2, rel=1e-12)
+    assert "seconds" not in json.dumps(report.summary)
+
+
+def test_another_audit_is_not_overwritten(report: AuditReport, tmp_path: Path) -> None:
+    other = small_audit(some_texts(seed=8))
+    other.save(tmp_path)
+    files = files_of(tmp_path)
+    with pytest.raises(InputError, match=r"holds another audit; they differ in .*text_sha256"):
+        report.save(tmp_path)
+    assert files_of(tmp_path) == files
+    other.save(tmp_path)
+    assert files_of(tmp_path) == files
+    report.save(tmp_path, overwrite=True)
+    assert AuditReport.load(tmp_path).heads == report.heads
+
+
+def test_a_notebook_shows_the_report(report: AuditReport) -> None:
+    assert "<" in report._repr_html_()
+
+
+def test_what_is_no_audit(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"state\.safetensors cannot be read: No such file"):
+        AuditReport.load(tmp_path)
+
+
+def test_a_state_of_another_version_or_a_damaged_one(report: AuditReport, tmp_path: Path) -> None:
+    report.save(tmp_path)
+    path = tmp_path / STATE_FILE
+    tensors, saved = read_tensors(path, STATE_FORM)
+    write_tensors(path, replace(STATE_FORM, version=99), tensors, saved)
+    with pytest.raises(InputError, match=r"has schema 99 of a saved audit, .*; this one reads schema 2"):
+        AuditState.read(tmp_path)
+    write_tensors(path, STATE_FORM, tensors, {key: saved[key] for key in saved if key != "cursor"})
+    with pytest.raises(InputError, match=r"state\.safetensors is not what fenchel writes: cursor is missing"):
+        AuditState.read(tmp_path)
+
+
+def example(variation: float, document: int = 1, window: int = 1, position: int = 1) -> HeadExample:
+    templates = (TemplateWeight(1, "a", 0.5, 0.25),)
+    key = HeadKey("cross", 1, 2)
+    return HeadExample(key, variation, 0.1, document, window, position, "t", templates, "a t")
+
+
+def test_the_worst_example_stays_whatever_the_order() -> None:
+    worst = example(0.9, document=2)
+    others = [example(0.9, document=3), example(0.9, document=2, window=2), example(0.5), worst]
+    for order in (others, others[::-1], [worst, *others]):
+        kept: dict[HeadKey, HeadExample] = {}
+        keep_the_worse(kept, order)
+        assert kept == {worst.key: worst}
+
+
+def test_an_example_survives_json() -> None:
+    finite = example(0.3)
+    infinite = HeadExample(**{**vars(finite), "relative_deviation": math.inf})
+    for one in (finite, infinite):
+        assert HeadExample.from_json(json.loads(json.dumps(one.to_json(), allow_nan=False))) == one
+    assert HeadExample.from_json(finite.to_json()) != infinite

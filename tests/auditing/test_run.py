@@ -1,0 +1,360 @@
+"""An audit counts every query once, says what it did, and refuses what cannot be meant."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fenchel.auditing import loop
+from fenchel.auditing.heads import METRICS, HeadKey
+from fenchel.auditing.record import AuditReport
+from fenchel.auditing.run import audit, shard_directory
+from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError, OutputError
+from tests.auditing.small_audits import Interrupting, numbers_of, small_audit, small_model, some_texts
+from tests.data.text.test_windows import word_tokenizer
+from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
+
+
+def test_every_token_is_counted_once_in_every_head() -> None:
+    texts = some_texts()
+    report = small_audit(texts)
+    windows = [max(1, math.ceil((len(text.split()) - 10) / 8) + 1) for text in texts]
+    expected = sum(len(text.split()) for text in texts) + 2 * sum(windows)
+    assert [(record["layer"], record["head"]) for record in report.heads] == [
+        (layer, head) for layer in (1, 2) for head in (1, 2, 3, 4)
+    ]
+    assert {record["queries"] for record in report.heads} == {report.manifest["tokens"]}
+    assert report.manifest["tokens"] == expected
+    assert report.manifest["documents"] == len(texts)
+
+
+def test_records_are_those_of_the_single_queries(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    report = small_audit(directory=tmp_path, keep_queries=True)
+    rows = pq.read_table(tmp_path / "queries-00000.parquet").to_pylist()
+    assert len(rows) == sum(record["queries"] for record in report.heads)
+    for record in report.heads:
+        mine = [row for row in rows if (row["layer"], row["head"]) == (record["layer"], record["head"])]
+        assert len({(row["document"], row["window"], row["position"]) for row in mine}) == record["queries"]
+        assert record["not_converged"] == sum(not row["converged"] for row in mine)
+        assert record["newton_steps_mean"] == pytest.approx(np.mean([row["newton_steps"] for row in mine]))
+        for metric in METRICS:
+            values = np.array([row[metric] for row in mine], dtype=np.float64)
+            assert record[f"{metric}_max"] == values.max()
+            assert record[f"{metric}_mean"] == pytest.approx(values.mean(), rel=1e-13)
+            assert record[f"{metric}_p50"] == pytest.approx(np.quantile(values, 0.5), rel=0.002)
+            assert record[f"{metric}_p95"] == pytest.approx(np.quantile(values, 0.95), rel=0.002)
+
+
+def test_kept_queries_say_where_they_are(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    small_audit(["w5 w6", "w7"], directory=tmp_path, keep_queries=True)
+    rows = pq.read_table(tmp_path / "queries-00000.parquet").to_pylist()
+    first = [row for row in rows if (row["layer"], row["head"]) == (1, 1)]
+    assert [(row["document"], row["window"], row["position"], row["token"]) for row in first] == [
+        (1, 1, 1, 2), (1, 1, 2, 9), (1, 1, 3, 10), (1, 1, 4, 3), (2, 1, 1, 2), (2, 1, 2, 11), (2, 1, 3, 3),
+    ]  # fmt: skip
+    assert {row["kind"] for row in rows} == {"encoder_self"}
+
+
+def test_the_batch_size_leaves_no_trace_but_rounding() -> None:
+    one, many = small_audit(batch_size=1), small_audit(batch_size=16)
+    for left, right in zip(one.heads, many.heads, strict=True):
+        assert left["queries"] == right["queries"]
+        assert left["relative_deviation_mean"] == pytest.approx(right["relative_deviation_mean"], rel=1e-4)
+    assert one.heads[0]["relative_deviation_mean"] != pytest.approx(
+        one.heads[1]["relative_deviation_mean"], rel=1e-4
+    )
+
+
+def test_layers_and_heads_choose_and_change_nothing_else() -> None:
+    everything, chosen = small_audit(), small_audit(layers=[2], heads=[4, 1, 4])
+    assert [(record["layer"], record["head"]) for record in chosen.heads] == [(2, 1), (2, 4)]
+    for record in chosen.heads:
+        same = next(
+            r for r in everything.heads if (r["layer"], r["head"]) == (record["layer"], record["head"])
+        )
+        assert record["queries"] == same["queries"]
+        assert record["relative_deviation_mean"] == pytest.approx(same["relative_deviation_mean"], rel=1e-5)
+    assert chosen.manifest["layers"] == [2]
+    assert chosen.manifest["heads"] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("alpha", 0.2), ("max_length", 6), ("stride", 4), ("space", "key"), ("max_tokens", 20), ("tol", 1e-1)],
+)
+def test_every_option_changes_something_and_is_in_the_manifest(option: str, value: Any) -> None:
+    options: dict[str, Any] = {"stride": None, "max_length": 10, "heads": [1]}
+    usual, changed = small_audit(**options), small_audit(**(options | {option: value}))
+    assert usual.heads != changed.heads
+    assert usual.manifest[option] != value
+    assert changed.manifest[option] == value
+
+
+def test_max_tokens_stops_there() -> None:
+    report = small_audit(max_tokens=33)
+    assert report.manifest["tokens"] == 33
+    assert {record["queries"] for record in report.heads} == {33}
+
+
+def test_the_manifest_says_what_was_done() -> None:
+    manifest = small_audit(seed=3).manifest
+    assert manifest["model_class"] == "BertModel"
+    assert manifest["dtype"] == "float64"
+    assert manifest["device"] == "cpu"
+    assert manifest["torch"] == torch.__version__
+    assert (manifest["alpha"], manifest["tol"], manifest["space"], manifest["seed"]) == (
+        1.0,
+        2e-5,
+        "input",
+        3,
+    )
+    assert (manifest["max_length"], manifest["stride"], manifest["batch_size"]) == (12, 8, 2)
+    assert manifest["shard"] == "0/1"
+    assert len(manifest["text_sha256"]) == 64
+    assert manifest["text_sha256"] != small_audit(some_texts(seed=9)).manifest["text_sha256"]
+    assert "z = K^T q" in manifest["convention"]
+    json.dumps(manifest, allow_nan=False)
+
+
+def test_texts_may_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(some_texts()) + "\n", encoding="utf-8")
+    from_file, from_list = small_audit(path), small_audit()
+    assert list(numbers_of(from_file)) == list(numbers_of(from_list))
+    assert from_file.manifest["texts"] == str(path)
+    whole = small_audit(path, whole_file=True)
+    assert whole.manifest["documents"] == 1
+    assert whole.manifest["whole_file"] is True
+    assert "whole_file" not in from_file.manifest
+
+
+def test_a_named_column_is_in_the_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"words": text}) + "\n" for text in some_texts()), encoding="utf-8")
+    report = small_audit(path, text_column="words")
+    assert report.manifest["text_column"] == "words"
+    assert list(numbers_of(report)) == list(numbers_of(small_audit()))
+
+
+def test_ready_made_inputs_need_no_tokenizer() -> None:
+    images = [tiny_images(batch=2, seed=1), tiny_images(batch=1, seed=2)]
+    report = audit(tiny_model("vit"), None, images)
+    assert report.manifest["documents"] == 3
+    assert report.manifest["batch_size"] is None
+    assert {record["queries"] for record in report.heads} == {3 * 5}
+    example = report.examples[HeadKey("encoder_self", 1, 1)]
+    assert example.token == f"position {example.position}"
+    assert example.context == ""
+    single = audit(tiny_model("vit"), None, iter(images))
+    assert single.heads == report.heads
+
+
+def test_an_encoder_decoder_has_three_kinds() -> None:
+    report = audit(tiny_model("t5"), None, [tiny_inputs("t5")])
+    kinds = [record["kind"] for record in report.heads]
+    assert kinds == ["encoder_self"] * 8 + ["decoder_self"] * 8 + ["cross"] * 8
+    assert {record["queries"] for record in report.heads if record["kind"] == "encoder_self"} == {9 + 7 + 5}
+    assert {record["queries"] for record in report.heads if record["kind"] != "encoder_self"} == {7 + 5 + 3}
+    assert list(report.summary["kinds"]) == ["encoder_self", "decoder_self", "cross"]
+    example = report.examples[HeadKey("cross", 1, 1)]
+    assert all(template.position <= 9 for template in example.templates)
+
+
+def test_a_model_may_be_named_by_its_folder(tmp_path: Path) -> None:
+    small_model().save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    options: dict[str, Any] = {"max_length": 12, "stride": 8, "batch_size": 2}
+    named = audit(str(tmp_path), None, some_texts(), dtype="float64", **options)
+    assert named.manifest["model"] == str(tmp_path)
+    assert named.manifest["revision"].startswith("sha256:")
+    assert named.heads == small_audit().heads
+    assert audit(str(tmp_path), None, some_texts(), **options).manifest["dtype"] == "float32"
+
+
+def test_a_loaded_model_is_converted_on_request() -> None:
+    assert small_audit(dtype="float32").manifest["dtype"] == "float32"
+    assert small_audit(dtype=torch.bfloat16).manifest["dtype"] == "bfloat16"
+    assert small_audit(dtype="auto").manifest["dtype"] == "float64"
+    with pytest.raises(InputError, match="dtype is 'int8'"):
+        small_audit(dtype="int8")
+    with pytest.raises(InputError, match="dtype is 'half-precision'"):
+        small_audit(dtype="half-precision")
+
+
+def test_examples_are_the_queries_with_the_largest_total_variation(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    report = small_audit(directory=tmp_path, keep_queries=True)
+    rows = pq.read_table(tmp_path / "queries-00000.parquet").to_pylist()
+    for key, example in report.examples.items():
+        mine = [row for row in rows if (row["layer"], row["head"]) == (key.layer, key.head)]
+        worst = max(
+            mine, key=lambda row: (row["total_variation"], -row["document"], -row["window"], -row["position"])
+        )
+        found = (example.document, example.window, example.position, example.total_variation)
+        assert found == (worst["document"], worst["window"], worst["position"], worst["total_variation"])
+        assert example.relative_deviation == worst["relative_deviation"]
+        assert len(example.templates) <= 12
+        assert example.token in {"[CLS]", "[SEP]"} or example.token in example.context.split()
+        distance = sum(abs(t.first_order - t.exact) for t in example.templates) / 2
+        assert distance == pytest.approx(example.total_variation, abs=2e-3)
+        heaviest = [max(t.first_order, t.exact) for t in example.templates]
+        assert heaviest == sorted(heaviest, reverse=True)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = small_model()
+    model.train()
+    model.encoder.layer[0].eval()
+    state = torch.get_rng_state()
+    small_audit(model=model)
+    assert model.training
+    assert not model.encoder.layer[0].training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_progress_is_told_from_the_start_to_the_end() -> None:
+    observer = Interrupting(after=-1, error=RuntimeError())
+    report = small_audit(observer=observer, model=small_model())
+    assert observer.calls == [f"started {report.manifest['model']}", "finished"]
+    assert [progress.tokens for progress in observer.seen] == sorted({p.tokens for p in observer.seen})
+    assert observer.seen[-1].tokens == report.manifest["tokens"]
+    assert observer.seen[-1].documents == report.manifest["documents"]
+    assert observer.seen[-1].fraction == 1.0
+    assert observer.seen[-1].seconds_left == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, math.inf, math.nan, "1", True])
+def test_an_alpha_that_is_no_reliability(alpha: Any) -> None:
+    with pytest.raises(InputError, match=rf"alpha is {alpha!r}; expected a finite number above 0"):
+        small_audit(alpha=alpha)
+
+
+@pytest.mark.parametrize("tol", [0, 1, -1e-3, math.nan])
+def test_a_tolerance_that_cannot_be_met(tol: Any) -> None:
+    with pytest.raises(InputError, match=rf"tol is {tol!r}; expected a finite number above 0 and below 1"):
+        small_audit(tol=tol)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"space": "value"}, r"space is 'value'; expected one of input, key"),
+        ({"layers": [0]}, r"layers holds 0; expected whole numbers from 1"),
+        ({"layers": []}, r"layers is empty"),
+        ({"layers": [3]}, r"layers \[3\] do not exist in BertModel, which has encoder_self 1 to 2"),
+        ({"heads": [5, 1]}, r"heads \[5\] do not exist in BertModel, which has encoder_self 1 to 4"),
+        ({"heads": ["1"]}, r"heads holds '1'"),
+        ({"heads": [True]}, r"heads holds True"),
+        ({"shard": (2, 2)}, r"shard 2/2 does not exist"),
+        ({"shard": "x"}, r"shard 'x' is not of the form i/n"),
+        ({"shard": (1, 2, 3)}, r"shard is \(1, 2, 3\); expected two whole numbers"),
+        ({"batch_size": 0}, r"batch size is 0"),
+        ({"max_tokens": 0}, r"max tokens is 0"),
+        ({"revision": "main"}, r"revision 'main' was given with a model that is loaded already"),
+        ({"resume": True}, r"no directory was given"),
+        ({"keep_queries": True}, r"no directory was given"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small_audit(**options)
+
+
+def test_texts_that_cannot_be_read() -> None:
+    with pytest.raises(InputError, match="holds no text"):
+        small_audit([" ", ""])
+    with pytest.raises(InputError, match="texts is a int; expected a path"):
+        small_audit(7)
+    with pytest.raises(InputError, match=r"texts is one mapping; .* Write \[inputs\]"):
+        audit(tiny_model("vit"), None, tiny_images())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="BertModel was given texts without a tokenizer"):
+        audit(small_model(), None, some_texts())
+    with pytest.raises(FenchelError, match=r"missing\.txt"):
+        small_audit("missing.txt")
+
+
+def test_a_mistake_in_the_text_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(FenchelError, match=r"missing\.txt"):
+        small_audit(tmp_path / "missing.txt", directory=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_package_shows_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fenchel.auditing import record
+
+    monkeypatch.setattr(record.importlib.util, "find_spec", lambda name: None if name == "jinja2" else name)
+    observer = Interrupting(after=1, error=RuntimeError("too late"))
+    with pytest.raises(
+        MissingExtraError, match=r"jinja2 is not installed\. Run: pip install 'fenchel\[report\]'"
+    ):
+        small_audit(directory=tmp_path, observer=observer)
+    assert observer.calls == []
+
+
+def test_a_folder_that_is_a_file_shows_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(OutputError, match="there is a file where a folder is expected"):
+        small_audit(directory=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_model_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no-such-model"):
+        audit(str(tmp_path / "no-such-model"), None, some_texts())
+
+
+def test_a_metric_that_is_not_a_number_stops_the_audit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = loop.measure
+
+    def poisoned(call: Any, **options: Any) -> Any:
+        measures = real(call, **options)
+        if call.site.layer == 2:
+            measures.values["gap"][0, 1, 2] = math.nan
+        return measures
+
+    monkeypatch.setattr(loop, "measure", poisoned)
+    with pytest.raises(FenchelError, match=r"gap is nan for 1 of .* queries of encoder_self layer 2 head 2"):
+        small_audit(directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_queries_that_did_not_converge_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = loop.measure
+
+    def unconverged(call: Any, **options: Any) -> Any:
+        measures = real(call, **options)
+        measures.converged[:, 0, 1] = False
+        return measures
+
+    monkeypatch.setattr(loop, "measure", unconverged)
+    report = small_audit()
+    windows = 2 * report.heads[0]["not_converged"]
+    assert report.heads[0]["not_converged"] > 0
+    assert report.heads[1]["not_converged"] == 0
+    assert report.summary["not_converged"] == windows
+    assert report.summary["kinds"]["encoder_self"]["layers"][0]["not_converged"] == windows // 2
+
+
+def test_a_shard_has_a_folder_of_its_own() -> None:
+    assert shard_directory("out", (0, 1)) == Path("out")
+    assert shard_directory("out", "2/3") == Path("out/shard-2-of-3")
+
+
+def test_a_shard_without_a_document_finishes_with_nothing(tmp_path: Path) -> None:
+    report = small_audit(["w1 w2"], directory=tmp_path, shard=(1, 2))
+    assert report.heads == []
+    assert AuditReport.load(tmp_path / "shard-1-of-2").manifest["tokens"] == 0
+    assert json.loads((tmp_path / "shard-1-of-2" / "heads.json").read_text()) == []
