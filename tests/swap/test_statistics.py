@@ -34,7 +34,7 @@ def test_spearman_with_ties_is_scipys():
     assert float(naive) != pytest.approx(by_scipy(x, y), abs=1e-4)
 
 
-def test_midranks_are_scipys():
+def test_midranks_of_a_sample_are_average_ranks():
     x, _ = values_with_ties()
     assert torch.equal(midranks(x, torch.ones(1, 80))[0], torch.from_numpy(stats.rankdata(x.numpy())))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import tempfile
 from dataclasses import dataclass, field
@@ -15,14 +14,14 @@ from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.manifest import differences
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import InputError
+from fenchel.runs import require_packages
 from fenchel.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
 
 __all__ = ["AuditReport", "HeadExample", "TemplateWeight", "require_extras"]
 
 _DATA_FILES = ("heads.json", "heads.parquet", "summary.json", "examples.json", "manifest.json")
 _PAGE_FILES = ("figure4.png", "figure5.png", "report.html")
-_EXTRAS = {"safetensors": "hf", "pyarrow": "report", "matplotlib": "report", "jinja2": "report"}
 _WHOLE_NUMBERS = frozenset({"layer", "head", "queries", "certificate_unbounded", "not_converged"})
 
 
@@ -32,9 +31,8 @@ def require_extras() -> None:
     Raises:
         MissingExtraError: If a package is missing.
     """
-    for package, extra in _EXTRAS.items():
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, extra)
+    require_packages("hf", "safetensors")
+    require_packages("report", "pyarrow", "matplotlib", "jinja2")
 
 
 @dataclass

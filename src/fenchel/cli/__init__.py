@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sys
 from collections.abc import Sequence
 
 from fenchel.cli.failure import explained
-from fenchel.errors import MissingExtraError
+from fenchel.runs import require_packages
 
 __all__ = ["main"]
 
@@ -26,9 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    for package in ("typer", "rich"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "cli")
+    require_packages("cli", "typer", "rich")
     from fenchel.cli.application import run
 
     for stream in (sys.stdout, sys.stderr):

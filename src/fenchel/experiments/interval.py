@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["MeanInterval", "is_possible", "mean_interval", "t_quantile"]
+__all__ = ["MeanInterval", "is_possible", "mean_interval"]
 
 _LEVEL = 0.95
 
@@ -57,12 +57,15 @@ def mean_interval(values: Sequence[float]) -> MeanInterval:
         >>> round(found.mean, 3), round(found.half_width, 4)
         (0.82, 0.0497)
     """
+    from scipy import stats
+
     count = len(values)
     mean = math.fsum(values) / count
     if count == 1:
         return MeanInterval(mean, None, count)
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return MeanInterval(mean, t_quantile((1 + _LEVEL) / 2, count - 1) * math.sqrt(variance / count), count)
+    quantile = float(stats.t.ppf((1 + _LEVEL) / 2, count - 1))
+    return MeanInterval(mean, quantile * math.sqrt(variance / count), count)
 
 
 def is_possible(found: MeanInterval, least: float, most: float) -> bool:
@@ -82,45 +85,3 @@ def is_possible(found: MeanInterval, least: float, most: float) -> bool:
     """
     half_width = found.half_width
     return half_width is not None and least <= found.mean - half_width and found.mean + half_width <= most
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """The quantile of Student's t distribution, by bisection of its distribution function.
-
-    Args:
-        probability: Between ½ and 1.
-        freedom: Degrees of freedom ν, a whole number above 0.
-
-    Returns:
-        t with P(T ≤ t) = ``probability``.
-
-    Example:
-        >>> round(t_quantile(0.975, 2), 3)
-        4.303
-    """
-    low, high = 0.0, 1.0
-    while _t_distribution(high, freedom) < probability:
-        low, high = high, 2 * high
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_distribution(middle, freedom) < probability else (low, middle)
-    return (low + high) / 2
-
-
-def _t_distribution(t: float, freedom: int) -> float:
-    """P(T ≤ t) for t ≥ 0 by the finite series in θ = atan(t/√ν): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
-    angle = math.atan2(t, math.sqrt(freedom))
-    sine, square = math.sin(angle), math.cos(angle) ** 2
-    term, total = 1.0, 0.0
-    if freedom % 2:
-        term = math.cos(angle)
-        for power in range(1, freedom - 1, 2):
-            total += term
-            term *= square * (power + 1) / (power + 2)
-        within = 2 / math.pi * (angle + sine * total)
-    else:
-        for power in range(0, freedom - 1, 2):
-            total += term
-            term *= square * (power + 1) / (power + 2)
-        within = sine * total
-    return (1 + within) / 2

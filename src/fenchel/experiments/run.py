@@ -10,7 +10,7 @@ from typing import Any
 
 from fenchel.arguments import checked
 from fenchel.data.shard import Shard
-from fenchel.errors import ConvergenceError, FenchelError, InputError, MissingExtraError
+from fenchel.errors import ConvergenceError, FenchelError, InputError
 from fenchel.experiments.arm import chosen_arms
 from fenchel.experiments.budget import chosen_budget
 from fenchel.experiments.data import Images, described, loaded
@@ -20,6 +20,7 @@ from fenchel.experiments.observer import ExperimentObserver, Position, SilentExp
 from fenchel.experiments.plan import Plan, Run
 from fenchel.experiments.report import ExperimentReport
 from fenchel.experiments.training import Trainer, options_of, shared_setting
+from fenchel.runs import require_packages
 from fenchel.train.run import train
 from fenchel.train.workers import Workers, joined_workers
 
@@ -80,7 +81,7 @@ def run_experiment(
         >>> report = run_experiment("table2", "table2", data=["fashion-mnist"])  # doctest: +SKIP
     """
     plan = planned(name, data, budget, arms, learning_rates, seeds, options)
-    _require_plotting()
+    require_packages("train", "matplotlib", "scipy")
     with joined_workers(device) as workers, _threads(threads):
         images = _read(plan.data)
         plan = replace(plan, descriptions=tuple(described(one, *images[one]) for one in plan.data))
@@ -158,7 +159,7 @@ def report_on(name: str, directory: str | Path) -> ExperimentReport:
         MissingExtraError: If an optional package is missing.
     """
     chosen_experiment(name)
-    _require_plotting()
+    require_packages("train", "matplotlib", "scipy")
     folder = ExperimentFolder(checked("folder", directory, name="directory"))
     there = folder.plan()
     if there is not None and there.experiment != name:
@@ -264,10 +265,3 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _require_plotting() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "train") from error

@@ -1,4 +1,8 @@
-"""Paired bootstrap: every arm is looked at on the same resamples of the same units."""
+"""Paired bootstrap: every arm is looked at on the same resamples of the same units.
+
+``scipy.stats.bootstrap`` draws other resamples from the same seed, so published intervals would move, and gives none
+where the statistic is undefined in one resample, such as a correlation with a constant.
+"""
 
 from __future__ import annotations
 

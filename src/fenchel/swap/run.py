@@ -16,7 +16,8 @@ from fenchel.arguments import checked
 from fenchel.auditing.progress import AuditObserver, SilentObserver
 from fenchel.data.text.documents import Documents, open_documents
 from fenchel.data.text.windows import TokenWindows
-from fenchel.errors import InputError, MissingExtraError
+from fenchel.errors import InputError
+from fenchel.runs import require_packages
 from fenchel.storage import check_writable, removed_if_empty
 from fenchel.swap.arms import make_arms, sites_of
 from fenchel.swap.bootstrap import Bootstrap
@@ -145,6 +146,7 @@ def swap(
         )
     if folder is None and (resume or overwrite):
         raise InputError("resume and overwrite are about files, but no directory was given for any.")
+    require_packages("report", "scipy")
     documents = None
     text_options = {"whole_file": whole_file, "text_column": text_column, "target_column": target_column}
     if texts is not None:
@@ -152,7 +154,7 @@ def swap(
     scored = _scored(pairs, columns, max_pairs)
     with removed_if_empty(folder):
         if folder is not None:
-            _require_plotting()
+            require_packages("report", "matplotlib")
             check_writable(folder)
             refuse_occupied(folder, resume=resume, overwrite=overwrite)
 
@@ -348,10 +350,3 @@ def _versions() -> dict[str, Any]:
         "transformers": metadata.version("transformers"),
         "python": platform.python_version(),
     }
-
-
-def _require_plotting() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "report") from error

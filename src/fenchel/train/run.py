@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import platform
 import time
 import warnings
@@ -18,7 +17,8 @@ from fenchel import models
 from fenchel.arguments import checked
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.randomness import seeded_generator
-from fenchel.errors import ConvergenceError, CostWarning, InputError, MissingExtraError
+from fenchel.errors import ConvergenceError, CostWarning, InputError
+from fenchel.runs import require_packages
 from fenchel.storage import check_writable, removed_if_empty
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, differences
 from fenchel.train.evaluation import Evaluation
@@ -86,9 +86,7 @@ def train(
         MissingExtraError: If safetensors or matplotlib is not installed.
         KeyboardInterrupt: If ``stop`` said so.
     """
-    for package in ("safetensors", "matplotlib", "numpy"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "train")
+    require_packages("train", "safetensors", "matplotlib", "numpy")
     checkpoint_seconds, device = checked("checkpoint_seconds", checkpoint_seconds), checked("device", device)
     directory = Path(checked("folder", directory, name="directory"))
     refuse_occupied(directory, resume=resume, overwrite=overwrite)
