@@ -1,0 +1,264 @@
+"""Bounds hold for the tensors that are returned: judged by solutions in extended precision, on hard problems."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from benchmarks.bounds import ESTIMATORS, check, check_constrained
+from benchmarks.hard_problems import EXTENDED, L, hard_problem, polished, reference_of, solution_of
+
+from fenchel import (
+    Discrete,
+    Estimate,
+    FenchelError,
+    InferenceProblem,
+    OptimalTransport,
+    ProblemError,
+)
+from fenchel.blocks import QueryLayout
+from fenchel.functional import attention
+from fenchel.solver.exact import solve_rows
+from tests.problems import random_problem
+
+DTYPES = [torch.float32, torch.float64]
+needs_extended = pytest.mark.skipif(not EXTENDED, reason="longdouble has no more digits than float64 here")
+
+
+def broken(problem: InferenceProblem, estimate: Estimate) -> list[str]:
+    truths = [solution_of(problem, query) for query in range(problem.shape[0])]
+    return check(problem, estimate, truths, collections.Counter())
+
+
+@needs_extended
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("transport", [False, True])
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_every_bound_holds_on_hard_problems(first: int, transport: bool, dtype: torch.dtype) -> None:
+    for seed in range(first, first + (10 if transport else 20)):
+        problem = hard_problem(seed, dtype, transport=transport)
+        for name, options in ESTIMATORS.items():
+            if not (transport and name == "gradient_ascent"):
+                assert broken(problem, problem.solve(name, **options)) == [], (seed, name)
+
+
+@needs_extended
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bounds_of_the_constrained_form_hold_at_the_multiplier_that_it_finds(dtype: torch.dtype) -> None:
+    counts: collections.Counter[str] = collections.Counter()
+    for seed in range(12):
+        with contextlib.suppress(ProblemError):  # where the templates' hull is farther away than the radius
+            assert check_constrained(hard_problem(seed, dtype), counts) == []
+    assert counts["mean_error"] > 4
+
+
+def single(
+    templates: list[list[float]], evidence: list[float], alpha: float, dtype: torch.dtype
+) -> InferenceProblem:
+    t, z = (torch.tensor(numbers, dtype=torch.float64) for numbers in (templates, [evidence]))
+    return InferenceProblem(Discrete(t.to(dtype)), z.to(dtype), torch.tensor(alpha, dtype=dtype))
+
+
+@needs_extended
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [1e-18, 1e-12, 1e-6, 1e-2, 0.3])
+def test_short_evidence_is_solved_to_its_tolerance(length: float, dtype: torch.dtype) -> None:
+    """Σ = 4/3 or so: λ* is about αz / (1 + αΣ), where a difference of weights that loses its digits would leave αz."""
+    problem = single([[1.0, 0.5], [-1.0, 1.0], [0.5, -2.0]], [length, -2 * length], 3.0, dtype)
+    estimate = problem.solve("exact")
+    truth = solution_of(problem, 0)
+    assert bool(estimate.converged.all())
+    apart = np.linalg.norm((estimate.dual[0].double().numpy().astype(L) - truth.dual).astype(float))
+    assert apart <= 1e-6 * np.linalg.norm(truth.dual.astype(float))
+    assert broken(problem, estimate) == []
+    assert broken(problem, problem.solve("first_order")) == []
+
+
+@needs_extended
+def test_the_distance_that_rounding_to_float32_puts_between_weights_is_in_the_bound() -> None:
+    problem = random_problem(dtype=torch.float32, m=1)
+    estimate = problem.solve("exact", tol=1e-5)
+    true = np.abs(estimate.weights[0].double().numpy() - solution_of(problem, 0).weights).sum() / 2
+    assert 0 < true <= float(estimate.total_variation_error) < 1e-4
+
+
+@needs_extended
+@pytest.mark.parametrize("name", ["dual_error", "mean_error", "total_variation_error", "gap"])
+def test_a_bound_that_is_too_small_is_caught(name: str) -> None:
+    problem = random_problem(alpha=3.0, m=1)
+    honest = problem.solve("first_order")
+    assert broken(problem, honest) == []
+    found = broken(problem, replace(honest, **{name: getattr(honest, name) * 1e-2}))
+    assert [text.split(":")[0] for text in found] == [name]
+
+
+@needs_extended
+@pytest.mark.parametrize("seed", [0, 1, 3, 11])
+def test_the_referee_agrees_with_fifty_digits(seed: int) -> None:
+    reference = reference_of(hard_problem(seed, torch.float64), 0)
+    found = reference.solve()
+    exact = np.array([L(mpmath.nstr(x, 30)) for x in polished(reference, found.dual)])
+    claimed = reference.alpha * found.gradient_norm + 1e-17 * np.abs(found.dual).max()
+    assert np.sqrt(((found.dual - exact) ** 2).sum()) <= claimed
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
+@pytest.mark.parametrize("size", [(12, 5), (100, 64)])
+def test_ordinary_bounds_grow_by_no_more_than_rounding(estimator: str, size: tuple[int, int]) -> None:
+    problem = random_problem(n=size[0], d=size[1])
+    estimate = problem.solve(estimator)
+    norm = problem.dual_gradient(estimate.dual).norm(dim=-1)
+    for bound, formula in (
+        (estimate.mean_error, norm),
+        (estimate.dual_error, problem.alpha * norm),
+        (estimate.gap, problem.alpha / 2 * norm.square()),
+        (estimate.total_variation_error, (problem.alpha / 4).sqrt() * norm),
+    ):
+        assert bool((bound >= formula * (1 - 1e-14)).all())
+        assert bool((bound <= formula + 2e-13).all())
+
+
+def test_bounds_hold_where_the_dual_point_is_zero_to_rounding() -> None:
+    """α‖t‖² = 1e20 and evidence within the hull: λ* is 1e-20 of αz, and no digit of it can be had."""
+    problem = single([[1e10], [-1e10]], [1e9], 1.0, torch.float64)
+    estimate = problem.solve("exact", throw=False)
+    # The mean goes where the evidence wants it, half of the logarithm of odds being λ* t.
+    truth = float(np.arctanh(0.1)) / 1e10
+    apart = abs(float(estimate.dual) - truth)
+    assert truth < 1e-15 * float(problem.alpha * problem.evidence.norm())
+    assert apart <= float(estimate.dual_error)
+    assert abs(float(estimate.mean) - 1e9) <= float(estimate.mean_error)
+    if bool(estimate.converged):
+        # Relative to αz, which is all that it then says.
+        assert float(estimate.dual_error) <= 1e-6 * float(problem.evidence.norm())
+
+
+@pytest.mark.parametrize("closeness", ["KL", "squared_euclidean"])
+@pytest.mark.parametrize("size", [1e-12, 1e-3, 0.4])
+def test_the_displacement_of_weights_is_right_relative_to_itself(closeness: str, size: float) -> None:
+    base = random_problem(n=6, d=3, m=2)
+    cost = OptimalTransport(closeness, gamma=2.0, warn=False) if closeness != "KL" else None
+    problem = InferenceProblem(base.preference, base.evidence, 1.0, cost)
+    direction = torch.linspace(-1, 1, 6, dtype=torch.float64) * size
+    potential, log_u = direction.expand(2, -1), problem.preference.log_weights
+    found = problem.closeness.displacement(potential, problem.closeness.weights(potential, log_u), log_u)
+    # To third order in the size, from the curvature in the middle.
+    middle = problem.closeness.hessian_product(potential / 2, potential, log_u)
+    torch.testing.assert_close(found, middle, rtol=1e-10 + size**2, atol=1e-2 * size**3)
+    assert float(found.sum(-1).abs().max()) < 1e-15 * size
+
+
+def extremes() -> list[tuple[float, float, float]]:
+    """α, norm of the templates, evidence over that norm."""
+    return [
+        (alpha, norm, evidence)
+        for alpha in (1e-37, 1e15, 1e30, 1e38)
+        for norm in (1e-20, 1.0, 1e10, 1e18)
+        for evidence in (0.0, 1e-15, 1.0)
+    ]
+
+
+def extreme_problem(
+    alpha: float, norm: float, evidence: float, dtype: torch.dtype, **options: Any
+) -> InferenceProblem:
+    base = random_problem(n=5, d=3, m=2, spread=0.0)
+    return InferenceProblem(
+        Discrete((base.preference.templates * norm).to(dtype)),
+        (base.evidence * norm * evidence).to(dtype),
+        alpha,
+        **options,
+    )
+
+
+def answer_of(solve: Callable[[], Any]) -> Any:
+    """What a call returns, or None where it is refused in one line."""
+    try:
+        return solve()
+    except FenchelError as error:
+        if "\n" in str(error):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
+def test_extremes_are_solved_or_refused_by_name(estimator: str, dtype: torch.dtype) -> None:
+    options = {"exact": {"throw": False}, "gradient_ascent": {"throw": False, "max_steps": 5}}.get(
+        estimator, {}
+    )
+    for numbers in extremes():
+        problem = extreme_problem(*numbers, dtype)
+        estimate = answer_of(lambda problem=problem: problem.solve(estimator, **options))
+        if estimate is None:
+            assert dtype == torch.float32, numbers
+            continue
+        for part in (estimate.mean, estimate.weights, estimate.dual):
+            assert bool(torch.isfinite(part).all()), numbers
+        for bound in (estimate.gap, estimate.mean_error, estimate.dual_error, estimate.total_variation_error):
+            assert bool((bound >= 0).all()), numbers
+        assert bool((estimate.dual_error < torch.inf)[estimate.converged].all()), numbers
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extremes_of_transport_are_solved_or_refused_by_name(dtype: torch.dtype) -> None:
+    for alpha, norm, evidence in extremes()[::7]:
+        for gamma in (1e-6, 1.0):
+            cost = OptimalTransport("squared_euclidean", gamma)
+            problem = extreme_problem(alpha, norm, evidence, dtype, closeness=cost)
+            estimate = answer_of(lambda problem=problem: problem.solve("exact", throw=False))
+            if estimate is None:
+                continue
+            assert bool(torch.isfinite(estimate.mean).all())
+            assert bool((estimate.mean_error >= 0).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_attention_with_extremes_is_a_number_or_refused_by_name(dtype: torch.dtype) -> None:
+    for alpha, norm, evidence in extremes():
+        base = random_problem(n=5, d=3, m=2)
+        key, query = (
+            (part * norm).to(dtype)[None, None]
+            for part in (base.preference.templates, base.evidence * evidence)
+        )
+        options = {"alpha": alpha, "scale": 1.0, "estimator": "exact"}
+        output = answer_of(lambda q=query, k=key, options=options: attention(q, k, k, **options))
+        if output is None:
+            continue
+        assert bool(torch.isfinite(output).all()), (alpha, norm, evidence)
+
+
+def test_an_answer_that_float32_does_not_hold_is_refused() -> None:
+    problem = InferenceProblem(Discrete(torch.eye(2)), torch.full((1, 2), 1e3), 1e37)
+    for estimator in ("first_order", "exact"):
+        with pytest.raises(
+            ProblemError, match=r"does not fit float32 \(first at index \(0,\).*give the problem in float64"
+        ):
+            problem.solve(estimator)
+    wide = problem.to(torch.float64).solve("first_order")
+    assert bool(torch.isfinite(wide.dual).all())
+
+
+def test_scores_that_float32_does_not_hold_are_refused() -> None:
+    query, key = torch.ones(1, 1, 1, 2), torch.tensor([[[[1e4, 0.0], [0.0, 1e4]]]])
+    with pytest.raises(
+        ProblemError, match=r"exact attention has scores of up to .*, which float32 does not hold"
+    ):
+        attention(1e4 * query, key, key, alpha=1e32, scale=1.0, estimator="exact")
+
+
+def test_layers_solve_short_queries_in_float64() -> None:
+    problem = random_problem(m=4, evidence=1e-7, alpha=5.0, dtype=torch.float32)
+    layout = QueryLayout(problem)
+    _, _, block = next(iter(layout.blocks(2**20, 24, 4)))
+    found = solve_rows(block, tol=1e-5, max_steps=50)
+    truth = problem.to(torch.float64).solve("exact", tol=1e-9).dual
+    apart = (found.dual[0].double() - truth).norm(dim=-1)
+    assert bool((apart <= 2e-5 * truth.norm(dim=-1)).all())
+    assert bool((found.error <= 1e-5).all())
