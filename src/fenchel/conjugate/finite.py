@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate.abstract import AbstractConjugate
@@ -31,6 +32,14 @@ class FiniteConjugate(AbstractConjugate):
         super().__init__(preference, closeness)
         # Joined here and not when first asked for, which may be where no gradients are recorded.
         self.templates = closeness.support(preference)
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        if dtype == self.dtype:
+            return self
+        # Bound anew: what a closeness computes from the templates is computed from those of the new dtype.
+        preference = self.preference.to(dtype)
+        return type(self)(preference, self.closeness.to(dtype).bind(preference))
 
     @property
     @override
