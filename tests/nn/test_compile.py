@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel.nn import MultiheadAttention
+from fenchel.nn import MultiheadAttention, TransportAttention
 from fenchel.nn.preference import (
     AbstractPreference,
     ALiBi,
@@ -114,3 +114,19 @@ def test_one_graph_serves_every_length(estimator: str) -> None:
             into += [output, x.grad]
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+# Where one graph ends and another begins, torch's tracer does what torch warns of.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("estimator", ["first_order", "exact"])
+def test_transport_compiles_in_parts(estimator: str) -> None:
+    layer = TransportAttention(WIDTH, HEADS, cost="squared_euclidean", estimator=estimator, learn_gamma=True)
+    layer = randomised(layer).double()
+    x, atoms = torch.randn(2, 2, TOKENS, WIDTH, dtype=torch.float64)
+    found = []
+    for module, backend in ((copy.deepcopy(layer), "aot_eager"), (layer, None)):
+        run = torch.compile(module, backend=backend) if backend else module
+        output = run(x, atoms=atoms)
+        output.sin().sum().backward()
+        found.append([output, *(parameter.grad for parameter in module.parameters())])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-9)

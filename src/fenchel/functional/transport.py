@@ -172,7 +172,8 @@ def _exact(problem: Problem, tol: float | None, max_steps: int) -> Tensor:
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     """The values' mean: as many heads at a time as keep the factors to arrays of a size that memory is kept for."""
-    keep_freed_memory()
+    if not torch.compiler.is_compiling():
+        keep_freed_memory()
     pieces = math.ceil(_bytes_of_factors(given, dual) / FACTOR_BYTES)
     dim = 0 if dual.shape[0] > 1 else 1
     if pieces > 1 and dual.shape[dim] > 1:
