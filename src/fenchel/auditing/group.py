@@ -132,6 +132,14 @@ class LayerGroup:
         response = cast("SoftmaxResponse", rows.response)
         return QueryBlock(self.templates, response.log_preference, rows.evidence, rows.alpha)
 
+    def dual(self, block: LayerBlock, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """The dual points with coordinates x (g, r, size), or those of the rows at ``index``, float64, (g, r, d)."""
+        if index is not None:
+            x = gather_rows(x, index)
+        if self.gram:
+            x = self._evidence(block, index) + x @ self.templates
+        return self.alpha * x
+
     @cached_property
     def template_coordinates(self) -> TemplateCoordinates:
         """Template coordinates in float64."""

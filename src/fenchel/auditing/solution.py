@@ -13,10 +13,10 @@ from fenchel.auditing.group import LayerGroup
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where
-from fenchel.solver.certified import CertifiedNewton, certified_error
+from fenchel.solver.certified import CertifiedNewton
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.newton import Newton, NewtonState
-from fenchel.solver.staged import solve_rows
+from fenchel.solver.staged import refine_rows
 
 __all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
 
@@ -64,12 +64,11 @@ class BlockSolution:
 
     def dual(self) -> Tensor:
         """The exact points λ, float64, (g, h, q, d)."""
-        x, alpha = self.point, self.group.alpha
-        if self.group.gram:
-            x = self.group.template_rows(self.block).evidence + x @ self.group.templates
+        dual = self.group.dual(self.block, self.point)
         for index, part in self.factorised:
-            x = x.scatter(1, index.unsqueeze(-1).expand_as(part.exact.x), part.exact.x)
-        return (alpha * x).reshape(*self.block.queries.shape[:3], -1)
+            solved = self.group.alpha * part.exact.x
+            dual = dual.scatter(1, index.unsqueeze(-1).expand_as(solved), solved)
+        return dual.reshape(*self.block.queries.shape[:3], -1)
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r, n)."""
@@ -133,15 +132,19 @@ def _solved(
         for index in rows_where(failing).split(max(1, failing.shape[1] // 4), dim=1):
             rows = group.template_rows(block, index)
             method = Newton(group.template_coordinates, tol=tol)
-            left = max_steps - int(steps.gather(1, index).max())
-            found = solve_rows(
-                group.query_block(rows), tol=tol, max_steps=left, memory_budget=memory_budget // 2
+            found = refine_rows(
+                group.query_block(rows),
+                group.dual(block, point, index),
+                steps.gather(1, index),
+                tol=tol,
+                max_steps=max_steps,
+                memory_budget=memory_budget // 2,
             )
             exact = method.start(rows, found.dual / rows.alpha)
             part = PartSolution(group.template_coordinates, method.start(rows), exact)
             factorised.append((index, part))
-            steps = steps.scatter_add(1, index, found.steps)
-            converged = converged.scatter(1, index, certified_error(group.template_coordinates, exact) <= tol)
+            steps = steps.scatter(1, index, found.steps)
+            converged = converged.scatter(1, index, found.error <= tol)
     shape = block.queries.shape[:3]
     return BlockSolution(
         group, block, point, whole, tuple(factorised), steps.reshape(shape), converged.reshape(shape)

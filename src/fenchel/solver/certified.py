@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fenchel.closeness.rounding import UNIT, summed
 from fenchel.selection import rows_where, select, store
 from fenchel.solver.conjugate_gradient import Direction
 from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates
@@ -38,14 +39,16 @@ CANCELLATION = 1e-4
 """In Gram coordinates λ/α = z + Tᵀx; where it is this much shorter than z, float64 loses half of its digits."""
 
 
-ROUNDING = 4 * torch.finfo(torch.float64).eps
-"""What computing a gradient in float64 may hide, relative to the vectors that are added up in it."""
-
-
 def certified_error(coordinates: AbstractCoordinates, state: NewtonState) -> Tensor:
-    """Relative errors of λ that float64 states certify, infinite where nothing is certified, (g, r)."""
+    """Relative errors of λ that float64 states certify, infinite where nothing is certified, (g, r).
+
+    What computing the gradient may hide is a few roundings of the vectors that are added up in it: λ/α, the evidence
+    and the templates.
+    """
     evidence_norm = state.rows.evidence_square.squeeze(-1).sqrt()
-    error = state.error + ROUNDING * (1 + evidence_norm / state.dual_norm)
+    added = evidence_norm + coordinates.longest
+    hidden = summed(state.weights.shape[-1]) * UNIT * (1 + added / state.dual_norm)
+    error = state.error + hidden
     if isinstance(coordinates, GramCoordinates):
         error = error.masked_fill(~(state.dual_norm > CANCELLATION * evidence_norm), torch.inf)
     # No evidence: λ* = 0 = αz.

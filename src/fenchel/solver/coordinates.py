@@ -76,6 +76,11 @@ class AbstractCoordinates(ABC):
         self.operator = operator
 
     @property
+    @abstractmethod
+    def longest(self) -> Tensor:
+        """The largest norm of a template of the group, (g, 1)."""
+
+    @property
     def factors(self) -> Tensor:
         """The templates in these coordinates, (g, n, size), where vectors have an orthonormal basis.
 
@@ -148,6 +153,11 @@ class GramCoordinates(AbstractCoordinates):
 
     products_each = 1
 
+    @property
+    @override
+    def longest(self) -> Tensor:
+        return self.operator.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True).clamp(min=0).sqrt()
+
     @override
     def evidence_of(self, block: AbstractBlock) -> Tensor:
         return block.evidence @ _templates_of(block).mT
@@ -198,6 +208,11 @@ class TemplateCoordinates(AbstractCoordinates):
     """The vectors λ/α themselves; the operator is the matrix of templates (g, n, d)."""
 
     products_each = 2
+
+    @property
+    @override
+    def longest(self) -> Tensor:
+        return self.operator.norm(dim=-1).amax(-1, keepdim=True)
 
     @property
     @override

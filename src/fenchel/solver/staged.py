@@ -17,6 +17,7 @@ from fenchel.blocks import AbstractBlock, QueryBlock
 from fenchel.certificate import Certificate, certify
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where, select, store
+from fenchel.solver.certified import CertifiedNewton, certified_error
 from fenchel.solver.coordinates import (
     AbstractCoordinates,
     TemplateCoordinates,
@@ -28,7 +29,7 @@ from fenchel.solver.loop import iterate
 from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
 from fenchel.solver.rows import Rows
 
-__all__ = ["WORKING_ARRAYS", "RowSolution", "StagedSolver", "low_precision_for", "solve_rows"]
+__all__ = ["WORKING_ARRAYS", "RowSolution", "StagedSolver", "low_precision_for", "refine_rows", "solve_rows"]
 
 WORKING_ARRAYS = 24
 """Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
@@ -67,7 +68,7 @@ class RowSolution:
 
     Attributes:
         dual: λ, (g, r, d).
-        error: Certified relative error α‖∇𝒟(λ)‖/‖λ‖, (g, r).
+        error: Relative error α‖∇𝒟(λ)‖/‖λ‖ that is certified in float64, (g, r).
         steps: Newton steps that each row took, int64 (g, r).
     """
 
@@ -81,39 +82,60 @@ def solve_rows(
 ) -> RowSolution:
     """Solve a block of rows without making an estimate of it: for layers, which want λ* and nothing else.
 
-    Certificates are computed in the block's dtype where rounding leaves them meaning something at ``tol``; rows that
-    do not meet it there, and all rows at a smaller ``tol``, go the way of :func:`exact`. Template coordinates, in which
-    λ has no cancellation that a certificate in the same dtype would not see.
+    Template coordinates, in which λ has no cancellation.
 
     Args:
         block: The rows.
-        tol: Relative tolerance on λ.
+        tol: Relative tolerance on λ, certified in float64.
         max_steps: Newton steps that a row may take.
         memory_budget: Bytes of working memory for rows that are factorised.
 
     Returns:
         What was reached; rows whose error exceeds ``tol`` did not converge.
     """
-    dtype = block.evidence.dtype
-    basis = TemplateCoordinates(block.offsets)
-    rows = Rows.of(block, block.evidence)
-    method = Newton(basis, tol=MARGIN * tol, low_precision=low_precision_for(basis))
-    outcome = iterate(method.step, method.start(rows), tol=MARGIN * tol, max_steps=min(PATIENCE, max_steps))
-    found = RowSolution(block.alpha * outcome.state.x, outcome.state.error, outcome.steps)
-    meaningful = tol >= 64 * torch.finfo(dtype).eps
-    failing = ~(found.error <= tol) if meaningful else torch.ones_like(found.error, dtype=torch.bool)
-    # Where λ/α is that much shorter than the templates, its residual is what rounding leaves of a mean of them.
-    longest = basis.operator.norm(dim=-1).amax(-1, keepdim=True)
-    short = tol * outcome.state.dual_norm < torch.finfo(dtype).eps * longest
-    failing |= short & (block.evidence != 0).any(-1)
+    dtype, wide = block.evidence.dtype, block.to(torch.float64)
+    certifying = TemplateCoordinates(wide.offsets)
+    working = certifying if dtype == torch.float64 else TemplateCoordinates(certifying.operator.to(dtype))
+    newton = CertifiedNewton(
+        working, certifying, low_precision=low_precision_for(working), tol=tol, max_steps=max_steps
+    )
+    first = newton.start(Rows.of(block, block.evidence))
+    outcome = newton.solve(first, lambda: Rows.of(wide, wide.evidence))
+    dual, error = wide.alpha * outcome.state.x, certified_error(certifying, outcome.state)
+    found = RowSolution(dual.to(dtype), error, outcome.steps)
+    failing = ~(error <= tol)
     if bool(failing.any()):
         index = rows_where(failing)
-        again = StagedSolver(select(block, index), dtype, tol, max_steps, "auto", memory_budget)
-        bound = again.certificate.dual_error
-        error = (bound / again.certificate.reference).masked_fill(bound == 0, 0).to(dtype)
-        steps = outcome.steps.gather(1, index) + again.steps
-        store(found, RowSolution(again.certificate.dual, error, steps), index)
+        again = refine_rows(
+            select(block, index),
+            dual.gather(1, index.unsqueeze(-1).expand(*index.shape, dual.shape[-1])),
+            outcome.steps.gather(1, index),
+            tol=tol,
+            max_steps=max_steps,
+            memory_budget=memory_budget,
+        )
+        store(found, again, index)
     return found
+
+
+def refine_rows(
+    block: QueryBlock, dual: Tensor, steps: Tensor, *, tol: float, max_steps: int, memory_budget: int
+) -> RowSolution:
+    """Go on, in float64 and at last by factorisation, with rows that Newton's method left uncertified.
+
+    Args:
+        block: The rows.
+        dual: Where they are, (g, r, d), float64.
+        steps: Newton steps that they took, (g, r).
+        tol: Relative tolerance on λ.
+        max_steps: Newton steps that a row may take, those before counted in.
+        memory_budget: Bytes of working memory.
+    """
+    dtype = block.evidence.dtype
+    solver = StagedSolver(block, dtype, tol, max_steps, "auto", memory_budget, start=(dual, steps))
+    bound = solver.certificate.dual_error
+    error = (bound / solver.certificate.reference).masked_fill(bound == 0, 0)
+    return RowSolution(solver.certificate.dual, error, solver.steps)
 
 
 class StagedSolver:
@@ -126,6 +148,7 @@ class StagedSolver:
         max_steps: Newton steps that a row may take.
         coordinates: Of the first stage; see :func:`~fenchel.solver.coordinates.coordinates_for`.
         memory_budget: Bytes of working memory for rows that are factorised.
+        start: Float64 dual points (g, r, d), and the steps (g, r) that led there, in the place of the first stage.
 
     Attributes:
         certificate: What is certified so far of every row.
@@ -144,16 +167,18 @@ class StagedSolver:
         max_steps: int,
         coordinates: str,
         memory_budget: int,
+        start: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.operator_products = 0
         self._dtype, self._tol, self._max_steps, self._budget = dtype, tol, max_steps, memory_budget
         self._wide = block.to(torch.float64)
-        self._solve(block, coordinates)
+        self._dual, self.steps = self._newton(block, coordinates) if start is None else start
+        self.certificate = certify(self._wide, self._dual, self._dtype)
         self._polish()
         self._factorise()
 
-    def _solve(self, block: AbstractBlock, coordinates: str) -> None:
-        """Newton in the problem's dtype from the first-order point."""
+    def _newton(self, block: AbstractBlock, coordinates: str) -> tuple[Tensor, Tensor]:
+        """Where Newton's method in the problem's dtype arrives from the first-order point, and the steps it takes."""
         basis = coordinates_for(block, coordinates)
         rows = Rows.of(block, basis.evidence_of(block))
         margin = MARGIN if self._dtype == torch.float32 else MARGIN_IN_FLOAT64
@@ -166,9 +191,7 @@ class StagedSolver:
             selectable=rows.response.selectable,
         )
         self.operator_products += method.operator_products
-        self.steps = outcome.steps
-        self._dual = self._wide.alpha * basis.vectors_of(self._wide, outcome.state.x.double())
-        self.certificate = certify(self._wide, self._dual, self._dtype)
+        return self._wide.alpha * basis.vectors_of(self._wide, outcome.state.x.double()), outcome.steps
 
     def _polish(self) -> None:
         """Conjugate gradients in float64: for rows that are near, or for Hessians too large to factorise."""
