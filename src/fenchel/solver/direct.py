@@ -53,6 +53,10 @@ class Span:
         """The coordinates of vectors (g, r, d), less what is outside, (g, r, k)."""
         return vectors if self.basis is None else vectors @ self.basis
 
+    def vectors(self, x: Tensor) -> Tensor:
+        """The vectors with coordinates x (g, r, k), (g, r, d)."""
+        return x if self.basis is None else x @ self.basis.mT
+
     def joined(self, x: Tensor, evidence: Tensor) -> Tensor:
         """The vectors with coordinates x (g, r, k) and, outside the span, where they never change, of the evidence."""
         if self.basis is None:

@@ -76,4 +76,4 @@ def second_order_point(block: AbstractBlock) -> Tensor:
             span.coordinates, response, at_rest, rest.expand_as(lifted), alpha, evidence
         ).vectors
     # Evidence outside the span of the centred templates meets no curvature: there λ = αz.
-    return alpha * span.joined(solved, block.evidence)
+    return alpha * (block.evidence + span.vectors(solved - evidence))
