@@ -73,14 +73,15 @@ def _explained(error: Any, given: Sequence[str]) -> str:
 
 
 def _written(parameter: Any, given: Sequence[str]) -> str | None:
-    """What was written after an option."""
-    for option in getattr(parameter, "opts", ()):
-        for place, argument in enumerate(given):
+    """What was written after an option, the last time."""
+    written = None
+    for place, argument in enumerate(given):
+        for option in getattr(parameter, "opts", ()):
             if argument.startswith(f"{option}="):
-                return argument.partition("=")[2]
-            if argument == option and place + 1 < len(given):
-                return given[place + 1]
-    return None
+                written = argument.partition("=")[2]
+            elif argument == option and place + 1 < len(given):
+                written = given[place + 1]
+    return written
 
 
 def _show_version(wanted: bool) -> None:

@@ -177,7 +177,7 @@ def run(
             max_tokens=max_tokens,
             layers=chosen_layers,
             heads=chosen_heads,
-            device=device or best_device(),
+            device=best_device() if device is None else device,
             dtype=dtype.value,
             revision=revision,
             whole_file=whole_file,

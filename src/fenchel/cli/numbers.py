@@ -43,7 +43,8 @@ def numbers(text: str | None, option: str | None = None) -> list[int] | None:
             )
         if last > MOST_LAYERS:
             raise typer.BadParameter(
-                f"{shown(text)} goes up to {last:,}; expected numbers from 1 to {MOST_LAYERS:,}."
+                f"{shown(text)} goes up to {last:,}; expected numbers from 1 to {MOST_LAYERS:,}.",
+                param_hint=option,
             )
         found.update(range(first, last + 1))
     return sorted(found)

@@ -185,7 +185,7 @@ def run(
             mask_probability=mask_probability,
             bootstrap=bootstrap,
             tol=tol,
-            device=device or best_device(),
+            device=best_device() if device is None else device,
             dtype=dtype.value,
             revision=revision,
             whole_file=whole_file,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,6 +43,7 @@ def read_batch_pickle(path: Path) -> dict[str, Any]:
     """
     content = file_content(path)
     try:
+        _check_memo(content)
         found = _BatchUnpickler(path, content).load()
         if isinstance(found, dict):
             return {_text(key): _opened(value, path) for key, value in found.items()}
@@ -56,6 +58,13 @@ def read_batch_pickle(path: Path) -> dict[str, Any]:
         f"{path} holds a {type(found).__name__}; expected a dictionary, as the python version of CIFAR has. "
         "Fetch it again."
     )
+
+
+def _check_memo(content: bytes) -> None:
+    """Refuses places in the memo beyond any that a file of that size can fill: room is made up to the largest."""
+    for instruction, argument, _ in pickletools.genops(content):
+        if instruction.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+            raise pickle.UnpicklingError(f"it keeps an object under the number {argument}")
 
 
 class _BatchUnpickler(pickle.Unpickler):

@@ -173,7 +173,7 @@ def _entry(content: dict[str, object], key: str, file: Path) -> object:
 def _integers(values: object, key: str, file: Path) -> Tensor:
     if isinstance(values, Tensor) and values.ndim == 1:
         return values.to(torch.int64)
-    if isinstance(values, list) and all(type(value) is int for value in values):
+    if isinstance(values, list) and all(type(value) is int and abs(value) < 1 << 63 for value in values):
         return torch.tensor(values, dtype=torch.int64)
     raise InputError(f"{file}: {key!r} is {_described(values)}; expected a list of integers. Fetch it again.")
 

@@ -7,8 +7,11 @@ import zlib
 from pathlib import Path
 
 from fenchel.errors import InputError
+from fenchel.storage.unpacking import check_unpacking
 
 __all__ = ["file_content"]
+
+_BLOCK = 1 << 20
 
 
 def file_content(path: Path) -> bytes:
@@ -23,21 +26,32 @@ def file_content(path: Path) -> bytes:
     Raises:
         InputError: If there is no such file, it cannot be read, or it is truncated or corrupt.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path} is no regular file. Put the official file there.")
     try:
-        content = path.read_bytes()
+        if path.suffix == ".gz":
+            return _decompressed(path)
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Put the official file there.") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder; expected a file. Put the official file there.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if path.suffix != ".gz":
-        return content
+
+
+def _decompressed(path: Path) -> bytes:
+    """A whole gzip file, but not more than images can have been."""
+    content = bytearray()
     try:
-        return gzip.decompress(content)
+        with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as file:
+            while block := file.read(_BLOCK):
+                content += block
+                check_unpacking(str(path), len(content), raw.tell())
+        return bytes(content)
     except EOFError:
         raise InputError(
-            f"{path} is truncated: its {len(content)} bytes end before the compressed data does. Fetch it again."
+            f"{path} is truncated: its {path.stat().st_size} bytes end before the compressed data does. Fetch it again."
         ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputError(

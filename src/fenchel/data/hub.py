@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments import checked
 from fenchel.data.image_dataset import check_labels
+from fenchel.data.opened_image import opened_image
 from fenchel.data.packed import JPEG_NOTE
 from fenchel.data.source import AbstractImageSource, ImageSplit
 from fenchel.errors import InputError, MissingExtraError
+from fenchel.storage.unpacking import check_unpacking
 
 __all__ = ["HUB_PREFIX", "HubImages"]
 
@@ -69,7 +71,7 @@ class HubImages(AbstractImageSource):
             import datasets
         except ImportError:
             raise MissingExtraError("datasets", "hf") from None
-        folder = Path(self.path).expanduser()
+        folder = checked("data_path", self.path, name="data")
         try:
             if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
                 splits = datasets.load_from_disk(str(folder))
@@ -110,18 +112,18 @@ def _columns(features: Mapping[str, Any], path: str) -> tuple[str, str]:
 
 
 def _stacked(files: Any, where: str) -> tuple[Tensor, set[str]]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtraError("PIL", "train") from None
-    content, first, formats = bytearray(), (0, 0, 0), set()
+    content, packed, first, formats = bytearray(), 0, (0, 0, 0), set()
     for place, file in enumerate(files):
         try:
             encoded = file["bytes"] if file["bytes"] is not None else Path(file["path"]).read_bytes()
-            with Image.open(io.BytesIO(encoded)) as picture:
+            with opened_image(encoded) as picture:
                 mode = picture.mode + (" with transparency" if "transparency" in picture.info else "")
                 formats.add(picture.format or "")
                 converted = picture.convert(_EXACT_MODES.get(mode, picture.mode))
+        except MissingExtraError:
+            raise
+        except InputError as error:
+            raise InputError(f"{where}: image {place} {error}") from None
         except Exception as error:  # decoders raise whatever went wrong
             raise InputError(
                 f"{where}: image {place} cannot be decoded: {_first_line(error)} Fetch the dataset again."
@@ -138,6 +140,8 @@ def _stacked(files: Any, where: str) -> tuple[Tensor, set[str]]:
                 "of one size and kind. Resize them first."
             )
         content += converted.tobytes()
+        packed += len(encoded)
+        check_unpacking(where, len(content), packed)
     images = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, *first)
     return images.permute(0, 3, 1, 2).contiguous(), formats
 

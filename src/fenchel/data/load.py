@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fenchel.arguments import checked
 from fenchel.data.hub import HUB_PREFIX, HubImages
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.locate import NAMES, at_path, known_names, named
@@ -53,7 +54,7 @@ def _source(name: str, root: str | Path | None) -> AbstractImageSource:
         return HubImages.of(name)
     if name in NAMES:
         return named(name, root)
-    path = Path(name).expanduser()
+    path = checked("data_path", name, name="data")
     if path.exists():
         return at_path(path)
     raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,12 +16,15 @@ import torch
 from torch import Tensor
 
 from fenchel.data.image_dataset import check_labels
+from fenchel.data.opened_image import opened_image
 from fenchel.data.source import AbstractImageSource, ImageSplit
 from fenchel.errors import InputError, MissingExtraError
+from fenchel.storage.unpacking import check_unpacking
 
 __all__ = ["JPEG_NOTE", "PackedImages"]
 
 JPEG_NOTE = "JPEG, lossy"
+_DAMAGE = (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class PackedImages(AbstractImageSource):
         with self._opened() as archive:
             prefix = self._prefix(archive, split)
             labels = self._integers(archive, f"{prefix}labels")
-            names = tuple(map(str, self._array(archive, "class_names").tolist()))
+            names = self._names(archive)
             if f"{prefix}jpeg" in archive:
                 encoded = self._array(archive, f"{prefix}jpeg")
                 offsets = self._integers(archive, f"{prefix}offsets")
@@ -75,7 +78,7 @@ class PackedImages(AbstractImageSource):
                 archive = np.load(file, allow_pickle=False)
             except FileNotFoundError:
                 raise InputError(f"{self.file} does not exist. Give the path of an npz file.") from None
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            except _DAMAGE as error:
                 raise InputError(
                     f"{self.file} is truncated or corrupt: {_reason(error)}; expected an npz file. Fetch it again."
                 ) from None
@@ -100,11 +103,23 @@ class PackedImages(AbstractImageSource):
                 f"{self.file} has no {name!r}; it has {', '.join(map(repr, archive.files))}. Pack it again."
             )
         try:
+            _check_announced(archive, name, f"{self.file}: {name!r}")
             return archive[name]
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except InputError:
+            raise
+        except Exception as error:  # a damaged header can make whatever reads it fail
             raise InputError(
                 f"{self.file}: {name!r} is truncated or corrupt: {_reason(error)}. Fetch the file again."
             ) from None
+
+    def _names(self, archive: Any) -> tuple[str, ...]:
+        names = self._array(archive, "class_names")
+        if names.ndim != 1 or not names.size:
+            raise InputError(
+                f"{self.file}: 'class_names' has shape {names.shape}; expected a name for each class, in one "
+                "dimension. Pack it again."
+            )
+        return tuple(map(str, names.tolist()))
 
     def _integers(self, archive: Any, name: str) -> Tensor:
         values = self._array(archive, name)
@@ -126,10 +141,6 @@ class PackedImages(AbstractImageSource):
         return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
 
     def _decoded(self, encoded: Any, offsets: Tensor, name: str) -> Tensor:
-        try:
-            from PIL import Image
-        except ImportError:
-            raise MissingExtraError("PIL", "train") from None
         where = f"{self.file}: {name!r}"
         _check_offsets(offsets, len(encoded), where)
         bounds = offsets.tolist()
@@ -137,10 +148,12 @@ class PackedImages(AbstractImageSource):
         decoded, first = bytearray(), (0, 0, 0)
         for place, (start, end) in enumerate(pairwise(bounds)):
             try:
-                with Image.open(io.BytesIO(content[start:end]), formats=("JPEG",)) as picture:
+                with opened_image(content[start:end], formats=("JPEG",)) as picture:
                     shape = (picture.height, picture.width, len(picture.getbands()))
                     pixels = picture.tobytes()
             except (OSError, ValueError, SyntaxError) as error:
+                if isinstance(error, InputError):
+                    raise InputError(f"{where}: image {place} {error}") from None
                 raise InputError(
                     f"{where}: image {place} is corrupt: {_reason(error)}. Fetch the file again."
                 ) from None
@@ -151,9 +164,27 @@ class PackedImages(AbstractImageSource):
                     "of one size. Pack them again."
                 )
             decoded += pixels
+            check_unpacking(where, len(decoded), end)
         return (
             torch.frombuffer(decoded, dtype=torch.uint8).reshape(-1, *first).permute(0, 3, 1, 2).contiguous()
         )
+
+
+def _check_announced(archive: Any, name: str, where: str) -> None:
+    """Compares what an array's header announces with what the archive holds, before room is made for it."""
+    from numpy.lib import format as npy
+
+    inner = next(one for one in archive.zip.infolist() if one.filename in (name, f"{name}.npy"))
+    check_unpacking(where, inner.file_size, inner.compress_size)
+    with archive.zip.open(inner) as file:
+        version = npy.read_magic(file)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        announced = math.prod(shape) * dtype.itemsize
+        if min(shape, default=0) < 0 or (not dtype.hasobject and announced != inner.file_size - file.tell()):
+            raise ValueError(
+                f"its header says {' x '.join(map(str, shape))} of {dtype}, and there are {inner.file_size:,} bytes"
+            )
 
 
 def _check_offsets(offsets: Tensor, size: int, where: str) -> None:

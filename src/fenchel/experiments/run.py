@@ -21,6 +21,7 @@ from fenchel.experiments.plan import Plan, Run
 from fenchel.experiments.report import ExperimentReport
 from fenchel.experiments.training import Trainer, options_of, shared_setting
 from fenchel.runs import require_packages
+from fenchel.train.preparation import prepared
 from fenchel.train.run import train
 from fenchel.train.workers import Workers, joined_workers
 
@@ -85,6 +86,8 @@ def run_experiment(
     with joined_workers(device) as workers, _threads(threads):
         images = _read(plan.data)
         plan = replace(plan, descriptions=tuple(described(one, *images[one]) for one in plan.data))
+        if trainer is None:
+            _check_first_runs(plan, images, workers)
         folder = ExperimentFolder(checked("folder", directory, name="directory"))
         _join(folder, plan, workers)
         watching = observer if observer is not None and workers.leads else SilentExperimentObserver()
@@ -224,6 +227,13 @@ class _Turn:
             return True
         self.observer.kept(self.run, self.position, record)
         return False
+
+
+def _check_first_runs(plan: Plan, images: Mapping[str, Images], workers: Workers) -> None:
+    """Has what would stop a training before its first step stop the experiment before it makes a folder."""
+    for run in plan.runs():
+        if run.seed == 0:
+            prepared(options_of(run, plan.setting).resolved(), images[run.data], workers)
 
 
 def _join(folder: ExperimentFolder, plan: Plan, workers: Workers) -> None:

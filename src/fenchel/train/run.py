@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from fenchel import models
 from fenchel.arguments import checked
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.randomness import seeded_generator
@@ -30,8 +29,9 @@ from fenchel.train.observer import SilentObserver, TrainObserver
 from fenchel.train.optimiser import adamw
 from fenchel.train.options import TrainOptions
 from fenchel.train.precision import chosen_precision
+from fenchel.train.preparation import built, prepared
 from fenchel.train.result import RESULTS_FILE, TrainResult
-from fenchel.train.splits import loaded, refuse_unlike, refuse_unshared, shortened
+from fenchel.train.splits import loaded
 from fenchel.train.state import TrainState
 from fenchel.train.workers import Workers, joined_workers
 
@@ -117,16 +117,14 @@ class _Session:
         self._options, self._precision = dataclasses.replace(options, precision=precision), precision
         self._directory, self._workers = directory, workers
         self._checkpoint_seconds = checkpoint_seconds
-        self._train, self._test = shortened(data, options)
-        refuse_unlike(self._train, self._test)
-        refuse_unshared(options.batch_size, workers.count)
+        self._train, self._test = prepared(options, data, workers)
         self._configuration = {
             **{name: value for name, value in self._options.to_json().items() if name != "data"},
             "training_images_sha256": self._train.digest,
             "test_images_sha256": self._test.digest,
         }
         torch.manual_seed(seeded_generator("weights", options.seed).initial_seed())
-        self._model = _built(options, self._train).to(workers.device)
+        self._model = built(options, self._train).to(workers.device)
         self._optimiser = adamw(self._model, options.learning_rate, options.weight_decay or 0.0)
         self._state = TrainState()
         self._drawn_at = time.monotonic()
@@ -246,24 +244,6 @@ class _Session:
             "machine": machine,
             "notes": [_DOT_COST] if options.model == "ot-vit" and options.cost == "dot" else [],
         }
-
-
-def _built(options: TrainOptions, data: ImageDataset) -> models.AbstractVisionTransformer:
-    common: dict[str, Any] = {
-        "image_size": data.image_size[0],
-        "patch_size": options.patch_size,
-        "channels": data.channels,
-        "classes": data.classes,
-        "width": options.width,
-        "depth": options.depth,
-        "heads": options.heads,
-        "mlp_width": options.mlp_width,
-        "dropout": options.dropout,
-    }
-    if options.model == "ot-vit":
-        common |= {"gamma": options.gamma, "alpha": options.alpha, "cost": options.cost}
-    extra = None if options.extra_preference == "none" else options.extra_preference
-    return models.build(options.model, **common, extra_preference=extra)
 
 
 def _machine(workers: Workers, precision: str) -> dict[str, Any]:

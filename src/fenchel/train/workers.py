@@ -117,7 +117,7 @@ def _from_environment(name: str, default: int) -> int:
 def _device(name: str | None, local_rank: int | None) -> torch.device:
     if name is None and not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device(checked("device", name) or "cuda")
+    device = torch.device("cuda" if name is None else checked("device", name))
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if device.index is None and local_rank is not None:

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from fenchel.errors import InputError
+from fenchel.storage.unpacking import check_unpacking
 
 __all__ = ["decoded", "file_lines", "file_sha256", "file_text", "readable_file"]
 
 _MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
 _BLOCK = 1 << 20
 _LONGEST = 1 << 28
-# Text shrinks to a tenth, logs to a fiftieth; what shrinks to less than this was made to fill a memory or a day.
-_LARGEST_RATIO = 250
-_UNSUSPECTED = 1 << 21
 
 
 def readable_file(path: Path) -> Path:
@@ -93,7 +91,8 @@ def file_lines(path: Path, longest: int = _LONGEST) -> Iterator[tuple[int, str, 
                     )
                 text = decoded(line, path, line=number, offset=offset)
                 offset += len(line)
-                _check_ratio(path, raw, offset)
+                if file is not raw:
+                    check_unpacking(str(path), offset, raw.tell())
                 yield (
                     number,
                     text.rstrip("\r\n"),
@@ -154,14 +153,6 @@ def decoded(content: bytes, path: Path, *, line: int, offset: int) -> str:
             f"Convert the file first, for example with: iconv -f LATIN1 -t UTF-8 {path.name}"
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
-
-
-def _check_ratio(path: Path, raw: IO[bytes], unpacked: int) -> None:
-    if unpacked > _UNSUSPECTED and unpacked > _LARGEST_RATIO * max(1, raw.tell()):
-        raise InputError(
-            f"{path} unpacks to more than {_LARGEST_RATIO} times its size, {unpacked:,} bytes so far, which no text "
-            "does; it was not read further. If it is meant, unpack it first."
-        )
 
 
 def _decompressed(raw: IO[bytes], path: Path) -> IO[bytes]:

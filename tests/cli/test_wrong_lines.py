@@ -1,0 +1,408 @@
+"""Command lines as nobody should write them: each ends at once, with its exit code, in one line, and leaves nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.auditing.small_audits import some_texts
+from tests.cli.test_train import write_idx
+from tests.train.small_trainings import images
+
+USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
+HUGE = "9" * 5000
+HEAD = "sentence_A\tsentence_B\trelatedness_score\n"
+COMMANDS = ("audit", "swap", "train", "experiment")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four IDX files."""
+    folder = tmp_path_factory.mktemp("digits")
+    for stem, split in (("train", images()), ("t10k", images(20, seed=1))):
+        write_idx(folder / f"{stem}-images-idx3-ubyte.gz", split.images[:, 0])
+        write_idx(folder / f"{stem}-labels-idx1-ubyte.gz", split.labels)
+    return folder
+
+
+@pytest.fixture
+def refused(command, model, digits, tmp_path):
+    """Runs a command with something wrong; gives its line, after checking what holds for every wrong line."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(some_texts()))
+    out = tmp_path / "out"
+    right = {
+        "audit": [model, "--text", text, "--max-length", "12"],
+        "swap": [model, "--text", text, "--alphas", "0.8", "--bootstrap", "100"],
+        "train": ["--data", digits, "--width", "16", "--depth", "1", "--heads", "2", "--mlp-width", "16",
+                  "--batch-size", "8", "--epochs", "1"],
+        "experiment": ["table2", "--data", digits, "--train-images", "40", "--test-images", "20",
+                       "--batch-size", "8", "--seeds", "1"],
+    }  # fmt: skip
+
+    def run(code: int, name: str, *wrong: object, instead_of: object = None) -> str:
+        arguments = [name, *right.get(name, []), *([] if "--out" in wrong else ["--out", out]), *wrong]
+        if instead_of is not None:
+            arguments = [name, *wrong, *right[name][1:], "--out", out]
+        before = sorted(tmp_path.rglob("*"))
+        done = command(*arguments)
+        assert done.code == code, done.err
+        assert done.line.startswith("fenchel: error: ")
+        assert len(done.line) < 1200
+        assert done.out == ""
+        assert sorted(tmp_path.rglob("*")) == before
+        return done.line
+
+    return run
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "xla", "cpu:1", "gpu", ""])
+def test_devices_that_compute_nothing_here(refused, name, device):
+    assert f"device is {device!r}" in refused(INPUT, name, "--device", device)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("out", ["", " ", "\udcff", "x" * 300, "~nobody-here/x"], ids=ascii)
+def test_names_that_no_folder_can_have(refused, name, out):
+    assert "out is " in refused(INPUT, name, "--out", out)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_file_where_the_results_are_to_go(refused, tmp_path, name):
+    place = tmp_path / "file"
+    place.write_text("mine")
+    refused(INPUT if name == "experiment" else OUTPUT, name, "--out", place)
+    assert place.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        *((name, "--checkpoint-seconds") for name in ("audit", "swap", "train")),
+        *(("train", f"--{one}") for one in ("alpha", "gamma", "learning-rate", "dropout", "weight-decay")),
+        ("audit", "--alpha"),
+        ("audit", "--tol"),
+        ("swap", "--tol"),
+        ("swap", "--mask-probability"),
+    ],
+)
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e39"])
+def test_numbers_that_are_none(refused, name, option, value):
+    assert f"{option[2:].replace('-', ' ')} is {float(value)}; expected " in refused(
+        INPUT, name, option, value
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("audit", "--seed"),
+        ("audit", "--batch-size"),
+        ("audit", "--max-length"),
+        ("swap", "--bootstrap"),
+        ("swap", "--sample-pairs"),
+        ("train", "--epochs"),
+        ("train", "--width"),
+        ("train", "--seed"),
+        ("experiment", "--seeds"),
+        ("experiment", "--threads"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "code"), [("-1", 3), (str(2**70), 3), ("1e20", 2), ("", 2), (HUGE, 2), ("many", 2)]
+)
+def test_sizes_that_are_none(refused, name, option, value, code):
+    line = refused(code, name, option, value)
+    assert option in line if code == USAGE else option[2:].replace("-", " ") in line
+
+
+@pytest.mark.parametrize("name", ["audit", "swap"])
+@pytest.mark.parametrize("option", ["--layers", "--heads"])
+@pytest.mark.parametrize("value", ["1-9999999999", "1-1000000", HUGE, f"1-{HUGE}", "0x1", "5-2"])
+def test_ranges_are_bounded_before_they_are_written_out(refused, name, option, value):
+    assert option in refused(USAGE, name, option, value)
+
+
+def test_wrong_usage_says_what_was_written(refused):
+    line = refused(USAGE, "train", "--epochs", "often")
+    assert "'--epochs'" in line
+    assert "'often'" in line
+    assert line.endswith("Try 'fenchel train -h' for help.")
+
+
+JSONL = {
+    "surrogate": ('{"text": "w1 \\ud800 w2"}', "one half of a surrogate pair"),
+    "digits": ('{"text": "w1", "n": ' + HUGE + "}", "thousands of digits"),
+    "nested": ('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+    "list": ("[1, 2]", "is a JSON list"),
+    "number": ("12", "is a JSON int"),
+    "mixed": ('{"text": 3}', "column 'text' is of type int"),
+    "keys": (json.dumps({f"k{k}": 1 for k in range(20_000)}), "and 19990 more"),
+}
+
+
+@pytest.mark.parametrize("name", ["audit", "swap"])
+@pytest.mark.parametrize(("content", "message"), JSONL.values(), ids=JSONL)
+def test_jsonl_that_holds_no_texts(refused, tmp_path, name, content, message):
+    file = tmp_path / "some.jsonl"
+    file.write_text(content + "\n")
+    assert message in refused(INPUT, name, "--text", file)
+
+
+def zeros(megabytes: int, first: bytes = b"", byte: bytes = b"\0") -> bytes:
+    """A gzip file of one byte again and again."""
+    return gzip.compress(first + byte * (megabytes << 20))
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "message"),
+    [
+        (".txt", b"", "is empty"),
+        (".txt", b"\xff\xfew\x001\x00", "is not UTF-8"),
+        (".txt.gz", zeros(300, byte=b"a"), "has more than 268,435,456 bytes"),
+        (".txt.gz", zeros(2, byte=b"\n"), "unpacks to more than 250 times its size"),
+        (".jsonl.gz", zeros(300, b'{"text": "', b"a"), "has more than 268,435,456 bytes"),
+        (".txt.gz", b"w1 w2", "is not a whole gzip file"),
+        (".parquet", b"PAR1" + b"\0" * 50, "is not a whole parquet file"),
+    ],
+)
+def test_files_that_hold_no_texts(refused, tmp_path, ending, content, message):
+    file = tmp_path / f"some{ending}"
+    file.write_bytes(content)
+    assert message in refused(INPUT, "audit", "--text", file)
+
+
+def test_what_is_no_regular_file(refused, tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+    for wrong in (tmp_path / "pipe.txt", tmp_path / "loop.txt", "/dev/zero", tmp_path, "~nobody-here/a.txt"):
+        refused(INPUT, "audit", "--text", wrong)
+
+
+def test_parquet_with_damaged_pages(command, model, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = tmp_path / "some.parquet"
+    parquet.write_table(pa.table({"text": some_texts(12)}), file)
+    whole, refusals = file.read_bytes(), 0
+    for place in (8, 45, 82, 119, 200, 300):
+        file.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 0xFF, whole[place + 1] ^ 0x55]) + whole[place + 2 :]
+        )
+        done = command("audit", model, "--text", file, "--out", tmp_path / "out", "--overwrite")
+        assert done.code in (0, INPUT), done.err  # a letter that became another one is a text like any other
+        refusals += done.code == INPUT and "some.parquet is not" in done.line
+    assert refusals >= 4
+
+
+def test_a_table_that_holds_a_long_text_many_times_is_not_unfolded(command, model, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array(["w1 " * 1_000_000]))
+    parquet.write_table(pa.table({"text": texts}), tmp_path / "some.parquet")  # 15 GB, were it unfolded
+    found = command(
+        "audit", model, "--text", tmp_path / "some.parquet", "--out", tmp_path / "out", "--max-tokens", "5"
+    )
+    assert found.code == 0
+
+
+PAIRS = {
+    "one pair": ("w1 w2\tw3\t{k}\n", "holds one pair of sentences again and again"),
+    "each with itself": ("w{k}\tw{k}\t{k}\n", "or pairs of equal ones"),
+    "unknown words": ("x{k}\ty{k}\t{k}\n", "as far as the tokenizer tells them apart"),
+    "one score": ("w{k}\tw1\t3\n", "gives every pair the score 3"),
+    "digits": ("w1\tw2\t1" + HUGE + "\n", "which is not a number"),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), PAIRS.values(), ids=PAIRS)
+def test_pairs_that_rank_nothing(command, model, tmp_path, line, message):
+    (tmp_path / "pairs.tsv").write_text(HEAD + "".join(line.format(k=k) for k in range(9)))
+    done = command("swap", model, "--pairs", tmp_path / "pairs.tsv", "--out", tmp_path / "out")
+    assert done.code == INPUT
+    assert message in done.line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_pairs_that_is_one_endless_line(command, model, tmp_path):
+    (tmp_path / "pairs.tsv.gz").write_bytes(zeros(64, byte=b"\t"))
+    done = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
+    assert done.code == INPUT
+    assert "has more than 1,048,576 bytes" in done.line
+
+
+def test_sentences_that_are_all_one(refused, tmp_path):
+    (tmp_path / "unknown.txt").write_text("\n".join(f"x{k}" for k in range(9)))
+    assert "1 sentence that the tokenizer tells apart" in refused(
+        INPUT, "swap", "--text", tmp_path / "unknown.txt"
+    )
+
+
+def configured(folder: Path, name: str, **changes: object) -> None:
+    found = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**found, **changes}))
+
+
+MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "broken": (lambda m: (m / "config.json").write_text("{"), "cannot be loaded"),
+    "nested": (lambda m: (m / "config.json").write_text("[" * 100_000), "cannot be loaded"),
+    "layers": (lambda m: configured(m, "config.json", num_hidden_layers=10**6), "asks for 1,000,000 layers"),
+    "dropout": (lambda m: configured(m, "config.json", hidden_dropout_prob=float("nan")), "a dropout of nan"),
+    "length": (lambda m: configured(m, "tokenizer_config.json", model_max_length="far"), "model_max_length 'far'"),
+    "weights": (lambda m: (m / "model.safetensors").write_bytes(b"\xff" * 100), "cannot be loaded"),
+    "pickle": (lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"), "as pickle only"),
+    "code": (
+        lambda m: configured(m, "config.json", model_type="mine", auto_map={"AutoConfig": "mine.C"}),
+        "needs code of its own",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "message"), MODELS.values(), ids=MODELS)
+def test_model_folders_that_cannot_be(refused, model, tmp_path, spoil, message):
+    folder = shutil.copytree(model, tmp_path / "model")
+    spoil(folder)
+    for name in ("audit", "swap"):
+        assert message in refused(MODEL, name, folder, instead_of=model)
+
+
+def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(model, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["new1", "new2", "new3"])
+    tokenizer.save_pretrained(folder)
+    (tmp_path / "text.txt").write_text("new1 w1\nnew2 w3\nnew3")
+    for name in ("audit", "swap"):
+        line = refused(INPUT, name, folder, instead_of=model)
+        assert "the tokenizer gives 'new1' the number 64, and the model knows the tokens 0 to 63" in line
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 5000, "\udcff", "~nobody-here/x", "a/b/c"], ids=lambda name: ascii(name[:9])
+)
+def test_names_that_no_model_can_have(refused, name):
+    refused(MODEL, "audit", name, instead_of="the model")
+
+
+def packed(folder: Path, **arrays: object) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 255, (8, 8, 8, 3)).astype("uint8")
+    right = {f"{split}_{what}": value for split in ("train", "test") for what, value in
+             (("images", pixels), ("labels", np.arange(8) % 2))}  # fmt: skip
+    np.savez_compressed(folder / "some.npz", **{"class_names": np.array(["a", "b"]), **right, **arrays})  # pyright: ignore[reportArgumentType]
+    return folder / "some.npz"
+
+
+def test_packed_images_that_unpack_to_gigabytes(refused, tmp_path):
+    file = packed(tmp_path, train_images=np.zeros((4000, 64, 64, 3), "uint8"))
+    assert "unpacks to more than 250 times its size" in refused(INPUT, "train", "--data", file)
+
+
+def jpeg(side: int) -> bytes:
+    """A small image whose header claims another size."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    file = BytesIO()
+    Image.new("RGB", (16, 16)).save(file, "JPEG")
+    content = bytearray(file.getvalue())
+    place = content.index(b"\xff\xc0") + 5
+    content[place : place + 4] = struct.pack(">HH", side, side)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("side", [5000, 12_000, 65_000])
+def test_images_that_claim_a_size_beyond_all_limits(refused, tmp_path, side):
+    one = jpeg(side)
+    jpegs = {
+        "jpeg": np.frombuffer(one * 4, "uint8"),
+        "offsets": np.arange(5) * len(one),
+        "labels": np.arange(4) % 2,
+    }
+    arrays = {f"{split}_{name}": value for split in ("train", "test") for name, value in jpegs.items()}
+    np.savez(tmp_path / "some.npz", class_names=np.array(["a", "b"]), **arrays)
+    assert "pixels" in refused(INPUT, "train", "--data", tmp_path / "some.npz")
+
+
+@pytest.mark.parametrize(
+    "names", [np.array(5), np.array([["a"], ["b"]]), np.array([])], ids=lambda names: str(names.shape)
+)
+def test_classes_without_a_list_of_names(refused, tmp_path, names):
+    assert "'class_names' has shape" in refused(INPUT, "train", "--data", packed(tmp_path, class_names=names))
+
+
+def test_idx_files_that_unpack_to_gigabytes(refused, digits, tmp_path):
+    folder = shutil.copytree(digits, tmp_path / "digits")
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(zeros(64))
+    assert "unpacks to more than 250 times its size" in refused(INPUT, "train", "--data", folder)
+    (folder / "train-images-idx3-ubyte.gz").unlink()
+    os.mkfifo(folder / "train-images-idx3-ubyte.gz")
+    assert "is no regular file" in refused(INPUT, "train", "--data", folder)
+
+
+PICKLES = {
+    "memo": b"\x80\x02K\x01r" + struct.pack("<I", 2**31 - 2) + b".",
+    "nested": b"(" * 200_000,
+    "labels": pickle.dumps({b"data": None, b"labels": [10**30]}, 2),
+    "code": b"cos\nsystem\n(S'true'\ntR.",
+}
+
+
+@pytest.mark.parametrize("content", PICKLES.values(), ids=PICKLES)
+def test_pickles_that_are_no_batches(refused, tmp_path, content):
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (tmp_path / name).write_bytes(content)
+    refused(INPUT, "train", "--data", tmp_path)
+
+
+def test_labels_beyond_every_number(refused, tmp_path):
+    batch = {b"data": np.zeros((4, 3072), "uint8"), b"labels": [10**30] * 4}
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (tmp_path / name).write_bytes(pickle.dumps(batch, 2))
+    assert "expected a list of integers" in refused(INPUT, "train", "--data", tmp_path)
+
+
+def test_a_model_that_no_memory_holds(refused):
+    line = refused(INPUT, "train", "--width", "65536", "--mlp-width", "262144", "--depth", "1000")
+    assert "GB before the first image" in line
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--train-images", "1000"], "a subset of 1000 images was asked for"),
+        (["--train-images", "3"], "single image"),
+    ],
+)
+def test_an_experiment_that_cannot_begin_leaves_no_folder(refused, wrong, message):
+    assert message in refused(INPUT, "experiment", *wrong)
+
+
+def test_images_of_one_colour(refused, digits, tmp_path):
+    folder = shutil.copytree(digits, tmp_path / "digits")
+    write_idx(folder / "train-images-idx3-ubyte.gz", torch.zeros(40, 8, 8))
+    for name in ("train", "experiment"):
+        assert "std > 0" in refused(INPUT, name, "--data", folder)
+
+
+@pytest.mark.parametrize("command_name", ["merge", "report"])
+@pytest.mark.parametrize("folder", ["", " ", "\udcff"], ids=ascii)
+def test_folders_of_audits_without_a_name(command, command_name, folder):
+    done = command(command_name, folder)
+    assert done.code == INPUT
+    assert "DIR is " in done.line
