@@ -31,7 +31,7 @@ def disagreement(problem: InferenceProblem, estimate: Estimate) -> float:
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_agrees_with_a_dense_newton(problem: InferenceProblem) -> None:
-    estimate = exact(problem, tol=1e-9)
+    estimate = exact(problem, tol=1e-9, throw=False)
     referee = stacked(problem, [by_dense_newton(*row[1:])[0] for row in rows_of(problem)])
     referee_error = problem.alpha * problem.dual_gradient(referee).norm(dim=-1)
     assert bool((referee_error <= 1e-5 * (problem.alpha * problem.evidence.norm(dim=-1))).all())

@@ -33,10 +33,10 @@ def constrained(
     r"""Solve :math:`\min_p D(p, u)` subject to :math:`\lVert\mu + z - \mathbb{E}_p[t]\rVert \le \text{radius}`.
 
     The solution is the exact estimate at one α a query: the multiplier of the constraint. The distance
-    :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls strictly
-    with α, so that α is the root of a monotone function, bracketed and found by safeguarded false position in
-    log α. It is not the α of the penalty form with :math:`\text{radius}^2 = 1/(2\alpha)` in general: the two
-    agree at one α a problem.
+    :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls with
+    α wherever the templates spread along λ*, so that α is the root of a monotone function, bracketed and found by
+    safeguarded false position in log α. It is not the α of the penalty form with :math:`\text{radius}^2 = 1/(2\alpha)`
+    in general: the two agree at no α, one or two, by problem.
 
     Where ‖z‖ ≤ radius the preference itself is feasible: then p = u, λ = 0 and α = 0.
 
