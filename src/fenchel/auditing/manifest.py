@@ -11,6 +11,7 @@ import torch
 
 from fenchel.data.shard import Shard
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
+from fenchel.version import __version__
 
 __all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "differences", "in_order"]
 
@@ -143,13 +144,11 @@ def describe(
     Returns:
         The manifest: JSON values only, keys in the order of ``KEYS``.
     """
-    from fenchel import __version__ as fenchel_version
-
     config = getattr(model, "config", None)
     return in_order(
         {
             "schema": SCHEMA,
-            "fenchel": fenchel_version,
+            "fenchel": __version__,
             "torch": torch.__version__,
             "transformers": _version("transformers"),
             "python": platform.python_version(),

@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from fenchel import __version__
 from fenchel.arguments import shown
 from fenchel.cli import audit, experiment, merge, report, swap, train
 from fenchel.cli.failure import say
+from fenchel.version import __version__
 
 __all__ = ["application", "run"]
 

@@ -35,6 +35,7 @@ from fenchel.swap.report import FILES, SwapReport
 from fenchel.swap.results import Pairings, tabulated
 from fenchel.swap.sentences import SentenceTask
 from fenchel.swap.state import SCHEMA, SwapState
+from fenchel.version import __version__
 
 __all__ = ["swap"]
 
@@ -341,8 +342,6 @@ def _task(
 
 
 def _versions() -> dict[str, Any]:
-    from fenchel import __version__
-
     return {
         "schema": SCHEMA,
         "fenchel": __version__,

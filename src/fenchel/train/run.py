@@ -247,7 +247,7 @@ class _Session:
 
 
 def _machine(workers: Workers, precision: str) -> dict[str, Any]:
-    from fenchel import __version__
+    from fenchel.version import __version__
 
     cuda = workers.device.type == "cuda"
     return {

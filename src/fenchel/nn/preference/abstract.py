@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.preference.dense import IndexFunction, combined, on_diagonals, on_grid
 from fenchel.nn.preference.inputs import AttentionInputs
 
-__all__ = ["AbstractPreference", "ScoreMod"]
+__all__ = ["AbstractPreference", "ScoreMod", "builds"]
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function (score, b, h, q, k) -> score, as flex attention takes it."""
@@ -188,16 +188,33 @@ class AbstractPreference(nn.Module):
             )
 
     def __mul__(self, other: AbstractPreference) -> AbstractPreference:
-        from fenchel.nn.preference.product import multiplied
-
         if not isinstance(other, AbstractPreference):
             return NotImplemented
-        return multiplied(self, other)
+        return _BUILDERS["*"](self, other)
 
     def __pow__(self, weight: float) -> AbstractPreference:
-        from fenchel.nn.preference.tempered import tempered
-
-        return tempered(self, weight)
+        return _BUILDERS["**"](self, weight)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+_Builder = TypeVar("_Builder", bound=Callable[..., AbstractPreference])
+_BUILDERS: dict[str, Callable[..., AbstractPreference]] = {}
+
+
+def builds(operator: Literal["*", "**"]) -> Callable[[_Builder], _Builder]:
+    """Says what an operator between preferences builds: products and powers are preferences, and so stand above them.
+
+    Args:
+        operator: As it is written between its operands.
+
+    Returns:
+        A decorator of the function that is called with both operands.
+    """
+
+    def registered(builder: _Builder) -> _Builder:
+        _BUILDERS[operator] = builder
+        return builder
+
+    return registered

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.abstract import AbstractPreference, builds
 from fenchel.nn.preference.dense import IndexFunction, combined
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.uniform import Uniform
@@ -102,6 +102,7 @@ def _dissolved(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreferen
     return [part for part in parts if not isinstance(part, Uniform)]
 
 
+@builds("*")
 def multiplied(*factors: AbstractPreference) -> AbstractPreference:
     """The product as plain as it can be: no :class:`Uniform` in it, and no :class:`Product` around one factor."""
     parts = _dissolved(factors)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
-from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.abstract import AbstractPreference, builds
 from fenchel.nn.preference.dense import IndexFunction
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.uniform import Uniform
@@ -117,6 +117,7 @@ class Tempered(AbstractPreference):
         return f"{inner} ** {self.fixed_weight}"
 
 
+@builds("**")
 def tempered(preference: AbstractPreference, weight: float) -> AbstractPreference:
     """The power, as plain as it can be: :class:`Uniform` to any power is itself."""
     power = Tempered(preference, weight)
