@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fenchel.auditing import checkpoint, queries
-from fenchel.auditing.record import AuditReport
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.errors import InputError, OutputError
 from tests.auditing.small_audits import Interrupting, files_of, small_audit, some_texts

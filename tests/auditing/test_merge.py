@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
-from fenchel.auditing.record import AuditReport
 from fenchel.auditing.state import AuditState
 from fenchel.errors import InputError, OutputError
 from tests.auditing.small_audits import Interrupting, files_of, numbers_of, small_audit, some_texts

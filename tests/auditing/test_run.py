@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fenchel.auditing import loop
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
-from fenchel.auditing.record import AuditReport
 from fenchel.auditing.run import audit, shard_directory
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError, OutputError
 from tests.auditing.small_audits import Interrupting, numbers_of, small_audit, small_model, some_texts

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
-from fenchel.auditing.record import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.merge import merge
 from fenchel.auditing.progress import AuditObserver, Progress
-from fenchel.auditing.record import AuditReport, HeadExample, TemplateWeight
 from fenchel.auditing.run import audit, shard_directory
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.data.shard import Shard

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.manifest import OUTCOMES, differences
 from fenchel.auditing.queries import QueryFiles, remove_queries
-from fenchel.auditing.record import AuditReport
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.errors import InputError
 

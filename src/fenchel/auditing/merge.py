@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.examples import HeadExample, keep_the_worse
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.manifest import OUTCOMES, PARTS, PLACES, differences, in_order
-from fenchel.auditing.record import AuditReport, require_extras
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError

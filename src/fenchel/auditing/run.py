@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked
+from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.checkpoint import Checkpoints, open_state, refuse_occupied
 from fenchel.auditing.loop import AuditRun
 from fenchel.auditing.manifest import describe
 from fenchel.auditing.options import as_shard, ready_made
 from fenchel.auditing.progress import AuditObserver, SilentObserver
-from fenchel.auditing.record import AuditReport, require_extras
 from fenchel.auditing.state import AuditState
 from fenchel.data.ready_batches import ReadyBatches
 from fenchel.data.shard import Shard

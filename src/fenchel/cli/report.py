@@ -27,8 +27,8 @@ def run(
         str, typer.Argument(metavar="DIR", help="Folder of a finished audit.", show_default=False)
     ],
 ) -> None:
-    """Wires the folder to ``fenchel.auditing.record.AuditReport``."""
-    from fenchel.auditing.record import AuditReport, require_extras
+    """Wires the folder to ``fenchel.auditing.audit_report.AuditReport``."""
+    from fenchel.auditing.audit_report import AuditReport, require_extras
     from fenchel.storage import check_writable
 
     folder: Path = checked("folder", directory, name="DIR")

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fenchel.auditing.record import AuditReport
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.cli.failure import say
 
 __all__ = ["show_result"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fenchel.swap.report import SwapReport
+    from fenchel.swap.swap_tables import SwapTables
 
 __all__ = ["write_figures"]
 
@@ -47,7 +47,7 @@ _SETTINGS: dict[Any, Any] = {
 _LONGEST_AXIS = 40
 
 
-def write_figures(report: SwapReport, directory: Path) -> Path:
+def write_figures(report: SwapTables, directory: Path) -> Path:
     """Write ``swap.svg`` and ``swap.png``.
 
     Args:
@@ -76,7 +76,7 @@ def write_figures(report: SwapReport, directory: Path) -> Path:
     return directory / "swap.png"
 
 
-def _draw(report: SwapReport) -> Figure:
+def _draw(report: SwapTables) -> Figure:
     from matplotlib.figure import Figure
 
     heads = [record for record in report.arms if record["where"] == "head" and not record["control"]]
@@ -110,7 +110,7 @@ def _draw(report: SwapReport) -> Figure:
     return figure
 
 
-def _measure(report: SwapReport) -> tuple[str, str]:
+def _measure(report: SwapTables) -> tuple[str, str]:
     """The name of what the first panel shows, and its axis."""
     quality = report.results["quality"]
     if quality is not None:
@@ -118,7 +118,7 @@ def _measure(report: SwapReport) -> tuple[str, str]:
     return "ranking_agreement", "Spearman's correlation with the model's ranking"
 
 
-def _against_alpha(axes: Axes, report: SwapReport) -> None:
+def _against_alpha(axes: Axes, report: SwapTables) -> None:
     name, label = _measure(report)
     whole = [record for record in report.arms if record["where"] == "model" and record[name] is not None]
     # Where it is a quality, the interval of the difference is shown: that of the level is mostly the text's.
@@ -164,7 +164,7 @@ def _against_alpha(axes: Axes, report: SwapReport) -> None:
     axes.set_axisbelow(True)
 
 
-def _by_layer(axes: Axes, report: SwapReport) -> None:
+def _by_layer(axes: Axes, report: SwapTables) -> None:
     layers = report.layers
     places = list(dict.fromkeys((record["stack"], record["layer"]) for record in layers))
     stacks = list(dict.fromkeys(stack for stack, _ in places))
@@ -238,7 +238,7 @@ def _head_map(axes: Axes, records: list[dict[str, Any]], estimator: str, highest
     return drawn
 
 
-def _caption(report: SwapReport) -> str:
+def _caption(report: SwapTables) -> str:
     manifest = report.manifest
     units = " and ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
     source = " and ".join(

@@ -1,17 +1,15 @@
-"""A finished swap: its tables, and the files that they are written to."""
+"""A finished swap, as the files of a folder."""
 
 from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fenchel.errors import InputError
 from fenchel.storage import Form, check_writable, read_document, schema, write_document, write_text
-from fenchel.swap.finding import finding
+from fenchel.swap.figure import write_figures
 from fenchel.swap.state import SCHEMA
+from fenchel.swap.swap_tables import SwapTables
 
 __all__ = ["FILES", "SwapReport"]
 
@@ -53,59 +51,13 @@ RESULTS_FORM = Form(
 _UNSEALED = 1
 
 
-@dataclass(frozen=True)
-class SwapReport:
-    """What was swapped and what came of it.
+class SwapReport(SwapTables):
+    """What was swapped and what came of it, and the files that show it.
 
     Attributes:
         manifest: The model, the text, the options and the versions.
         results: The tables, see ``fenchel.swap.results.tabulated``.
     """
-
-    manifest: dict[str, Any]
-    results: dict[str, Any]
-
-    @property
-    def arms(self) -> list[dict[str, Any]]:
-        """A record for the model itself, every control and every swap."""
-        return self.results["arms"]
-
-    @property
-    def layers(self) -> list[dict[str, Any]]:
-        """A record for every layer and model-wide arm: how far its output moved."""
-        return self.results["layers"]
-
-    @property
-    def finding(self) -> str:
-        """What came out, in words that say no more than the intervals."""
-        return finding(self.results)
-
-    def arm(
-        self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
-    ) -> dict[str, Any]:
-        """The record of one arm.
-
-        Args:
-            estimator: ``model``, ``first_order``, ``second_order`` or ``exact``.
-            alpha: Of the control.
-            layer: Number of the only layer that was swapped.
-            head: Number of the only head that was swapped.
-
-        Raises:
-            InputError: If there was no such arm.
-        """
-        for record in self.arms:
-            if (record["estimator"], record["alpha"], record["layer"], record["head"]) == (
-                estimator,
-                alpha,
-                layer,
-                head,
-            ):
-                return record
-        where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
-        raise InputError(
-            f"no arm {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
-        )
 
     def save(self, directory: str | Path) -> Path:
         """Write every file into a folder; each is whole or not there.
@@ -120,8 +72,6 @@ class SwapReport:
             OutputError: If something cannot be written.
             MissingExtraError: If matplotlib is not installed.
         """
-        from fenchel.swap.figure import write_figures
-
         folder = Path(directory).expanduser()
         check_writable(folder)
         saved = {"manifest": self.manifest, "finding": self.finding, **self.results}

@@ -11,7 +11,7 @@ from fenchel.swap.finding import signed
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fenchel.swap.report import SwapReport
+    from fenchel.swap.swap_tables import SwapTables
 
 __all__ = ["arm_name", "terminal_table"]
 
@@ -31,7 +31,7 @@ def arm_name(record: dict[str, Any]) -> str:
     return _ESTIMATORS.get(record["estimator"], str(record["estimator"]))
 
 
-def terminal_table(report: SwapReport) -> RenderableType:
+def terminal_table(report: SwapTables) -> RenderableType:
     """The tables, for rich; they fit 80 columns and break headers in narrower terminals.
 
     Args:
@@ -67,7 +67,7 @@ def terminal_table(report: SwapReport) -> RenderableType:
     return Group(*parts)
 
 
-def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:
+def _table(title: str, records: list[dict[str, Any]], report: SwapTables, labels: list[str]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -99,7 +99,7 @@ def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels
     return made
 
 
-def _by_alpha(record: dict[str, Any], report: SwapReport) -> str:
+def _by_alpha(record: dict[str, Any], report: SwapTables) -> str:
     """The least and the greatest change that a control gives in the same place."""
     same = [
         other["hidden_change"]

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
-from fenchel.auditing.record import AuditReport, HeadExample, TemplateWeight
 from fenchel.auditing.statistics import AuditStatistics
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey, Kind
-from fenchel.auditing.record import AuditReport
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.number import decimal, short
 from tests.auditing.report.samples import HOSTILE, sample_report

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey, Kind
-from fenchel.auditing.record import AuditReport
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.embedded import embedded_json
 from fenchel.auditing.report.number import decimal, short

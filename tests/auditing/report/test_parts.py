@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import HeadKey, Kind
-from fenchel.auditing.record import AuditReport, HeadExample, TemplateWeight
 from fenchel.auditing.report import notebook_html, summary_sentence, terminal_table
 from fenchel.auditing.report.colour import LEVELS, level, luminance, scale, stylesheet
 from fenchel.auditing.report.distribution import AXES, distribution

@@ -11,7 +11,8 @@ from fenchel.auditing.report.findings import METRIC_NAMES, Findings, Head
 from fenchel.auditing.report.number import reading, short
 
 if TYPE_CHECKING:
-    from fenchel.auditing.record import AuditReport, HeadExample
+    from fenchel.auditing.examples import HeadExample
+    from fenchel.auditing.results import AuditResults
 
 __all__ = ["Bar", "Card", "marked", "worst_heads"]
 
@@ -121,7 +122,7 @@ def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
     return reasons
 
 
-def worst_heads(report: AuditReport, findings: Findings) -> list[Card]:
+def worst_heads(report: AuditResults, findings: Findings) -> list[Card]:
     """The six worst heads, taken in turn from the rankings by total variation and by output error."""
     by_key = {head.key: head for head in findings.heads}
     cards = []

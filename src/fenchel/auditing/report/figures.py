@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fenchel.auditing.record import AuditReport
+    from fenchel.auditing.results import AuditResults
 
 __all__ = ["MOST_COLUMNS", "MOST_ROWS", "evenly", "write_figures"]
 
@@ -68,7 +68,7 @@ def evenly(numbers: Sequence[int], most: int) -> list[int]:
     return [numbers[round(i * (len(numbers) - 1) / (most - 1))] for i in range(most)]
 
 
-def write_figures(report: AuditReport, directory: str | os.PathLike[str]) -> tuple[Path, Path]:
+def write_figures(report: AuditResults, directory: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Write ``figure4.png`` and ``figure5.png``: the relative deviation's distributions by layer and by head.
 
     A large model is thinned evenly (``MOST_COLUMNS``, ``MOST_ROWS``), which the figure says.
@@ -92,7 +92,7 @@ def write_figures(report: AuditReport, directory: str | os.PathLike[str]) -> tup
     )
 
 
-def _by_layer(report: AuditReport, findings: Findings) -> Figure:
+def _by_layer(report: AuditResults, findings: Findings) -> Figure:
     blocks, notes = [], []
     for kind in findings.kinds:
         layers = findings.layers(kind)
@@ -115,7 +115,7 @@ def _by_layer(report: AuditReport, findings: Findings) -> Figure:
     return _draw(blocks, _caption(report, "a layer", notes), titled=len(blocks) > 1)
 
 
-def _by_head(report: AuditReport, findings: Findings) -> Figure:
+def _by_head(report: AuditResults, findings: Findings) -> Figure:
     blocks, notes = [], []
     for kind in findings.kinds:
         layers, heads = findings.layers(kind), findings.head_numbers(kind)
@@ -136,7 +136,7 @@ def _by_head(report: AuditReport, findings: Findings) -> Figure:
 
 
 def _row(
-    report: AuditReport, findings: Findings, kind: Kind, layer: int, heads: Sequence[int]
+    report: AuditResults, findings: Findings, kind: Kind, layer: int, heads: Sequence[int]
 ) -> list[Distribution | None]:
     present = {head.key.head for head in findings.of_kind(kind) if head.key.layer == layer}
     return [
@@ -145,7 +145,7 @@ def _row(
     ]
 
 
-def _caption(report: AuditReport, unit: str, notes: Sequence[str]) -> str:
+def _caption(report: AuditResults, unit: str, notes: Sequence[str]) -> str:
     manifest = report.manifest
     sentences = [
         f"Distribution of the relative deviation ‖λ* − αz‖ / ‖λ*‖ over the queries of {unit}; the dashed "

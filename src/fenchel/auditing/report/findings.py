@@ -14,7 +14,7 @@ from fenchel.auditing.report.number import reading
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
-    from fenchel.auditing.record import AuditReport
+    from fenchel.auditing.results import AuditResults
 
 __all__ = [
     "KIND_NAMES",
@@ -100,7 +100,7 @@ class Findings:
     heads: tuple[Head, ...]
 
     @classmethod
-    def of(cls, report: AuditReport) -> Findings:
+    def of(cls, report: AuditResults) -> Findings:
         """Read a report's records.
 
         Raises:

@@ -33,7 +33,7 @@ from fenchel.errors import MissingExtraError
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from fenchel.auditing.record import AuditReport
+    from fenchel.auditing.results import AuditResults
 
 __all__ = ["render_html"]
 
@@ -73,7 +73,7 @@ def _highest_order_mean(findings: Findings) -> float | None:
 
 
 def _kind_section(
-    report: AuditReport, findings: Findings, kind: Kind, highest: float | None
+    report: AuditResults, findings: Findings, kind: Kind, highest: float | None
 ) -> dict[str, Any]:
     crowded = len(findings.of_kind(kind)) > MOST_PANELS
     statistics = report.statistics
@@ -137,7 +137,7 @@ def _script_hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def render_html(report: AuditReport) -> str:
+def render_html(report: AuditResults) -> str:
     """The report as one HTML page that needs no network.
 
     Args:

@@ -10,7 +10,7 @@ from fenchel.auditing.report.number import count, short
 from fenchel.auditing.report.table import COLUMNS, summary_sentence
 
 if TYPE_CHECKING:
-    from fenchel.auditing.record import AuditReport
+    from fenchel.auditing.results import AuditResults
 
 __all__ = ["notebook_html"]
 
@@ -19,7 +19,7 @@ _LEFT = 'style="text-align:left;padding:.1em .6em"'
 _RIGHT = 'style="text-align:right;padding:.1em .6em"'
 
 
-def notebook_html(report: AuditReport) -> str:
+def notebook_html(report: AuditResults) -> str:
     """The means of every layer as HTML that needs nothing but itself.
 
     Args:

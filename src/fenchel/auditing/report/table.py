@@ -12,7 +12,7 @@ from fenchel.errors import MissingExtraError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fenchel.auditing.record import AuditReport
+    from fenchel.auditing.results import AuditResults
 
 __all__ = ["COLUMNS", "summary_sentence", "terminal_table"]
 
@@ -27,7 +27,7 @@ COLUMNS: dict[str, str] = {
 _WORST = 3
 
 
-def summary_sentence(report: AuditReport) -> str:
+def summary_sentence(report: AuditResults) -> str:
     """What the audit found, in one sentence.
 
     Raises:
@@ -53,7 +53,7 @@ def summary_sentence(report: AuditReport) -> str:
     )
 
 
-def terminal_table(report: AuditReport) -> RenderableType:
+def terminal_table(report: AuditResults) -> RenderableType:
     """A table of the means of every layer, followed by the worst heads, for rich.
 
     Args:

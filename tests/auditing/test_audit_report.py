@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight, keep_the_worse
 from fenchel.auditing.heads import METRICS, HeadKey
-from fenchel.auditing.record import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
