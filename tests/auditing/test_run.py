@@ -292,7 +292,8 @@ def test_a_mistake_in_the_text_makes_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_shows_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else name)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else find(name))
     observer = Interrupting(after=1, error=RuntimeError("too late"))
     with pytest.raises(
         MissingExtraError, match=r"jinja2 is not installed\. Run: pip install 'fenchel\[report\]'"
