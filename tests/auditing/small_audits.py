@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.progress import Progress
 from fenchel.auditing.run import audit
+from fenchel.runs.progress import Progress
 from tests.data.text.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 

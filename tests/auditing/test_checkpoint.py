@@ -166,7 +166,7 @@ def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
         clock[0] = seconds
         state.cursor = type(state.cursor)(tokens=tokens)
         (tmp_path / STATE_FILE).unlink(missing_ok=True)
-        if saver.due():
+        if saver.pace.due:
             saver.save()
         saved.append((tmp_path / STATE_FILE).exists())
     assert saved == [False, False, True, False, True, False]
@@ -217,11 +217,14 @@ def test_an_interrupted_audit_is_not_begun_anew_by_accident(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 2.0}, r"alpha: 2\.0 and 1\.0"),
-        ({"batch_size": 3, "space": "key"}, r"space: 'key' and 'input'; batch_size: 3 and 2"),
-        ({"texts": some_texts(seed=4)}, r"text_sha256: "),
-        ({"keep_queries": True}, r"keep_queries: True and False"),
-        ({"layers": [1]}, r"layers: \[1\] and None"),
+        ({"alpha": 2.0}, r"alpha: 1\.0 there, 2\.0 asked for"),
+        (
+            {"batch_size": 3, "space": "key"},
+            r"space: 'input' there, 'key' asked for; batch size: 2 there, 3 asked for",
+        ),
+        ({"texts": some_texts(seed=4)}, r"text sha256: "),
+        ({"keep_queries": True}, r"keep queries: False there, True asked for"),
+        ({"layers": [1]}, r"layers: None there, \[1\] asked for"),
     ],
 )
 def test_another_audit_is_not_resumed(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -125,10 +125,10 @@ def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 2.0}, r"alpha: 1\.0 and 2\.0"),
-        ({"space": "key"}, r"space: 'input' and 'key'"),
-        ({"texts": some_texts(seed=5)}, r"text_sha256"),
-        ({"shard": (3, 4)}, r"number of shards: 3 and 4"),
+        ({"alpha": 2.0}, r"alpha: 1\.0 in the first, 2\.0 in the second"),
+        ({"space": "key"}, r"space: 'input' in the first, 'key' in the second"),
+        ({"texts": some_texts(seed=5)}, r"text sha256"),
+        ({"shard": (3, 4)}, r"number of shards: 3 in the first, 4 in the second"),
     ],
 )
 def test_audits_that_do_not_belong_together(
@@ -184,7 +184,7 @@ def test_the_place_is_neither_a_source_nor_another_audit(shards: Path, tmp_path:
         merge(shards, shard)
     small_audit(some_texts(seed=1), directory=tmp_path / "mine")
     mine = files_of(tmp_path / "mine")
-    with pytest.raises(InputError, match=r"holds another audit; they differ in .*text_sha256"):
+    with pytest.raises(InputError, match=r"holds another audit; they differ in .*text sha256"):
         merge(shards, tmp_path / "mine")
     assert files_of(tmp_path / "mine") == mine
     merge(shards, tmp_path / "mine", overwrite=True)

@@ -7,8 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from fenchel.auditing.progress import Progress, SilentObserver
 from fenchel.cli.progress import TerminalObserver, observer_of_standard_error, state
+from fenchel.runs.observer import SilentObserver
+from fenchel.runs.progress import Progress
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from fenchel.cli.interruption import what_was_saved
 from fenchel.cli.stopping import stopping_at_a_step
-from fenchel.cli.train import _what_was_saved
 from fenchel.cli.training import LineObserver, TerminalObserver, epoch_line, state
 from fenchel.train import Progress
+from fenchel.train.folder import TRAINING
 from tests.train.small_trainings import Recorder, images
 
 ROOT = Path(__file__).parents[2]
@@ -202,7 +203,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(command, data, tmp_path, monkeypatch
     assert ended.endswith("--resume")
     assert signal.getsignal(number) is handler
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert _what_was_saved(tmp_path / "out dir").endswith("Go on with the same torchrun command and --resume")
+    assert what_was_saved(TRAINING, tmp_path / "out dir").endswith(
+        "Go on with the same torchrun command and --resume"
+    )
     monkeypatch.undo()
     assert command(*arguments, "--resume").code == 0
     assert losses(results(tmp_path / "out dir")) == losses(plain)

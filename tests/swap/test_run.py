@@ -16,7 +16,7 @@ from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.storage import write_document
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.arms import make_arms, sites_of
-from fenchel.swap.folder import refuse_occupied
+from fenchel.swap.folder import SWAP
 from fenchel.swap.loop import SwapRun
 from fenchel.swap.report import RESULTS_FORM
 from fenchel.swap.state import STATE_FILE, SwapState
@@ -236,7 +236,7 @@ def test_a_folder_asks_what_to_do(tmp_path: Path):
     with pytest.raises(InputError, match=r"holds a swap of .*, finished after"):
         small_swap("gpt2", directory=tmp_path)
     with pytest.raises(InputError, match="contradict each other"):
-        refuse_occupied(tmp_path, resume=True, overwrite=True)
+        SWAP.refuse_occupied(tmp_path, resume=True, overwrite=True)
     small_swap("gpt2", estimators=["second_order"], directory=tmp_path, overwrite=True)
     (tmp_path / STATE_FILE).write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"swap-state\.safetensors is no saved swap"):

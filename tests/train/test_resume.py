@@ -138,7 +138,8 @@ def test_files_that_a_kill_at_the_very_end_prevented_are_written(tmp_path):
 def test_a_training_is_not_replaced_unasked(tmp_path):
     trained(tmp_path)
     with pytest.raises(
-        InputError, match=r"holds a training\. Go on with it by --resume, start anew with --overwrite"
+        InputError,
+        match=r"a training of vit, finished after 10 steps and 2 whole epochs\. .*--resume.*--overwrite",
     ):
         trained(tmp_path)
     with pytest.raises(InputError, match="--resume and --overwrite contradict each other"):
@@ -149,7 +150,7 @@ def test_a_training_is_not_replaced_unasked(tmp_path):
 def test_finished_results_without_a_checkpoint_are_not_replaced(tmp_path):
     trained(tmp_path)
     (tmp_path / CHECKPOINT_FILE).unlink()
-    with pytest.raises(InputError, match=r"holds the results of a finished training without its checkpoint"):
+    with pytest.raises(InputError, match=r"holds results without the state that they came from \(checkpoint"):
         trained(tmp_path, resume=True)
     assert trained(tmp_path, overwrite=True).finished
 
@@ -173,12 +174,12 @@ def test_a_kill_before_the_first_checkpoint_is_due_can_be_resumed(tmp_path):
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
 
-def test_unfinished_results_without_a_checkpoint_begin_anew(tmp_path):
-    killed_after_the_first_epoch(tmp_path / "a")
-    (tmp_path / "a" / CHECKPOINT_FILE).unlink()
-    resumed = trained(tmp_path / "a", resume=True)
-    assert [session["step"] for session in resumed.sessions] == [0]
-    assert lasting(resumed) == lasting(trained(tmp_path / "b"))
+def test_unfinished_results_without_a_checkpoint_are_not_replaced(tmp_path):
+    killed_after_the_first_epoch(tmp_path)
+    (tmp_path / CHECKPOINT_FILE).unlink()
+    with pytest.raises(InputError, match="holds results without the state that they came from"):
+        trained(tmp_path, resume=True)
+    assert not TrainResult.read(tmp_path).finished
 
 
 def test_overwriting_leaves_nothing_of_the_old_training_to_resume(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fenchel.arguments.device import Device
+from fenchel.arguments.dtype import Dtype
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
 from fenchel.arguments.rule import AbstractRule, Maybe, shown
@@ -14,6 +15,7 @@ __all__ = [
     "MOST_LAYERS",
     "AbstractRule",
     "Device",
+    "Dtype",
     "Flag",
     "Maybe",
     "Number",

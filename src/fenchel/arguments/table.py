@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fenchel.arguments.device import Device
+from fenchel.arguments.dtype import Dtype
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
 from fenchel.arguments.rule import AbstractRule, Maybe
@@ -74,7 +75,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "target_column": Maybe(Text("the name of a column, such as summary")),
     "column": Text("the name of a column, such as sentence_A"),
     "revision": Maybe(Text("a branch, tag or commit, such as main")),
-    "dtype": OneOf(("auto", "bfloat16", "float16", "float32", "float64")),
+    "dtype": Dtype(),
     # Swaps. A rank correlation needs three pairs; beyond 100,000 resamples an interval's digits change no more.
     "bootstrap": Whole(100, 100_000, "2000", "of resamples"),
     "max_pairs": Maybe(Whole(3, _COUNT, "1000")),

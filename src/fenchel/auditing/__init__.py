@@ -6,10 +6,11 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.merge import merge
-from fenchel.auditing.progress import AuditObserver, Progress
 from fenchel.auditing.run import audit, shard_directory
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.data.shard import Shard
+from fenchel.runs.progress import Progress
+from fenchel.runs.progress import ReadingObserver as AuditObserver
 
 __all__ = [
     "KINDS",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from fenchel.auditing.manifest import differences
+from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html, write_figures
 from fenchel.auditing.results import AuditResults
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
-from fenchel.runs import require_packages
+from fenchel.runs.extras import require_packages
+from fenchel.runs.manifest import differences
 from fenchel.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
 
 __all__ = ["AuditReport", "require_extras"]
@@ -59,7 +60,9 @@ class AuditReport(AuditResults):
         directory = Path(directory)
         check_writable(directory)
         if (directory / STATE_FILE).exists() and not overwrite:
-            differing = differences(self.manifest, AuditState.read(directory).manifest)
+            differing = differences(
+                AuditState.read(directory).manifest, self.manifest, but=OUTCOMES, said=("there", "here")
+            )
             if differing:
                 raise InputError(
                     f"{directory} holds another audit; they differ in {'; '.join(differing)}. "

@@ -8,48 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.manifest import OUTCOMES, differences
+from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.queries import QueryFiles, remove_queries
 from fenchel.auditing.state import STATE_FILE, AuditState
-from fenchel.errors import InputError
+from fenchel.runs.manifest import differences
+from fenchel.runs.occupied import RunKind, Saved
+from fenchel.runs.pace import SavingPace
 
-__all__ = ["Checkpoints", "open_state", "refuse_occupied"]
+__all__ = ["AUDIT", "Checkpoints", "open_state"]
 
 # Another version or device may round otherwise: the files would not be those of an uninterrupted audit.
 _FREE_TO_RESUME = OUTCOMES | {"python", "texts"}
 
 
-def refuse_occupied(directory: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that holds an audit, unless it is said what to do with that.
+def _saved(directory: Path) -> Saved:
+    state = AuditState.read(directory)
+    counts = {"document": state.cursor.documents, "token": state.cursor.tokens}
+    return Saved(str(state.manifest.get("model")), counts, state.finished)
 
-    Args:
-        directory: The audit's folder.
-        resume: Go on with what is there.
-        overwrite: Start anew whatever is there.
 
-    Raises:
-        InputError: If the folder holds results and neither is wanted, or both are.
-    """
-    if resume and overwrite:
-        raise InputError(
-            "--resume and --overwrite contradict each other: the first keeps what the second discards."
-        )
-    if overwrite:
-        return
-    if (directory / STATE_FILE).exists():
-        if not resume:
-            state = AuditState.read(directory)
-            end = "finished" if state.finished else "interrupted"
-            raise InputError(
-                f"{directory} holds an audit of {state.manifest.get('model')}, {end} after "
-                f"{state.cursor.documents} documents and {state.cursor.tokens} tokens. Keep it and do what "
-                "is left with --resume, start anew with --overwrite, or choose another folder."
-            )
-    elif (directory / "heads.json").exists():
-        raise InputError(
-            f"{directory} holds results without the state that they came from. Replace them with "
-            "--overwrite, or choose another folder."
-        )
+AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), _saved)
+"""What an audit leaves in its folder."""
 
 
 def open_state(
@@ -58,7 +37,7 @@ def open_state(
     """What an audit starts from in a folder: nothing, or what an earlier session of it left.
 
     Args:
-        directory: The audit's folder, which ``refuse_occupied`` let pass.
+        directory: The audit's folder, which ``AUDIT.refuse_occupied`` let pass.
         manifest: The audit that is wanted.
         overwrite: Start anew whatever is there.
         keep_queries: Whether single queries are wanted.
@@ -73,14 +52,9 @@ def open_state(
         remove_queries(directory)
         return AuditState(dict(manifest), keep_queries=keep_queries)
     state = AuditState.read(directory)
-    differing = differences(manifest, state.manifest, but=_FREE_TO_RESUME)
-    if state.keep_queries != keep_queries:
-        differing.append(f"keep_queries: {keep_queries} and {state.keep_queries}")
-    if differing:
-        raise InputError(
-            f"{directory} holds another audit than the one asked for; they differ in {'; '.join(differing)}. "
-            "Give the same options, start anew with --overwrite, or choose another folder."
-        )
+    there = {**state.manifest, "keep_queries": state.keep_queries}
+    asked = {**manifest, "keep_queries": keep_queries}
+    AUDIT.refuse_other(directory, differences(there, asked, but=_FREE_TO_RESUME))
     return state
 
 
@@ -107,14 +81,8 @@ class Checkpoints:
         self.queries = QueryFiles(directory, state.query_parts) if state.keep_queries else None
         if self.queries is not None:
             self.queries.resume(state.cursor, state.waiting_queries)
-        self._seconds = seconds
-        self._now = now
-        self._last = now()
+        self.pace = SavingPace(seconds, now)
         self._saved = state.cursor
-
-    def due(self) -> bool:
-        """Whether enough time has passed since the last saving."""
-        return self._now() - self._last >= self._seconds
 
     def save(self) -> None:
         """Save everything counted so far, unless it is saved already."""
@@ -127,7 +95,7 @@ class Checkpoints:
             if self.queries is not None:
                 self.queries.forget_but(place)
             self._saved = place
-        self._last = self._now()
+        self.pace.saved()
 
     def finish(self) -> AuditReport:
         """Write every file of the audit, and mark it as finished when all are there."""

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from fenchel.auditing.capture import AttentionCall, AttentionSite, Capture
@@ -15,11 +14,12 @@ from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS
 from fenchel.auditing.measure import Measures, measure
-from fenchel.auditing.progress import AuditObserver, ProgressClock
 from fenchel.auditing.queries import query_columns
 from fenchel.auditing.state import AuditState
 from fenchel.data.batch import Batch, Cursor
 from fenchel.errors import InputError, OutputError
+from fenchel.runs.model import evaluating, on_device, seeded
+from fenchel.runs.progress import ProgressClock, ReadingObserver
 
 __all__ = ["AuditRun", "Batches"]
 
@@ -81,7 +81,7 @@ class AuditRun:
         layers: Collection[int] | None,
         heads: Collection[int] | None,
         seed: int,
-        observer: AuditObserver,
+        observer: ReadingObserver,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self.model = model
@@ -134,7 +134,7 @@ class AuditRun:
                 self._count(batch)
                 cursor = self.state.cursor
                 self.observer.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))
-                if self.checkpoints is not None and self.checkpoints.due():
+                if self.checkpoints is not None and self.checkpoints.pace.due:
                     self.checkpoints.save()
 
     def _begin(self, batch: Batch) -> None:
@@ -199,32 +199,3 @@ class AuditRun:
             return
         with contextlib.suppress(Exception):  # the first error is the one to be told
             self.checkpoints.save()
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; afterwards every module is as it was."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextlib.contextmanager
-def seeded(seed: int, model: nn.Module) -> Iterator[None]:
-    """Torch's random numbers from ``seed``; afterwards they go on as if nothing had been drawn."""
-    cuda = sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
-    with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
-        yield
-
-
-def on_device(inputs: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """The inputs where the model is; floating-point inputs in its dtype."""
-    return {
-        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-        for name, value in inputs.items()
-    }

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from typing import Any
 
-import torch
-
 from fenchel.data.shard import Shard
+from fenchel.runs.manifest import versions
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
-from fenchel.version import __version__
 
-__all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "differences", "in_order"]
+__all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
 
 SCHEMA = 2
 """Version of the files that an audit writes; since 2 its state has a digest."""
@@ -103,7 +99,7 @@ PARTS = frozenset({"shard", "merged_from"})
 def describe(
     model: Any,
     *,
-    name: str | None,
+    name: str,
     revision: str | None,
     space: str,
     alpha: float,
@@ -124,8 +120,8 @@ def describe(
 
     Args:
         model: The loaded model.
-        name: What the user called it, or None to ask the model.
-        revision: The revision asked for, or None to ask the model.
+        name: What the user called it, or what it calls itself.
+        revision: Its revision, None if nobody knows.
         space: ``input`` or ``key``.
         alpha: Reliability of the evidence.
         tol: Relative tolerance of the exact solver.
@@ -144,16 +140,11 @@ def describe(
     Returns:
         The manifest: JSON values only, keys in the order of ``KEYS``.
     """
-    config = getattr(model, "config", None)
     return in_order(
         {
-            "schema": SCHEMA,
-            "fenchel": __version__,
-            "torch": torch.__version__,
-            "transformers": _version("transformers"),
-            "python": platform.python_version(),
-            "model": name or getattr(config, "_name_or_path", None) or type(model).__name__,
-            "revision": revision or getattr(config, "_commit_hash", None),
+            **versions(SCHEMA),
+            "model": name,
+            "revision": revision,
             "model_class": type(model).__name__,
             "dtype": str(getattr(model, "dtype", None)).removeprefix("torch."),
             "device": str(getattr(model, "device", None)),
@@ -183,35 +174,3 @@ def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The same manifest with its keys in the order of ``KEYS``; keys of a later version come last."""
     known = {key: manifest[key] for key in KEYS if key in manifest}
     return known | {key: manifest[key] for key in sorted(manifest) if key not in known}
-
-
-def differences(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], *, but: Collection[str] = OUTCOMES
-) -> list[str]:
-    """How two manifests differ, one phrase a field.
-
-    Args:
-        ours: A manifest.
-        theirs: Another.
-        but: Keys that may differ.
-
-    Returns:
-        ``key: value here, value there`` for every other key that differs, in the order of ``KEYS``.
-
-    Example:
-        >>> differences({"alpha": 1.0, "tokens": 5}, {"alpha": 2.0, "tokens": 6})
-        ['alpha: 1.0 and 2.0']
-    """
-    keys = in_order({**theirs, **ours})
-    return [
-        f"{key}: {ours.get(key)!r} and {theirs.get(key)!r}"
-        for key in keys
-        if key not in but and ours.get(key) != theirs.get(key)
-    ]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

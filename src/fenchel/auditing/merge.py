@@ -10,10 +10,11 @@ from typing import Any
 from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.examples import HeadExample, keep_the_worse
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.manifest import OUTCOMES, PARTS, PLACES, differences, in_order
+from fenchel.auditing.manifest import OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
+from fenchel.runs.manifest import differences
 from fenchel.storage import check_writable
 
 __all__ = ["merge"]
@@ -131,10 +132,12 @@ def _check_compatible(
 ) -> None:
     shards = _Shards.of(manifest)
     for other_folder, other in manifests:
-        differing = differences(other, manifest, but=_FREE_TO_MERGE)
+        differing = differences(other, manifest, but=_FREE_TO_MERGE, said=("in the first", "in the second"))
         other_shards = _Shards.of(other)
         if shards.count != other_shards.count:
-            differing.append(f"number of shards: {other_shards.count} and {shards.count}")
+            differing.append(
+                f"number of shards: {other_shards.count} in the first, {shards.count} in the second"
+            )
         if differing:
             raise InputError(
                 f"{other_folder} and {folder} are not parts of one audit; they differ in "
@@ -183,5 +186,5 @@ def _is_earlier_merge(target: Path, report: AuditReport) -> bool:
         return False
     there = AuditState.read(target).manifest
     return there.get("merged_from") is not None and not differences(
-        report.manifest, there, but=_FREE_TO_MERGE
+        there, report.manifest, but=_FREE_TO_MERGE
     )

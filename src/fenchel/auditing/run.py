@@ -6,16 +6,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked
 from fenchel.auditing.audit_report import AuditReport, require_extras
-from fenchel.auditing.checkpoint import Checkpoints, open_state, refuse_occupied
+from fenchel.auditing.checkpoint import AUDIT, Checkpoints, open_state
 from fenchel.auditing.loop import AuditRun
 from fenchel.auditing.manifest import describe
 from fenchel.auditing.options import as_shard, ready_made
-from fenchel.auditing.progress import AuditObserver, SilentObserver
 from fenchel.auditing.state import AuditState
 from fenchel.data.ready_batches import ReadyBatches
 from fenchel.data.shard import Shard
@@ -23,6 +21,10 @@ from fenchel.data.text.documents import open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.runs.model import RunModel
+from fenchel.runs.observer import SilentObserver
+from fenchel.runs.occupied import refuse_without_folder
+from fenchel.runs.progress import ReadingObserver
 from fenchel.storage import check_writable, removed_if_empty
 
 __all__ = ["audit", "shard_directory"]
@@ -52,7 +54,7 @@ def audit(
     target_column: str | None = None,
     shard: Shard | str | Sequence[int] = (0, 1),
     seed: int = 0,
-    observer: AuditObserver | None = None,
+    observer: ReadingObserver | None = None,
     directory: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -114,22 +116,19 @@ def audit(
     checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
     part = as_shard(shard)
     folder = None if directory is None else shard_directory(directory, part)
-    if folder is None and (resume or overwrite or keep_queries):
-        raise InputError(
-            "resume, overwrite and keep_queries are about files, but no directory was given for any."
-        )
-    name = model if isinstance(model, str) else None
+    refuse_without_folder(folder, resume=resume, overwrite=overwrite, keep_queries=keep_queries)
     text_options = {"whole_file": whole_file, "text_column": text_column, "target_column": target_column}
     documents = None
-    if not ready_made(texts, tokenizer if name is None else name):
+    if not ready_made(texts, model if isinstance(model, str) else tokenizer):
         documents = open_documents(texts, **text_options)  # pyright: ignore[reportArgumentType]
     with removed_if_empty(folder):
         if folder is not None:
             require_extras()
             check_writable(folder)
-            refuse_occupied(folder, resume=resume, overwrite=overwrite)
+            AUDIT.refuse_occupied(folder, resume=resume, overwrite=overwrite)
 
-        loaded, tokenizer, revision = _load(model, tokenizer, device=device, dtype=dtype, revision=revision)
+        found = RunModel.of(model, tokenizer, device=device, dtype=dtype, revision=revision)
+        loaded, tokenizer = found.model, found.tokenizer
         if documents is not None and tokenizer is None:
             raise InputError(
                 f"{type(loaded).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
@@ -150,8 +149,8 @@ def audit(
             )
         manifest = describe(
             loaded,
-            name=name,
-            revision=revision,
+            name=found.name,
+            revision=found.revision,
             space=space,
             alpha=alpha,
             tol=tol,
@@ -211,32 +210,3 @@ def shard_directory(directory: str | Path, shard: Shard | str | Sequence[int]) -
     part = as_shard(shard)
     folder: Path = checked("directory", directory)
     return folder if part.count == 1 else folder / f"shard-{part.index}-of-{part.count}"
-
-
-def _load(
-    model: str | nn.Module, tokenizer: Any, *, device: str | None, dtype: Any, revision: str | None
-) -> tuple[Any, Any, str | None]:
-    """The model where and as it is to run, its tokenizer, and its revision if it was loaded here."""
-    if not isinstance(model, str):
-        if revision is not None:
-            raise InputError(
-                f"revision {revision!r} was given with a model that is loaded already. Give the model's "
-                "name, or load that revision yourself."
-            )
-        return model.to(device=device, dtype=_as_dtype(dtype)), tokenizer, None
-    from fenchel.integrations.transformers.loading import load_model
-
-    loaded, own_tokenizer, info = load_model(
-        model, device=device or "cpu", dtype=dtype or "float32", revision=revision
-    )
-    return loaded, own_tokenizer if tokenizer is None else tokenizer, info.revision
-
-
-def _as_dtype(dtype: Any) -> torch.dtype | None:
-    """A dtype from itself or its name; None to leave a loaded model as it is."""
-    found = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
-    if found is None or found == "auto":
-        return None
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise InputError(f"dtype is {dtype!r}; expected float32, float64, bfloat16 or float16.")
-    return found

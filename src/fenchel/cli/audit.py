@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +11,27 @@ import typer
 
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
+from fenchel.cli.interruption import what_was_saved
 from fenchel.cli.numbers import numbers
+from fenchel.cli.options import (
+    CheckpointSeconds,
+    DeviceName,
+    Dtype,
+    DtypeName,
+    MaxLength,
+    ModelName,
+    Out,
+    Overwrite,
+    Resume,
+    Revision,
+    Stride,
+    TargetColumn,
+    Text,
+    TextColumn,
+    WholeFile,
+    WindowBatchSize,
+    best_device,
+)
 from fenchel.cli.progress import observer_of_standard_error
 from fenchel.cli.result import show_result
 
@@ -40,65 +58,20 @@ class Space(str, Enum):
     key = "key"
 
 
-class Dtype(str, Enum):
-    """What the model computes in."""
-
-    float32 = "float32"
-    float64 = "float64"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    auto = "auto"
-
-
 def run(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
-    ],
-    text: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, "
-            "NAME[:CONFIG][@SPLIT].",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
-    ],
-    whole_file: Annotated[
-        bool, typer.Option("--whole-file", help="Take a plain text file for one document, not one a line.")
-    ] = False,
-    text_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column of the texts in a table.  [default: text]"),
-    ] = None,
-    target_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Column of what an encoder-decoder is to write.  [default: the text itself]",
-        ),
-    ] = None,
+    model: ModelName,
+    text: Text,
+    out: Out,
+    whole_file: WholeFile = False,
+    text_column: TextColumn = None,
+    target_column: TargetColumn = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(metavar="N", help="Stop after N tokens, over all shards together.  [default: no limit]"),
     ] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Windows in a batch.")] = 8,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Tokens in a window, special ones included.  [default: what the model takes, at most 512]",
-        ),
-    ] = None,
-    stride: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Tokens from one window's start to the next; shared ones count once.  [default: no overlap]",
-        ),
-    ] = None,
+    batch_size: WindowBatchSize = 8,
+    max_length: MaxLength = None,
+    stride: Stride = None,
     layers: Annotated[
         str | None, typer.Option(metavar="LIST", help="Layers, from 1, such as 1,3-5.  [default: all]")
     ] = None,
@@ -117,18 +90,9 @@ def run(
             min=1, max=1 << 30, metavar="MB", help="Megabytes of working memory of the exact solver."
         ),
     ] = 512,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"
-        ),
-    ] = None,
-    dtype: Annotated[
-        Dtype, typer.Option(help="What the model computes in; auto: what it was saved in.")
-    ] = Dtype.float32,
-    revision: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a model on the hub.")
-    ] = None,
+    device: DeviceName = None,
+    dtype: DtypeName = Dtype.float32,
+    revision: Revision = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of torch's random numbers.")] = 0,
     shard: Annotated[
         str | None,
@@ -137,22 +101,17 @@ def run(
             help="Audit share I (from 0) of the N of the documents.  [default: RANK/WORLD_SIZE, else 0/1]",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the interrupted audit in DIR; keep a finished one.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew, whatever audit DIR holds.")
-    ] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     keep_queries: Annotated[
         bool, typer.Option("--keep-queries", help="Also write every query, to queries-*.parquet.")
     ] = False,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(metavar="S", help="Save for --resume at most once in S seconds.")
-    ] = 60.0,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
     """Wires the options to ``fenchel.audit``."""
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
 
+    from fenchel.auditing.checkpoint import AUDIT
     from fenchel.auditing.run import audit, shard_directory
     from fenchel.data.shard import Shard
     from fenchel.data.text.documents import open_documents
@@ -193,42 +152,7 @@ def run(
             checkpoint_seconds=checkpoint_seconds,
         )
     except KeyboardInterrupt:
-        raise Interrupted(what_was_saved(folder)) from None
+        raise Interrupted(what_was_saved(AUDIT, folder)) from None
     show_result(report, folder)
     if part.count > 1:
         typer.echo(f"This is share {part}. When all are there: fenchel merge {shlex.quote(str(place))}")
-
-
-def best_device() -> str:
-    """The device that an audit runs on where none was asked for; of several processes each gets its own."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-
-
-def what_was_saved(folder: Path) -> str:
-    """What an interrupted audit has left behind, and how to go on.
-
-    Args:
-        folder: The audit's folder.
-
-    Returns:
-        One line.
-    """
-    from fenchel.auditing.state import AuditState
-    from fenchel.errors import FenchelError
-
-    try:
-        state = AuditState.read(folder)
-    except FenchelError:
-        return "interrupted before anything was saved"
-    if state.finished:
-        return f"interrupted; the finished audit in {folder} is intact"
-    arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
-    return (
-        f"interrupted; {state.cursor.documents} documents and {state.cursor.tokens} tokens are saved in "
-        f"{folder}. "
-        f"Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"
-    )

@@ -13,6 +13,7 @@ import typer
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted, say
 from fenchel.cli.numbers import decimals
+from fenchel.cli.options import DeviceName, ImageBatchSize, Out, Resume
 from fenchel.cli.speaking import first_process_speaks
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ def run(
     experiment: Annotated[
         str, typer.Argument(metavar="EXPERIMENT", help="table1, table2 or ablation.", show_default=False)
     ],
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
-    ],
+    out: Out,
     data: Annotated[
         str | None,
         typer.Option(
@@ -80,21 +79,14 @@ def run(
     epochs: Annotated[
         int | None, typer.Option(metavar="N", help="How often each image is seen.  [default: the budget's]")
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option(metavar="N", help="Images in a step, over all processes together.")
-    ] = 128,
+    batch_size: ImageBatchSize = 128,
     recipe: Annotated[
         str, typer.Option(metavar="NAME", help="Recipe of the training: paper or strong.")
     ] = "paper",
     precision: Annotated[
         str, typer.Option(metavar="NAME", help="What to multiply in: auto, float32 or bfloat16.")
     ] = "auto",
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"
-        ),
-    ] = None,
+    device: DeviceName = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Threads of the processor.  [default: torch's choice]")
     ] = None,
@@ -104,9 +96,7 @@ def run(
             metavar="I/N", help="Train only share I, from 0, of N shares of the runs.", show_default=False
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what DIR holds, as happens without it too.")
-    ] = False,
+    resume: Resume = False,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Train nothing; make the report on what DIR holds.")
     ] = False,

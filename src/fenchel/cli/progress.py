@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from fenchel.auditing.progress import AuditObserver, Progress, SilentObserver
+from fenchel.runs.observer import SilentObserver
+from fenchel.runs.progress import Progress, ReadingObserver
 
 __all__ = ["TerminalObserver", "observer_of_standard_error"]
 
 
-def observer_of_standard_error(doing: str = "auditing") -> AuditObserver:
+def observer_of_standard_error(doing: str = "auditing") -> ReadingObserver:
     """Shows progress on standard error if somebody can see it there; a file or a pipe gets none.
 
     Args:

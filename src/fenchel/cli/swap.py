@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fenchel.arguments import checked
-from fenchel.cli.audit import Dtype, best_device
 from fenchel.cli.failure import Interrupted
+from fenchel.cli.interruption import what_was_saved
 from fenchel.cli.numbers import decimals, numbers
+from fenchel.cli.options import (
+    CheckpointSeconds,
+    DeviceName,
+    Dtype,
+    DtypeName,
+    MaxLength,
+    MaybeText,
+    ModelName,
+    Out,
+    Overwrite,
+    Resume,
+    Revision,
+    Stride,
+    TargetColumn,
+    TextColumn,
+    WholeFile,
+    WindowBatchSize,
+    best_device,
+)
 from fenchel.cli.progress import observer_of_standard_error
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
@@ -29,21 +46,9 @@ EXAMPLE = "Example: fenchel swap demo --text examples/demo.txt --out swap --alph
 
 
 def run(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
-    ],
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
-    ],
-    text: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, "
-            "NAME[:CONFIG][@SPLIT].",
-            show_default=False,
-        ),
-    ] = None,
+    model: ModelName,
+    out: Out,
+    text: MaybeText = None,
     pairs: Annotated[
         str | None,
         typer.Option(
@@ -96,61 +101,24 @@ def run(
             help="Relative tolerance of the exact estimator.  [default: 1e-5, in float64 1e-10]",
         ),
     ] = None,
-    whole_file: Annotated[
-        bool, typer.Option("--whole-file", help="Take a plain text file for one document, not one a line.")
-    ] = False,
-    text_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the texts in a table.  [default: text]")
-    ] = None,
-    target_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Column of what an encoder-decoder is to write.  [default: the text itself]",
-        ),
-    ] = None,
+    whole_file: WholeFile = False,
+    text_column: TextColumn = None,
+    target_column: TargetColumn = None,
     max_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Stop after N tokens of the text.  [default: no limit]")
     ] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Windows or sentences in a batch.")] = 8,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Tokens in a window, special ones included.  [default: what the model takes, at most 512]",
-        ),
-    ] = None,
-    stride: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Tokens from one window's start to the next; shared ones count once.  [default: no overlap]",
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"
-        ),
-    ] = None,
-    dtype: Annotated[
-        Dtype, typer.Option(help="What the model computes in; auto: what it was saved in.")
-    ] = Dtype.float32,
-    revision: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a model on the hub.")
-    ] = None,
+    batch_size: WindowBatchSize = 8,
+    max_length: MaxLength = None,
+    stride: Stride = None,
+    device: DeviceName = None,
+    dtype: DtypeName = Dtype.float32,
+    revision: Revision = None,
     seed: Annotated[
         int, typer.Option(metavar="N", help="Seed of masks, sampled pairs, halves and resamples.")
     ] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the interrupted swap in DIR; keep a finished one.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew, whatever swap DIR holds.")
-    ] = False,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(metavar="S", help="Save for --resume at most once in S seconds.")
-    ] = 60.0,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
     """Wires the options to ``fenchel.swap``."""
     if text is None and pairs is None:
@@ -162,6 +130,7 @@ def run(
     from rich.console import Console
 
     from fenchel.swap import PairColumns, swap
+    from fenchel.swap.folder import SWAP
     from fenchel.swap.table import terminal_table
 
     try:
@@ -200,26 +169,8 @@ def run(
             checkpoint_seconds=checkpoint_seconds,
         )
     except KeyboardInterrupt:
-        raise Interrupted(_what_was_saved(place)) from None
+        raise Interrupted(what_was_saved(SWAP, place)) from None
     console = Console()
     console.print(terminal_table(report))
     console.print(report.finding, markup=False, highlight=False)
     typer.echo(f"Figure: {place / 'swap.png'}")
-
-
-def _what_was_saved(folder: Path) -> str:
-    """What an interrupted swap has left behind, and how to go on."""
-    from fenchel.errors import FenchelError
-    from fenchel.swap.state import SwapState
-
-    try:
-        state = SwapState.read(folder)
-    except FenchelError:
-        return "interrupted before anything was saved"
-    if state.finished:
-        return f"interrupted; the finished swap in {folder} is intact"
-    arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
-    return (
-        f"interrupted; {state.documents} documents and {state.tokens} tokens are saved in {folder}. "
-        f"Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"
-    )

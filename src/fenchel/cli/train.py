@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +11,8 @@ import typer
 
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
+from fenchel.cli.interruption import what_was_saved
+from fenchel.cli.options import CheckpointSeconds, DeviceName, ImageBatchSize, Out, Overwrite, Resume
 from fenchel.cli.speaking import first_process_speaks
 from fenchel.cli.stopping import stopping_at_a_step
 from fenchel.cli.training import observer_of_training
@@ -86,9 +86,7 @@ def run(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
-    ],
+    out: Out,
     model: Annotated[Model, typer.Option(help="What to train.")] = Model.ot_vit,
     extra_preference: Annotated[
         ExtraPreference | None,
@@ -115,9 +113,7 @@ def run(
         int | None, typer.Option(metavar="N", help="Test on N images, balanced by class.  [default: all]")
     ] = None,
     epochs: Annotated[int, typer.Option(metavar="N", help="How often each image is seen.")] = 20,
-    batch_size: Annotated[
-        int, typer.Option(metavar="N", help="Images in a step, over all processes together.")
-    ] = 128,
+    batch_size: ImageBatchSize = 128,
     learning_rate: Annotated[float, typer.Option(metavar="X", help="Largest learning rate.")] = 3e-4,
     recipe: Annotated[
         RecipeName,
@@ -151,30 +147,20 @@ def run(
     precision: Annotated[
         Precision, typer.Option(help="What to multiply in; auto: bfloat16 where the hardware is fast in it.")
     ] = Precision.auto,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"
-        ),
-    ] = None,
+    device: DeviceName = None,
     seed: Annotated[
         int, typer.Option(metavar="N", help="Seed of weights, batches, augmentation, dropout and joining.")
     ] = 0,
     evaluate_every: Annotated[
         int, typer.Option(metavar="N", help="Test after every N epochs, and after the last.")
     ] = 1,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the training in DIR, if any; keep a finished one.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew, whatever training DIR holds.")
-    ] = False,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(metavar="S", help="Save for --resume at most once in S seconds.")
-    ] = 60.0,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
     """Wires the options to ``fenchel.train.train``."""
     from fenchel.train import TrainOptions, train
+    from fenchel.train.folder import TRAINING
 
     place: Path = checked("folder", out, name="out")
     options = TrainOptions(
@@ -219,7 +205,7 @@ def run(
                 stop=stop,
             )
     except KeyboardInterrupt:
-        raise Interrupted(_what_was_saved(place)) from None
+        raise Interrupted(what_was_saved(TRAINING, place)) from None
     if os.environ.get("RANK", "0") != "0":
         return
     typer.echo(
@@ -231,20 +217,3 @@ def run(
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _what_was_saved(folder: Path) -> str:
-    """What an interrupted training has left behind, and how to go on."""
-    from fenchel.errors import FenchelError
-    from fenchel.train.checkpoint import Checkpoint
-
-    try:
-        state = Checkpoint.read(folder).state
-    except FenchelError:
-        return "interrupted before anything was saved"
-    done = f"{_counted(state.step, 'step')} and {_counted(len(state.epochs), 'whole epoch')}"
-    saved = f"interrupted; {done} are saved in {folder}. "
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        return f"{saved}Go on with the same torchrun command and --resume"
-    arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
-    return f"{saved}Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fenchel.errors import InputError
-from fenchel.experiments.lock import held, tried
 from fenchel.experiments.plan import PLAN_SCHEMA, Plan, Run
 from fenchel.experiments.record import RunRecord
 from fenchel.experiments.report import ExperimentReport
 from fenchel.experiments.training import plan_of, record_of
+from fenchel.runs.lock import held, tried
 from fenchel.storage import Form, check_writable, guarded_writing, read_document, write_document
 from fenchel.storage.form import refused
 from fenchel.storage.schema import record, text

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.auditing.loop import evaluating, on_device, seeded
-from fenchel.auditing.progress import AuditObserver, ProgressClock
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError
+from fenchel.runs.model import evaluating, on_device, seeded
+from fenchel.runs.pace import SavingPace
+from fenchel.runs.progress import ProgressClock, ReadingObserver
 from fenchel.swap.arms import Arm
 from fenchel.swap.observation import Observation, observe, relative_change
 from fenchel.swap.state import SwapState
@@ -38,7 +38,6 @@ class SwapRun:
         observer: Who is told about the progress.
         directory: Where to save, or None to keep everything in memory.
         seconds: Least time between two savings.
-        now: Gives the time in seconds.
     """
 
     def __init__(
@@ -49,10 +48,9 @@ class SwapRun:
         state: SwapState,
         *,
         tol: float | None,
-        observer: AuditObserver,
+        observer: ReadingObserver,
         directory: Path | None = None,
         seconds: float = 60.0,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
         self._task = task
@@ -61,9 +59,7 @@ class SwapRun:
         self._tol = tol
         self._observer = observer
         self._directory = directory
-        self._seconds = seconds
-        self._now = now
-        self._saved = now()
+        self._pace = SavingPace(seconds)
         self._clock = ProgressClock(state.tokens)
         self._fraction = 0.0
         self._checked = False
@@ -96,13 +92,13 @@ class SwapRun:
         part = self._measure(step)
         self._state.add(part, step.after, step.documents, step.tokens)
         self._fraction = step.fraction or 0.0
-        if self._directory is not None and self._now() - self._saved >= self._seconds:
+        if self._directory is not None and self._pace.due:
             self._save()
 
     def _save(self) -> None:
         if self._directory is not None and self._state.parts:
             self._state.write(self._directory)
-        self._saved = self._now()
+        self._pace.saved()
 
     def _measure(self, step: Step) -> dict[str, Tensor]:
         own = self._observe(self._arms[0], step)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from fenchel.arguments import checked
-from fenchel.auditing.progress import AuditObserver, SilentObserver
 from fenchel.data.text.documents import Documents, open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
-from fenchel.runs import require_packages
+from fenchel.runs.extras import require_packages
+from fenchel.runs.manifest import versions
+from fenchel.runs.model import RunModel
+from fenchel.runs.observer import SilentObserver
+from fenchel.runs.occupied import refuse_without_folder
+from fenchel.runs.progress import ReadingObserver
 from fenchel.storage import check_writable, removed_if_empty
 from fenchel.swap.arms import make_arms, sites_of
 from fenchel.swap.bootstrap import Bootstrap
-from fenchel.swap.folder import open_state, refuse_occupied
+from fenchel.swap.folder import SWAP, open_state
 from fenchel.swap.language import LanguageTask
 from fenchel.swap.loop import SwapRun, check_room
 from fenchel.swap.options import (
@@ -35,7 +36,6 @@ from fenchel.swap.report import FILES, SwapReport
 from fenchel.swap.results import Pairings, tabulated
 from fenchel.swap.sentences import SentenceTask
 from fenchel.swap.state import SCHEMA, SwapState
-from fenchel.version import __version__
 
 __all__ = ["swap"]
 
@@ -71,7 +71,7 @@ def swap(
     target_column: str | None = None,
     columns: PairColumns = _COLUMNS,
     seed: int = 0,
-    observer: AuditObserver | None = None,
+    observer: ReadingObserver | None = None,
     directory: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -145,8 +145,7 @@ def swap(
         raise InputError(
             "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both."
         )
-    if folder is None and (resume or overwrite):
-        raise InputError("resume and overwrite are about files, but no directory was given for any.")
+    refuse_without_folder(folder, resume=resume, overwrite=overwrite)
     require_packages("report", "scipy")
     documents = None
     text_options = {"whole_file": whole_file, "text_column": text_column, "target_column": target_column}
@@ -157,13 +156,15 @@ def swap(
         if folder is not None:
             require_packages("report", "matplotlib")
             check_writable(folder)
-            refuse_occupied(folder, resume=resume, overwrite=overwrite)
+            SWAP.refuse_occupied(folder, resume=resume, overwrite=overwrite)
 
         with_head = scored is None
-        loaded, tokenizer, name, revision = _load(model, tokenizer, device, dtype, revision, with_head)
+        found = RunModel.of(
+            model, tokenizer, device=device, dtype=dtype, revision=revision, with_head=with_head
+        )
         loaded, task = _task(
-            loaded,
-            tokenizer,
+            found.model,
+            found.tokenizer,
             documents,
             scored,
             with_head=with_head,
@@ -187,9 +188,9 @@ def swap(
         if isinstance(task, SentenceTask):
             check_room(len(arms), task.count, int(getattr(loaded.config, "hidden_size", 0)))
         manifest = {
-            **_versions(),
-            "model": name,
-            "revision": revision or getattr(loaded.config, "_commit_hash", None),
+            **versions(SCHEMA),
+            "model": found.name,
+            "revision": found.revision,
             "model_class": type(loaded).__name__,
             "dtype": str(loaded.dtype).removeprefix("torch."),
             "device": str(loaded.device),
@@ -258,34 +259,6 @@ def _scored(
     return replace(found, sentences=found.sentences[:max_pairs], scores=found.scores[:max_pairs])
 
 
-def _load(
-    model: str | nn.Module,
-    tokenizer: Any,
-    device: str | None,
-    dtype: Any,
-    revision: str | None,
-    with_head: bool,
-) -> tuple[Any, Any, str, str | None]:
-    """The model where and as it is to run, its tokenizer, its name, and its revision if it was loaded here."""
-    if isinstance(model, str):
-        from fenchel.integrations.transformers.loading import load_model
-
-        loaded, own, info = load_model(
-            model, device=device or "cpu", dtype=dtype or "float32", revision=revision, with_head=with_head
-        )
-        return loaded, own if tokenizer is None else tokenizer, model, info.revision
-    if revision is not None:
-        raise InputError(
-            f"revision {revision!r} was given with a model that is loaded already. Give the model's name, or load that "
-            "revision yourself."
-        )
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype is not None and not isinstance(found, torch.dtype):
-        raise InputError(f"dtype is {dtype!r}; expected float32, float64, bfloat16 or float16.")
-    name = getattr(getattr(model, "config", None), "_name_or_path", None) or type(model).__name__
-    return model.to(device=device, dtype=found), tokenizer, name, None
-
-
 def _task(
     model: Any,
     tokenizer: Any,
@@ -339,13 +312,3 @@ def _task(
         seed=seed,
     )
     return encoder, task
-
-
-def _versions() -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "fenchel": __version__,
-        "torch": torch.__version__,
-        "transformers": metadata.version("transformers"),
-        "python": platform.python_version(),
-    }

@@ -1,4 +1,4 @@
-"""The folder of a training: whether one may be started in it, and whether all processes see the same one."""
+"""The folder of a training: what it holds, and whether all processes see the same one."""
 
 from __future__ import annotations
 
@@ -7,42 +7,26 @@ from pathlib import Path
 import torch
 
 from fenchel.errors import InputError
+from fenchel.runs.occupied import RunKind, Saved
 from fenchel.storage import guarded_writing
-from fenchel.train.checkpoint import CHECKPOINT_FILE
+from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 from fenchel.train.figure import CURVES_FILE
-from fenchel.train.result import RESULTS_FILE, TrainResult
+from fenchel.train.result import RESULTS_FILE
 from fenchel.train.state import TrainState
 from fenchel.train.workers import Workers
 
-__all__ = ["agreed_state", "discard", "refuse_occupied", "refuse_out_of_step"]
+__all__ = ["TRAINING", "agreed_state", "discard", "refuse_out_of_step"]
 
 
-def refuse_occupied(directory: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that holds a training, unless it is said what to do with that.
+def _saved(directory: Path) -> Saved:
+    checkpoint = Checkpoint.read(directory)
+    epochs = len(checkpoint.state.epochs)
+    counts = {"step": checkpoint.state.step, "whole epoch": epochs}
+    return Saved(str(checkpoint.model["name"]), counts, epochs == checkpoint.configuration.get("epochs"))
 
-    Results that are not finished and have no checkpoint are no training to go on with: ``resume`` begins anew.
 
-    Raises:
-        InputError: If the folder holds a training and neither is wanted, or both are.
-    """
-    if resume and overwrite:
-        raise InputError(
-            "--resume and --overwrite contradict each other: the first keeps what the second discards."
-        )
-    if overwrite:
-        return
-    checkpoint = (directory / CHECKPOINT_FILE).exists()
-    results = (directory / RESULTS_FILE).exists()
-    if resume and results and not checkpoint and TrainResult.read(directory).finished:
-        raise InputError(
-            f"{directory} holds the results of a finished training without its checkpoint ({CHECKPOINT_FILE}). Start "
-            "anew with --overwrite, or choose another folder."
-        )
-    if not resume and (checkpoint or results):
-        raise InputError(
-            f"{directory} holds a training. Go on with it by --resume, start anew with --overwrite, or choose another "
-            "folder."
-        )
+TRAINING = RunKind("training", CHECKPOINT_FILE, (RESULTS_FILE,), _saved)
+"""What a training leaves in its folder."""
 
 
 def discard(directory: Path) -> None:

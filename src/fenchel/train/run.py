@@ -23,7 +23,7 @@ from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, differences
 from fenchel.train.evaluation import Evaluation
 from fenchel.train.feed import Feed
 from fenchel.train.figure import write_curves
-from fenchel.train.folder import agreed_state, discard, refuse_occupied, refuse_out_of_step
+from fenchel.train.folder import TRAINING, agreed_state, discard, refuse_out_of_step
 from fenchel.train.loop import Loop
 from fenchel.train.observer import SilentObserver, TrainObserver
 from fenchel.train.optimiser import adamw
@@ -89,7 +89,7 @@ def train(
     require_packages("train", "safetensors", "matplotlib", "numpy")
     checkpoint_seconds, device = checked("checkpoint_seconds", checkpoint_seconds), checked("device", device)
     directory = Path(checked("folder", directory, name="directory"))
-    refuse_occupied(directory, resume=resume, overwrite=overwrite)
+    TRAINING.refuse_occupied(directory, resume=resume, overwrite=overwrite)
     options = options.resolved()
     with (
         removed_if_empty(directory),

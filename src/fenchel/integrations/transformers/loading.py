@@ -25,7 +25,6 @@ DEMO = "demo"
 
 _HASHED_BYTES = 8 * 2**30
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 _UNUSED_BY_ATTENTION = "pooler"
 
 
@@ -115,13 +114,6 @@ def _find_on_hub(name: str, revision: str | None) -> tuple[str | None, Exception
     return found.sha, None
 
 
-def _dtype(dtype: torch.dtype | str) -> torch.dtype | str:
-    name = str(dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(_DTYPES)}")
-    return name if name == "auto" else getattr(torch, name)
-
-
 def _needs_no_weights(model: Any, key: str) -> bool:
     """Whether a parameter that the weights lack is not used, or is worked out anew and so is never random."""
     owner = key.rpartition(".")[0]
@@ -130,9 +122,7 @@ def _needs_no_weights(model: Any, key: str) -> bool:
     return worked_out or _UNUSED_BY_ATTENTION in key.split(".")
 
 
-def _load_weights(
-    source: str, name: str, dtype: torch.dtype | str, options: dict[str, Any], with_head: bool
-) -> Any:
+def _load_weights(source: str, name: str, dtype: str, options: dict[str, Any], with_head: bool) -> Any:
     transformers = require_transformers()
     model_class = transformers.AutoModel
     if with_head or Path(source).is_dir():
@@ -241,7 +231,7 @@ def load_model(
             f"name_or_path is {shown(name_or_path)}; expected a name on the hub or the path of a folder"
         )
     require_transformers()
-    chosen_dtype, chosen_device = _dtype(dtype), torch.device(checked("device", device) or "cpu")
+    chosen_dtype, chosen_device = checked("dtype", dtype), torch.device(checked("device", device) or "cpu")
     name = str(name_or_path)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     folder = (

@@ -11,12 +11,12 @@ import threading
 import pytest
 
 from fenchel.errors import OutputError
-from fenchel.experiments.lock import held, tried
+from fenchel.runs.lock import held, tried
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fenchel.experiments.lock import tried
+from fenchel.runs.lock import tried
 with tried(Path(sys.argv[1])) as free:
     print(free, flush=True)
     time.sleep(60)

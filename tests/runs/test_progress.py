@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fenchel.auditing.progress import AuditObserver, ProgressClock, SilentObserver
+from fenchel.runs.observer import SilentObserver
+from fenchel.runs.progress import ProgressClock, ReadingObserver
 
 
 class Clock:
@@ -46,7 +47,7 @@ def test_what_cannot_be_told_is_not() -> None:
 
 
 def test_the_silent_observer_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    observer: AuditObserver = SilentObserver()
+    observer: ReadingObserver = SilentObserver()
     observer.started({"model": "m"})
     observer.advanced(ProgressClock().progress(1, 2, 0.5))
     observer.finished()

@@ -1,18 +1,19 @@
-"""How far an audit is, told to whoever wants to know; nobody by default."""
+"""How far a run through texts is."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-__all__ = ["AuditObserver", "Progress", "ProgressClock", "SilentObserver"]
+from fenchel.runs.observer import RunObserver
+
+__all__ = ["Progress", "ProgressClock", "ReadingObserver"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an audit is.
+    """How far a run is.
 
     Attributes:
         documents: Documents begun, those of earlier sessions included.
@@ -31,30 +32,8 @@ class Progress:
     seconds_left: float | None
 
 
-class AuditObserver(Protocol):
-    """Whoever shows the progress of an audit."""
-
-    def started(self, manifest: Mapping[str, Any]) -> None:
-        """The first batch is about to be read."""
-
-    def advanced(self, progress: Progress) -> None:
-        """A batch has been counted."""
-
-    def finished(self) -> None:
-        """The last batch has been counted, or the audit has been interrupted: nothing more will be told."""
-
-
-class SilentObserver:
-    """Shows nothing."""
-
-    def started(self, manifest: Mapping[str, Any]) -> None:
-        """See ``AuditObserver``."""
-
-    def advanced(self, progress: Progress) -> None:
-        """See ``AuditObserver``."""
-
-    def finished(self) -> None:
-        """See ``AuditObserver``."""
+ReadingObserver = RunObserver[Progress]
+"""Whoever shows how far a run through texts is."""
 
 
 class ProgressClock:
@@ -72,7 +51,7 @@ class ProgressClock:
         self._first: tuple[float, float] | None = None if tokens else (0.0, 0.0)
 
     def progress(self, documents: int, tokens: int, fraction: float | None) -> Progress:
-        """How far the audit is now."""
+        """How far the run is now."""
         seconds = self._now() - self._begin
         return Progress(
             documents=documents,

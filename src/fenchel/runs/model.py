@@ -1,0 +1,114 @@
+"""The model that a run reads texts with: loaded or found as the caller left it, and put back so at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import checked
+from fenchel.errors import InputError
+
+__all__ = ["RunModel", "evaluating", "on_device", "seeded"]
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A transformers model that is ready to run.
+
+    Attributes:
+        model: The model, where and as it is to run.
+        tokenizer: Its tokenizer, None if there is none.
+        name: What the user called it, or what it calls itself.
+        revision: Commit or digest of what was loaded; None if nobody knows.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    revision: str | None
+
+    @classmethod
+    def of(
+        cls,
+        model: str | nn.Module,
+        tokenizer: Any,
+        *,
+        device: str | None,
+        dtype: Any,
+        revision: str | None,
+        with_head: bool = False,
+    ) -> RunModel:
+        """Load a named model, or move a loaded one.
+
+        Args:
+            model: A model, or the name or folder of one.
+            tokenizer: The tokenizer to use; None for the named model's own.
+            device: Where to run; None for where it is, ``cpu`` for a named one.
+            dtype: What to run in, as torch has it or by name; None for what it is in, ``float32`` for a named one.
+            revision: Revision of a named model.
+            with_head: Whether a named model is loaded with its language-model head, if it has one.
+
+        Raises:
+            InputError: If the dtype is none to compute in, or a revision is asked of a loaded model or a folder.
+            ModelError: If a named model cannot be loaded.
+        """
+        chosen = None if dtype is None else checked("dtype", dtype)
+        if isinstance(model, str):
+            from fenchel.integrations.transformers.loading import load_model
+
+            loaded, own, info = load_model(
+                model,
+                device=device or "cpu",
+                dtype=chosen or "float32",
+                revision=revision,
+                with_head=with_head,
+            )
+            return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision)
+        if revision is not None:
+            raise InputError(
+                f"revision {revision!r} was given with a model that is loaded already. Give the model's name, or load "
+                "that revision yourself."
+            )
+        if chosen not in (None, "auto"):
+            model = model.to(dtype=getattr(torch, chosen))
+        config = getattr(model, "config", None)
+        return cls(
+            model if device is None else model.to(device=device),
+            tokenizer,
+            getattr(config, "_name_or_path", None) or type(model).__name__,
+            getattr(config, "_commit_hash", None),
+        )
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; afterwards every module is as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextlib.contextmanager
+def seeded(seed: int, model: nn.Module) -> Iterator[None]:
+    """Torch's random numbers from ``seed``; afterwards they go on as if nothing had been drawn."""
+    cuda = sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield
+
+
+def on_device(inputs: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """The inputs where the model is; floating-point inputs in its dtype."""
+    return {
+        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+        for name, value in inputs.items()
+    }
