@@ -6,15 +6,13 @@ lightness.
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.colour import scale
-from fenchel.errors import MissingExtraError
-from fenchel.storage import atomic_path, guarded_writing
+from fenchel.runs.figure import write_figure
 from fenchel.swap.results import QUALITIES
 
 if TYPE_CHECKING:
@@ -61,19 +59,9 @@ def write_figures(report: SwapTables, directory: Path) -> Path:
         MissingExtraError: If matplotlib is not installed.
         OutputError: If a file cannot be written; an earlier one of that name is then intact.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "report") from error
-    with matplotlib.rc_context(_SETTINGS):
-        figure = _draw(report)
-        for kind, metadata in (("svg", {"Date": None}), ("png", None)):
-            written = io.BytesIO()
-            figure.savefig(written, format=kind, dpi=160, metadata=metadata)
-            path = directory / f"swap.{kind}"
-            with atomic_path(path) as temporary, guarded_writing(path):
-                temporary.write_bytes(written.getvalue())
-    return directory / "swap.png"
+    png = directory / "swap.png"
+    write_figure(lambda: _draw(report), _SETTINGS, [png.with_suffix(".svg"), png], extra="report")
+    return png
 
 
 def _draw(report: SwapTables) -> Figure:
