@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall, AttentionSite
+from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.examples import HeadExample
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import Measures, WorstQueries
+from fenchel.auditing.sites import AttentionSite
 from fenchel.data.batch import Batch, Cursor
 from tests.data.text.test_windows import word_tokenizer
 

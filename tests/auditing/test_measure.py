@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.capture import AttentionCall, AttentionSite
+from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.measure import Measures, measure
+from fenchel.auditing.sites import AttentionSite
 from fenchel.errors import CaptureError, ProblemError
 
 SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)

@@ -30,7 +30,7 @@ from fenchel.integrations.transformers.requirement import require_transformers
 from fenchel.integrations.transformers.softmax_attention import softmax_attention
 from fenchel.integrations.transformers.tracing import Tracer, Visit
 
-__all__ = ["AttentionCall", "AttentionSite", "Capture"]
+__all__ = ["AttentionCall", "Capture"]
 
 _BACKEND = "fenchel_capture"
 

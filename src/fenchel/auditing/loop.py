@@ -9,12 +9,13 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
-from fenchel.auditing.capture import AttentionCall, AttentionSite, Capture
+from fenchel.auditing.capture import AttentionCall, Capture
 from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.queries import query_columns
+from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.state import AuditState
 from fenchel.data.batch import Batch, Cursor
 from fenchel.errors import InputError, OutputError

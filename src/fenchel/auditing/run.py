@@ -13,9 +13,8 @@ from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.checkpoint import AUDIT, Checkpoints, open_state
 from fenchel.auditing.loop import AuditRun
 from fenchel.auditing.manifest import describe
-from fenchel.auditing.options import as_shard, ready_made
 from fenchel.auditing.state import AuditState
-from fenchel.data.ready_batches import ReadyBatches
+from fenchel.data.ready_batches import ReadyBatches, ready_made
 from fenchel.data.shard import Shard
 from fenchel.data.text.documents import open_documents
 from fenchel.data.text.windows import TokenWindows
@@ -114,7 +113,7 @@ def audit(
     layers, heads = checked("layers", layers), checked("heads", heads)
     device, directory = checked("device", device), checked("directory", directory)
     checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
-    part = as_shard(shard)
+    part = Shard.of(shard)
     folder = None if directory is None else shard_directory(directory, part)
     refuse_without_folder(folder, resume=resume, overwrite=overwrite, keep_queries=keep_queries)
     text_options = {"whole_file": whole_file, "text_column": text_column, "target_column": target_column}
@@ -207,6 +206,6 @@ def shard_directory(directory: str | Path, shard: Shard | str | Sequence[int]) -
         >>> shard_directory("out", (1, 4)).as_posix()
         'out/shard-1-of-4'
     """
-    part = as_shard(shard)
+    part = Shard.of(shard)
     folder: Path = checked("directory", directory)
     return folder if part.count == 1 else folder / f"shard-{part.index}-of-{part.count}"

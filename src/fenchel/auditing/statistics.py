@@ -65,14 +65,13 @@ class _LayerStatistics:
 class AuditStatistics:
     r"""Distribution of every metric over the queries of every head, without keeping a query.
 
-    Per head and metric: a histogram whose quantiles are within 0.2 %, the exact sum, the exact maximum and
-        the number of infinite
-    values; per head also the number of queries, of Newton steps and of queries whose solve did not converge.
-    All are integers or maxima, so ``merge`` is commutative and associative bit for bit, and the batches in
+    Per head and metric: a histogram whose quantiles are within 0.2 %, the exact sum, the exact maximum and the number
+    of infinite values; per head also the number of queries, of Newton steps and of queries whose solve did not
+    converge. All are integers or maxima, so ``merge`` is commutative and associative bit for bit, and the batches in
     which queries arrive leave no trace.
 
-    Memory: 528 kB a head (12 heads in each of 12 layers: 76 MB; 1,024 heads: 541 MB), allocated when a layer
-        is first seen.
+    Memory: 528 kB a head (12 heads in each of 12 layers: 76 MB; 1,024 heads: 541 MB), allocated when a layer is first
+    seen.
 
     Example:
         >>> AuditStatistics().keys()

@@ -42,8 +42,7 @@ SUMMARY = "Measure a model's attention on a text and write a report."
 HELP = (
     "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
     "approximates, and write a report. MODEL is a name on the Hugging Face hub, a local folder, or 'demo' "
-    "for a small "
-    "encoder that comes with fenchel's extra of that name."
+    "for a small encoder that comes with fenchel's extra of that name."
 )
 EXAMPLE = (
     "Example: fenchel audit demo --text examples/demo.txt --out audit --layers 1,3-5. "

@@ -85,8 +85,7 @@ def _unexpected(error: Exception) -> int:
     _show_traceback()
     say(
         f"error: unexpected {type(error).__name__}: {error}. This is a fault in fenchel: please report it, "
-        "with what "
-        "FENCHEL_TRACEBACK=1 shows."
+        "with what FENCHEL_TRACEBACK=1 shows."
     )
     return _UNEXPECTED
 

@@ -16,8 +16,7 @@ NAME = "merge"
 SUMMARY = "Merge the audits of shards into one."
 HELP = (
     "Merge the audits of the shards of a text into one. The order of the folders changes nothing. Each DIR "
-    "holds an "
-    "audit, or folders shard-I-of-N that do."
+    "holds an audit, or folders shard-I-of-N that do."
 )
 EXAMPLE = (
     "Example: fenchel audit demo --text examples/demo.txt --out audit --shard 0/2; "

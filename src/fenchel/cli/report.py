@@ -16,8 +16,7 @@ NAME = "report"
 SUMMARY = "Make the report of an audit again."
 HELP = (
     "Make the report of a finished audit again, from the numbers that it saved: report.html, the figures and "
-    "the tables. "
-    "Nothing is measured; use it after an update of fenchel, or when a file was lost."
+    "the tables. Nothing is measured; use it after an update of fenchel, or when a file was lost."
 )
 EXAMPLE = "Example: fenchel report audit"
 

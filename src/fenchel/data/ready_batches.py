@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from fenchel.data.batch import Batch, Cursor
 from fenchel.data.shard import Shard
 from fenchel.errors import InputError
 
-__all__ = ["ReadyBatches"]
+__all__ = ["ReadyBatches", "ready_made"]
 
 _BEGINNING = Cursor()
 _ONLY_SHARD = Shard()
@@ -92,6 +94,28 @@ class ReadyBatches:
             raise InputError("there are no model inputs to audit: the iterable gave none.")
 
 
+def ready_made(texts: Any, tokenizer: Any) -> bool:
+    """Whether what is to be read are model inputs rather than texts.
+
+    Args:
+        texts: A path, strings, or mappings of tensors.
+        tokenizer: The tokenizer, if one was given.
+    """
+    if isinstance(texts, str | Path):
+        return False
+    if isinstance(texts, Mapping):
+        raise InputError(
+            "texts is one mapping; expected a list of them, each what the model is called with. "
+            "Write [inputs]."
+        )
+    if not isinstance(texts, Iterable):
+        raise InputError(
+            f"texts is a {type(texts).__name__}; expected a path, strings, or mappings of model inputs."
+        )
+    first = texts[0] if isinstance(texts, Sequence) and texts else None
+    return isinstance(first, Mapping) or (first is None and tokenizer is None)
+
+
 def _mask(inputs: Mapping[str, Tensor], mask: str, ids: str) -> Tensor | None:
     if mask in inputs and inputs[mask].dim() == 2:
         return inputs[mask].bool()
@@ -102,8 +126,7 @@ def _rows(inputs: Mapping[str, Tensor], number: int) -> int:
     if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
         raise InputError(
             f"model input {number} is a {type(inputs).__name__}, not a mapping of names to tensors. Without "
-            "a "
-            "tokenizer, give what the model is called with, such as {'pixel_values': tensor}."
+            "a tokenizer, give what the model is called with, such as {'pixel_values': tensor}."
         )
     sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
     if len(set(sizes.values())) != 1:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
+from fenchel.arguments import shown
 from fenchel.errors import InputError
 from fenchel.storage.schema import Mismatch
 
@@ -62,6 +65,29 @@ class Shard:
             raise InputError(
                 f"shard {text!r} is not of the form i/n, such as 0/4 for the first of four."
             ) from None
+
+    @classmethod
+    def of(cls, shard: Shard | str | Sequence[int]) -> Shard:
+        """A shard from itself, from ``"i/n"`` or from ``(i, n)``.
+
+        Raises:
+            InputError: If it is none of these, or there is no such shard.
+
+        Example:
+            >>> Shard.of((1, 4)) == Shard.of("1/4") == Shard(1, 4)
+            True
+        """
+        if isinstance(shard, Shard):
+            return shard
+        if isinstance(shard, str):
+            return cls.parse(shard)
+        if isinstance(shard, Sequence) and len(shard) == 2:
+            numbers = [n for n in shard if isinstance(n, Integral) and not isinstance(n, bool)]
+            if len(numbers) == 2:
+                return cls(*map(int, numbers))
+        raise InputError(
+            f"shard is {shown(shard)}; expected two whole numbers (i, n), such as (0, 4) for the first of four."
+        )
 
     @classmethod
     def from_environment(cls) -> Shard:

@@ -42,7 +42,7 @@ class Inferred(NamedTuple):
 
     Attributes:
         output: (B, H, m, d).
-        weights: After dropout, (B, H, m, n); None if not asked for.
+        weights: (B, H, m, n); None if not asked for.
         certificate: None if not asked for.
         gap: With gradient, (B, H, m); None if not asked for.
     """
@@ -69,7 +69,7 @@ def infer(
         problem: Evidence, templates and values.
         log_preference: log u, as :func:`fenchel.functional.attention` takes it.
         dropout: Probability of dropping a weight, now.
-        need_weights: Whether to return them.
+        need_weights: Whether to return them, after dropout.
         need_certificate: Whether to return it. It is that of the weights before dropout.
         need_gap: Whether to return it; likewise.
         **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.

@@ -148,8 +148,7 @@ def decoded(content: bytes, path: Path, *, line: int, offset: int) -> str:
         line += content.count(b"\n", 0, error.start)
         raise InputError(
             f"{path} is not UTF-8: line {line} has byte {content[error.start]:#04x} where no character can "
-            "have it, "
-            f"{offset + error.start} bytes into the file. "
+            f"have it, {offset + error.start} bytes into the file. "
             f"Convert the file first, for example with: iconv -f LATIN1 -t UTF-8 {path.name}"
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text

@@ -166,8 +166,7 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
                 return tuple(whole[:begin]), tuple(whole[begin + len(text) :])
     raise InputError(
         f"{type(tokenizer).__name__} does not put its special tokens around the text, or knows no token at "
-        "all, so "
-        "documents cannot be cut into windows. Give model inputs instead of texts, with tokenizer=None."
+        "all, so documents cannot be cut into windows. Give model inputs instead of texts, with tokenizer=None."
     )
 
 

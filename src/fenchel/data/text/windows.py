@@ -113,8 +113,7 @@ class TokenWindows:
         if self.stride > room:
             raise InputError(
                 f"stride {self.stride} would skip {self.stride - room} tokens between windows: a window of "
-                "max length "
-                f"{self.max_length} holds {room} tokens of text. Give a stride of at most {room}."
+                f"max length {self.max_length} holds {room} tokens of text. Give a stride of at most {room}."
             )
         self._room = room
         self._config = config
@@ -182,8 +181,7 @@ class TokenWindows:
         if begun and place.tokens == 0:
             raise InputError(
                 f"{self.description} has no token to audit: the tokenizer turns every one of its {begun} "
-                "documents "
-                "into nothing. Check the file, the text column and the tokenizer."
+                "documents into nothing. Check the file, the text column and the tokenizer."
             )
 
     def _cut(self, document: Document) -> Iterator[tuple[_Window, float]]:
@@ -218,8 +216,7 @@ class TokenWindows:
         if self._decoder_start is None:
             raise InputError(
                 f"{self.description} was given with a target column, but the model has no decoder to read "
-                "it. "
-                "Leave the target column out, or audit an encoder-decoder model."
+                "it. Leave the target column out, or audit an encoder-decoder model."
             )
         source = token_ids(self.tokenizer, document.text)
         goal = token_ids(self.tokenizer, target, target=True)
@@ -228,10 +225,8 @@ class TokenWindows:
         if max(len(source), len(goal)) > self._room:
             raise InputError(
                 f"document {document.number} of {self.description} and its target have {len(source)} and "
-                f"{len(goal)} "
-                f"tokens; a pair cannot be cut, and a window of max length {self.max_length} holds "
-                f"{self._room}. "
-                "Shorten the pair or raise the max length."
+                f"{len(goal)} tokens; a pair cannot be cut, and a window of max length {self.max_length} holds "
+                f"{self._room}. Shorten the pair or raise the max length."
             )
         tokens = (*self._prefix, *source, *self._suffix)
         goals = (*self._prefix, *goal, *self._suffix)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.errors import InputError
 from fenchel.functional import AttentionCertificate
+from fenchel.nn.inference import Inferred
 
 __all__ = ["OWN", "AttentionProblem", "Inference", "infer"]
 
@@ -76,21 +77,6 @@ class AttentionProblem:
         )
 
 
-@dataclass(frozen=True)
-class Inferred:
-    """What came out of one call.
-
-    Attributes:
-        output: (B, H, m, d_v).
-        weights: (B, H, m, n), without dropout; None if not asked for.
-        certificate: None if not asked for.
-    """
-
-    output: Tensor
-    weights: Tensor | None
-    certificate: AttentionCertificate | None
-
-
 def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certificate: bool) -> Inferred:
     options = {
         "log_preference": problem.log_preference,
@@ -138,6 +124,9 @@ def infer(
         site: Name of the attention module, for messages.
         weights: Whether to work out the weights too.
         certificate: Whether to certify too.
+
+    Returns:
+        What came of it, with the weights before dropout.
 
     Raises:
         InputError: If a head does not exist.
