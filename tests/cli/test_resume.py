@@ -34,7 +34,8 @@ def arguments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return [name, "--data", request.getfixturevalue("data"), *test_train.SMALL]
     read_few_images(monkeypatch)
     monkeypatch.setattr("fenchel.experiments.run.train", StandIn())
-    return [name, "table2", "--data", "fashion-mnist"]
+    few = ["--train-images", "20", "--test-images", "10", "--batch-size", "4"]
+    return [name, "table2", "--data", "fashion-mnist", *few]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, indirect=True)

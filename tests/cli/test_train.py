@@ -177,7 +177,7 @@ def test_a_finished_training_is_kept_replaced_or_refused(command, data, tmp_path
     assert command(*arguments).code == 0
     before = (tmp_path / "results.json").read_bytes()
     refused = command(*arguments)
-    assert (refused.code, "Go on with it by --resume" in refused.line) == (3, True)
+    assert (refused.code, "do what is left with --resume" in refused.line) == (3, True)
     kept = command(*arguments, "--resume")
     assert (kept.code, kept.err) == (0, "")
     assert (tmp_path / "results.json").read_bytes() == before
