@@ -257,7 +257,7 @@ class _Rounding:
         general = (
             relative * self.spread + at_zero * spread_at_rest + of_sums * (moment + moment_at_rest) + whole
         )
-        curved = moment_at_rest.square() * (at_zero + of_sums + 2 * (summed(self._dim) + 15) * UNIT)
+        curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(self._dim) + 15) * UNIT)
         near = 3 * length / self._closeness.modulus * (curved + self.largest * whole)
         self.shift = torch.where(self.near, near, general)
         self.mean = self.shift + at_zero * spread_at_rest + of_sums * moment_at_rest + whole

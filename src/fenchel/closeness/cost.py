@@ -64,7 +64,8 @@ class DotCost(AbstractCost):
     r""":math:`M(a, b) = C - a^\top b`, where C is the largest squared norm of a template.
 
     C makes M non-negative and changes nothing else. A template is nearer to a longer one than to itself if that points
-    the same way: the papers' condition M(t, t) < M(t', t) holds only where all norms are equal.
+    the same way: the papers' condition M(t, t) < M(t', t) holds where ⟨t, t'⟩ < ‖t‖² for every other t', as where norms
+    are equal.
 
     Reference:
         Section 9, tables 1 and 2.

@@ -20,7 +20,8 @@ LINEAR = 0.1
 def summed(count: int) -> float:
     r"""By how many units a sum or inner product of ``count`` terms may be off, relative to the sum of their sizes.
 
-    At most ``count``, the worst case, and beyond 16 terms :math:`8 + 2\sqrt{\mathtt{count}}`, more than six standard
-    deviations if the roundings are independent (Higham and Mary, 2019).
+    At most ``count``, the worst case, and beyond 16 terms :math:`8 + 2\sqrt{\mathtt{count}}`: at least three standard
+    deviations of independent roundings one after another, six and more where terms are of like size (in the manner of
+    Higham and Mary, 2019). Bounds on such sums are statistical and no worst cases.
     """
     return min(float(count), 8 + 2 * math.sqrt(count))

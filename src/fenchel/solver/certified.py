@@ -42,13 +42,20 @@ CANCELLATION = 1e-4
 def certified_error(coordinates: AbstractCoordinates, state: NewtonState) -> Tensor:
     """Relative errors of λ that float64 states certify, infinite where nothing is certified, (g, r).
 
-    What computing the gradient may hide is a few roundings of the vectors that are added up in it: λ/α, the evidence
-    and the templates.
+    What computing the gradient may hide is a few roundings of the vectors that are added up in it, λ/α, the evidence
+    and the templates, and those of the potentials: relative errors of the weights as large as these, times how far
+    templates are from their mean.
     """
     evidence_norm = state.rows.evidence_square.squeeze(-1).sqrt()
     added = evidence_norm + coordinates.longest
-    hidden = summed(state.weights.shape[-1]) * UNIT * (1 + added / state.dual_norm)
-    error = state.error + hidden
+    n, alpha = state.weights.shape[-1], state.rows.alpha.squeeze(-1)
+    hidden = summed(n) * UNIT * (1 + added / state.dual_norm)
+    # A potential is a sum of products of vectors as long as these, and what moves the mean is its spread under p.
+    reach = state.dual_norm
+    if isinstance(coordinates, GramCoordinates):
+        reach = evidence_norm + 2 * coordinates.longest
+    potential = (summed(coordinates.size) + 5) * UNIT * alpha * reach * coordinates.longest
+    error = state.error + hidden + 2.2 * potential * coordinates.spread(state.weights) / state.dual_norm
     if isinstance(coordinates, GramCoordinates):
         error = error.masked_fill(~(state.dual_norm > CANCELLATION * evidence_norm), torch.inf)
     # No evidence: λ* = 0 = αz.

@@ -32,13 +32,14 @@ def constrained(
 ) -> Estimate:
     r"""Solve :math:`\min_p D(p, u)` subject to :math:`\lVert\mu + z - \mathbb{E}_p[t]\rVert \le \text{radius}`.
 
-    The solution is the exact estimate at one α a query: the multiplier of the constraint. The distance
-    :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls with
+    The solution is the exact estimate at one α a query, the multiplier of the constraint on half the squared distance.
+    The distance :math:`\lVert\mu + z - h^\star(\alpha)\rVert = \lVert\lambda^\star(\alpha)\rVert/\alpha` falls with
     α wherever the templates spread along λ*, so that α is the root of a monotone function, bracketed and found by
     safeguarded false position in log α. It is not the α of the penalty form with :math:`\text{radius}^2 = 1/(2\alpha)`
-    in general: the two agree at no α, one or two, by problem.
+    in general: the two agree at no α, at one or at several, by problem.
 
-    Where ‖z‖ ≤ radius the preference itself is feasible: then p = u, λ = 0 and α = 0.
+    Where ‖z‖ ≤ radius the preference itself is feasible: then p is the
+    distribution nearest u (u itself for KL), λ = 0 and α = 0.
 
     Args:
         problem: Preference and evidence; its α is only the first guess.

@@ -80,6 +80,10 @@ class AbstractCoordinates(ABC):
     def longest(self) -> Tensor:
         """The largest norm of a template of the group, (g, 1)."""
 
+    @abstractmethod
+    def spread(self, weights: Tensor) -> Tensor:
+        r"""At least :math:`(\sum_i p_i \lVert t_i - h\rVert^2)^{1/2}` for weights (g, r, n), (g, r)."""
+
     @property
     def factors(self) -> Tensor:
         """The templates in these coordinates, (g, n, size), where vectors have an orthonormal basis.
@@ -156,7 +160,15 @@ class GramCoordinates(AbstractCoordinates):
     @property
     @override
     def longest(self) -> Tensor:
-        return self.operator.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True).clamp(min=0).sqrt()
+        return self._squares.amax(-1, keepdim=True).sqrt()
+
+    @property
+    def _squares(self) -> Tensor:
+        return self.operator.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+
+    @override
+    def spread(self, weights: Tensor) -> Tensor:
+        return (weights @ self._squares.unsqueeze(-1)).squeeze(-1).sqrt()
 
     @override
     def evidence_of(self, block: AbstractBlock) -> Tensor:
@@ -213,6 +225,10 @@ class TemplateCoordinates(AbstractCoordinates):
     @override
     def longest(self) -> Tensor:
         return self.operator.norm(dim=-1).amax(-1, keepdim=True)
+
+    @override
+    def spread(self, weights: Tensor) -> Tensor:
+        return (weights @ self.operator.square().sum(-1, keepdim=True)).squeeze(-1).sqrt()
 
     @property
     @override
