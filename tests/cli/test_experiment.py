@@ -12,6 +12,7 @@ import pytest
 from fenchel.experiments import ExperimentReport
 from fenchel.train import TrainOptions
 from tests.experiments.small_experiments import StandIn, diverging, read_few_images, result_of
+from tests.train.text.small_texts import write_trec
 
 
 @pytest.fixture
@@ -23,6 +24,9 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def replaced(monkeypatch: pytest.MonkeyPatch, trainer: StandIn) -> StandIn:
     monkeypatch.setattr("fenchel.experiments.run.train", trainer)
+    monkeypatch.setattr(
+        "fenchel.experiments.run._check_first_runs", lambda *given: None
+    )  # of more images than a few
     return trainer
 
 
@@ -189,12 +193,12 @@ def test_an_interrupted_experiment_says_how_to_go_on(command, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--seeds", "0"], 3, "seeds is 0; expected a whole number of runs an arm, at least 1"),
+        (["--seeds", "0"], 3, "seeds is 0; expected a whole number of runs an arm from 1"),
         (["--arms", "vit,vat"], 3, "arms is 'vat'; expected some of vit, ot-vit"),
         (["--arms", ","], 3, "arms is empty"),
         (["--budget", "huge"], 3, "budget is 'huge'; expected one of: smoke"),
         (["--data", "svhn"], 3, "'svhn'"),
-        (["--learning-rates", "0"], 3, "learning rates is [0.0]"),
+        (["--learning-rates", "0"], 3, "learning rates holds 0.0"),
         (["--learning-rates", "small"], 2, "'small' is not a list of numbers"),
         (["--epochs", "0"], 3, "epochs is 0"),
         (["--batch-size", "7"], 3, "batch size is 7"),
@@ -247,3 +251,20 @@ def test_a_run_of_another_training(command, trainer, tmp_path):
     done = command(*arguments(tmp_path, "--seeds", "1"))
     assert done.code == 3
     assert "holds another training than the plan's; they differ in epochs: 9 and 2" in done.line
+
+
+def test_ways_to_pool_sentences_are_compared(command, tmp_path):
+    folder = write_trec(tmp_path / "trec")
+    asked = ["--data", folder, "--epochs", "1", "--batch-size", "8", "--seeds", "1", "--arms", "mean,exact"]
+    refused = command("experiment", "pooling", "--out", tmp_path / "out", *asked)
+    assert "500 sentences to train on were asked for and there are 54" in refused.err
+    done = command(
+        "experiment", "pooling", "--out", tmp_path / "all", *asked, "--budget", "desk", "--device", "cpu"
+    )
+    assert done.code == 0, done.err
+    assert "Pooling: one learned question" in done.out
+    assert "To know of these numbers:" in done.out
+    assert "aper" not in done.out.replace(str(tmp_path), "")
+    assert ": test accuracy 0." in done.err
+    wrong = command("experiment", "pooling", "--out", tmp_path / "x", *asked, "--recipe", "strong")
+    assert "'recipe' is no option of a training" in wrong.line

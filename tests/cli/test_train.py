@@ -23,6 +23,7 @@ from fenchel.cli.training import LineObserver, TerminalObserver, epoch_line, sta
 from fenchel.train import Progress
 from fenchel.train.folder import TRAINING
 from tests.train.small_trainings import Recorder, images
+from tests.train.text.small_texts import write_trec
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -242,7 +243,7 @@ def test_ctrl_c_before_anything_was_saved(command, data, tmp_path, monkeypatch):
     def stop() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fenchel.train.run.loaded", lambda options: stop())
+    monkeypatch.setattr("fenchel.train.vision.ImageClassification.read", lambda data: stop())
     done = command("train", "--data", data, "--out", tmp_path, *SMALL)
     assert (done.code, done.line) == (130, "fenchel: interrupted before anything was saved")
 
@@ -255,7 +256,7 @@ def test_a_loss_that_blows_up_ends_with_its_exit_code(command, data, tmp_path):
     assert "Lower --learning-rate" in done.err.splitlines()[-1]
 
 
-PROGRESS = Progress(2, 5, 150, 500, 0.512, 0.8231, 1803.2, 3795.0, 0.79)
+PROGRESS = Progress(2, 5, 150, 500, {"loss": 0.512, "accuracy": 0.8231}, "images", 1803.2, 3795.0)
 RECORD = {
     "epoch": 2,
     "train_loss": 0.5,
@@ -355,3 +356,77 @@ def test_under_torchrun_ctrl_c_saves_the_step_that_all_processes_have_done(data,
     said = f"fenchel: interrupted; {saved.step} steps and {len(saved.epochs)} whole epoch"
     assert err.count(said) == 1, err
     assert err.count("Go on with the same torchrun command and --resume") == 1
+
+
+TEXT = (
+    "--epochs",
+    "2",
+    "--batch-size",
+    "8",
+    "--width",
+    "8",
+    "--heads",
+    "2",
+    "--precision",
+    "float32",
+    "--device",
+    "cpu",
+)
+
+
+def test_a_classifier_of_sentences_is_trained(command, tmp_path):
+    folder = write_trec(tmp_path / "trec")
+    asked = ["--model", "attention-pooling", "--estimator", "exact", "--preference", "position"]
+    done = command("train", "--data", folder, "--out", tmp_path / "out", *asked, *TEXT)
+    assert done.code == 0, done.err
+    found = results(tmp_path / "out")
+    assert done.out.startswith(
+        f"Test accuracy {found['test_accuracy']:.4f} after 2 epochs of 54 sentences, {found['model']['parameters']:,} "
+    )
+    first, second = done.err.splitlines()
+    assert "; validation loss " in first
+    assert "test" not in first
+    assert f"; test loss {found['test_loss']:.4f}, accuracy {found['test_accuracy']:.4f}; " in second
+    assert " sentences/s" in second
+    wanted = {
+        "estimator": "exact",
+        "preference": "position",
+        "learning_rate": 3e-3,
+        "dropout": 0.5,
+        "width": 8,
+    }
+    assert {name: found["options"][name] for name in wanted} == wanted
+    again = command("train", "--data", folder, "--out", tmp_path / "out", *asked, *TEXT, "--resume")
+    assert (again.code, again.err) == (0, "")
+    other = command("train", "--data", folder, "--out", tmp_path / "mean", "--model", "mean-pooling", *TEXT)
+    assert other.code == 0, other.err
+    assert results(tmp_path / "mean")["test_loss"] != found["test_loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--model", "attention-pooling", "--patch-size", "4"],
+            "--patch-size is no option of the model 'attention-pooling'",
+        ),
+        (["--model", "mean-pooling", "--flip", "no"], "--flip is no option of the model 'mean-pooling'"),
+        (
+            ["--model", "mean-pooling", "--estimator", "exact"],
+            "estimator is 'exact' for the model 'mean-pooling'",
+        ),
+        (["--model", "vit", "--estimator", "exact"], "--estimator is no option of the model 'vit'"),
+        (["--train-sentences", "4"], "--train-sentences is no option of the model 'ot-vit'"),
+        (
+            ["--model", "mean-pooling", "--train-sentences", "99"],
+            "99 sentences to train on were asked for and there are 54",
+        ),
+    ],
+    ids=str,
+)
+def test_an_option_of_another_model_is_refused(command, tmp_path, arguments, message):
+    folder = write_trec(tmp_path / "trec")
+    done = command("train", "--data", folder, "--out", tmp_path / "out", *arguments)
+    assert done.code == 3
+    assert message in done.line
+    assert not (tmp_path / "out").exists()

@@ -379,7 +379,7 @@ def test_labels_beyond_every_number(refused, tmp_path):
 
 def test_a_model_that_no_memory_holds(refused):
     line = refused(INPUT, "train", "--width", "65536", "--mlp-width", "262144", "--depth", "1000")
-    assert "GB before the first image" in line
+    assert "GB before the first step" in line
 
 
 @pytest.mark.parametrize(

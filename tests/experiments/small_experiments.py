@@ -11,9 +11,9 @@ import torch
 
 from fenchel.data import ImageDataset
 from fenchel.errors import ConvergenceError, InputError
-from fenchel.experiments import ExperimentReport
-from fenchel.experiments.data import Images
+from fenchel.experiments.results import Results
 from fenchel.train import TrainOptions, TrainResult
+from fenchel.train.vision import ImageClassification, Images
 
 __all__ = ["StandIn", "diverging", "few_images", "read_few_images", "result_of"]
 
@@ -41,11 +41,11 @@ def read_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
             raise InputError(f"data is {name!r}; expected one of {', '.join(_KNOWN)}.")
         return few_images(name, note="JPEG, lossy" if name == "cifar10" else "")
 
-    def write_numbers(report: ExperimentReport, path: Path) -> None:
-        path.write_text(f"{len(report.records)} of {report.planned} runs")
+    def write_numbers(results: Results, path: Path) -> None:
+        path.write_text(f"{len(results.records)} of {results.planned} runs")
 
-    monkeypatch.setattr("fenchel.experiments.run.loaded", loaded)
-    monkeypatch.setattr("fenchel.experiments.figure.write_curves", write_numbers)
+    monkeypatch.setattr(ImageClassification, "read", staticmethod(loaded))
+    monkeypatch.setattr("fenchel.experiments.report.write_curves", write_numbers)
 
 
 def accuracy_of(options: TrainOptions) -> float:

@@ -76,13 +76,12 @@ def test_the_arms_and_the_budgets():
         f"`{arm.name}` {arm.label}" for arm in ARMS.values()
     ]
     for line, budget in zip(rows(text, "Budget |")[1:], BUDGETS.values(), strict=True):
-        numbers = [
-            "all" if n is None else f"{n:,}" for n in (budget.train_images, budget.test_images, budget.epochs)
-        ]
+        numbers = ["all" if n is None else f"{n:,}" for n in budget.options.values()]
         assert line[:4] == [f"`{budget.name}`", *numbers]
     for budget in BUDGETS.values():
-        images = "all images" if budget.train_images is None else f"{budget.train_images:,} images"
-        assert re.search(rf"`{budget.name}` \({images}, {budget.epochs} epochs", page("docs/command-line.md"))
+        wanted, epochs = budget.options["train_images"], budget.options["epochs"]
+        images = "all images" if wanted is None else f"{wanted:,} images"
+        assert re.search(rf"`{budget.name}` \({images}, {epochs} epochs", page("docs/command-line.md"))
 
 
 def test_each_arm_is_what_the_page_says_that_fenchel_train_takes():
@@ -94,7 +93,7 @@ def test_each_arm_is_what_the_page_says_that_fenchel_train_takes():
         options = TrainOptions(
             data="any", model=given["--model"], extra_preference=given.get("--extra-preference")
         ).resolved()
-        assert (options.model, options.extra_preference) == (arm.model, arm.extra_preference)
+        assert {"model": options.model, "extra_preference": options.extra_preference} == arm.options
 
 
 def test_a_page_is_filled(tmp_path):
@@ -106,7 +105,7 @@ def test_a_page_is_filled(tmp_path):
     (tmp_path / "one.json").write_bytes(saved(tmp_path / "experiment"))
     assert fill_page(target, tmp_path, tmp_path) == ("one",)
     text = target.read_text()
-    assert markdown_table(report({"vit": VIT, "ot-vit": OT})) in text
+    assert markdown_table(report({"vit": VIT, "ot-vit": OT}).results) in text
     assert "old" not in text
     assert "\nkept\n" in text
     assert text.startswith("# A\n")

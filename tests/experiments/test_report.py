@@ -21,6 +21,7 @@ from fenchel.experiments.report import REPORT_FORM
 from fenchel.experiments.run import planned
 from fenchel.experiments.table import markdown, markdown_table, terminal_table
 from fenchel.storage import write_document
+from fenchel.train.vision import ImageClassification
 from tests.experiments.small_experiments import few_images
 
 VIT, OT = (0.80, 0.82, 0.79), (0.83, 0.86, 0.81)
@@ -34,10 +35,10 @@ def record(
         learning_rate=rate,
         arm=arm,
         seed=seed,
-        test_accuracy=accuracy,
+        headline=accuracy,
         parameters=3_200_000,
         seconds=12.34,
-        images_per_second=345.67,
+        per_second=345.67,
         machine={"device": "cpu", "processes": 1, "precision": "float32"},
         curves={
             "train_loss": (1.0, 0.5),
@@ -53,7 +54,9 @@ def report(
     arms = {"vit": VIT, "ot-vit": OT} if arms is None else arms
     plan = planned(name, **{"data": ["fashion-mnist"], "arms": list(arms) or None, **given})
     images = few_images(note=note, train=6000, test=2000)
-    plan = replace(plan, descriptions=tuple(described(data, *images) for data in plan.data))
+    plan = replace(
+        plan, descriptions=tuple(described(data, ImageClassification, images) for data in plan.data)
+    )
     records = [
         record(arm, seed, accuracy) for arm, values in arms.items() for seed, accuracy in enumerate(values)
     ]
@@ -62,16 +65,16 @@ def report(
 
 def test_differences_are_paired_by_seed():
     vit, ot = report().cells
-    assert vit.accuracy == mean_interval(VIT)
-    assert ot.accuracy == mean_interval(OT)
+    assert vit.headline == mean_interval(VIT)
+    assert ot.headline == mean_interval(OT)
     assert vit.difference is None
     assert ot.difference is not None
     paired = mean_interval([b - a for a, b in zip(VIT, OT, strict=True)])
     assert (ot.difference.mean, ot.difference.half_width) == pytest.approx((paired.mean, paired.half_width))
     assert ot.difference.half_width is not None
-    assert ot.accuracy is not None
-    assert ot.accuracy.half_width is not None
-    assert ot.difference.half_width < ot.accuracy.half_width
+    assert ot.headline is not None
+    assert ot.headline.half_width is not None
+    assert ot.difference.half_width < ot.headline.half_width
 
 
 def test_only_seeds_of_both_arms_are_paired():
@@ -79,7 +82,7 @@ def test_only_seeds_of_both_arms_are_paired():
     assert ot.difference == mean_interval([OT[0] - VIT[0]])
     assert ot.seeds == (0, 1, 2)
     missing, alone = report({"vit": (), "ot-vit": OT}).cells
-    assert missing.accuracy is None
+    assert missing.headline is None
     assert alone.difference is None
 
 
@@ -98,7 +101,7 @@ def test_the_papers_numbers_stand_beside():
 
 
 def test_the_table():
-    assert markdown_table(report()).splitlines() == [
+    assert markdown_table(report().results).splitlines() == [
         "| Data | Learning rate | Arm | Paper | Ours ± 95 % | Paper: minus ViT | Ours: minus ViT ± 95 % | Seeds |",
         "|---|---|---|---:|---:|---:|---:|---:|",
         "| fashion-mnist | 0.0003 | ViT | 0.928 ± 0.01 | 0.8033 ± 0.0379 | – | – | 3 |",
@@ -108,14 +111,14 @@ def test_the_table():
 
 
 def test_the_table_says_what_is_missing():
-    lines = markdown_table(report({"vit": VIT[:1], "ot-vit-alone": ()})).splitlines()
+    lines = markdown_table(report({"vit": VIT[:1], "ot-vit-alone": ()}).results).splitlines()
     assert lines[2].endswith("| 0.928 ± 0.01 | 0.8000 (one seed) | – | – | 1 of 3 |")
     assert lines[3].endswith("| OT-ViT, no extras | – | – | – | – | 0 of 3 |")
 
 
 def test_two_seeds_are_marked_and_an_impossible_interval_is_not_printed():
     found = report({"vit": (0.80, 0.79), "ot-vit": (0.7, 0.8)}, seeds=2)
-    vit, ot = markdown_table(found).splitlines()[2:]
+    vit, ot = markdown_table(found.results).splitlines()[2:]
     assert "| 0.7950 ± 0.0635 (2 seeds) | – | – | 2 |" in vit
     assert "| 0.7500 ± – (2 seeds) | +0.009 | −0.0450 ± 0.6988 (2 seeds) | 2 |" in ot
     assert "± – stands where the interval would leave what an accuracy can be" in said(found)
@@ -123,20 +126,20 @@ def test_two_seeds_are_marked_and_an_impossible_interval_is_not_printed():
     assert "over 2 seeds, too few for an interval of use: zero is within" in sentence
     three = report()
     assert "± –" not in said(three)
-    assert "seeds)" not in markdown_table(three)
+    assert "seeds)" not in markdown_table(three.results)
 
 
 def test_names_do_not_break_the_table():
     found = report(data=["hf:a|b"])
-    assert "| hf:a\\|b |" in markdown_table(found)
-    assert markdown_table(found).splitlines()[2].replace("\\|", "").count("|") == 9
+    assert "| hf:a\\|b |" in markdown_table(found.results)
+    assert markdown_table(found.results).splitlines()[2].replace("\\|", "").count("|") == 9
 
 
 def test_the_page_holds_the_table_the_findings_and_the_caveats():
     found = report()
-    page = markdown(found)
+    page = markdown(found.results)
     assert page.startswith("# Table 2: test accuracy by data set, budget smoke\n")
-    assert markdown_table(found) in page
+    assert markdown_table(found.results) in page
     for sentence in (*found.findings, *found.caveats):
         assert f"* {sentence}\n" in page
     assert "* OT-ViT: optimal-transport attention; the other image's templates have no preference" in page
@@ -158,7 +161,7 @@ def test_a_difference_is_called_one_only_where_the_interval_leaves_zero_out(ot, 
 
 
 def test_nothing_is_found_without_the_baseline():
-    assert findings(report({"ot-vit": OT}).cells) == ()
+    assert findings(report({"ot-vit": OT}).cells, "ViT") == ()
 
 
 def test_signed_numbers():
@@ -207,7 +210,7 @@ def test_a_budget_that_was_changed_is_not_called_by_its_name_alone():
     assert report().title == "Table 2: test accuracy by data set, budget smoke"
     changed = report(options={"epochs": 9, "test_images": None})
     assert changed.title.endswith("budget smoke with test images all, epochs 9")
-    assert markdown(changed).startswith(f"# {changed.title}\n")
+    assert markdown(changed.results).startswith(f"# {changed.title}\n")
 
 
 def test_what_does_not_differ_is_not_said():
@@ -252,7 +255,7 @@ def test_reports_survive_json(tmp_path):
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["cells"][1]["difference"]["count"] == 2
     assert written["findings"] == list(found.findings)
-    assert (tmp_path / "table.md").read_text() == markdown(found)
+    assert (tmp_path / "table.md").read_text() == markdown(found.results)
 
 
 def test_what_is_no_report_is_refused(tmp_path):
@@ -271,7 +274,7 @@ def test_what_is_no_report_is_refused(tmp_path):
 def test_the_terminal_table_fits_and_holds_the_numbers(width):
     console_module = pytest.importorskip("rich.console", reason="rich comes with the extra cli")
     console = console_module.Console(width=width, file=io.StringIO())
-    console.print(terminal_table(report({"vit": VIT, "ot-vit": OT[:2], "ot-vit-alone": OT[:1]})))
+    console.print(terminal_table(report({"vit": VIT, "ot-vit": OT[:2], "ot-vit-alone": OT[:1]}).results))
     shown = console.file.getvalue()
     assert all(len(line) <= width for line in shown.splitlines())
     for words in (
@@ -289,7 +292,7 @@ def test_the_terminal_table_fits_and_holds_the_numbers(width):
 def test_names_are_no_markup():
     console_module = pytest.importorskip("rich.console", reason="rich comes with the extra cli")
     console = console_module.Console(width=200, file=io.StringIO())
-    console.print(terminal_table(report(data=["[red]x"])))
+    console.print(terminal_table(report(data=["[red]x"]).results))
     assert "[red]x" in console.file.getvalue()
 
 
@@ -297,8 +300,8 @@ def test_arms_differ_in_line_marker_and_lightness():
     from fenchel.auditing.report.colour import luminance
 
     for key in ("linestyle", "marker", "color"):
-        assert len({str(style[key]) for style in STYLES.values()}) == len(STYLES)
-    light = sorted(luminance(style["color"]) for style in STYLES.values())
+        assert len({str(style[key]) for style in STYLES}) == len(STYLES)
+    light = sorted(luminance(style["color"]) for style in STYLES)
     assert all(high - low > 0.05 for low, high in itertools.pairwise(light))
 
 
@@ -306,8 +309,8 @@ def test_curves_are_drawn_the_same_every_time_and_show_the_data(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib comes with the extra train")
     found = report()
     for name in ("one.png", "two.png"):
-        write_curves(found, tmp_path / name)
-    write_curves(report({"vit": VIT, "ot-vit": VIT}), tmp_path / "other.png")
+        write_curves(found.results, tmp_path / name)
+    write_curves(report({"vit": VIT, "ot-vit": VIT}).results, tmp_path / "other.png")
     one, two, other = ((tmp_path / f"{name}.png").read_bytes() for name in ("one", "two", "other"))
     assert one.startswith(b"\x89PNG")
     assert one == two != other
@@ -318,7 +321,7 @@ def test_a_panel_draws_the_mean_and_the_range_of_the_seeds():
     from fenchel.experiments.figure import _panel
 
     axes = figure_module.Figure().add_subplot()
-    _panel(axes, report().records, "test_accuracy")
+    _panel(axes, report().records, "test_accuracy", tuple(ARMS.values()))
     drawn = dict(zip(("ViT", "OT-ViT"), axes.containers, strict=True))
     assert [container.get_label() for container in axes.containers] == list(drawn)
     for values, container in zip((VIT, OT), drawn.values(), strict=True):
@@ -337,7 +340,7 @@ def test_the_legend_covers_no_curve():
     from fenchel.experiments.figure import _draw
 
     arms = {"vit": VIT, "ot-vit": OT, "ot-vit-shared": OT, "ot-vit-alone": VIT, "vit-extra": OT}
-    figure = _draw(report(arms, name="ablation"))
+    figure = _draw(report(arms, name="ablation").results)
     figure.draw_without_rendering()
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [ARMS[name].label for name in arms]

@@ -16,11 +16,13 @@ from fenchel.errors import InputError, OutputError
 from fenchel.experiments import ARMS, BUDGETS, EXPERIMENTS, ExperimentReport, report_on, run_experiment
 from fenchel.experiments.folder import PLAN_FORM, ExperimentFolder
 from fenchel.experiments.observer import SilentExperimentObserver
+from fenchel.experiments.plan import Plan
 from fenchel.experiments.run import planned
 from fenchel.experiments.training import options_of
 from fenchel.storage import Form, read_document, write_document
 from fenchel.train import TrainOptions
 from fenchel.train.result import RESULTS_FORM
+from fenchel.train.vision import ImageClassification
 from tests.experiments.small_experiments import StandIn, diverging, few_images, result_of
 
 pytestmark = pytest.mark.usefixtures("few")
@@ -48,7 +50,7 @@ class Watching(SilentExperimentObserver):
         self.told.append(f"kept {run.arm.name} {run.seed}")
 
     def ended(self, run, position, record):
-        self.told.append(f"ended {run.arm.name} {run.seed}: {record.test_accuracy}")
+        self.told.append(f"ended {run.arm.name} {run.seed}: {record.headline}")
 
     def diverged(self, run, position, reason):
         self.told.append(f"diverged {run.arm.name} {run.seed}: {reason}")
@@ -95,17 +97,16 @@ def test_the_smoke_budget_is_what_runs_by_default(tmp_path):
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_budget_decides_images_and_epochs(name):
     setting, budget = planned("table2", budget=name).setting, BUDGETS[name]
-    assert [setting[key] for key in ("train_images", "test_images", "epochs")] == [
-        budget.train_images,
-        budget.test_images,
-        budget.epochs,
-    ]
+    assert [setting[key] for key in ("train_images", "test_images", "epochs")] == [*budget.options.values()]
 
 
 def test_budgets_grow():
-    sizes = [(budget.train_images or 60_000) * budget.epochs for budget in BUDGETS.values()]
+    sizes = [
+        (budget.options["train_images"] or 60_000) * (budget.options["epochs"] or 0)
+        for budget in BUDGETS.values()
+    ]
     assert sizes == sorted(sizes)
-    assert BUDGETS["paper"].train_images is None
+    assert BUDGETS["paper"].options["train_images"] is None
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_what_an_experiment_runs(name, count, rates, data):
 
 def test_arms_are_five_different_trainings():
     plan = planned("ablation", seeds=1)
-    asked = [options_of(run, plan.setting).resolved() for run in plan.runs()]
+    asked = [TrainOptions.from_json(options_of(run, plan).to_json()).resolved() for run in plan.runs()]
     assert [(one.model, one.extra_preference, one.joins) for one in asked] == [
         ("vit", "none", False),
         ("ot-vit", "zero", True),
@@ -253,7 +254,7 @@ def test_another_experiment_or_other_files_in_the_same_folder_are_refused(tmp_pa
     table2(tmp_path, StandIn(), seeds=1)
     with pytest.raises(InputError, match="experiment: 'table2' and 'ablation'"):
         run_experiment("ablation", tmp_path, trainer=StandIn())
-    monkeypatch.setattr("fenchel.experiments.run.loaded", lambda name: few_images(name, train=44))
+    monkeypatch.setattr(ImageClassification, "read", staticmethod(lambda name: few_images(name, train=44)))
     with pytest.raises(InputError, match=r"files of fashion-mnist: 40 \+ 20 images .* and 44 \+ 20 images"):
         table2(tmp_path, StandIn(), seeds=1)
 
@@ -403,7 +404,7 @@ def test_report_only_makes_the_same_files_again_and_needs_no_data(tmp_path, monk
     files = {name: (tmp_path / name).read_bytes() for name in ("results.json", "table.md", "curves.png")}
     for name in files:
         (tmp_path / name).unlink()
-    monkeypatch.setattr("fenchel.experiments.run.loaded", lambda name: pytest.fail("data were read"))
+    monkeypatch.setattr(ImageClassification, "read", staticmethod(lambda name: pytest.fail("data were read")))
     assert report_on("table2", tmp_path) == report
     assert {name: (tmp_path / name).read_bytes() for name in files} == files
 
@@ -463,7 +464,7 @@ def test_missing_data_name_those_that_are_there(tmp_path, monkeypatch):
             raise InputError("cifar100 is not in FENCHEL_DATA.")
         return few_images(name)
 
-    monkeypatch.setattr("fenchel.experiments.run.loaded", only_some)
+    monkeypatch.setattr(ImageClassification, "read", staticmethod(only_some))
     with pytest.raises(
         InputError,
         match=r"^cifar100 is not .* Or name those that are there, with --data fashion-mnist,cifar10\.$",
@@ -505,5 +506,9 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
 
 def test_plans_survive_json():
     plan = planned("ablation", arms=["vit", "ot-vit-alone"], learning_rates=[1e-3], seeds=4)
-    assert type(plan).from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    assert type(plan).from_json({**plan.to_json(), "seeds": 3}) == replace(plan, seeds=3)
+
+    def again(written: dict[str, Any]) -> Plan:
+        return Plan.from_json(written, ARMS.values(), "images")
+
+    assert again(json.loads(json.dumps(plan.to_json()))) == plan
+    assert again({**plan.to_json(), "seeds": 3}) == replace(plan, seeds=3)

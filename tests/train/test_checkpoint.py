@@ -47,8 +47,8 @@ def stepped(seed: int = 0, width: int = 3) -> tuple[nn.Module, torch.optim.Optim
 
 
 def saved(directory: Path) -> Checkpoint:
-    state = TrainState(step=3, sums=EpochSums(0.1, 2.0, 8.0, 0.5), epochs=[EPOCH])
-    checkpoint = Checkpoint.of({"seed": 0}, MODEL, state, *stepped())
+    state = TrainState(step=3, sums=EpochSums(8.0, 0.5, {"loss": 0.1, "accuracy": 2.0}), epochs=[EPOCH])
+    checkpoint = Checkpoint.of("images", {"seed": 0}, MODEL, state, *stepped())
     checkpoint.write(directory)
     return checkpoint
 
@@ -61,7 +61,7 @@ def test_it_comes_back_as_it_was(tmp_path):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     read.restore(model, optimiser)
     assert not all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    again = Checkpoint.of({}, {}, TrainState(), model, optimiser)
+    again = Checkpoint.of("images", {}, {}, TrainState(), model, optimiser)
     assert again.tensors.keys() == written.tensors.keys()
     assert all(torch.equal(again.tensors[name], value) for name, value in written.tensors.items())
     assert any(name.endswith("exp_avg_sq") for name in written.tensors)
@@ -69,7 +69,7 @@ def test_it_comes_back_as_it_was(tmp_path):
 
 def test_a_restored_optimiser_takes_the_same_step(tmp_path):
     model, optimiser = stepped()
-    Checkpoint.of({}, MODEL, TrainState(), model, optimiser).write(tmp_path)
+    Checkpoint.of("images", {}, MODEL, TrainState(), model, optimiser).write(tmp_path)
     other, restored = stepped(seed=1)
     Checkpoint.read(tmp_path).restore(other, restored)
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
@@ -165,7 +165,12 @@ WRONG: dict[str, Change] = {
     "an accuracy above 1": _field("state", "epochs", 0, "test_accuracy", to=1.5),
     "a loss in words": _field("state", "epochs", 0, "train_loss", to="low"),
     "no sums": _field("state", "sums", to=KeyError),
-    "negative images": _field("state", "sums", "images", to=-8),
+    "negative images": _field("state", "sums", "count", to=-8),
+    "sums of something else": _field("state", "sums", "values", to={"loss": 0.1}),
+    "an accuracy above 1 in training": _field("state", "epochs", 0, "train_accuracy", to=1.5),
+    "no speed": _field("state", "epochs", 0, "images_per_second", to=KeyError),
+    "an unknown task": _field("task", to="sounds"),
+    "no task": _field("task", to=KeyError),
     "sessions of nothing": _field("state", "sessions", to=[None]),
     "more": _field("more", to=1),
 }
@@ -224,10 +229,12 @@ def test_an_audit_is_no_checkpoint(tmp_path):
 
 def test_what_is_not_finite_is_found(tmp_path):
     model, optimiser = stepped()
-    assert Checkpoint.of({}, {}, TrainState(), model, optimiser).first_not_finite() is None
+    assert Checkpoint.of("images", {}, {}, TrainState(), model, optimiser).first_not_finite() is None
     with torch.no_grad():
         next(model.parameters())[0, 0] = torch.nan
-    assert Checkpoint.of({}, {}, TrainState(), model, optimiser).first_not_finite() == "model/0.weight"
+    assert (
+        Checkpoint.of("images", {}, {}, TrainState(), model, optimiser).first_not_finite() == "model/0.weight"
+    )
 
 
 def test_differences_name_both_sides():

@@ -15,7 +15,7 @@ from fenchel.errors import InputError
 from fenchel.train import TrainResult
 from fenchel.train.checkpoint import Checkpoint
 from fenchel.train.workers import _device, joined_workers
-from tests.train.small_trainings import images, trained, weights
+from tests.train.small_trainings import images, options, trained, weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,7 +126,7 @@ def test_every_process_says_that_there_are_too_few_devices(monkeypatch, device):
 
 
 def test_a_batch_that_does_not_divide_is_refused():
-    from fenchel.train.splits import refuse_unshared
+    from fenchel.train.vision.splits import refuse_unshared
 
     refuse_unshared(8, 2)
     with pytest.raises(InputError, match="batch size is 6 for 2 processes; it must be a multiple of 4"):
@@ -152,6 +152,7 @@ def test_processes_at_different_steps_are_refused(tmp_path):
 def test_shares_of_a_test_add_up():
     from fenchel import models
     from fenchel.train.evaluation import Evaluation
+    from fenchel.train.vision import ImageClassification
     from fenchel.train.workers import Workers
 
     class Shared(Workers):
@@ -159,12 +160,14 @@ def test_shares_of_a_test_add_up():
             parts.append(values.clone())
             return values
 
-    data = images(23, seed=1)
+    data, asked = (images(), images(23, seed=1)), options(batch_size=6).resolved()
     model = models.build("vit", image_size=8, width=16, depth=2, heads=2, mlp_width=16)
     device = torch.device("cpu")
-    whole = Evaluation(data, Workers(0, 1, device), "float32")(model)
+    whole = Evaluation(ImageClassification(asked, data, Workers(0, 1, device)), "float32")(model, "test")
     parts: list[torch.Tensor] = []
     for rank in range(3):
-        Evaluation(data, Shared(rank, 3, device), "float32")(model)
-    assert (torch.stack(parts).sum(0) / 23).tolist() == pytest.approx(whole)
+        Evaluation(ImageClassification(asked, data, Shared(rank, 3, device)), "float32")(model, "test")
+    *sums, count = torch.stack(parts).sum(0).tolist()
+    assert count == 23
+    assert [value / 23 for value in sums] == pytest.approx(list(whole.values()))
     assert model.training

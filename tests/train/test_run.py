@@ -12,8 +12,9 @@ import torch
 
 from fenchel.data import ImageDataset
 from fenchel.errors import ConvergenceError, InputError, OutputError
-from fenchel.train import TrainResult, load_model, train
+from fenchel.train import TrainOptions, TrainResult, load_model, train
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
+from fenchel.train.task import StepLoss
 from tests.train.small_trainings import Recorder, images, options, trained, weights
 
 
@@ -57,6 +58,7 @@ def test_results_leave_nothing_open(tmp_path):
         "test_images",
     ]
     assert result.options.precision == result.description["machine"]["precision"] != "auto"
+    assert isinstance(result.options, TrainOptions)
     assert result.options.gamma == 4.0
     assert trained(tmp_path, model="ot-vit", precision="auto", gamma=4.0, resume=True) == result
 
@@ -191,17 +193,20 @@ def test_unknown_devices_are_named(tmp_path, device, message):
 
 
 def test_a_loss_that_is_no_number_ends_the_training_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
-    from fenchel.train import loop
+    from fenchel.train.vision import ImageClassification
 
     calls = 0
-    plain_loss = loop.Loop._loss
+    plain_loss = ImageClassification.loss
 
-    def breaking(self, logits, batch):
+    def breaking(self, predicted, batch):
         nonlocal calls
         calls += 1
-        return plain_loss(self, logits, batch) * (torch.nan if calls == 4 else 1.0)
+        loss = plain_loss(self, predicted, batch)
+        if calls != 4:
+            return loss
+        return StepLoss(loss.mean * torch.nan, {name: value * torch.nan for name, value in loss.sums.items()})
 
-    monkeypatch.setattr(loop.Loop, "_loss", breaking)
+    monkeypatch.setattr(ImageClassification, "loss", breaking)
     with pytest.raises(
         ConvergenceError, match=r"training loss became nan at step 4 of 10 .*Lower --learning-rate"
     ):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fenchel.train.recipe import RECIPES
+from fenchel.train.vision.recipe import RECIPES
 from tests.pages import page, run_blocks
 
 

@@ -1,4 +1,4 @@
-"""``fenchel experiment``: the paper's tables of ViT against OT-ViT, run here and set beside the paper's numbers."""
+"""``fenchel experiment``: arms of a task on one budget, over seeds; the paper's tables beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted, say
 from fenchel.cli.numbers import decimals
-from fenchel.cli.options import DeviceName, ImageBatchSize, Out, Resume
+from fenchel.cli.options import DeviceName, Out, Resume, TrainBatchSize
 from fenchel.cli.speaking import first_process_speaks
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
 NAME = "experiment"
-SUMMARY = "Train ViT and OT-ViT on one budget and set them beside the paper's table."
+SUMMARY = "Train several arms on one budget, such as ViT and OT-ViT beside the paper's table."
 HELP = (
-    "Train several arms on the same images in the same order, over seeds, and print the paper's table beside ours with "
-    "95 % intervals. EXPERIMENT is table1 (accuracy by learning rate), table2 (accuracy by data set) or ablation "
-    "(transport and extra templates, apart and together). The same command again goes on where it stopped; a finished "
-    "run is never trained twice."
+    "Train several arms on the same examples in the same order, over seeds, and print a table with 95 % intervals, "
+    "where there is one beside the paper's. EXPERIMENT is table1 (accuracy by learning rate), table2 (accuracy by data "
+    "set), ablation (transport and extra templates, apart and together) or pooling (sentences pooled by attention and "
+    "by their mean). The same command again goes on where it stopped; a finished run is never trained twice."
 )
 EXAMPLE = (
     "Example: fenchel experiment table2 --data fashion-mnist --budget smoke --out table2. Then look at table2/table.md "
@@ -42,25 +42,27 @@ EXAMPLE = (
 @first_process_speaks()
 def run(
     experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT", help="table1, table2 or ablation.", show_default=False)
+        str,
+        typer.Argument(metavar="EXPERIMENT", help="table1, table2, ablation or pooling.", show_default=False),
     ],
     out: Out,
     data: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Data sets, as for fenchel train --data.  [default: the paper's]",
+            help="Data sets, as for fenchel train --data.  [default: the experiment's]",
             show_default=False,
         ),
     ] = None,
     budget: Annotated[
-        str, typer.Option(metavar="NAME", help="How much each run sees: smoke, desk or paper.")
+        str, typer.Option(metavar="NAME", help="How much each run sees: smoke, desk or, of images, paper.")
     ] = "smoke",
     arms: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Some of vit, ot-vit, ot-vit-shared, ot-vit-alone, vit-extra.  [default: the experiment's]",
+            help="Some of vit, ot-vit, ot-vit-shared, ot-vit-alone, vit-extra; of pooling, mean, first-order, "
+            "second-order, exact.  [default: the experiment's]",
         ),
     ] = None,
     learning_rates: Annotated[
@@ -77,12 +79,15 @@ def run(
         typer.Option(metavar="N", help="Test on N images, balanced by class.  [default: the budget's]"),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="How often each image is seen.  [default: the budget's]")
+        int | None, typer.Option(metavar="N", help="How often each example is seen.  [default: the budget's]")
     ] = None,
-    batch_size: ImageBatchSize = 128,
+    batch_size: TrainBatchSize = None,
     recipe: Annotated[
-        str, typer.Option(metavar="NAME", help="Recipe of the training: paper or strong.")
-    ] = "paper",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Recipe of a training on images: paper or strong.  [default: paper]"
+        ),
+    ] = None,
     precision: Annotated[
         str, typer.Option(metavar="NAME", help="What to multiply in: auto, float32 or bfloat16.")
     ] = "auto",
@@ -104,13 +109,20 @@ def run(
     """Wires the options to ``fenchel.experiments``."""
     rates = None if learning_rates is None else decimals(learning_rates, "--learning-rates")
     place: Path = checked("folder", out, name="out")
-    given = {"train_images": train_images, "test_images": test_images, "epochs": epochs}
+    given = {
+        "train_images": train_images,
+        "test_images": test_images,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "recipe": recipe,
+    }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
 
     from fenchel.cli.stopping import stopping_at_a_step
     from fenchel.cli.training import observer_of_training
     from fenchel.data.shard import Shard
     from fenchel.experiments import report_on, run_experiment
+    from fenchel.experiments.definition import chosen_experiment
 
     if report_only:
         _show(report_on(experiment, place), place)
@@ -125,11 +137,11 @@ def run(
                 arms=_listed(arms),
                 learning_rates=rates,
                 seeds=seeds,
-                options={**options, "batch_size": batch_size, "recipe": recipe, "precision": precision},
+                options={**options, "precision": precision},
                 shard=None if shard is None else Shard.parse(shard),
                 device=device,
                 threads=threads,
-                observer=_Narrator(observer_of_training()),
+                observer=_Narrator(observer_of_training(), chosen_experiment(experiment).of.headline.name),
                 stop=stop,
             )
     except KeyboardInterrupt:
@@ -142,18 +154,18 @@ def run(
 class _Narrator:
     """Tells of every run in a line on standard error, and has its training shown."""
 
-    def __init__(self, training: TrainObserver) -> None:
-        self._training = training
+    def __init__(self, training: TrainObserver, headline: str) -> None:
+        self._training, self._headline = training, headline.replace("_", " ")
 
     def began(self, run: Run, position: Position) -> TrainObserver:
         say(f"{position}: {run}")
         return self._training
 
     def kept(self, run: Run, position: Position, record: RunRecord) -> None:
-        say(f"{position}: {run}: finished before, test accuracy {record.test_accuracy:.4f}")
+        say(f"{position}: {run}: finished before, test {self._headline} {record.headline:.4f}")
 
     def ended(self, run: Run, position: Position, record: RunRecord) -> None:
-        say(f"{position}: {run}: test accuracy {record.test_accuracy:.4f} after {record.seconds:,.0f} s")
+        say(f"{position}: {run}: test {self._headline} {record.headline:.4f} after {record.seconds:,.0f} s")
 
     def diverged(self, run: Run, position: Position, reason: str) -> None:
         say(f"warning: {position}: {run}: no result: {reason}")
@@ -168,10 +180,10 @@ def _show(report: ExperimentReport, folder: Path) -> None:
     from fenchel.experiments.table import terminal_table
 
     console = Console()
-    console.print(terminal_table(report))
+    console.print(terminal_table(report.results))
     for sentence in report.findings:
         console.print(sentence, markup=False, highlight=False)
-    console.print("Before setting ours beside the paper's:", markup=False, highlight=False)
+    console.print(report.of.before, markup=False, highlight=False)
     for caveat in report.caveats:
         console.print(f"* {caveat}", markup=False, highlight=False)
     typer.echo(f"Table: {folder / 'table.md'}")

@@ -13,7 +13,6 @@ __all__ = [
     "DeviceName",
     "Dtype",
     "DtypeName",
-    "ImageBatchSize",
     "MaxLength",
     "MaybeText",
     "ModelName",
@@ -25,6 +24,7 @@ __all__ = [
     "TargetColumn",
     "Text",
     "TextColumn",
+    "TrainBatchSize",
     "WholeFile",
     "WindowBatchSize",
     "best_device",
@@ -68,8 +68,12 @@ TargetColumn = Annotated[
     ),
 ]
 WindowBatchSize = Annotated[int, typer.Option(metavar="N", help="Windows, or single sentences, in a batch.")]
-ImageBatchSize = Annotated[
-    int, typer.Option(metavar="N", help="Images in a step, over all processes together.")
+TrainBatchSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Examples in a step, over all processes together.  [default: 128, and 64 for sentences]",
+    ),
 ]
 MaxLength = Annotated[
     int | None,

@@ -16,6 +16,7 @@ from fenchel.train.progress import Progress
 
 __all__ = ["LineObserver", "TerminalObserver", "epoch_line", "observer_of_training", "state"]
 
+_SPLITS = {"train_": "training", "validation_": "validation", "test_": "test"}
 _BAR_WIDTH = 8  # so that everything fits into a line of 80
 
 
@@ -44,7 +45,7 @@ class LineObserver:
 
 
 class TerminalObserver:
-    """A bar with loss, accuracy, images a second and the time left; the epochs' lines stay above it.
+    """A bar with what is measured, examples a second and the time left; the epochs' lines stay above it.
 
     Args:
         console: Where to draw it.
@@ -88,14 +89,11 @@ def state(progress: Progress) -> str:
     """How far a training is, in words.
 
     Example:
-        >>> state(Progress(2, 5, 150, 500, 0.512, 0.8231, 803.2, 95.0, 0.79))
+        >>> state(Progress(2, 5, 150, 500, {"loss": 0.512, "accuracy": 0.8231}, "images", 803.2, 95.0))
         'loss 0.512, accuracy 0.823, 803 images/s, 1:35 left'
     """
-    parts = [
-        f"loss {progress.loss:.3f}",
-        f"accuracy {progress.accuracy:.3f}",
-        f"{progress.images_per_second:,.0f} images/s",
-    ]
+    parts = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in progress.measures.items()]
+    parts.append(f"{progress.per_second:,.0f} {progress.unit}/s")
     if progress.seconds_left is not None:
         parts.append(f"{_clock(progress.seconds_left)} left")
     return ", ".join(parts)
@@ -103,16 +101,19 @@ def state(progress: Progress) -> str:
 
 def epoch_line(record: Mapping[str, Any], progress: Progress) -> str:
     """What an epoch came to, in words."""
-    parts = [
-        f"epoch {record['epoch']}/{progress.epochs}: training loss {record['train_loss']:.4f}, "
-        f"accuracy {record['train_accuracy']:.4f}"
-    ]
-    if record["test_accuracy"] is not None:
-        parts.append(f"test loss {record['test_loss']:.4f}, accuracy {record['test_accuracy']:.4f}")
-    end = f"{record['images_per_second']:,.0f} images/s"
+    parts: list[str] = []
+    for split, words in _SPLITS.items():
+        measured = [
+            f"{name.removeprefix(split).replace('_', ' ').strip()} {value:.4f}"
+            for name, value in record.items()
+            if name.startswith(split) and value is not None
+        ]
+        if measured:
+            parts.append(f"{words} {', '.join(measured)}")
+    end = f"{record[f'{progress.unit}_per_second']:,.0f} {progress.unit}/s"
     if progress.seconds_left:
         end += f", {_clock(progress.seconds_left)} left"
-    return "; ".join([*parts, end])
+    return f"epoch {record['epoch']}/{progress.epochs}: {'; '.join([*parts, end])}"
 
 
 def _clock(seconds: float) -> str:

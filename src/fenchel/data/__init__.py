@@ -5,6 +5,17 @@ from __future__ import annotations
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.load import load
 from fenchel.data.paired_batches import PairedBatches
+from fenchel.data.sentences import Sentences
 from fenchel.data.standardise import Standardise
+from fenchel.data.trec import load_sentences
+from fenchel.data.vocabulary import Vocabulary
 
-__all__ = ["ImageDataset", "PairedBatches", "Standardise", "load"]
+__all__ = [
+    "ImageDataset",
+    "PairedBatches",
+    "Sentences",
+    "Standardise",
+    "Vocabulary",
+    "load",
+    "load_sentences",
+]

@@ -1,16 +1,14 @@
-"""The arms of an experiment: one model each, trained on the same images in the same order."""
+"""The arms of an experiment: one model each, trained on the same examples in the same order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fenchel.errors import InputError
 
-__all__ = ["ARMS", "BASELINE", "Arm", "chosen_arms"]
-
-BASELINE = "vit"
-"""The arm that the others are compared with."""
+__all__ = ["Arm", "arms_by_name", "chosen_arms"]
 
 
 @dataclass(frozen=True)
@@ -20,79 +18,45 @@ class Arm:
     Attributes:
         name: As users type it and as its folder is called.
         label: As tables and figures show it.
-        model: Name in ``fenchel.models``.
-        extra_preference: What u gives to the templates of another image of the class in training: ``zero``,
-            ``shared``, or ``none`` where there are no such templates.
+        options: What tells its training from those of the other arms.
         reading: What that means, in words.
-        in_paper: Whether the papers' tables report this arm.
+        leaves: Options of the setting that its model does not take, and that are left out of its training.
     """
 
     name: str
     label: str
-    model: str
-    extra_preference: str
+    options: Mapping[str, Any]
     reading: str
-    in_paper: bool = False
+    leaves: frozenset[str] = frozenset()
 
 
-ARMS: dict[str, Arm] = {
-    arm.name: arm
-    for arm in (
-        Arm("vit", "ViT", "vit", "none", "softmax attention, the image's own templates", in_paper=True),
-        Arm(
-            "ot-vit",
-            "OT-ViT",
-            "ot-vit",
-            "zero",
-            "optimal-transport attention; the other image's templates have no preference and are reached through "
-            "the transport only",
-            in_paper=True,
-        ),
-        Arm(
-            "ot-vit-shared",
-            "OT-ViT, shared u",
-            "ot-vit",
-            "shared",
-            "optimal-transport attention; u gives the other image's templates the same weight as the image's own",
-            in_paper=True,
-        ),
-        Arm(
-            "ot-vit-alone",
-            "OT-ViT, no extras",
-            "ot-vit",
-            "none",
-            "optimal-transport attention over the image's own templates, no other image",
-        ),
-        Arm(
-            "vit-extra",
-            "ViT with extras",
-            "vit",
-            "shared",
-            "softmax attention over the templates of both images, no transport",
-        ),
-    )
-}
-"""All arms by name, in the order in which tables list them."""
+def arms_by_name(*arms: Arm) -> dict[str, Arm]:
+    """Arms as an experiment has them."""
+    return {arm.name: arm for arm in arms}
 
 
-def chosen_arms(names: Sequence[str]) -> tuple[Arm, ...]:
+def chosen_arms(names: Sequence[str], known: Iterable[Arm]) -> tuple[Arm, ...]:
     """Looks arms up.
 
     Args:
-        names: Some of ``ARMS``.
+        names: Of some of them.
+        known: All arms, in the order in which tables list them.
 
     Returns:
-        The arms, each once, in the order of ``ARMS``.
+        The arms, each once, in their order.
 
     Raises:
         InputError: If there are none, or one is unknown.
 
     Example:
-        >>> [arm.label for arm in chosen_arms(["ot-vit", "vit"])]
-        ['ViT', 'OT-ViT']
+        >>> arms = [Arm("a", "A", {}, "the first"), Arm("b", "B", {}, "the second")]
+        >>> [arm.label for arm in chosen_arms(["b", "a"], arms)]
+        ['A', 'B']
     """
-    unknown = [name for name in names if name not in ARMS]
+    known = tuple(known)
+    there = [arm.name for arm in known]
+    unknown = [name for name in names if name not in there]
     if unknown or not names:
         got = repr(unknown[0]) if unknown else "empty"
-        raise InputError(f"arms is {got}; expected some of {', '.join(ARMS)}, separated by commas.")
-    return tuple(arm for arm in ARMS.values() if arm.name in names)
+        raise InputError(f"arms is {got}; expected some of {', '.join(there)}, separated by commas.")
+    return tuple(arm for arm in known if arm.name in names)

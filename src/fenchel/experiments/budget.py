@@ -1,14 +1,14 @@
-"""How much is trained: the budgets, in one place."""
+"""How much is trained, under one name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fenchel.errors import InputError
 
-__all__ = ["BUDGETS", "Budget", "chosen_budget"]
+__all__ = ["Budget", "budgets_by_name", "chosen_budget"]
 
 
 @dataclass(frozen=True)
@@ -17,54 +17,43 @@ class Budget:
 
     Attributes:
         name: As users type it.
-        train_images: Training images, an equal number of each class; None for all.
-        test_images: Test images, likewise.
-        epochs: Times that the training images are gone through.
+        options: Options of the training, by name: how many examples, None for all, and how many epochs.
         purpose: What it is for.
     """
 
     name: str
-    train_images: int | None
-    test_images: int | None
-    epochs: int
+    options: Mapping[str, int | None]
     purpose: str
 
     def named(self, setting: Mapping[str, Any]) -> str:
         """The budget's name, and in what a setting that was made from it departs from it.
 
         Args:
-            setting: ``train_images``, ``test_images`` and ``epochs`` as they are run.
+            setting: The options as they are run.
 
         Example:
-            >>> BUDGETS["smoke"].named({"train_images": 2000, "test_images": 1000, "epochs": 9})
+            >>> Budget("smoke", {"train_images": 2000, "epochs": 2}, "").named({"train_images": 2000, "epochs": 9})
             'smoke with epochs 9'
         """
         changed = [
             f"{key.replace('_', ' ')} {'all' if setting[key] is None else setting[key]}"
-            for key in ("train_images", "test_images", "epochs")
-            if setting[key] != getattr(self, key)
+            for key, value in self.options.items()
+            if setting[key] != value
         ]
         return self.name + (f" with {', '.join(changed)}" if changed else "")
 
 
-BUDGETS: dict[str, Budget] = {
-    budget.name: budget
-    for budget in (
-        Budget(
-            "smoke", 2_000, 1_000, 2, "minutes on two CPU cores: shows that everything works, and no more"
-        ),
-        Budget("desk", 10_000, 5_000, 4, "five arms in an hour or so on two CPU cores: a first comparison"),
-        Budget("paper", None, None, 100, "all images, for a GPU"),
-    )
-}
-"""All budgets by name, the smallest first."""
+def budgets_by_name(*budgets: Budget) -> dict[str, Budget]:
+    """Budgets as an experiment has them, the smallest first."""
+    return {budget.name: budget for budget in budgets}
 
 
-def chosen_budget(name: str) -> Budget:
+def chosen_budget(name: str, known: Iterable[Budget]) -> Budget:
     """Looks a budget up.
 
     Args:
-        name: One of ``BUDGETS``.
+        name: Of one of them.
+        known: All budgets.
 
     Returns:
         The budget.
@@ -73,10 +62,12 @@ def chosen_budget(name: str) -> Budget:
         InputError: If there is none of that name.
 
     Example:
-        >>> chosen_budget("smoke").epochs
+        >>> chosen_budget("smoke", [Budget("smoke", {"epochs": 2}, "to see that it works")]).options["epochs"]
         2
     """
-    if name not in BUDGETS:
-        known = "; ".join(f"{budget.name} ({budget.purpose})" for budget in BUDGETS.values())
-        raise InputError(f"budget is {name!r}; expected one of: {known}.")
-    return BUDGETS[name]
+    known = tuple(known)
+    for budget in known:
+        if budget.name == name:
+            return budget
+    purposes = "; ".join(f"{budget.name} ({budget.purpose})" for budget in known)
+    raise InputError(f"budget is {name!r}; expected one of: {purposes}.")

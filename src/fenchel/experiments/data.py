@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from fenchel.data import ImageDataset, load
+from fenchel.train.task import AnyTask, DataSummary
 
-__all__ = ["DataDescription", "Images", "described", "loaded"]
-
-Images = tuple[ImageDataset, ImageDataset]
-"""What is trained on and what is tested on."""
+__all__ = ["DataDescription", "described"]
 
 
 @dataclass(frozen=True)
@@ -20,61 +17,51 @@ class DataDescription:
 
     Attributes:
         name: As users type it.
-        train_images: All there are to train on.
-        test_images: All there are to test on.
-        classes: How many.
-        note: What users must know, such as that the images are lossy.
-        digest: SHA-256 of both splits.
+        unit: What its examples are, in the plural.
+        summary: How many there are, and which.
     """
 
     name: str
-    train_images: int
-    test_images: int
-    classes: int
-    note: str
-    digest: str
+    unit: str
+    summary: DataSummary
 
-    @property
-    def summary(self) -> str:
+    def __str__(self) -> str:
         """The numbers and the beginning of the digest."""
-        return f"{self.train_images:,} + {self.test_images:,} images ({self.digest[:12]})"
+        found = self.summary
+        return f"{found.train:,} + {found.test:,} {self.unit} ({found.digest[:12]})"
 
     def to_json(self) -> dict[str, Any]:
         """The description as JSON."""
-        return asdict(self)
+        found = self.summary
+        return {
+            "name": self.name,
+            f"train_{self.unit}": found.train,
+            f"test_{self.unit}": found.test,
+            "classes": found.classes,
+            "note": found.note,
+            "digest": found.digest,
+        }
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any], unit: str) -> DataDescription:
+        """The description that ``to_json`` wrote."""
+        counts = written[f"train_{unit}"], written[f"test_{unit}"]
+        return cls(
+            written["name"],
+            unit,
+            DataSummary(*counts, written["classes"], written["note"], written["digest"]),
+        )
 
 
-def loaded(name: str) -> Images:
-    """Reads both splits of a data set.
-
-    Args:
-        name: As ``fenchel.data.load`` takes it.
-
-    Returns:
-        The images to train on and to test on.
-
-    Raises:
-        InputError: If they are not there or are damaged.
-    """
-    return load(name, split="train"), load(name, split="test")
-
-
-def described(name: str, train: ImageDataset, test: ImageDataset) -> DataDescription:
+def described(name: str, task: type[AnyTask], data: Any) -> DataDescription:
     """What is recorded of a data set.
 
     Args:
         name: As users type it.
-        train: The images to train on.
-        test: The images to test on.
+        task: What is trained on it.
+        data: As ``Task.read`` gives it.
 
     Returns:
         The description.
     """
-    return DataDescription(
-        name=name,
-        train_images=len(train),
-        test_images=len(test),
-        classes=len(train.class_names),
-        note=train.note,
-        digest=hashlib.sha256(f"{train.digest} {test.digest}".encode()).hexdigest(),
-    )
+    return DataDescription(name, task.unit, task.summary(data))

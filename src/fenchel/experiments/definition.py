@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fenchel.errors import InputError
+from fenchel.experiments.comparison import Comparison
+from fenchel.experiments.pooling import POOLING
+from fenchel.experiments.vision import IMAGES
 
 __all__ = ["EXPERIMENTS", "Experiment", "chosen_experiment"]
 
@@ -15,7 +18,8 @@ class Experiment:
 
     Attributes:
         name: As users type it.
-        title: What it reproduces.
+        title: What it reproduces or asks.
+        of: What it has in common with others of its kind.
         data: Data sets, where none are named.
         arms: Arms, where none are named.
         learning_rates: Learning rates, where none are named.
@@ -23,6 +27,7 @@ class Experiment:
 
     name: str
     title: str
+    of: Comparison
     data: tuple[str, ...]
     arms: tuple[str, ...]
     learning_rates: tuple[float, ...]
@@ -34,6 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "table1",
             "Table 1: test accuracy by learning rate",
+            IMAGES,
             ("cifar100",),
             ("vit", "ot-vit"),
             (3e-3, 3e-4, 3e-5),
@@ -41,6 +47,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "table2",
             "Table 2: test accuracy by data set",
+            IMAGES,
             ("fashion-mnist", "cifar10", "cifar100"),
             ("vit", "ot-vit"),
             (3e-4,),
@@ -48,9 +55,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "ablation",
             "Ablation: transport and extra templates, apart and together",
+            IMAGES,
             ("fashion-mnist",),
             ("vit", "ot-vit", "ot-vit-shared", "ot-vit-alone", "vit-extra"),
             (3e-4,),
+        ),
+        Experiment(
+            "pooling",
+            "Pooling: one learned question by three estimators, and none",
+            POOLING,
+            ("trec",),
+            ("mean", "first-order", "second-order", "exact"),
+            (3e-3,),
         ),
     )
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fenchel.experiments.arm import BASELINE, chosen_arms
 from fenchel.experiments.cell import Cell
 
 __all__ = ["findings", "signed"]
@@ -23,16 +22,17 @@ def signed(value: float, decimals: int = 4) -> str:
     return written[1:] if not float(f"{value:.{decimals}f}") else written
 
 
-def findings(cells: Sequence[Cell]) -> tuple[str, ...]:
+def findings(cells: Sequence[Cell], base: str, *, higher_is_better: bool = True) -> tuple[str, ...]:
     """A sentence for every arm that is compared with the baseline.
 
     Args:
         cells: Of the table.
+        base: The baseline as tables show it.
+        higher_is_better: Whether more of the headline is.
 
     Returns:
         Sentences that call a difference one only where its interval leaves zero out.
     """
-    base = chosen_arms([BASELINE])[0].label
     said: list[str] = []
     for cell in cells:
         if cell.difference is None:
@@ -44,7 +44,7 @@ def findings(cells: Sequence[Cell]) -> tuple[str, ...]:
             said.append(f"{where} {signed(mean)} with one seed, which has no interval and shows nothing.")
             continue
         verdict = (
-            f"{cell.label} {'gains' if mean > 0 else 'loses'}"
+            f"{cell.label} {'gains' if (mean > 0) == higher_is_better else 'loses'}"
             if cell.difference.excludes_zero
             else "zero is within the interval: no difference is shown"
         )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fenchel.errors import InputError
-from fenchel.experiments.plan import PLAN_SCHEMA, Plan, Run
+from fenchel.experiments.plan import Plan, Run
 from fenchel.experiments.record import RunRecord
 from fenchel.experiments.report import ExperimentReport
+from fenchel.experiments.schema import plan_schema
 from fenchel.experiments.training import plan_of, record_of
 from fenchel.runs.lock import held, tried
 from fenchel.storage import Form, check_writable, guarded_writing, read_document, write_document
@@ -29,7 +30,7 @@ _DIVERGED = "diverged.json"
 PLAN_FORM = Form(
     name="plan of an experiment",
     version=2,
-    schema=PLAN_SCHEMA,
+    schema=plan_schema,
     advice="Put a good copy of it back, or choose another folder.",
 )
 """What the plan's file holds."""

@@ -45,7 +45,7 @@ def fill_page(page: Path, results: Path, images: Path) -> tuple[str, ...]:
         if (results / f"{name}.json").exists()
     }
     for name, report in there.items():
-        write_curves(report, images / f"{name}.png")
+        write_curves(report.results, images / f"{name}.png")
     write_text(page, filled(text, there))
     return tuple(there)
 
@@ -65,8 +65,9 @@ def filled(text: str, reports: dict[str, ExperimentReport]) -> str:
         report = reports.get(match[2])
         if report is None:
             return match[0]
-        figure = f"![Test accuracy and losses against epochs](images/{match[2]}.png)"
+        watched = report.of.task.watched.capitalize()
+        figure = f"![{watched} {report.of.headline.name} and losses against epochs](images/{match[2]}.png)"
         numbers = f"All numbers: [{match[2]}.json](results/{match[2]}.json)."
-        return f"{match[1]}\n{markdown_body(report)}\n{figure}\n\n{numbers}\n\n{match[3]}"
+        return f"{match[1]}\n{markdown_body(report.results)}\n{figure}\n\n{numbers}\n\n{match[3]}"
 
     return _MARKED.sub(replaced, text)

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fenchel.arguments import checked
 from fenchel.errors import InputError
-from fenchel.experiments.arm import ARMS, Arm, chosen_arms
+from fenchel.experiments.arm import Arm, chosen_arms
 from fenchel.experiments.data import DataDescription
-from fenchel.storage.schema import anything, listing, mapping, number, record, text, whole
 
-__all__ = ["PLAN_SCHEMA", "Plan", "Run"]
-
-PLAN_SCHEMA = record(
-    {
-        "experiment": text(),
-        "budget": text(),
-        "setting": mapping(anything),
-        "data": listing(text(), least=1),
-        "descriptions": listing(
-            record(
-                {
-                    "name": text(),
-                    **dict.fromkeys(("train_images", "test_images", "classes"), whole(1)),
-                    "note": text(),
-                    "digest": text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits"),
-                }
-            )
-        ),
-        "arms": listing(text(among=ARMS), least=1),
-        "learning_rates": listing(number(above=0), least=1),
-        "seeds": whole(1),
-    }
-)
-"""What ``Plan.to_json`` gives."""
+__all__ = ["Plan", "Run"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +24,7 @@ class Run:
         data: Name of the data set.
         learning_rate: The greatest of the schedule.
         arm: What is trained.
-        seed: Of the weights, the images' order and everything else that is drawn.
+        seed: Of the weights, the examples' order and everything else that is drawn.
     """
 
     data: str
@@ -74,7 +50,8 @@ class Plan:
         budget: Name of the budget from which the setting was made.
         setting: Options of the training that all runs share, by name.
         data: Names of the data sets.
-        arms: Names of the arms.
+        known: All arms that the experiment has, in the order in which tables list them.
+        arms: Names of those that are run.
         learning_rates: The learning rates.
         seeds: How many seeds, from 0.
         descriptions: Of the data sets that have been read.
@@ -87,6 +64,7 @@ class Plan:
     budget: str
     setting: Mapping[str, Any]
     data: tuple[str, ...]
+    known: tuple[Arm, ...] = field(repr=False)
     arms: tuple[str, ...]
     learning_rates: tuple[float, ...]
     seeds: int = 3
@@ -94,11 +72,16 @@ class Plan:
     _arms: tuple[Arm, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_arms", chosen_arms(self.arms))
+        object.__setattr__(self, "_arms", chosen_arms(self.arms, self.known))
         object.__setattr__(self, "arms", tuple(arm.name for arm in self._arms))
         object.__setattr__(self, "learning_rates", _checked_rates(self.learning_rates))
         object.__setattr__(self, "seeds", checked("seeds", self.seeds))
         _check_folders(self.data)
+
+    @property
+    def chosen(self) -> tuple[Arm, ...]:
+        """The arms that are run."""
+        return self._arms
 
     def runs(self) -> Iterator[Run]:
         """All runs; the arms of a seed follow each other, so that an interrupted experiment has pairs to compare."""
@@ -116,7 +99,7 @@ class Plan:
             self,
             data=data,
             descriptions=tuple(described[name] for name in data if name in described),
-            arms=tuple(name for name in ARMS if name in (*self.arms, *other.arms)),
+            arms=(*self.arms, *other.arms),
             learning_rates=tuple(sorted({*self.learning_rates, *other.learning_rates}, reverse=True)),
             seeds=max(self.seeds, other.seeds),
         )
@@ -140,7 +123,7 @@ class Plan:
         if found and self.budget != other.budget:
             found.insert(0, f"budget: {self.budget!r} and {other.budget!r}")
         found += [
-            f"files of {mine.name}: {mine.summary} and {theirs.summary}"
+            f"files of {mine.name}: {mine} and {theirs}"
             for mine in self.descriptions
             for theirs in other.descriptions
             if mine.name == theirs.name and mine != theirs
@@ -161,14 +144,21 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> Plan:
-        """The plan that ``to_json`` wrote."""
+    def from_json(cls, written: Mapping[str, Any], known: Iterable[Arm], unit: str) -> Plan:
+        """The plan that ``to_json`` wrote.
+
+        Args:
+            written: What it wrote.
+            known: All arms that the experiment has.
+            unit: What the examples of its task are.
+        """
         return cls(
             experiment=written["experiment"],
             budget=written["budget"],
             setting=dict(written["setting"]),
             data=tuple(written["data"]),
-            descriptions=tuple(DataDescription(**one) for one in written["descriptions"]),
+            known=tuple(known),
+            descriptions=tuple(DataDescription.from_json(one, unit) for one in written["descriptions"]),
             arms=tuple(written["arms"]),
             learning_rates=tuple(written["learning_rates"]),
             seeds=written["seeds"],

@@ -1,33 +1,14 @@
-"""What is kept of one finished run: its accuracy, its curves, and what it cost."""
+"""What is kept of one finished run: what it came to, its curves, and what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fenchel.experiments.arm import ARMS
-from fenchel.storage.schema import anything, listing, mapping, number, optional, record, text, whole
+from fenchel.train.task import AnyTask
 
-__all__ = ["RECORD_SCHEMA", "RunRecord"]
-
-_CURVE = listing(optional(number()))
-
-RECORD_SCHEMA = record(
-    {
-        "data": text(),
-        "learning_rate": number(above=0),
-        "arm": text(among=ARMS),
-        "seed": whole(),
-        "test_accuracy": number(least=0, most=1),
-        "parameters": whole(),
-        "seconds": number(least=0),
-        "images_per_second": number(least=0),
-        "machine": mapping(anything),
-        "curves": record(dict.fromkeys(("train_loss", "test_loss", "test_accuracy"), _CURVE)),
-    }
-)
-"""What ``RunRecord.to_json`` gives."""
+__all__ = ["RunRecord", "machines"]
 
 _DECIMALS = 5
 
@@ -41,39 +22,62 @@ class RunRecord:
         learning_rate: The greatest of the schedule.
         arm: Name of the arm.
         seed: Its seed.
-        test_accuracy: After the last epoch; no epoch is chosen by it.
+        headline: What the task is judged by, on the test examples after the last epoch; no epoch is chosen by it.
         parameters: How many the model has.
         seconds: Time of training and testing.
-        images_per_second: Speed of training.
+        per_second: Speed of training, in examples.
         machine: Device, processes, precision and versions it ran with.
-        curves: By name, one value an epoch, None where an epoch was not tested: ``train_loss``, ``test_loss``,
-            ``test_accuracy``.
+        curves: By name, one value an epoch, None where an epoch was not tested: ``train_loss``, ``test_loss`` and so
+            on.
     """
 
     data: str
     learning_rate: float
     arm: str
     seed: int
-    test_accuracy: float
+    headline: float
     parameters: int
     seconds: float
-    images_per_second: float
+    per_second: float
     machine: Mapping[str, Any]
     curves: Mapping[str, tuple[float | None, ...]]
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as JSON, curves rounded to five decimals."""
+    def to_json(self, task: type[AnyTask]) -> dict[str, Any]:
+        """The record as JSON, curves rounded to five decimals; what it is judged by has its name."""
         written = asdict(self)
+        written[f"test_{task.headline}"] = written.pop("headline")
+        written[f"{task.unit}_per_second"] = round(written.pop("per_second"), 1)
         written["curves"] = {
             name: [None if value is None else round(value, _DECIMALS) for value in values]
             for name, values in self.curves.items()
         }
         written["seconds"] = round(self.seconds, 1)
-        written["images_per_second"] = round(self.images_per_second, 1)
         return written
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> RunRecord:
+    def from_json(cls, written: Mapping[str, Any], task: type[AnyTask]) -> RunRecord:
         """The record that ``to_json`` wrote."""
-        curves = {name: tuple(values) for name, values in written["curves"].items()}
-        return cls(**{**written, "curves": curves})
+        values = dict(written)
+        return cls(
+            headline=values.pop(f"test_{task.headline}"),
+            per_second=values.pop(f"{task.unit}_per_second"),
+            curves={name: tuple(curve) for name, curve in values.pop("curves").items()},
+            **values,
+        )
+
+
+def machines(records: Iterable[RunRecord]) -> tuple[str, ...]:
+    """What runs were trained on, each machine once, in words."""
+    return tuple(dict.fromkeys(_machine(record) for record in records))
+
+
+def _machine(record: RunRecord) -> str:
+    machine = record.machine
+    device = str(machine.get("device", "an unknown device"))
+    processes, threads = machine.get("processes", 1), machine.get("threads")
+    parts = [device if device == "cpu" else f"{machine.get('device_name', device)}"]
+    if device == "cpu" and threads is not None:
+        parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    if processes != 1:
+        parts.append(f"{processes} processes")
+    return ", ".join([*parts, str(machine.get("precision", "unknown precision"))])

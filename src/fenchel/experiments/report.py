@@ -11,16 +11,20 @@ from typing import Any
 from fenchel.errors import InputError
 from fenchel.experiments.budget import chosen_budget
 from fenchel.experiments.cell import Cell, cells_of
-from fenchel.experiments.comparability import not_as_in_the_paper
+from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.definition import chosen_experiment
+from fenchel.experiments.figure import write_curves
 from fenchel.experiments.finding import findings
 from fenchel.experiments.interval import MeanInterval, is_possible
-from fenchel.experiments.plan import PLAN_SCHEMA, Plan
-from fenchel.experiments.record import RECORD_SCHEMA, RunRecord
+from fenchel.experiments.plan import Plan
+from fenchel.experiments.record import RunRecord
+from fenchel.experiments.results import Results
+from fenchel.experiments.schema import report_schema
+from fenchel.experiments.table import markdown
 from fenchel.experiments.training import plan_of
 from fenchel.storage import Form, guarded_writing, read_document, write_document, write_text
 from fenchel.storage.form import refused
-from fenchel.storage.schema import listing, record, text
+from fenchel.train.metric import Metric
 
 __all__ = ["FIGURE", "REPORT_FORM", "RESULTS", "TABLE", "ExperimentReport"]
 
@@ -31,9 +35,7 @@ FIGURE = "curves.png"
 REPORT_FORM = Form(
     name="results file of an experiment",
     version=2,
-    schema=record(
-        {"plan": PLAN_SCHEMA, "runs": listing(RECORD_SCHEMA), "diverged": listing(text())}, others=True
-    ),
+    schema=report_schema,
     advice="Make it again with fenchel experiment --report-only, from the runs that are beside it.",
 )
 """What ``results.json`` holds; what follows from the runs is not read."""
@@ -55,15 +57,20 @@ class ExperimentReport:
     records: tuple[RunRecord, ...]
     diverged: tuple[str, ...] = ()
 
+    @property
+    def of(self) -> Comparison:
+        """What is compared."""
+        return chosen_experiment(self.plan.experiment).of
+
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The lines of the table."""
-        return cells_of(self.plan, self.records)
+        return cells_of(self.plan, self.records, self.of)
 
     @property
     def title(self) -> str:
-        """What the experiment reproduces, on which budget."""
-        budget = chosen_budget(self.plan.budget).named(self.plan.setting)
+        """What the experiment reproduces or asks, on which budget."""
+        budget = chosen_budget(self.plan.budget, self.of.budgets.values()).named(self.plan.setting)
         return f"{chosen_experiment(self.plan.experiment).title}, budget {budget}"
 
     @property
@@ -79,18 +86,24 @@ class ExperimentReport:
     @property
     def findings(self) -> tuple[str, ...]:
         """What the intervals show, in sentences."""
-        return findings(self.cells)
+        base = self.of.arms[self.of.baseline].label
+        return findings(self.cells, base, higher_is_better=self.of.headline.higher_is_better)
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What must be known before the numbers are set beside the paper's."""
-        said = not_as_in_the_paper(self.plan, self.records)
+        """What must be known of the numbers."""
+        said, metric = self.of.caveats(self.plan, self.records), self.of.headline
         if self.plan.seeds == 1:
             said = ("One seed has no interval: nothing can be said about differences.", *said)
         elif self.plan.seeds == 2:
             said = ("Two seeds give an interval too wide to be of use; take at least three.", *said)
-        if any(cell.accuracy is not None and _too_wide(cell.accuracy) for cell in self.cells):
-            said = ("± – stands where the interval would leave what an accuracy can be, from 0 to 1.", *said)
+        if any(cell.headline is not None and _too_wide(cell.headline, metric) for cell in self.cells):
+            name = metric.name.replace("_", " ")
+            article = "an" if name[0] in "aeiou" else "a"
+            said = (
+                f"± – stands where the interval would leave what {article} {name} can be, {metric.range}.",
+                *said,
+            )
         if self.diverged:
             lost = "Without a result, since the loss became infinite or not a number"
             said = (f"{lost}: {'; '.join(self.diverged)}.", *said)
@@ -99,15 +112,30 @@ class ExperimentReport:
             said = (partial, *said)
         return said
 
+    @property
+    def results(self) -> Results:
+        """All that tables and figures are made of."""
+        return Results(
+            title=self.title,
+            of=self.of,
+            arms=self.plan.chosen,
+            cells=self.cells,
+            records=self.records,
+            planned=self.planned,
+            finished=self.finished,
+            findings=self.findings,
+            caveats=self.caveats,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON: what was measured, and for its readers what follows from it."""
         return {
             "plan": self.plan.to_json(),
             "planned": self.planned,
             "finished": len(self.records),
-            "runs": [record.to_json() for record in self.records],
+            "runs": [record.to_json(self.of.task) for record in self.records],
             "diverged": list(self.diverged),
-            "cells": [cell.to_json() for cell in self.cells],
+            "cells": [cell.to_json(self.of.headline.name) for cell in self.cells],
             "findings": list(self.findings),
             "caveats": list(self.caveats),
         }
@@ -115,9 +143,11 @@ class ExperimentReport:
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> ExperimentReport:
         """The report that ``to_json`` wrote; what follows from the runs is computed anew."""
+        plan = plan_of(written["plan"])
+        task = chosen_experiment(plan.experiment).of.task
         return cls(
-            plan_of(written["plan"]),
-            tuple(RunRecord.from_json(run) for run in written["runs"]),
+            plan,
+            tuple(RunRecord.from_json(run, task) for run in written["runs"]),
             tuple(written["diverged"]),
         )
 
@@ -154,15 +184,12 @@ class ExperimentReport:
             OutputError: If a file cannot be written; an earlier one of that name is then intact.
             MissingExtraError: If matplotlib is not installed.
         """
-        from fenchel.experiments.figure import write_curves
-        from fenchel.experiments.table import markdown
-
         with guarded_writing(directory):
             write_document(directory / RESULTS, REPORT_FORM, self.to_json())
-            write_text(directory / TABLE, markdown(self))
+            write_text(directory / TABLE, markdown(self.results))
             if self.records:
-                write_curves(self, directory / FIGURE)
+                write_curves(self.results, directory / FIGURE)
 
 
-def _too_wide(accuracy: MeanInterval) -> bool:
-    return accuracy.half_width is not None and not is_possible(accuracy, 0.0, 1.0)
+def _too_wide(found: MeanInterval, metric: Metric) -> bool:
+    return found.half_width is not None and not is_possible(found, metric.least, metric.most)

@@ -11,9 +11,8 @@ from typing import Any
 from fenchel.arguments import checked
 from fenchel.data.shard import Shard
 from fenchel.errors import ConvergenceError, FenchelError, InputError
-from fenchel.experiments.arm import chosen_arms
 from fenchel.experiments.budget import chosen_budget
-from fenchel.experiments.data import Images, described, loaded
+from fenchel.experiments.data import described
 from fenchel.experiments.definition import chosen_experiment
 from fenchel.experiments.folder import ExperimentFolder
 from fenchel.experiments.observer import ExperimentObserver, Position, SilentExperimentObserver
@@ -23,6 +22,7 @@ from fenchel.experiments.training import Trainer, options_of, shared_setting
 from fenchel.runs import require_packages
 from fenchel.train.preparation import prepared
 from fenchel.train.run import train
+from fenchel.train.task import AnyTask
 from fenchel.train.workers import Workers, joined_workers
 
 __all__ = ["planned", "report_on", "run_experiment"]
@@ -45,23 +45,23 @@ def run_experiment(
     trainer: Trainer | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ExperimentReport:
-    """Train the arms of an experiment on the same budget and compare them, with the paper's numbers beside.
+    """Train the arms of an experiment on the same budget and compare them by the headline of their task.
 
-    The arms of a seed see the same images in the same batches, so their difference is taken seed by seed. Finished runs
-    in the folder are kept and interrupted ones go on where they stopped. A run that another process is training is left
-    to it, so several processes may be given the same folder. Under ``torchrun`` every run is trained by all processes
-    together.
+    The arms of a seed see the same examples in the same batches, so their difference is taken seed by seed. Finished
+    runs in the folder are kept and interrupted ones go on where they stopped. A run that another process is training
+    is left to it, so several processes may be given the same folder. Under ``torchrun`` every run is trained by all
+    processes together.
 
     Args:
-        name: ``table1``, ``table2`` or ``ablation``.
+        name: One of ``fenchel.experiments.EXPERIMENTS``, such as ``table2``.
         directory: Where the runs and the report go. More arms, data sets, learning rates or seeds may be asked for
             later; the report is on all of them.
-        data: Names as ``fenchel.data.load`` takes them. Default: the experiment's.
-        budget: ``smoke``, ``desk`` or ``paper``.
-        arms: Some of ``fenchel.experiments.ARMS``. Default: the experiment's.
+        data: Names as the task takes them. Default: the experiment's.
+        budget: One of the experiment's: ``smoke``, ``desk`` or ``paper`` for images.
+        arms: Some of those that the experiment has. Default: its own choice.
         learning_rates: Default: the experiment's.
         seeds: How many runs an arm, with seeds 0, 1, and so on.
-        options: Of ``fenchel.train.TrainOptions``, for all runs, in place of the budget's and the defaults.
+        options: Of the training, for all runs, in place of the budget's and the defaults.
         shard: Train only this share of the runs, the I-th of every N.
         device: Where to train. Default: a GPU if there is one.
         threads: How many threads torch uses. Default: as it is.
@@ -82,19 +82,20 @@ def run_experiment(
         >>> report = run_experiment("table2", "table2", data=["fashion-mnist"])  # doctest: +SKIP
     """
     plan = planned(name, data, budget, arms, learning_rates, seeds, options)
+    task = chosen_experiment(name).of.task
     require_packages("train", "matplotlib", "scipy")
     with joined_workers(device) as workers, _threads(threads):
-        images = _read(plan.data)
-        plan = replace(plan, descriptions=tuple(described(one, *images[one]) for one in plan.data))
+        read = _read(plan.data, task)
+        plan = replace(plan, descriptions=tuple(described(one, task, read[one]) for one in plan.data))
         if trainer is None:
-            _check_first_runs(plan, images, workers)
+            _check_first_runs(plan, read, task, workers)
         folder = ExperimentFolder(checked("folder", directory, name="directory"))
         _join(folder, plan, workers)
         watching = observer if observer is not None and workers.leads else SilentExperimentObserver()
         mine = [run for index, run in enumerate(plan.runs()) if shard is None or shard.takes(index)]
         for number, run in enumerate(mine, 1):
             turn = _Turn(run, Position(number, len(mine)), folder, plan, workers, watching, stop)
-            turn.take(trainer or train, images[run.data], device)
+            turn.take(trainer or train, read[run.data], device)
         return folder.save() if workers.leads else ExperimentReport(plan, ())
 
 
@@ -129,18 +130,16 @@ def planned(
         >>> [str(run.place) for run in plan.runs()]
         ['fashion-mnist/ot-vit/lr-0.0003/seed-0', 'fashion-mnist/ot-vit/lr-0.0003/seed-1']
     """
-    experiment, chosen = chosen_experiment(name), chosen_budget(budget)
-    from_budget = {
-        "train_images": chosen.train_images,
-        "test_images": chosen.test_images,
-        "epochs": chosen.epochs,
-    }
+    experiment = chosen_experiment(name)
+    of = experiment.of
+    chosen = chosen_budget(budget, of.budgets.values())
     return Plan(
         experiment=experiment.name,
         budget=chosen.name,
-        setting=shared_setting({**from_budget, **(options or {})}),
+        setting=shared_setting({**chosen.options, **(options or {})}, of),
+        known=tuple(of.arms.values()),
         data=tuple(dict.fromkeys(experiment.data if data is None else data)),
-        arms=tuple(arm.name for arm in chosen_arms(experiment.arms if arms is None else arms)),
+        arms=tuple(experiment.arms if arms is None else arms),
         learning_rates=tuple(experiment.learning_rates if learning_rates is None else learning_rates),
         seeds=seeds,
     )
@@ -184,18 +183,16 @@ class _Turn:
     observer: ExperimentObserver
     stop: Callable[[], bool]
 
-    def take(self, trainer: Trainer, images: Images, device: str | None) -> None:
+    def take(self, trainer: Trainer, data: Any, device: str | None) -> None:
         with contextlib.ExitStack() as claim:
             wanted = self.workers.leads and self._wanted(claim)
             if not self.workers.said_by_leader(wanted):
                 return
             place = self.folder.of(self.run)
             told = self.observer.began(self.run, self.position)
-            options = options_of(self.run, self.plan.setting)
+            options = options_of(self.run, self.plan)
             try:
-                trainer(
-                    options, place, resume=True, device=device, observer=told, data=images, stop=self.stop
-                )
+                trainer(options, place, resume=True, device=device, observer=told, data=data, stop=self.stop)
             except ConvergenceError as error:
                 if self.workers.leads:
                     self.folder.mark_diverged(self.run, str(error))
@@ -229,11 +226,11 @@ class _Turn:
         return False
 
 
-def _check_first_runs(plan: Plan, images: Mapping[str, Images], workers: Workers) -> None:
+def _check_first_runs(plan: Plan, read: Mapping[str, Any], task: type[AnyTask], workers: Workers) -> None:
     """Has what would stop a training before its first step stop the experiment before it makes a folder."""
     for run in plan.runs():
         if run.seed == 0:
-            prepared(options_of(run, plan.setting).resolved(), images[run.data], workers)
+            prepared(task, options_of(run, plan).resolved(), read[run.data], workers)
 
 
 def _join(folder: ExperimentFolder, plan: Plan, workers: Workers) -> None:
@@ -248,20 +245,20 @@ def _join(folder: ExperimentFolder, plan: Plan, workers: Workers) -> None:
         raise failure or InputError("the first process could not begin; its message says why.")
 
 
-def _read(names: Sequence[str]) -> dict[str, Images]:
+def _read(names: Sequence[str], task: type[AnyTask]) -> dict[str, Any]:
     """All data sets; where some are not there, the message names those that are."""
-    images: dict[str, Images] = {}
+    read: dict[str, Any] = {}
     failure: InputError | None = None
     for name in names:
         try:
-            images[name] = loaded(name)
-        except InputError as error:  # noqa: PERF203 - reading images takes longer
+            read[name] = task.read(name)
+        except InputError as error:  # noqa: PERF203 - reading takes longer
             failure = failure or error
     if failure is None:
-        return images
-    if not images:
+        return read
+    if not read:
         raise failure
-    raise InputError(f"{failure} Or name those that are there, with --data {','.join(images)}.") from failure
+    raise InputError(f"{failure} Or name those that are there, with --data {','.join(read)}.") from failure
 
 
 @contextlib.contextmanager

@@ -1,71 +1,71 @@
-"""The paper's table beside ours: in Markdown, and in a terminal."""
+"""The table of an experiment, beside the paper's where there is one: in Markdown, and in a terminal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fenchel.errors import MissingExtraError
-from fenchel.experiments.arm import ARMS
 from fenchel.experiments.cell import Cell
 from fenchel.experiments.finding import signed
 from fenchel.experiments.interval import MeanInterval, is_possible
+from fenchel.experiments.results import Results
+from fenchel.train.metric import Metric
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fenchel.experiments.report import ExperimentReport
-
 __all__ = ["markdown", "markdown_body", "markdown_table", "terminal_table"]
 
-_COLUMNS = (
-    "Data", "Learning rate", "Arm", "Paper", "Ours ± 95 %", "Paper: minus ViT", "Ours: minus ViT ± 95 %", "Seeds",
-)  # fmt: skip
 _TEXT_COLUMNS = 3
 _GROUPED = 2
 _ENOUGH = 3
 _MISSING = "–"
 
 
-def markdown(report: ExperimentReport) -> str:
+def markdown(results: Results) -> str:
     """A page with the table, what it shows, what the arms are, and what differs from the paper.
 
     Args:
-        report: The experiment.
+        results: Of the experiment.
 
     Returns:
         Markdown that ends with a line end.
     """
-    return f"# {report.title}\n\n{markdown_body(report)}"
+    return f"# {results.title}\n\n{markdown_body(results)}"
 
 
-def markdown_body(report: ExperimentReport) -> str:
+def markdown_body(results: Results) -> str:
     """The page without its heading."""
     parts = [
-        markdown_table(report),
-        *(["\n".join(f"* {sentence}" for sentence in report.findings)] if report.findings else []),
-        "Arms:\n\n" + "\n".join(f"* {ARMS[name].label}: {ARMS[name].reading}." for name in report.plan.arms),
-        "Before setting ours beside the paper's:\n\n" + "\n".join(f"* {caveat}" for caveat in report.caveats),
+        markdown_table(results),
+        *(["\n".join(f"* {sentence}" for sentence in results.findings)] if results.findings else []),
+        "Arms:\n\n" + "\n".join(f"* {arm.label}: {arm.reading}." for arm in results.arms),
+        results.of.before + "\n\n" + "\n".join(f"* {caveat}" for caveat in results.caveats),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_table(report: ExperimentReport) -> str:
+def markdown_table(results: Results) -> str:
     """The table alone, without a line end after its last line."""
-    lines = [
-        "| " + " | ".join(_COLUMNS) + " |",
-        "|" + "---|" * _TEXT_COLUMNS + "---:|" * (len(_COLUMNS) - _TEXT_COLUMNS),
+    columns = _columns(results)
+    rows = [
+        " | ".join(words.replace("|", "\\|") for words in _row(cell, results).values())
+        for cell in results.cells
     ]
-    lines += [
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in _row(cell)) + " |" for cell in report.cells
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"| {' | '.join(columns)} |",
+            "|" + "---|" * _TEXT_COLUMNS + "---:|" * (len(columns) - _TEXT_COLUMNS),
+            *(f"| {row} |" for row in rows),
+        ]
+    )
 
 
-def terminal_table(report: ExperimentReport) -> RenderableType:
+def terminal_table(results: Results) -> RenderableType:
     """The same for rich, a table for each data set and learning rate; it fits 80 columns.
 
     Args:
-        report: The experiment.
+        results: Of the experiment.
 
     Returns:
         Something that ``rich.print`` prints. Names in it are never read as markup.
@@ -78,49 +78,64 @@ def terminal_table(report: ExperimentReport) -> RenderableType:
         from rich.text import Text
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
-    state = "" if report.finished else f", partial: {len(report.records)} of {report.planned} runs"
-    groups = dict.fromkeys((cell.data, cell.learning_rate) for cell in report.cells)
+    state = "" if results.finished else f", partial: {len(results.records)} of {results.planned} runs"
+    groups = dict.fromkeys((cell.data, cell.learning_rate) for cell in results.cells)
     return Group(
-        Text(f"{report.title}{state}", style="bold"),
-        *(_table(f"{data}, learning rate {rate:g}", report, data, rate) for data, rate in groups),
+        Text(f"{results.title}{state}", style="bold"),
+        *(_table(f"{data}, learning rate {rate:g}", results, data, rate) for data, rate in groups),
     )
 
 
-def _table(title: str, report: ExperimentReport, data: str, rate: float) -> RenderableType:
+def _table(title: str, results: Results, data: str, rate: float) -> RenderableType:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
-    for words in _COLUMNS[_GROUPED:]:
+    for words in _columns(results)[_GROUPED:]:
         lines = words.replace(" ± ", "\n± ").replace(": ", ":\n")
         if words == "Arm":
             made.add_column(lines)
         else:
             made.add_column(lines, justify="right", no_wrap=True)
-    for cell in report.cells:
+    for cell in results.cells:
         if (cell.data, cell.learning_rate) == (data, rate):
             made.add_row(
-                *(Text(words.replace(" ±", "\n±").replace(" (", "\n(")) for words in _row(cell)[_GROUPED:])
+                *(
+                    Text(words.replace(" ±", "\n±").replace(" (", "\n("))
+                    for words in list(_row(cell, results).values())[_GROUPED:]
+                )
             )
     return made
 
 
-def _row(cell: Cell) -> list[str]:
-    paper = _MISSING if cell.paper is None else f"{cell.paper.accuracy:.3f} ± {cell.paper.half_width:.2f}"
-    return [
-        cell.data,
-        f"{cell.learning_rate:g}",
-        cell.label,
-        paper,
-        _written(cell.accuracy, sign=False),
-        _MISSING if cell.paper_difference is None else signed(cell.paper_difference, 3),
-        _written(cell.difference, sign=True),
-        str(len(cell.seeds)) if len(cell.seeds) == cell.planned else f"{len(cell.seeds)} of {cell.planned}",
-    ]
+def _columns(results: Results) -> tuple[str, ...]:
+    base, metric = results.base, results.of.headline
+    if results.of.reported is not None:
+        compared = ("Paper", "Ours ± 95 %", f"Paper: minus {base}", f"Ours: minus {base} ± 95 %")
+    else:
+        compared = (f"Test {metric.name.replace('_', ' ')} ± 95 %", f"Minus {base} ± 95 %")
+    return ("Data", "Learning rate", "Arm", *compared, "Seeds")
 
 
-def _written(found: MeanInterval | None, *, sign: bool) -> str:
+def _row(cell: Cell, results: Results) -> dict[str, str]:
+    """What stands in the columns, in their order."""
+    metric = results.of.headline
+    ours = _written(cell.headline, metric), _written(cell.difference, metric, sign=True)
+    if results.of.reported is not None:
+        paper = _MISSING if cell.paper is None else f"{cell.paper.accuracy:.3f} ± {cell.paper.half_width:.2f}"
+        change = _MISSING if cell.paper_difference is None else signed(cell.paper_difference, 3)
+        compared = (paper, ours[0], change, ours[1])
+    else:
+        compared = ours
+    seeds = (
+        str(len(cell.seeds)) if len(cell.seeds) == cell.planned else f"{len(cell.seeds)} of {cell.planned}"
+    )
+    named = cell.data, f"{cell.learning_rate:g}", cell.label
+    return dict(zip(_columns(results), (*named, *compared, seeds), strict=True))
+
+
+def _written(found: MeanInterval | None, metric: Metric, *, sign: bool = False) -> str:
     if found is None:
         return _MISSING
 
@@ -130,5 +145,7 @@ def _written(found: MeanInterval | None, *, sign: bool) -> str:
     if found.half_width is None:
         return f"{number(found.mean)} (one seed)"
     few = f" ({found.count} seeds)" if found.count < _ENOUGH else ""
-    half_width = f"{found.half_width:.4f}" if is_possible(found, -1.0 if sign else 0.0, 1.0) else _MISSING
+    width = metric.most - metric.least
+    least, most = (-width, width) if sign else (metric.least, metric.most)
+    half_width = f"{found.half_width:.4f}" if is_possible(found, least, most) else _MISSING
     return f"{number(found.mean)} ± {half_width}{few}"

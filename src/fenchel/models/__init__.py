@@ -1,11 +1,25 @@
-"""Small complete models: the vision transformers of the papers' tables."""
+"""Small complete models: the vision transformers of the papers' tables, and two classifiers of sentences."""
 
 from __future__ import annotations
 
 from fenchel.models.abstract import AbstractVisionTransformer as AbstractVisionTransformer
 from fenchel.models.registry import MODELS as MODELS
 from fenchel.models.registry import build as build
+from fenchel.models.sentence_classifier import (
+    AbstractSentenceClassifier as AbstractSentenceClassifier,
+)
+from fenchel.models.sentence_classifier import AttentionPooling as AttentionPooling
+from fenchel.models.sentence_classifier import MeanPooling as MeanPooling
 from fenchel.models.transport_vit import OTViT as OTViT
 from fenchel.models.vit import ViT as ViT
 
-__all__ = ["MODELS", "AbstractVisionTransformer", "OTViT", "ViT", "build"]
+__all__ = [
+    "MODELS",
+    "AbstractSentenceClassifier",
+    "AbstractVisionTransformer",
+    "AttentionPooling",
+    "MeanPooling",
+    "OTViT",
+    "ViT",
+    "build",
+]

@@ -8,20 +8,33 @@ from typing import Any
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.models.abstract import AbstractVisionTransformer
+from fenchel.models.sentence_classifier import (
+    AbstractSentenceClassifier,
+    AttentionPooling,
+    MeanPooling,
+)
 from fenchel.models.transport_vit import OTViT
 from fenchel.models.vit import ViT
 
-__all__ = ["MODELS", "build"]
+__all__ = ["MODELS", "Model", "build"]
 
-MODELS: dict[str, type[AbstractVisionTransformer]] = {"vit": ViT, "ot-vit": OTViT}
+Model = AbstractVisionTransformer | AbstractSentenceClassifier
+"""A small complete model: a module that says from which arguments it was built."""
+
+MODELS: dict[str, type[Model]] = {
+    "vit": ViT,
+    "ot-vit": OTViT,
+    "attention-pooling": AttentionPooling,
+    "mean-pooling": MeanPooling,
+}
 """Classes of models by name."""
 
 
-def build(name: str, **configuration: Any) -> AbstractVisionTransformer:
-    """A new model, from what :meth:`~fenchel.models.AbstractVisionTransformer.configuration` says of another.
+def build(name: str, **configuration: Any) -> Model:
+    """A new model, from what ``configuration`` says of another.
 
     Args:
-        name: ``"vit"`` or ``"ot-vit"``.
+        name: One of ``MODELS``.
         **configuration: Arguments of its class.
 
     Raises:

@@ -1,12 +1,31 @@
-"""Train the vision transformers of ``fenchel.models`` on real images: exactly resumable, on one process or several."""
+"""Train a model of a task, images or sentences: exactly resumable, on one process or several."""
 
 from __future__ import annotations
 
+from fenchel.train.metric import Metric
 from fenchel.train.observer import TrainObserver
-from fenchel.train.options import TrainOptions
+from fenchel.train.options import LoopOptions
 from fenchel.train.progress import Progress
+from fenchel.train.registry import TASKS, registered
 from fenchel.train.result import TrainResult
 from fenchel.train.run import train
+from fenchel.train.task import StepLoss, Task
+from fenchel.train.text import TextOptions
 from fenchel.train.trained import load_model
+from fenchel.train.vision import TrainOptions
 
-__all__ = ["Progress", "TrainObserver", "TrainOptions", "TrainResult", "load_model", "train"]
+__all__ = [
+    "TASKS",
+    "LoopOptions",
+    "Metric",
+    "Progress",
+    "StepLoss",
+    "Task",
+    "TextOptions",
+    "TrainObserver",
+    "TrainOptions",
+    "TrainResult",
+    "load_model",
+    "registered",
+    "train",
+]

@@ -23,21 +23,20 @@ from fenchel.storage.schema import (
     record,
     text,
 )
+from fenchel.train.registry import task_in
 from fenchel.train.state import STATE_SCHEMA, TrainState, check_state
 
-__all__ = ["CHECKPOINT_FILE", "CHECKPOINT_FORM", "SCHEMA", "Checkpoint", "differences"]
-
-SCHEMA = 2
-"""Version of the files that a training writes; since 2 all of them have a digest."""
+__all__ = ["CHECKPOINT_FILE", "CHECKPOINT_FORM", "Checkpoint", "differences"]
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 """The file's name in a training's folder."""
 
 CHECKPOINT_FORM = Form(
     name="training checkpoint",
-    version=SCHEMA,
+    version=3,
     schema=record(
         {
+            "task": text(),
             "configuration": mapping(anything),
             "model": record({"name": text(), "configuration": mapping(anything)}, others=True),
             "state": STATE_SCHEMA,
@@ -56,12 +55,14 @@ class Checkpoint:
     """What is saved between two steps.
 
     Attributes:
+        task: Name of the task.
         configuration: Everything that decides the numbers; a training goes on only from its own.
-        model: Name and configuration of the model, and what its images are made of.
+        model: Name and configuration of the model, and what its input is made of.
         state: Where the training is.
         tensors: Weights and optimiser state, on the processor.
     """
 
+    task: str
     configuration: dict[str, Any]
     model: dict[str, Any]
     state: TrainState
@@ -70,6 +71,7 @@ class Checkpoint:
     @classmethod
     def of(
         cls,
+        task: str,
         configuration: Mapping[str, Any],
         description: Mapping[str, Any],
         state: TrainState,
@@ -81,7 +83,7 @@ class Checkpoint:
         for index, values in optimiser.state_dict()["state"].items():
             tensors.update({f"{_OPTIMISER}{index}/{name}": value for name, value in values.items()})
         saved = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        return cls(dict(configuration), dict(description), state, saved)
+        return cls(task, dict(configuration), dict(description), state, saved)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -143,7 +145,12 @@ class Checkpoint:
             directory / CHECKPOINT_FILE,
             CHECKPOINT_FORM,
             self.tensors,
-            {"configuration": self.configuration, "model": self.model, "state": self.state.to_json()},
+            {
+                "task": self.task,
+                "configuration": self.configuration,
+                "model": self.model,
+                "state": self.state.to_json(),
+            },
         )
 
     @classmethod
@@ -156,11 +163,11 @@ class Checkpoint:
         """
         path = directory / CHECKPOINT_FILE
         tensors, saved = read_tensors(path, CHECKPOINT_FORM)
-        checkpoint = cls(
-            saved["configuration"], saved["model"], TrainState.from_json(saved["state"]), tensors
-        )
+        state = TrainState.from_json(saved["state"])
+        checkpoint = cls(saved["task"], saved["configuration"], saved["model"], state, tensors)
+        task = task_in(path, CHECKPOINT_FORM, saved["task"])
         with CHECKPOINT_FORM.reading(path):
-            check_state(checkpoint.state)
+            check_state(state, task)
             for name in tensors:
                 if not _NAME.fullmatch(name):
                     raise Mismatch(

@@ -1,48 +1,47 @@
-"""Test loss and accuracy."""
+"""What a task measures of a model, on examples that it was not trained on."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from fenchel.data.image_dataset import ImageDataset
-from fenchel.data.standardise import Standardise
 from fenchel.train.precision import autocast
-from fenchel.train.workers import Workers
+from fenchel.train.task import AnyTask
 
 __all__ = ["Evaluation"]
 
-_BATCH = 500
-
 
 class Evaluation:
-    """Tests a model on every image once, its templates being its own.
+    """Evaluates a model on every example of a split once; each process takes its share.
 
     Args:
-        data: What is tested on.
-        workers: The processes; each takes its share.
+        task: What is trained.
         precision: ``float32`` or ``bfloat16``.
     """
 
-    def __init__(self, data: ImageDataset, workers: Workers, precision: str) -> None:
-        mine = slice(workers.rank, None, workers.count)
-        self._images, self._labels = data.images[mine], data.labels[mine].to(workers.device)
-        self._standardise = Standardise(data.mean, data.std)
-        self._workers, self._precision, self._count = workers, precision, len(data)
+    def __init__(self, task: AnyTask, precision: str) -> None:
+        self._task, self._precision = task, precision
+        self._names = task.summed or tuple(metric.name for metric in task.metrics)
 
-    def __call__(self, model: nn.Module) -> tuple[float, float]:
-        """Mean cross-entropy in nats, and the share of images that are classified rightly."""
-        device = self._workers.device
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
+    def __call__(self, model: nn.Module, split: str) -> dict[str, float]:
+        """The task's metrics by name, in evaluation mode.
+
+        Args:
+            model: Left in the mode that it is in.
+            split: As ``Task.examples`` takes it.
+        """
+        workers, task = self._task.workers, self._task
+        sums = torch.zeros(len(self._names) + 1, dtype=torch.float64, device=workers.device)
         was_training = model.training
         model.eval()
         with torch.inference_mode():
-            for images, labels in zip(self._images.split(_BATCH), self._labels.split(_BATCH), strict=True):
-                pixels = self._standardise(images.to(device))
-                with autocast(self._precision, device):
-                    logits = model(pixels).float()
-                sums[0] += nn.functional.cross_entropy(logits, labels, reduction="sum")
-                sums[1] += (logits.argmax(-1) == labels).sum()
+            for batch in task.examples(split):
+                with autocast(self._precision, workers.device):
+                    predicted = task.predicted(model, batch)
+                measured = task.measured(predicted.float(), batch)
+                for place, name in enumerate(self._names):
+                    sums[place] += measured[name]
+                sums[-1] += batch.count
         model.train(was_training)
-        loss, correct = (self._workers.sum(sums) / self._count).tolist()
-        return loss, correct
+        *values, count = workers.sum(sums).tolist()
+        return task.evaluated(dict(zip(self._names, values, strict=True)), count)

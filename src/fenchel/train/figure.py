@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import string
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ CURVES_FILE = "curves.png"
 _INK, _GRID = "#1b2130", "#d5d9e0"
 _STYLE: dict[str, dict[str, Any]] = {
     "train": {"label": "training", "color": "#5b9bd5", "marker": "o", "linestyle": (0, (4, 2))},
+    "validation": {"label": "validation", "color": "#3d7d46", "marker": "s", "linestyle": (0, (1, 1))},
     "test": {"label": "test", "color": "#8a2b06", "marker": "D", "linestyle": "-"},
 }
 _SETTINGS: dict[Any, Any] = {
@@ -33,11 +35,6 @@ _SETTINGS: dict[Any, Any] = {
 }
 _MOST_MARKERS = 25
 _TITLE_WIDTH = 112
-_FURTHER_TEMPLATES = {
-    "zero": " (u = 0 on further templates)",
-    "shared": " (u shared with further templates)",
-    "none": "",
-}
 
 
 def write_curves(result: TrainResult, directory: Path) -> Path:
@@ -71,9 +68,10 @@ def _draw(result: TrainResult) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 3.0), facecolor="white", layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _panel(left, result.epochs, "loss", "(a) Loss", "cross-entropy in nats")
-    _panel(right, result.epochs, "accuracy", "(b) Accuracy", "share of images")
+    metrics = result.task.metrics
+    (panels,) = figure.subplots(1, len(metrics), squeeze=False)
+    for letter, axes, metric in zip(string.ascii_lowercase, panels, metrics, strict=False):
+        _panel(axes, result.epochs, metric.name, f"({letter}) {metric.title}", metric.unit)
     figure.suptitle(
         textwrap.fill(_title(result), _TITLE_WIDTH, break_on_hyphens=False), fontsize=8, color=_INK
     )
@@ -84,10 +82,13 @@ def _panel(axes: Axes, epochs: Sequence[dict[str, Any]], measure: str, title: st
     from matplotlib.ticker import MaxNLocator
 
     for split, style in _STYLE.items():
-        records = [record for record in epochs if record[f"{split}_{measure}"] is not None]
+        name = f"{split}_{measure}"
+        if not any(name in record for record in epochs):
+            continue
+        records = [record for record in epochs if record[name] is not None]
         axes.plot(
             [record["epoch"] for record in records],
-            [record[f"{split}_{measure}"] for record in records],
+            [record[name] for record in records],
             markersize=3.5, markevery=max(1, len(records) // _MOST_MARKERS), linewidth=1.2, **style,
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -100,17 +101,18 @@ def _panel(axes: Axes, epochs: Sequence[dict[str, Any]], measure: str, title: st
 
 
 def _title(result: TrainResult) -> str:
-    options, data = result.options, result.description["data"]
-    extra = _FURTHER_TEMPLATES[options.extra_preference or "none"]
+    task, data = result.task, result.description["data"]
     note = f" ({data['note']})" if data["note"] else ""
-    accuracy = result.test_accuracy
-    count = len(result.epochs)
+    count, headline = len(result.epochs), result.headline
     end = (
         ""
-        if accuracy is None
-        else f": test accuracy {accuracy:.4f} after {count} epoch{'' if count == 1 else 's'}"
+        if headline is None
+        else f": test {task.headline} {headline:.4f} after {count} epoch{'s'[count == 1 :]}"
     )
-    return (
-        f"{options.model}{extra} on {data['train_images']:,} images of {data['name']}{note}, recipe {options.recipe}, "
-        f"seed {options.seed}{end}"
-    )
+    examples = f"{data[f'train_{task.unit}']:,} {task.unit} of {data['name']}{note}"
+    trained = [
+        f"{result.options.model_title} on {examples}",
+        result.options.manner,
+        f"seed {result.options.seed}",
+    ]
+    return ", ".join(filter(None, trained)) + end

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import ConvergenceError
 from fenchel.train.evaluation import Evaluation
-from fenchel.train.feed import Batch, Feed
 from fenchel.train.observer import TrainObserver
-from fenchel.train.options import TrainOptions
 from fenchel.train.precision import autocast
 from fenchel.train.progress import Progress
 from fenchel.train.schedule import learning_rate_factor
 from fenchel.train.state import EpochSums, TrainState
-from fenchel.train.workers import Workers
+from fenchel.train.task import AnyTask, Batch
 
 __all__ = ["Loop"]
 
@@ -34,14 +32,11 @@ class Loop:
     """Trains a model.
 
     Attributes:
-        options: Resolved.
+        task: What is trained, and by whom.
         precision: ``float32`` or ``bfloat16``.
         directory: Where the training is saved, for messages.
         model: On its device.
         optimiser: Over its parameters.
-        feed: Makes batches.
-        evaluation: Tests.
-        workers: The processes.
         state: Where the training is; changed in place.
         observer: Is told how it goes.
         save: Writes a checkpoint; called in the first process only.
@@ -50,14 +45,11 @@ class Loop:
         stop: Whether somebody wants the training to end; asked in every process.
     """
 
-    options: TrainOptions
+    task: AnyTask
     precision: str
     directory: Path
     model: nn.Module
     optimiser: torch.optim.Optimizer
-    feed: Feed
-    evaluation: Evaluation
-    workers: Workers
     state: TrainState
     observer: TrainObserver
     save: Callable[[], None]
@@ -66,28 +58,34 @@ class Loop:
     stop: Callable[[], bool]
 
     def __post_init__(self) -> None:
+        self.workers, self.options = self.task.workers, self.task.options
+        self._evaluation = Evaluation(self.task, self.precision)
         self._shared = self.workers.share(self.model)
-        self._steps = self.options.epochs * self.feed.steps_per_epoch
+        self._steps_per_epoch = self.task.steps_per_epoch
+        self._steps = self.options.epochs * self._steps_per_epoch
         self._looks = _STEPS_BETWEEN_LOOKS.get(self.workers.device.type, _STEPS_BETWEEN_LOOKS_ELSEWHERE)
-        self._unseen = torch.zeros(4, dtype=torch.float64, device=self.workers.device)
+        # What has been measured since the last look, how many examples there were, and who wants to stop.
+        self._unseen = torch.zeros(
+            len(self.task.trained) + 2, dtype=torch.float64, device=self.workers.device
+        )
         self._saved_at = time.monotonic()
-        self._session_seconds, self._session_images, self._session_begin = 0.0, 0.0, self.state.step
+        self._session_seconds, self._session_count, self._session_begin = 0.0, 0.0, self.state.step
         self._tests, self._test_seconds = 0, 0.0
         self._stopping = False
 
     def run(self) -> None:
         """Trains to the end."""
         self.model.train()
-        first, done = divmod(self.state.step, self.feed.steps_per_epoch)
+        first, done = divmod(self.state.step, self._steps_per_epoch)
         for epoch in range(first, self.options.epochs):
             self._epoch(epoch, done)
             done = 0
 
     def _epoch(self, epoch: int, done: int) -> None:
         begin = time.perf_counter()
-        for indices in itertools.islice(self.feed.indices(epoch), done, None):
-            self._step(indices)
-            last = self.state.step % self.feed.steps_per_epoch == 0
+        for batch in self.task.batches(epoch, done):
+            self._step(batch)
+            last = self.state.step % self._steps_per_epoch == 0
             if last or self.state.step % self._looks == 0:
                 self._look(begin)
                 if not last:
@@ -99,34 +97,25 @@ class Loop:
         if epoch + 1 < self.options.epochs:
             self._stop_if_asked()
 
-    def _step(self, indices: Tensor) -> None:
-        step, options = self.state.step, self.options
+    def _step(self, batch: Batch) -> None:
+        step, task = self.state.step, self.task
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate(step)
-        batch = self.feed.batch(indices, step)
-        torch.manual_seed(seeded_generator("dropout", options.seed, step, self.workers.rank).initial_seed())
+        torch.manual_seed(
+            seeded_generator("dropout", self.options.seed, step, self.workers.rank).initial_seed()
+        )
         with autocast(self.precision, self.workers.device):
-            logits = self._shared(batch.images, partners=batch.partners)
-        logits = logits.float()
-        loss = self._loss(logits, batch)
+            predicted = task.predicted(self._shared, batch)
+        loss = task.loss(predicted.float(), batch)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        if options.gradient_clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), options.gradient_clip)
+        loss.mean.backward()
+        if self.options.gradient_clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.options.gradient_clip)
         self.optimiser.step()
-        count = len(indices)
-        self._unseen[0] += loss.detach() * count
-        self._unseen[1] += (logits.detach().argmax(-1) == batch.labels).sum()
-        self._unseen[2] += count
+        for place, name in enumerate(task.trained):
+            self._unseen[place] += loss.sums[name]
+        self._unseen[-2] += batch.count
         self.state.step += 1
-
-    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        smoothing = self.options.label_smoothing or 0.0
-        loss = nn.functional.cross_entropy(logits, batch.labels, label_smoothing=smoothing)
-        if batch.other_labels is None:
-            return loss
-        other = nn.functional.cross_entropy(logits, batch.other_labels, label_smoothing=smoothing)
-        return batch.share * loss + (1.0 - batch.share) * other
 
     def _learning_rate(self, step: int) -> float:
         factor = learning_rate_factor(step, self._steps, self.options.warmup_fraction or 0.0)
@@ -134,19 +123,16 @@ class Loop:
 
     def _look(self, begin: float) -> None:
         """Adds to the epoch's sums what all processes have done since the last look, and asks whether to stop."""
-        self._unseen[3] = float(self.stop())
-        loss, correct, images, stopping = self.workers.sum(self._unseen).tolist()
+        self._unseen[-1] = float(self.stop())
+        *values, count, stopping = self.workers.sum(self._unseen).tolist()
         self._unseen.zero_()
         self._stopping = stopping > 0
         seconds = time.perf_counter() - begin
-        sums = self.state.sums
-        self._refuse_unless_finite(loss / images)
-        sums.loss += loss
-        sums.correct += correct
-        sums.images += images
-        sums.seconds += seconds
+        measured = dict(zip(self.task.trained, values, strict=True))
+        self._refuse_unless_finite(measured["loss"] / count)
+        self.state.sums.add(measured, count, seconds)
         self._session_seconds += seconds
-        self._session_images += images
+        self._session_count += count
 
     def _refuse_unless_finite(self, loss: float) -> None:
         if -float("inf") < loss < float("inf"):
@@ -185,23 +171,14 @@ class Loop:
     def _finish_epoch(self, epoch: int) -> None:
         state, sums, number = self.state, self.state.sums, epoch + 1
         last = number == self.options.epochs
-        tested: tuple[float | None, float | None] = (None, None)
-        if last or number % self.options.evaluate_every == 0:
-            begin = time.perf_counter()
-            tested = self.evaluation(self.model)
-            seconds = time.perf_counter() - begin
-            state.test_seconds += seconds
-            self._tests, self._test_seconds = self._tests + 1, self._test_seconds + seconds
-        record = {
+        record: dict[str, Any] = {
             "epoch": number,
             "step": state.step,
             "learning_rate": self._learning_rate(state.step - 1),
-            "train_loss": sums.loss / sums.images,
-            "train_accuracy": sums.correct / sums.images,
-            "test_loss": tested[0],
-            "test_accuracy": tested[1],
+            **{f"train_{name}": mean for name, mean in sums.means().items()},
+            **self._evaluated(number),
             "seconds": sums.seconds,
-            "images_per_second": sums.images / sums.seconds,
+            f"{self.task.unit}_per_second": sums.count / sums.seconds,
         }
         state.epochs.append(record)
         state.sums = EpochSums()
@@ -213,21 +190,35 @@ class Loop:
         self.report()
         self.observer.epoch_finished(record, self._progress(sums, state.step))
 
+    def _evaluated(self, number: int) -> dict[str, float | None]:
+        """Every metric of every split after an epoch, None for those whose turn it is not."""
+        task, last, begin = self.task, number == self.options.epochs, time.perf_counter()
+        due = last or number % self.options.evaluate_every == 0
+        found: dict[str, float | None] = {}
+        for split in task.splits():
+            wanted = due if split == task.watched else last
+            values = self._evaluation(self.model, split) if wanted else {}
+            found.update({f"{split}_{metric.name}": values.get(metric.name) for metric in task.metrics})
+        if due:
+            seconds = time.perf_counter() - begin
+            self.state.test_seconds += seconds
+            self._tests, self._test_seconds = self._tests + 1, self._test_seconds + seconds
+        return found
+
     def _progress(self, sums: EpochSums, step: int) -> Progress:
         seconds_left = None
         if step > self._session_begin:
             seconds_left = self._session_seconds / (step - self._session_begin) * (self._steps - step)
             seconds_left += self._seconds_of_tests_left()
         return Progress(
-            epoch=(step - 1) // self.feed.steps_per_epoch + 1,
+            epoch=(step - 1) // self._steps_per_epoch + 1,
             epochs=self.options.epochs,
             step=step,
             steps=self._steps,
-            loss=sums.loss / sums.images,
-            accuracy=sums.correct / sums.images,
-            images_per_second=self._session_images / self._session_seconds if self._session_seconds else 0.0,
+            measures=sums.means(),
+            unit=self.task.unit,
+            per_second=self._session_count / self._session_seconds if self._session_seconds else 0.0,
             seconds_left=seconds_left,
-            test_accuracy=self.state.test_accuracy,
         )
 
     def _seconds_of_tests_left(self) -> float:

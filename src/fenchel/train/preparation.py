@@ -1,4 +1,4 @@
-"""What a training refuses before its first step and before any file: images, batches and sizes that do not fit."""
+"""What a training refuses before its first step and before any file: data, batches and sizes that do not fit."""
 
 from __future__ import annotations
 
@@ -7,75 +7,45 @@ from typing import Any
 
 import torch
 
-from fenchel import models
-from fenchel.data.image_dataset import ImageDataset
-from fenchel.data.paired_batches import PairedBatches
-from fenchel.data.standardise import Standardise
 from fenchel.errors import InputError
-from fenchel.train.options import TrainOptions
-from fenchel.train.splits import refuse_unlike, refuse_unshared, shortened
+from fenchel.train.options import LoopOptions
+from fenchel.train.task import AnyTask
 from fenchel.train.workers import Workers
 
-__all__ = ["built", "prepared"]
+__all__ = ["prepared"]
 
 _BYTES_PER_PARAMETER = 16
 """The weight, its gradient, and two moments of AdamW, in float32."""
 
+_SIZES = ("width", "depth", "mlp_width")
 
-def prepared(
-    options: TrainOptions, data: tuple[ImageDataset, ImageDataset], workers: Workers
-) -> tuple[ImageDataset, ImageDataset]:
-    """The images that are trained and tested on, if a training can begin with them.
+
+def prepared(kind: type[AnyTask], options: LoopOptions, data: Any, workers: Workers) -> AnyTask:
+    """A task whose training can begin.
 
     Args:
+        kind: The task.
         options: Resolved.
         data: All there are.
         workers: The processes.
 
     Raises:
-        InputError: If the images do not fit each other, the batches or the model, or the model not the memory.
+        InputError: If the data do not fit each other, the batches or the model, or the model not the memory.
     """
-    train, test = shortened(data, options)
-    refuse_unlike(train, test)
-    refuse_unshared(options.batch_size, workers.count)
-    Standardise(train.mean, train.std)
-    PairedBatches(
-        train.labels,
-        options.batch_size,
-        seed=options.seed,
-        epoch=0,
-        world_size=workers.count,
-        class_names=train.class_names,
-    )
+    task = kind(options, data, workers)
     with torch.device("meta"):
-        parameters = sum(parameter.numel() for parameter in built(options, train).parameters())
+        parameters = sum(parameter.numel() for parameter in task.model().parameters())
     needed, there = _BYTES_PER_PARAMETER * parameters, _memory(workers.device)
     if needed > there:
+        sizes = [
+            f"{name.replace('_', ' ')} {getattr(options, name)}" for name in _SIZES if hasattr(options, name)
+        ]
+        named = f" of {', '.join(sizes)}" if sizes else ""
         raise InputError(
-            f"a model of width {options.width}, depth {options.depth} and mlp width {options.mlp_width} has "
-            f"{parameters:,} parameters, whose training takes {needed / 2**30:,.1f} GB before the first image; "
-            f"{workers.device} has {there / 2**30:,.1f} GB. Lower them."
+            f"a model{named} has {parameters:,} parameters, whose training takes {needed / 2**30:,.1f} GB before the "
+            f"first step; {workers.device} has {there / 2**30:,.1f} GB. Lower them."
         )
-    return train, test
-
-
-def built(options: TrainOptions, data: ImageDataset) -> models.AbstractVisionTransformer:
-    """The model that the options ask for, for these images."""
-    common: dict[str, Any] = {
-        "image_size": data.image_size[0],
-        "patch_size": options.patch_size,
-        "channels": data.channels,
-        "classes": data.classes,
-        "width": options.width,
-        "depth": options.depth,
-        "heads": options.heads,
-        "mlp_width": options.mlp_width,
-        "dropout": options.dropout,
-    }
-    if options.model == "ot-vit":
-        common |= {"gamma": options.gamma, "alpha": options.alpha, "cost": options.cost}
-    extra = None if options.extra_preference == "none" else options.extra_preference
-    return models.build(options.model, **common, extra_preference=extra)
+    return task
 
 
 def _memory(device: torch.device) -> int:

@@ -11,9 +11,10 @@ from fenchel.errors import InputError
 from fenchel.storage import Form, read_document, write_document
 from fenchel.storage.form import refused
 from fenchel.storage.schema import anything, listing, mapping, number, record, text, truth, whole
-from fenchel.train.checkpoint import SCHEMA
-from fenchel.train.options import TrainOptions
-from fenchel.train.state import EPOCHS_SCHEMA, TrainState
+from fenchel.train.options import LoopOptions
+from fenchel.train.registry import task_in, task_of
+from fenchel.train.state import EPOCHS_SCHEMA, TrainState, epoch_schema
+from fenchel.train.task import AnyTask
 
 __all__ = ["RESULTS_FILE", "RESULTS_FORM", "TrainResult"]
 
@@ -22,7 +23,7 @@ RESULTS_FILE = "results.json"
 
 RESULTS_FORM = Form(
     name="results file of a training",
-    version=SCHEMA,
+    version=2,
     schema=record(
         {
             "options": mapping(anything),
@@ -36,11 +37,15 @@ RESULTS_FORM = Form(
             "test_seconds": number(least=0),
             "sessions": listing(mapping(anything)),
         },
+        {"task": text()},
         others=True,
     ),
     advice="Put a good copy of it back, or remove it: --resume then goes on from what else is in its folder.",
 )
 """What the file holds."""
+
+_BEFORE_TASKS = "images"
+"""The task of files that name none: earlier versions had no other."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +56,15 @@ class TrainResult:
         options: What was asked for, with everything filled in that the recipe, the model or the machine decides.
         finished: Whether all epochs are done.
         description: The model, the data, the machine and notes on them.
-        epochs: A record for each epoch: ``epoch``, ``step``, ``learning_rate``, ``train_loss``, ``train_accuracy``,
-            ``test_loss`` and ``test_accuracy`` (None where not tested), ``seconds``, ``images_per_second``.
+        epochs: A record for each epoch: ``epoch``, ``step``, ``learning_rate``, ``seconds``, examples a second as
+            ``images_per_second``, and what is measured: ``train_loss``, ``train_accuracy``, ``test_loss``,
+            ``test_accuracy`` (None where not tested) and so on.
         train_seconds: Time spent on steps, over all sessions.
         test_seconds: Time spent on tests.
         sessions: Where each session ran and at which step it began.
     """
 
-    options: TrainOptions
+    options: LoopOptions
     finished: bool
     description: dict[str, Any]
     epochs: tuple[dict[str, Any], ...]
@@ -67,7 +73,7 @@ class TrainResult:
     sessions: tuple[dict[str, Any], ...]
 
     @classmethod
-    def of(cls, options: TrainOptions, description: Mapping[str, Any], state: TrainState) -> TrainResult:
+    def of(cls, options: LoopOptions, description: Mapping[str, Any], state: TrainState) -> TrainResult:
         """What a state amounts to."""
         return cls(
             options=options.resolved(),
@@ -80,31 +86,50 @@ class TrainResult:
         )
 
     @property
+    def task(self) -> type[AnyTask]:
+        """What was trained."""
+        return task_of(self.options)
+
+    def last(self, name: str) -> float | None:
+        """A measure, such as ``test_loss``, after the last epoch that has it; None if none has."""
+        return next((record[name] for record in reversed(self.epochs) if record.get(name) is not None), None)
+
+    @property
+    def headline(self) -> float | None:
+        """The task's headline on the test examples after the last epoch: the number to report."""
+        return self.last(f"test_{self.task.headline}")
+
+    @property
     def test_accuracy(self) -> float | None:
-        """Test accuracy after the last epoch that was tested: the number to report."""
-        return self._last("test_accuracy")
+        """Test accuracy after the last epoch that was tested, of a classifier."""
+        return self.last("test_accuracy")
 
     @property
     def test_loss(self) -> float | None:
         """Test loss after the last epoch that was tested."""
-        return self._last("test_loss")
+        return self.last("test_loss")
 
     @property
-    def best_test_accuracy(self) -> float | None:
-        """The highest test accuracy of any epoch; chosen on the test images, so higher than is honest to report."""
-        return max((record["test_accuracy"] for record in self._tested()), default=None)
+    def best(self) -> float | None:
+        """The best headline of any epoch, on the examples that are watched between epochs.
+
+        It is chosen on them, so where they are those of the test it is better than is honest to report.
+        """
+        epoch = self._best()
+        return None if epoch is None else epoch[self._watched]
 
     @property
     def best_epoch(self) -> int | None:
-        """The first epoch with ``best_test_accuracy``."""
-        best = self.best_test_accuracy
-        return next((record["epoch"] for record in self._tested() if record["test_accuracy"] == best), None)
+        """The first epoch with ``best``."""
+        epoch = self._best()
+        return None if epoch is None else epoch["epoch"]
 
     @property
-    def images_per_second(self) -> float:
-        """Mean training speed."""
-        images = sum(record["images_per_second"] * record["seconds"] for record in self.epochs)
-        return images / self.train_seconds if self.train_seconds > 0 else 0.0
+    def per_second(self) -> float:
+        """Mean training speed, in examples."""
+        rate = f"{self.task.unit}_per_second"
+        examples = sum(record[rate] * record["seconds"] for record in self.epochs)
+        return examples / self.train_seconds if self.train_seconds > 0 else 0.0
 
     @property
     def parameters(self) -> int:
@@ -123,26 +148,32 @@ class TrainResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values; what can be computed from the rest is there too, for other readers."""
+        task = self.task
         return {
+            "task": task.name,
             "options": self.options.to_json(),
             "finished": self.finished,
             **self.description,
             "epochs": list(self.epochs),
-            "test_accuracy": self.test_accuracy,
-            "test_loss": self.test_loss,
-            "best_test_accuracy": self.best_test_accuracy,
+            **{f"test_{metric.name}": self.last(f"test_{metric.name}") for metric in task.metrics},
+            f"best_{self._watched}": self.best,
             "best_epoch": self.best_epoch,
             "train_seconds": self.train_seconds,
             "test_seconds": self.test_seconds,
-            "images_per_second": self.images_per_second,
+            f"{task.unit}_per_second": self.per_second,
             "sessions": list(self.sessions),
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> TrainResult:
-        """What ``to_json`` gave."""
+    def from_json(cls, values: Mapping[str, Any], task: type[AnyTask]) -> TrainResult:
+        """What ``to_json`` gave.
+
+        Args:
+            values: What it gave.
+            task: What was trained.
+        """
         return cls(
-            options=TrainOptions.from_json(values["options"]),
+            options=task.options_type.from_json(values["options"]),
             finished=values["finished"],
             description={name: values[name] for name in ("model", "data", "machine", "notes")},
             epochs=tuple(values["epochs"]),
@@ -164,14 +195,19 @@ class TrainResult:
         """
         path = Path(directory) / RESULTS_FILE
         values = read_document(path, RESULTS_FORM)
+        task = task_in(path, RESULTS_FORM, values.get("task", _BEFORE_TASKS))
+        with RESULTS_FORM.reading(path):
+            listing(epoch_schema(task))(values["epochs"], "epochs")
         try:
-            return cls.from_json(values)
+            return cls.from_json(values, task)
         except (InputError, TypeError) as error:
             raise refused(path, RESULTS_FORM, f"is no {RESULTS_FORM.name}: {error}") from error
 
-    def _tested(self) -> list[dict[str, Any]]:
-        return [record for record in self.epochs if record["test_accuracy"] is not None]
+    @property
+    def _watched(self) -> str:
+        return f"{self.task.watched}_{self.task.headline}"
 
-    def _last(self, name: str) -> Any:
-        tested = self._tested()
-        return tested[-1][name] if tested else None
+    def _best(self) -> dict[str, Any] | None:
+        watched = [record for record in self.epochs if record.get(self._watched) is not None]
+        sign = 1 if self.task.metric(self.task.headline).higher_is_better else -1
+        return max(watched, key=lambda record: sign * record[self._watched], default=None)

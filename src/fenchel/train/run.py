@@ -14,38 +14,32 @@ from typing import Any
 import torch
 
 from fenchel.arguments import checked
-from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import ConvergenceError, CostWarning, InputError
 from fenchel.runs import require_packages
 from fenchel.storage import check_writable, removed_if_empty
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, differences
-from fenchel.train.evaluation import Evaluation
-from fenchel.train.feed import Feed
 from fenchel.train.figure import write_curves
 from fenchel.train.folder import TRAINING, agreed_state, discard, refuse_out_of_step
 from fenchel.train.loop import Loop
 from fenchel.train.observer import SilentObserver, TrainObserver
 from fenchel.train.optimiser import adamw
-from fenchel.train.options import TrainOptions
+from fenchel.train.options import LoopOptions
 from fenchel.train.precision import chosen_precision
-from fenchel.train.preparation import built, prepared
+from fenchel.train.preparation import prepared
+from fenchel.train.registry import task_of
 from fenchel.train.result import RESULTS_FILE, TrainResult
-from fenchel.train.splits import loaded
 from fenchel.train.state import TrainState
+from fenchel.train.task import AnyTask
 from fenchel.train.workers import Workers, joined_workers
 
 __all__ = ["train"]
 
 _BYTES_PER_PARAMETER = 12
-_DOT_COST = (
-    "The transport cost is C - <a, b>, as in tables 1 and 2 of the paper: where norms are unequal, a template can be "
-    "nearer to another template than to itself."
-)
 
 
 def train(
-    options: TrainOptions,
+    options: LoopOptions,
     directory: str | Path,
     *,
     resume: bool = False,
@@ -54,7 +48,7 @@ def train(
     device: str | None = None,
     checkpoint_seconds: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
-    data: tuple[ImageDataset, ImageDataset] | None = None,
+    data: Any = None,
 ) -> TrainResult:
     """Train a model and write what came of it.
 
@@ -64,7 +58,8 @@ def train(
     gradients are averaged, the batches are the same ones, and the first process writes.
 
     Args:
-        options: What to train on what.
+        options: What to train on what, and how: ``TrainOptions`` for images, ``TextOptions`` for sentences, or those of
+            another task that is registered.
         directory: Folder for the results; made if needed.
         resume: Go on with the training that the folder holds, if it holds one; a finished one is kept.
         overwrite: Start anew, whatever training the folder holds.
@@ -73,7 +68,8 @@ def train(
         checkpoint_seconds: Save before the first step, at most once in so many seconds, and at the end.
         stop: Asked after every step (on accelerators, after some); where it says yes in any process, all of them end
             at that step with a ``KeyboardInterrupt``, after it has been saved.
-        data: Images to train and to test on, in place of what ``options.data`` names.
+        data: What to train and to test on, in place of what ``options.data`` names: a pair of ``ImageDataset`` or of
+            ``Sentences``.
 
     Returns:
         What came of it.
@@ -90,7 +86,7 @@ def train(
     checkpoint_seconds, device = checked("checkpoint_seconds", checkpoint_seconds), checked("device", device)
     directory = Path(checked("folder", directory, name="directory"))
     TRAINING.refuse_occupied(directory, resume=resume, overwrite=overwrite)
-    options = options.resolved()
+    task, options = task_of(options), options.resolved()
     with (
         removed_if_empty(directory),
         joined_workers(device) as workers,
@@ -98,7 +94,8 @@ def train(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", CostWarning)
-        session = _Session(options, directory, workers, data or loaded(options), checkpoint_seconds)
+        given = task.read(options.data) if data is None else data
+        session = _Session(task, options, directory, workers, given, checkpoint_seconds)
         return session.run(observer or SilentObserver(), stop, resume=resume)
 
 
@@ -107,24 +104,24 @@ class _Session:
 
     def __init__(
         self,
-        options: TrainOptions,
+        task: type[AnyTask],
+        options: LoopOptions,
         directory: Path,
         workers: Workers,
-        data: tuple[ImageDataset, ImageDataset],
+        data: Any,
         checkpoint_seconds: float,
     ) -> None:
-        precision = chosen_precision(options.precision, workers.device)
-        self._options, self._precision = dataclasses.replace(options, precision=precision), precision
+        self._precision = chosen_precision(options.precision, workers.device)
+        self._options = dataclasses.replace(options, precision=self._precision)
         self._directory, self._workers = directory, workers
         self._checkpoint_seconds = checkpoint_seconds
-        self._train, self._test = prepared(options, data, workers)
+        self._task = prepared(task, self._options, data, workers)
         self._configuration = {
             **{name: value for name, value in self._options.to_json().items() if name != "data"},
-            "training_images_sha256": self._train.digest,
-            "test_images_sha256": self._test.digest,
+            **self._task.fingerprints(),
         }
         torch.manual_seed(seeded_generator("weights", options.seed).initial_seed())
-        self._model = built(options, self._train).to(workers.device)
+        self._model = self._task.model().to(workers.device)
         self._optimiser = adamw(self._model, options.learning_rate, options.weight_decay or 0.0)
         self._state = TrainState()
         self._drawn_at = time.monotonic()
@@ -134,8 +131,7 @@ class _Session:
         if goes_on:
             self._restore()
         agreed_state(self._state, self._workers, self._directory)
-        feed = Feed(self._options, self._train, self._workers)
-        refuse_out_of_step(self._state, feed.steps_per_epoch, self._directory)
+        refuse_out_of_step(self._state, self._task.steps_per_epoch, self._directory)
         if len(self._state.epochs) == self._options.epochs:
             return self._kept()
         if self._workers.leads:
@@ -145,14 +141,11 @@ class _Session:
             discard(self._directory)
             self._save()  # before any results, so that whatever is there can be gone on with
         loop = Loop(
-            options=self._options,
+            task=self._task,
             precision=self._precision,
             directory=self._directory,
             model=self._model,
             optimiser=self._optimiser,
-            feed=feed,
-            evaluation=Evaluation(self._test, self._workers, self._precision),
-            workers=self._workers,
             state=self._state,
             observer=observer,
             save=self._save,
@@ -171,7 +164,8 @@ class _Session:
 
     def _restore(self) -> None:
         checkpoint = Checkpoint.read(self._directory)
-        if differing := differences(checkpoint.configuration, self._configuration):
+        there = {"task": checkpoint.task, **checkpoint.configuration}
+        if differing := differences(there, {"task": self._task.name, **self._configuration}):
             raise InputError(
                 f"{self._directory} holds another training than the one asked for; they differ in "
                 f"{'; '.join(differing)}. Give the same options, start anew with --overwrite, or choose another folder."
@@ -191,7 +185,12 @@ class _Session:
 
     def _save(self) -> None:
         checkpoint = Checkpoint.of(
-            self._configuration, self._description()["model"], self._state, self._model, self._optimiser
+            self._task.name,
+            self._configuration,
+            self._description()["model"],
+            self._state,
+            self._model,
+            self._optimiser,
         )
         if name := checkpoint.first_not_finite():
             raise ConvergenceError(
@@ -216,33 +215,12 @@ class _Session:
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def _description(self) -> dict[str, Any]:
-        train, options = self._train, self._options
-        machine = {
-            name: value
-            for name, value in (self._state.sessions or [_machine(self._workers, self._precision)])[
-                -1
-            ].items()
-            if name != "step"
-        }
+        sessions = self._state.sessions or [_machine(self._workers, self._precision)]
+        described = self._task.described(self._model)
         return {
-            "model": {
-                "name": options.model,
-                "configuration": self._model.configuration(),
-                "parameters": self._parameters(),
-                "class_names": list(train.class_names),
-                "mean": list(train.mean),
-                "std": list(train.std),
-            },
-            "data": {
-                "name": train.name,
-                "note": "; ".join(dict.fromkeys(part.note for part in (train, self._test) if part.note)),
-                "train_images": len(train),
-                "test_images": len(self._test),
-                "training_images_sha256": train.digest,
-                "test_images_sha256": self._test.digest,
-            },
-            "machine": machine,
-            "notes": [_DOT_COST] if options.model == "ot-vit" and options.cost == "dot" else [],
+            **described,
+            "model": {**described["model"], "parameters": self._parameters()},
+            "machine": {name: value for name, value in sessions[-1].items() if name != "step"},
         }
 
 

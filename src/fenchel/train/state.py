@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fenchel.storage.schema import (
+    Check,
     Mismatch,
     Shown,
     anything,
@@ -17,31 +18,21 @@ from fenchel.storage.schema import (
     record,
     whole,
 )
+from fenchel.train.task import AnyTask
 
-__all__ = ["EPOCHS_SCHEMA", "STATE_SCHEMA", "EpochSums", "TrainState", "check_state"]
+__all__ = ["EPOCHS_SCHEMA", "STATE_SCHEMA", "EpochSums", "TrainState", "check_state", "epoch_schema"]
 
 _LEAST_ZERO = number(least=0)
 
 EPOCHS_SCHEMA = listing(
-    record(
-        {
-            "epoch": whole(1),
-            "train_loss": number(),
-            "test_loss": optional(number()),
-            "test_accuracy": optional(number(least=0, most=1)),
-            "seconds": _LEAST_ZERO,
-            "images_per_second": _LEAST_ZERO,
-        },
-        {"step": whole(1), "learning_rate": _LEAST_ZERO, "train_accuracy": number(least=0, most=1)},
-        others=True,
-    )
+    record({"epoch": whole(1), "train_loss": number(), "seconds": _LEAST_ZERO}, others=True), most=10**6
 )
-"""The records of a training's epochs."""
+"""The records of a training's epochs, as far as they are alike for all tasks; ``epoch_schema`` says the rest."""
 
 STATE_SCHEMA = record(
     {
         "step": whole(),
-        "sums": record({"loss": number(), **dict.fromkeys(("correct", "images", "seconds"), _LEAST_ZERO)}),
+        "sums": record({"count": _LEAST_ZERO, "seconds": _LEAST_ZERO, "values": mapping(number())}),
         "epochs": EPOCHS_SCHEMA,
         "test_seconds": _LEAST_ZERO,
         "sessions": listing(mapping(anything)),
@@ -50,21 +41,46 @@ STATE_SCHEMA = record(
 """What ``TrainState.to_json`` gives."""
 
 
+def epoch_schema(task: type[AnyTask]) -> Check:
+    """What the record of an epoch holds of a task.
+
+    Args:
+        task: What was trained.
+    """
+    ranges = {metric.name: number(least=metric.least, most=metric.most) for metric in task.metrics}
+    trained = {f"train_{name}": ranges[name] for name in task.trained if name != "loss" and name in ranges}
+    tested = {f"{split}_{name}": optional(ranges[name]) for split in task.splits() for name in ranges}
+    return record(
+        {f"{task.unit}_per_second": _LEAST_ZERO, **tested},
+        {"step": whole(1), "learning_rate": _LEAST_ZERO, **trained},
+        others=True,
+    )
+
+
 @dataclass
 class EpochSums:
-    """Sums over the images of an epoch that have been trained on so far, over all processes.
+    """Sums over the examples of an epoch that have been trained on so far, over all processes.
 
     Attributes:
-        loss: Of their losses.
-        correct: Of those that were classified rightly.
-        images: How many there are.
+        count: How many examples.
         seconds: Of training.
+        values: What the task measures in training, by name.
     """
 
-    loss: float = 0.0
-    correct: float = 0.0
-    images: float = 0.0
+    count: float = 0.0
     seconds: float = 0.0
+    values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, values: Mapping[str, float], count: float, seconds: float) -> None:
+        """Adds what further steps came to."""
+        for name, value in values.items():
+            self.values[name] = self.values.get(name, 0.0) + value
+        self.count += count
+        self.seconds += seconds
+
+    def means(self) -> dict[str, float]:
+        """Of what is measured, over the examples."""
+        return {name: value / self.count for name, value in self.values.items()}
 
 
 @dataclass
@@ -85,12 +101,6 @@ class TrainState:
     test_seconds: float = 0.0
     sessions: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def test_accuracy(self) -> float | None:
-        """That of the last test, if there was one."""
-        tested = [record["test_accuracy"] for record in self.epochs if record["test_accuracy"] is not None]
-        return tested[-1] if tested else None
-
     def to_json(self) -> dict[str, Any]:
         """The state as JSON values."""
         return asdict(self)
@@ -101,13 +111,16 @@ class TrainState:
         return cls(**{**values, "sums": EpochSums(**values["sums"])})
 
 
-def check_state(state: TrainState) -> None:
-    """See that the epochs of a state follow each other and end before its step.
+def check_state(state: TrainState, task: type[AnyTask]) -> None:
+    """See that the epochs of a state are of a task, follow each other and end before its step.
 
     Raises:
         Mismatch: If they do not.
     """
+    listing(epoch_schema(task))(state.epochs, "state.epochs")
     if [record["epoch"] for record in state.epochs] != list(range(1, len(state.epochs) + 1)):
         raise Mismatch("state.epochs", Shown("not in order"), "every epoch from 1 on, once")
     if any(record.get("step", 0) > state.step for record in state.epochs):
         raise Mismatch("state.step", state.step, "no step before the end of an epoch that is done")
+    if state.sums.values and set(state.sums.values) != set(task.trained):
+        raise Mismatch("state.sums.values", Shown("of other names"), ", ".join(task.trained))

@@ -5,25 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from fenchel import models
 from fenchel.errors import InputError
 from fenchel.storage.form import refused
 from fenchel.storage.schema import Mismatch
 from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint
+from fenchel.train.registry import task_in
 
 __all__ = ["load_model"]
 
 
-def load_model(directory: str | Path) -> models.AbstractVisionTransformer:
+def load_model(directory: str | Path) -> nn.Module:
     """The model that a training made, with the weights of its last checkpoint, ready for use.
 
     Args:
         directory: The training's folder.
 
     Returns:
-        The model in evaluation mode, on the processor. It takes images (B, C, H, W) standardised with the mean and
-        standard deviation that ``results.json`` gives under ``model``.
+        The model in evaluation mode, on the processor. What its input is made of, ``results.json`` says under
+        ``model``: a vision transformer takes images (B, C, H, W) standardised with the mean and deviation there, a
+        classifier of sentences the numbers of their words in the vocabulary there.
 
     Raises:
         InputError: If there is no checkpoint, or it is damaged.
@@ -34,11 +36,11 @@ def load_model(directory: str | Path) -> models.AbstractVisionTransformer:
             f"{directory} holds no trained model ({CHECKPOINT_FILE} is not there). Give the folder of a training."
         )
     checkpoint = Checkpoint.read(path.parent)
-    name, configuration = checkpoint.model["name"], checkpoint.model["configuration"]
+    task = task_in(path, CHECKPOINT_FORM, checkpoint.task)
     try:
         with torch.device("meta"):  # what sizes the file asks for is known before memory is taken for them
-            checkpoint.check_weights(models.build(name, **configuration).state_dict())
-        model = models.build(name, **configuration)
+            checkpoint.check_weights(task.rebuilt(checkpoint.model).state_dict())
+        model = task.rebuilt(checkpoint.model)
     except (Mismatch, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise refused(

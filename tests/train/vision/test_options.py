@@ -8,7 +8,7 @@ import pytest
 
 from fenchel.errors import InputError
 from fenchel.train import TrainOptions
-from fenchel.train.recipe import RECIPES
+from fenchel.train.vision.recipe import RECIPES
 from tests.train.small_trainings import options
 
 

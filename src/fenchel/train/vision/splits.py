@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from fenchel.data import load
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.errors import InputError
-from fenchel.train.options import TrainOptions
+from fenchel.train.vision.options import TrainOptions
 
-__all__ = ["loaded", "refuse_unlike", "refuse_unshared", "shortened"]
+__all__ = ["refuse_unlike", "refuse_unshared", "shortened"]
 
 _SUBSET_SEED = 0
-
-
-def loaded(options: TrainOptions) -> tuple[ImageDataset, ImageDataset]:
-    """What the options name, to train and to test on."""
-    return load(options.data, split="train"), load(options.data, split="test")
 
 
 def shortened(

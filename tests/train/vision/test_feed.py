@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fenchel.train.feed import Feed
+from fenchel.train.vision.feed import Feed
 from fenchel.train.workers import Workers
 from tests.train.small_trainings import images, options
 

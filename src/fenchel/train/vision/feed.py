@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,8 +14,8 @@ from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.paired_batches import PairedBatches
 from fenchel.data.randomness import seeded_generator
 from fenchel.data.standardise import Standardise
-from fenchel.train.options import TrainOptions
-from fenchel.train.recipe import RECIPES
+from fenchel.train.vision.options import TrainOptions
+from fenchel.train.vision.recipe import RECIPES
 from fenchel.train.workers import Workers
 
 __all__ = ["Batch", "Feed"]
@@ -40,6 +41,11 @@ class Batch:
     other_labels: Tensor | None = None
     share: float = 1.0
 
+    @property
+    def count(self) -> int:
+        """How many images there are."""
+        return len(self.labels)
+
 
 class Feed:
     """Makes batches: the same ones for both models, whatever the number of processes.
@@ -62,6 +68,11 @@ class Feed:
     def indices(self, epoch: int) -> Iterator[Tensor]:
         """The images of each step of an epoch: this process's share of the batch."""
         return iter(self._batches(epoch))
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """What the steps of an epoch train on, from one of them on."""
+        for place, indices in enumerate(itertools.islice(self.indices(epoch), first, None), first):
+            yield self.batch(indices, epoch * self.steps_per_epoch + place)
 
     def batch(self, indices: Tensor, step: int) -> Batch:
         """What a step trains on.

@@ -1,0 +1,218 @@
+"""What a training is of: the one thing that the loop does not know."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from fenchel import models
+from fenchel.train.metric import Metric
+from fenchel.train.options import LoopOptions
+from fenchel.train.workers import Workers
+
+__all__ = ["AnyTask", "Batch", "DataSummary", "StepLoss", "Task"]
+
+
+class Batch(Protocol):
+    """A process's share of some examples, on its device."""
+
+    @property
+    def count(self) -> int:
+        """How many examples it holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """What a step comes to on a process's share of its batch.
+
+    Attributes:
+        mean: What is descended, a scalar with gradient: the mean over the examples of the share.
+        sums: For each of ``Task.trained``, the sum over the examples of the share, a scalar without gradient.
+    """
+
+    mean: Tensor
+    sums: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What is recorded of data: enough to report without them, and to notice that they are others.
+
+    Attributes:
+        train: How many examples there are to train on.
+        test: How many to test on.
+        classes: How many classes they have; None where they have none.
+        note: What users must know, such as that images are lossy.
+        digest: SHA-256 of all of them.
+    """
+
+    train: int
+    test: int
+    classes: int | None
+    note: str
+    digest: str
+
+
+OptionsT = TypeVar("OptionsT", bound=LoopOptions)
+DataT = TypeVar("DataT")
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+class Task(ABC, Generic[OptionsT, DataT, BatchT]):
+    """What a training is of: a model, the batches of its steps, a loss, and how good it is.
+
+    The loop asks for nothing else: precision, optimiser, schedule, checkpoints, exact resume, several processes and
+    files are its own. In return a task promises two things, on which resuming and sharing rest:
+
+    * What a step trains on follows from the seed, the epoch, the step and the share (``workers.rank`` of
+      ``workers.count``) alone, never from a generator that has come a long way. The shares of a step are equally
+      large and make up together the batch that one process would have.
+    * What is measured is a sum over examples, so that any number of processes adds up to the same.
+
+    A class is made known by ``fenchel.train.registered``; ``fenchel.train.train`` then runs it for its options.
+
+    Args:
+        options: Resolved.
+        data: What ``read`` gives, or what the caller has in its place.
+        workers: The processes.
+
+    Raises:
+        InputError: If options, data and processes do not fit each other.
+    """
+
+    name: ClassVar[str]
+    """As files call it."""
+    unit: ClassVar[str]
+    """What examples are, in the plural: ``images``."""
+    options_type: ClassVar[type[LoopOptions]]
+    """Its options."""
+    metrics: ClassVar[tuple[Metric, ...]]
+    """What is measured of examples that are not trained on; ``loss``, the mean objective, is measured in training."""
+    headline: ClassVar[str]
+    """The metric that a model is judged by, after the last epoch, on the ``test`` examples."""
+    trained: ClassVar[tuple[str, ...]] = ("loss",)
+    """Metrics that are measured in training too, ``loss`` among them."""
+    watched: ClassVar[str] = "test"
+    """The examples that an evaluation between epochs is of; ``test`` is evaluated after the last at any rate."""
+    summed: ClassVar[tuple[str, ...]] = ()
+    """Names of the sums that ``measured`` gives, where they are not those of ``metrics``."""
+
+    def __init__(self, options: OptionsT, data: DataT, workers: Workers) -> None:
+        self.options, self.data, self.workers = options, data, workers
+
+    @classmethod
+    @abstractmethod
+    def read(cls, data: str) -> DataT:
+        """Reads the data of a name or path, all splits.
+
+        Raises:
+            InputError: If they are not there or are damaged.
+        """
+
+    @classmethod
+    @abstractmethod
+    def summary(cls, data: DataT) -> DataSummary:
+        """What is recorded of data."""
+
+    @classmethod
+    def rebuilt(cls, description: Mapping[str, Any]) -> nn.Module:
+        """A new model, from what ``described`` says under ``model``, with any weights."""
+        return models.build(description["name"], **description["configuration"])
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The model to train, its weights drawn from torch's global generator, which has been seeded."""
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """How many steps every epoch has."""
+
+    @abstractmethod
+    def batches(self, epoch: int, first: int) -> Iterator[BatchT]:
+        """What the steps of an epoch train on, one by one.
+
+        Args:
+            epoch: From 0.
+            first: The step of the epoch to begin with, from 0.
+
+        Returns:
+            This process's share of each batch.
+        """
+
+    @abstractmethod
+    def examples(self, split: str) -> Iterator[BatchT]:
+        """This process's share of the examples to evaluate on, each example once in all processes together.
+
+        Args:
+            split: ``test`` or what ``watched`` says.
+        """
+
+    @abstractmethod
+    def predicted(self, model: nn.Module, batch: BatchT) -> Tensor:
+        """What a model says of a batch; computed in the precision of the training.
+
+        Args:
+            model: In training or evaluation mode; with several processes, what averages their gradients.
+            batch: From ``batches`` or ``examples``.
+        """
+
+    @abstractmethod
+    def loss(self, predicted: Tensor, batch: BatchT) -> StepLoss:
+        """What a prediction costs.
+
+        Args:
+            predicted: What ``predicted`` gave, in float32.
+            batch: From ``batches``.
+        """
+
+    @abstractmethod
+    def measured(self, predicted: Tensor, batch: BatchT) -> Mapping[str, Tensor]:
+        """Sums over the examples of a batch, scalars, from which ``evaluated`` computes the metrics.
+
+        Args:
+            predicted: What ``predicted`` gave, in float32.
+            batch: From ``examples``.
+        """
+
+    @classmethod
+    def evaluated(cls, sums: Mapping[str, float], count: float) -> dict[str, float]:
+        """The metrics by name; each is the mean over the examples where a task does not say otherwise.
+
+        Args:
+            sums: What ``measured`` gave, added up over all examples and processes.
+            count: How many examples.
+        """
+        return {metric.name: sums[metric.name] / count for metric in cls.metrics}
+
+    @abstractmethod
+    def described(self, model: nn.Module) -> dict[str, Any]:
+        """What ``results.json`` says of the training, as JSON values.
+
+        Returns:
+            ``model`` (``name``, ``configuration`` and what its input is made of), ``data`` (``name``, ``note``,
+            ``train_UNIT`` and more) and ``notes``, a list of sentences.
+        """
+
+    @abstractmethod
+    def fingerprints(self) -> dict[str, str]:
+        """SHA-256 by name of everything that is read and decides numbers; a resumed training has to have the same."""
+
+    @classmethod
+    def metric(cls, name: str) -> Metric:
+        """One of ``metrics``."""
+        return next(metric for metric in cls.metrics if metric.name == name)
+
+    @classmethod
+    def splits(cls) -> tuple[str, ...]:
+        """The examples that are evaluated on, those between epochs first."""
+        return tuple(dict.fromkeys((cls.watched, "test")))
+
+
+AnyTask = Task[Any, Any, Any]
+"""A task of which nothing more is known."""
