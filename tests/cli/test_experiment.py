@@ -232,7 +232,9 @@ def test_another_budget_in_the_same_folder(command, trainer, tmp_path):
     assert command(*arguments(tmp_path, "--seeds", "1")).code == 0
     done = command(*arguments(tmp_path, "--seeds", "1", "--budget", "desk"))
     assert done.code == 3
-    assert "they differ in budget: 'smoke' and 'desk'; epochs: 2 and 4;" in done.line
+    assert (
+        "they differ in budget: 'smoke' there, 'desk' asked for; epochs: 2 there, 4 asked for;" in done.line
+    )
 
 
 def test_missing_data_are_one_line(command, tmp_path, monkeypatch):
@@ -250,7 +252,7 @@ def test_a_run_of_another_training(command, trainer, tmp_path):
     result_of(options, 0.9).write(tmp_path / "fashion-mnist" / "vit" / "lr-0.0003" / "seed-0")
     done = command(*arguments(tmp_path, "--seeds", "1"))
     assert done.code == 3
-    assert "holds another training than the plan's; they differ in epochs: 9 and 2" in done.line
+    assert "holds another training than the plan's; they differ in epochs: 9 there, 2 asked for" in done.line
 
 
 def test_ways_to_pool_sentences_are_compared(command, tmp_path):

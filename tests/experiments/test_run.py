@@ -212,12 +212,12 @@ def test_more_seeds_and_arms_stand_beside_what_is_there(tmp_path):
     [
         (
             {"budget": "desk"},
-            "budget: 'smoke' and 'desk'; epochs: 2 and 4; test images: 1000 and 5000; train images",
+            "budget: 'smoke' there, 'desk' asked for; epochs: 2 there, 4 asked for; test images: 1000 there",
         ),
-        ({"options": {"epochs": 3}}, "epochs: 2 and 3"),
-        ({"options": {"batch_size": 64}}, "batch size: 128 and 64"),
-        ({"options": {"precision": "float32"}}, "precision: 'auto' and 'float32'"),
-        ({"options": {"recipe": "strong"}}, "recipe: 'paper' and 'strong'"),
+        ({"options": {"epochs": 3}}, "epochs: 2 there, 3 asked for"),
+        ({"options": {"batch_size": 64}}, "batch size: 128 there, 64 asked for"),
+        ({"options": {"precision": "float32"}}, "precision: 'auto' there, 'float32' asked for"),
+        ({"options": {"recipe": "strong"}}, "recipe: 'paper' there, 'strong' asked for"),
     ],
 )
 def test_another_budget_in_the_same_folder_is_refused(tmp_path, given, difference):
@@ -246,13 +246,13 @@ def test_a_plan_of_which_a_run_is_being_trained_does_not_give_way(tmp_path):
     folder, plan = ExperimentFolder(tmp_path), planned("table2", ["fashion-mnist"])
     folder.join(plan)
     (_, busy, *_) = plan.runs()
-    with folder.claimed(busy), pytest.raises(InputError, match="epochs: 2 and 4"):
+    with folder.claimed(busy), pytest.raises(InputError, match="epochs: 2 there, 4 asked for"):
         folder.join(planned("table2", ["fashion-mnist"], "desk"))
 
 
 def test_another_experiment_or_other_files_in_the_same_folder_are_refused(tmp_path, monkeypatch):
     table2(tmp_path, StandIn(), seeds=1)
-    with pytest.raises(InputError, match="experiment: 'table2' and 'ablation'"):
+    with pytest.raises(InputError, match="experiment: 'table2' there, 'ablation' asked for"):
         run_experiment("ablation", tmp_path, trainer=StandIn())
     monkeypatch.setattr(ImageClassification, "read", staticmethod(lambda name: few_images(name, train=44)))
     with pytest.raises(InputError, match=r"files of fashion-mnist: 40 \+ 20 images .* and 44 \+ 20 images"):
@@ -285,7 +285,8 @@ def test_a_run_of_another_training_is_refused(tmp_path):
     options = TrainOptions(data="fashion-mnist", model="vit", epochs=9)
     result_of(options, 0.9).write(place)
     with pytest.raises(
-        InputError, match="holds another training than the plan's; they differ in epochs: 9 and 2"
+        InputError,
+        match="holds another training than the plan's; they differ in epochs: 9 there, 2 asked for",
     ):
         table2(tmp_path, StandIn(), seeds=1)
 

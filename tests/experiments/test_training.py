@@ -163,7 +163,7 @@ def test_all_processes_of_torchrun_train_every_run_together(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert lines[:2] == ["records: 0", "records: 2"]
-    assert "epochs: 2 and 9" in lines[2]
+    assert "epochs: 2 there, 9 asked for" in lines[2]
     assert lines[3] == "refused: the first process could not begin; its message says why."
     found = ExperimentReport.load(tmp_path / "out")
     assert found.finished

@@ -14,7 +14,7 @@ from torch import nn
 from fenchel.auditing.state import STATE_FORM
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
-from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint, differences
+from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint
 from fenchel.train.optimiser import adamw
 from fenchel.train.state import EpochSums, TrainState
 from tests.damage import refuses, refuses_every_damage
@@ -235,8 +235,3 @@ def test_what_is_not_finite_is_found(tmp_path):
     assert (
         Checkpoint.of("images", {}, {}, TrainState(), model, optimiser).first_not_finite() == "model/0.weight"
     )
-
-
-def test_differences_name_both_sides():
-    assert differences({"a_b": 1, "c": 2}, {"a_b": 1, "c": 3, "d": None}) == ["c: 2 there, 3 asked for"]
-    assert differences({"a_b": 1}, {"a_b": 2}) == ["a b: 1 there, 2 asked for"]

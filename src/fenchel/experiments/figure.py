@@ -5,18 +5,16 @@ Read in grey and by the colour-blind: arms differ in line, marker and lightness,
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.errors import MissingExtraError
 from fenchel.experiments.arm import Arm
 from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.record import RunRecord
 from fenchel.experiments.results import Results
-from fenchel.storage import atomic_path, guarded_writing
+from fenchel.runs.figure import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,15 +52,7 @@ def write_curves(results: Results, path: Path) -> None:
         MissingExtraError: If matplotlib is not installed.
         OutputError: If the file cannot be written; an earlier one is then intact.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "train") from error
-    with matplotlib.rc_context(_SETTINGS):
-        written = io.BytesIO()
-        _draw(results).savefig(written, format="png", dpi=160)
-    with atomic_path(path) as temporary, guarded_writing(path):
-        temporary.write_bytes(written.getvalue())
+    write_figure(lambda: _draw(results), _SETTINGS, [path], extra="train")
 
 
 def _draw(results: Results) -> Figure:

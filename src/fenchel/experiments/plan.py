@@ -12,6 +12,7 @@ from fenchel.arguments import checked
 from fenchel.errors import InputError
 from fenchel.experiments.arm import Arm, chosen_arms
 from fenchel.experiments.data import DataDescription
+from fenchel.runs.manifest import differences
 
 __all__ = ["Plan", "Run"]
 
@@ -109,19 +110,12 @@ class Plan:
 
         More arms, data sets, learning rates or seeds are no difference: their runs stand beside the others.
         """
-        found = [
-            f"{name}: {mine!r} and {theirs!r}"
-            for name, mine, theirs in [
-                ("experiment", self.experiment, other.experiment),
-                *(
-                    (key.replace("_", " "), self.setting.get(key), other.setting.get(key))
-                    for key in sorted({*self.setting, *other.setting})
-                ),
-            ]
-            if mine != theirs
-        ]
+        mine, theirs = (
+            {"experiment": plan.experiment, **dict(sorted(plan.setting.items()))} for plan in (self, other)
+        )
+        found = differences(mine, theirs)
         if found and self.budget != other.budget:
-            found.insert(0, f"budget: {self.budget!r} and {other.budget!r}")
+            found = [*differences({"budget": self.budget}, {"budget": other.budget}), *found]
         found += [
             f"files of {mine.name}: {mine} and {theirs}"
             for mine in self.descriptions

@@ -12,6 +12,7 @@ from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.definition import chosen_experiment
 from fenchel.experiments.plan import Plan, Run
 from fenchel.experiments.record import RunRecord
+from fenchel.runs.manifest import differences
 from fenchel.train.observer import TrainObserver
 from fenchel.train.options import LoopOptions
 from fenchel.train.result import RESULTS_FILE, TrainResult
@@ -109,11 +110,7 @@ def record_of(run: Run, plan: Plan, folder: Path) -> RunRecord | None:
     found = result.options.resolved().to_json()
     if expected["precision"] == "auto":
         found["precision"] = "auto"
-    if differing := [
-        f"{name.replace('_', ' ')}: {found.get(name)!r} and {expected.get(name)!r}"
-        for name in sorted({*found, *expected})
-        if found.get(name) != expected.get(name)
-    ]:
+    if differing := differences(dict(sorted(found.items())), expected):
         raise InputError(
             f"{folder} holds another training than the plan's; they differ in {'; '.join(differing)}. Move that folder "
             "away, and the run is trained anew."

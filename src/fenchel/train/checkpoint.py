@@ -26,7 +26,7 @@ from fenchel.storage.schema import (
 from fenchel.train.registry import task_in
 from fenchel.train.state import STATE_SCHEMA, TrainState, check_state
 
-__all__ = ["CHECKPOINT_FILE", "CHECKPOINT_FORM", "Checkpoint", "differences"]
+__all__ = ["CHECKPOINT_FILE", "CHECKPOINT_FORM", "Checkpoint"]
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 """The file's name in a training's folder."""
@@ -176,24 +176,6 @@ class Checkpoint:
             if name := checkpoint.first_not_finite():
                 raise Mismatch(f"tensor {name}", Shown("not finite everywhere"), "finite numbers")
         return checkpoint
-
-
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """How the configuration of a checkpoint differs from the one asked for, one phrase a field.
-
-    Args:
-        ours: The checkpoint's.
-        theirs: What is asked for.
-
-    Example:
-        >>> differences({"seed": 0, "epochs": 2}, {"seed": 1, "epochs": 2})
-        ['seed: 0 there, 1 asked for']
-    """
-    return [
-        f"{key.replace('_', ' ')}: {ours.get(key)!r} there, {theirs.get(key)!r} asked for"
-        for key in {**theirs, **ours}
-        if ours.get(key) != theirs.get(key)
-    ]
 
 
 def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import string
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.errors import MissingExtraError
-from fenchel.storage import atomic_path, guarded_writing
+from fenchel.runs.figure import write_figure
 from fenchel.train.result import TrainResult
 
 if TYPE_CHECKING:
@@ -51,16 +49,8 @@ def write_curves(result: TrainResult, directory: Path) -> Path:
         MissingExtraError: If matplotlib is not installed.
         OutputError: If the file cannot be written; an earlier one is then intact.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "train") from error
-    with matplotlib.rc_context(_SETTINGS):
-        written = io.BytesIO()
-        _draw(result).savefig(written, format="png", dpi=160)
     path = directory / CURVES_FILE
-    with atomic_path(path) as temporary, guarded_writing(path):
-        temporary.write_bytes(written.getvalue())
+    write_figure(lambda: _draw(result), _SETTINGS, [path], extra="train")
     return path
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import ConvergenceError
+from fenchel.runs.pace import SavingPace
 from fenchel.train.evaluation import Evaluation
 from fenchel.train.observer import TrainObserver
 from fenchel.train.precision import autocast
@@ -68,7 +69,7 @@ class Loop:
         self._unseen = torch.zeros(
             len(self.task.trained) + 2, dtype=torch.float64, device=self.workers.device
         )
-        self._saved_at = time.monotonic()
+        self._pace = SavingPace(self.checkpoint_seconds)
         self._session_seconds, self._session_count, self._session_begin = 0.0, 0.0, self.state.step
         self._tests, self._test_seconds = 0, 0.0
         self._stopping = False
@@ -163,10 +164,9 @@ class Loop:
         raise KeyboardInterrupt
 
     def _save_if_due(self) -> None:
-        due = time.monotonic() - self._saved_at >= self.checkpoint_seconds
-        if self.workers.leads and due:
+        if self.workers.leads and self._pace.due:
             self.save()
-            self._saved_at = time.monotonic()
+            self._pace.saved()
 
     def _finish_epoch(self, epoch: int) -> None:
         state, sums, number = self.state, self.state.sums, epoch + 1
@@ -184,9 +184,9 @@ class Loop:
         state.sums = EpochSums()
         if not self.workers.leads:
             return
-        if last or time.monotonic() - self._saved_at >= self.checkpoint_seconds:
+        if last or self._pace.due:
             self.save()
-            self._saved_at = time.monotonic()
+            self._pace.saved()
         self.report()
         self.observer.epoch_finished(record, self._progress(sums, state.step))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import platform
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +14,12 @@ import torch
 
 from fenchel.arguments import checked
 from fenchel.data.randomness import seeded_generator
-from fenchel.errors import ConvergenceError, CostWarning, InputError
+from fenchel.errors import ConvergenceError, CostWarning
 from fenchel.runs import require_packages
+from fenchel.runs.manifest import differences
+from fenchel.runs.pace import SavingPace
 from fenchel.storage import check_writable, removed_if_empty
-from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, differences
+from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 from fenchel.train.figure import write_curves
 from fenchel.train.folder import TRAINING, agreed_state, discard, refuse_out_of_step
 from fenchel.train.loop import Loop
@@ -124,7 +125,7 @@ class _Session:
         self._model = self._task.model().to(workers.device)
         self._optimiser = adamw(self._model, options.learning_rate, options.weight_decay or 0.0)
         self._state = TrainState()
-        self._drawn_at = time.monotonic()
+        self._drawing = SavingPace(checkpoint_seconds)
 
     def run(self, observer: TrainObserver, stop: Callable[[], bool], *, resume: bool) -> TrainResult:
         goes_on = resume and (self._directory / CHECKPOINT_FILE).exists()
@@ -165,11 +166,8 @@ class _Session:
     def _restore(self) -> None:
         checkpoint = Checkpoint.read(self._directory)
         there = {"task": checkpoint.task, **checkpoint.configuration}
-        if differing := differences(there, {"task": self._task.name, **self._configuration}):
-            raise InputError(
-                f"{self._directory} holds another training than the one asked for; they differ in "
-                f"{'; '.join(differing)}. Give the same options, start anew with --overwrite, or choose another folder."
-            )
+        asked = {"task": self._task.name, **self._configuration}
+        TRAINING.refuse_other(self._directory, differences(there, asked))
         checkpoint.restore(self._model, self._optimiser)
         self._state = checkpoint.state
 
@@ -202,10 +200,9 @@ class _Session:
 
     def _report(self) -> None:
         result = self._result()
-        now = time.monotonic()
-        if result.finished or now - self._drawn_at >= self._checkpoint_seconds:
+        if result.finished or self._drawing.due:
             write_curves(result, self._directory)
-            self._drawn_at = now
+            self._drawing.saved()
         result.write(self._directory)
 
     def _result(self) -> TrainResult:
