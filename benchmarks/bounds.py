@@ -11,9 +11,19 @@ import mpmath
 import numpy as np
 import torch
 
-from benchmarks.hard_problems import L, Solution, hard_problem, polished, reference_of, solution_of
+from benchmarks.hard_problems import (
+    DIGITS,
+    L,
+    Reference,
+    Solution,
+    extended,
+    hard_problem,
+    polished,
+    reference_of,
+    solution_of,
+)
 from benchmarks.recording import record
-from fenchel import Estimate, FenchelError, InferenceProblem
+from fenchel import Estimate, FenchelError, InferenceProblem, OptimalTransport
 
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "first_order": {},
@@ -26,7 +36,7 @@ CONSTRAINED_EVERY = 10
 """One problem in so many is solved in its constrained form too, for half the length of its evidence."""
 
 POLISHED_EVERY = 100
-"""One solution in so many is compared with one of 50 digits."""
+"""One solution in so many is compared with one of 60 digits."""
 
 
 def wide(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -67,18 +77,57 @@ def suboptimality(weights: np.ndarray[Any, Any], truth: Solution, alpha: float) 
     return float(L(alpha) / 2 * (shift @ shift) + terms.sum())
 
 
+def precise_distances(
+    reference: Reference, estimate: Estimate, query: int, truth: Solution
+) -> dict[str, Any]:
+    """The same distances with ``DIGITS`` digits."""
+    with mpmath.workdps(DIGITS):
+        number = np.vectorize(lambda x: mpmath.mpf(float(x)), otypes=[object])
+        dual, weights = polished(reference, truth.dual)
+        templates = np.vectorize(extended, otypes=[object])(reference.templates)
+        centre = np.vectorize(extended, otypes=[object])(reference.centre)
+        given = number(estimate.weights[query].double().numpy())
+        mean = number(estimate.mean[query].double().numpy()) - centre
+        w, alpha = given / given.sum(), extended(reference.alpha)
+        divergence = mpmath.fsum(
+            p * mpmath.log(p / q) - p + q for p, q in zip(w, weights, strict=True) if p > 0
+        )
+        divergence += mpmath.fsum(q for p, q in zip(w, weights, strict=True) if p == 0)
+        shift = (w - weights) @ templates
+        return {
+            "dual_error": mpmath.norm(list(number(estimate.dual[query].double().numpy()) - dual)),
+            "mean_error": mpmath.norm(list(mean - weights @ templates)),
+            "total_variation_error": mpmath.fsum(abs(x) for x in given - weights) / 2,
+            "gap": alpha / 2 * mpmath.fsum(x * x for x in shift) + divergence,
+        }
+
+
 def check(
     problem: InferenceProblem, estimate: Estimate, truths: list[Solution], counts: collections.Counter[str]
 ) -> list[str]:
-    """Names of the bounds that are below a distance, beyond what the solution itself may be off."""
+    """Names of the bounds that are below a distance.
+
+    What extended precision leaves open, because its own error is as large, is decided with more digits; under
+    transport, where there are none, a bound is broken if the distance exceeds it by more than that error.
+    """
     broken: list[str] = []
     for query, truth in enumerate(truths):
         alpha = float(problem.alpha.expand(problem.shape)[query])
-        for name, (distance, bound, off) in distances(estimate, query, truth, alpha).items():
-            counts[name] += 1
-            counts["unresolved"] += off > bound / 2
-            if not distance <= bound + off:
-                broken.append(f"{name}: {distance:.3e} > {bound:.3e}")
+        found = distances(estimate, query, truth, alpha)
+        counts.update(dict.fromkeys(found, 1))
+        unclear = [name for name, (distance, bound, off) in found.items() if not distance + off <= bound]
+        if not unclear:
+            continue
+        counts["unresolved"] += len(unclear)
+        if isinstance(problem.closeness, OptimalTransport):
+            exceeding = [name for name in unclear if not found[name][0] <= found[name][1] + found[name][2]]
+            broken += [f"{name}: {found[name][0]:.3e} > {found[name][1]:.3e}" for name in exceeding]
+            continue
+        precise = precise_distances(reference_of(problem, query), estimate, query, truth)
+        for name in unclear:
+            bound = float(getattr(estimate, name)[query])
+            if not precise[name] <= bound:
+                broken.append(f"{name}: {float(precise[name]):.3e} > {bound:.3e}")
     return broken
 
 
@@ -104,16 +153,11 @@ def run(problems: int, start: int, transport: bool, dtype: torch.dtype) -> dict[
         references = [reference_of(problem, query) for query in range(problem.shape[0])]
         truths = [reference.solve() for reference in references]
         if not transport and seed % POLISHED_EVERY == 0:
-            exact = polished(references[0], truths[0].dual)
-            with mpmath.workdps(50):
-                apart = [
-                    abs(mpmath.mpf(float(a)) + float(a - L(float(a))) - b)
-                    for a, b in zip(truths[0].dual, exact, strict=True)
-                ]
+            exact = polished(references[0], truths[0].dual)[0]
+            with mpmath.workdps(DIGITS):
+                apart = [extended(a) - b for a, b in zip(truths[0].dual, exact, strict=True)]
                 # Strong concavity: what the extended precision claims of itself.
-                claimed = float(problem.alpha) * truths[0].gradient_norm + 1e-18 * float(
-                    np.abs(truths[0].dual).max()
-                )
+                claimed = float(problem.alpha) * truths[0].gradient_norm
                 farthest = max(farthest, float(mpmath.norm(apart)) / claimed if claimed else 0.0)
         if not transport and seed % CONSTRAINED_EVERY == 0:
             try:
@@ -138,7 +182,7 @@ def run(problems: int, start: int, transport: bool, dtype: torch.dtype) -> dict[
         "bounds_checked": {name: number for name, number in counts.items() if name != "unresolved"},
         "violated": len(broken),
         "examples": broken[:20],
-        "unresolved": counts["unresolved"],
+        "decided_with_more_digits": counts["unresolved"],
         "converged": dict(converged),
         "refused": dict(refused),
         "polished_over_claimed": farthest,

@@ -21,7 +21,17 @@ import torch
 
 from fenchel import Discrete, InferenceProblem, OptimalTransport
 
-__all__ = ["EXTENDED", "Reference", "Solution", "hard_problem", "polished", "reference_of", "solution_of"]
+__all__ = [
+    "DIGITS",
+    "EXTENDED",
+    "Reference",
+    "Solution",
+    "extended",
+    "hard_problem",
+    "polished",
+    "reference_of",
+    "solution_of",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +39,9 @@ EXTENDED = bool(np.finfo(np.longdouble).eps < 1e-18)
 """Whether this machine's ``longdouble`` has more digits than float64."""
 
 L = np.longdouble
+
+DIGITS = 60
+"""Decimal digits in which what extended precision leaves open is decided."""
 
 
 def hard_problem(
@@ -73,7 +86,7 @@ def hard_problem(
 
 @dataclass(frozen=True)
 class Solution:
-    """A dual point in extended precision, its weights, their mean, and the norm of the dual's gradient there.
+    """A dual point in extended precision, its weights, their mean, and what the dual's gradient is at most there.
 
     Templates are less their centre, (N, d); logarithms of weights are those of the first source.
     """
@@ -127,6 +140,10 @@ class Reference:
     def at(self, dual: Array) -> Solution:
         weights = self.sources @ (self.moved(dual) + self.rest)
         gradient = self.gradient(dual)
+        longest, length = np.sqrt((self.templates**2).sum(-1).max()), np.sqrt(dual @ dual)
+        reach = min(1, longest * length / self.gamma) * (1 + longest * length / self.gamma)
+        sizes = longest * reach + length / self.alpha + np.sqrt(self.evidence @ self.evidence)
+        rounding = 4 * (len(self.templates) + len(dual)) * np.finfo(L).eps * sizes
         logits = self.log_rest[0] + self.templates @ dual / self.gamma
         logits = logits - logits.max()
         return Solution(
@@ -135,7 +152,7 @@ class Reference:
             log_weights=logits - np.log(np.exp(logits).sum()),
             mean=weights @ self.templates + self.centre,
             templates=self.templates,
-            gradient_norm=float(np.sqrt(gradient @ gradient)),
+            gradient_norm=float(np.sqrt(gradient @ gradient) + rounding),
         )
 
     def newton_step(self, dual: Array, gradient: Array) -> Array:
@@ -226,41 +243,38 @@ def solution_of(problem: InferenceProblem, query: int, alpha: float | None = Non
     return reference_of(problem, query, alpha).solve()
 
 
-def polished(reference: Reference, start: Array, digits: int = 50) -> list[Any]:
-    """The dual point of one source's problem, by Newton's method in ``digits`` decimal digits from a start near it."""
-
-    def extended(x: Any) -> Any:
-        high = float(x)
-        return mpmath.mpf(high) + mpmath.mpf(float(x - L(high)) if np.isfinite(high) else 0.0)
-
+def polished(reference: Reference, start: Array, digits: int = DIGITS) -> tuple[list[Any], list[Any]]:
+    """Dual point and weights of one source's problem, by Newton's method in decimal digits from a start near it."""
     with mpmath.workdps(digits):
         number = np.vectorize(extended, otypes=[object])
-        templates, rest, evidence = (
-            number(reference.templates),
-            number(reference.log_rest[0]),
-            number(reference.evidence),
-        )
-        alpha, dual = number(reference.alpha)[()], number(start)
         keep = np.isfinite(reference.log_rest[0].astype(float))
-        templates, rest = templates[keep], rest[keep]
+        templates, rest = number(reference.templates[keep]), number(reference.log_rest[0][keep])
+        evidence, alpha, dual = number(reference.evidence), number(reference.alpha)[()], number(start)
         exp = np.vectorize(mpmath.exp, otypes=[object])
 
         def weights(at: Array) -> Array:
-            found = exp(rest + templates @ at)
+            logits = rest + templates @ at
+            found = exp(logits - max(logits))
             return found / found.sum()
 
         mean = weights(0 * dual) @ templates
-        for _ in range(30):
+        for _ in range(60):
             p = weights(dual)
             gradient = mean + evidence - dual / alpha - p @ templates
             offsets = templates - p @ templates
             hessian = offsets.T @ (p[:, None] * offsets)
             for i in range(len(dual)):
                 hessian[i, i] += 1 / alpha
-            step = np.array(
-                list(mpmath.lu_solve(mpmath.matrix(hessian.tolist()), mpmath.matrix(gradient.tolist())))
-            )
-            dual = dual + step
-            if max(abs(x) for x in step) <= mpmath.mpf(10) ** (8 - digits) * max(abs(x) for x in dual):
+            step = mpmath.lu_solve(mpmath.matrix(hessian.tolist()), mpmath.matrix(gradient.tolist()))
+            dual = dual + np.array(list(step))
+            if max(abs(x) for x in step) <= mpmath.mpf(10) ** (10 - digits) * max(abs(x) for x in dual):
                 break
-        return list(dual)
+        everywhere = np.full(len(keep), mpmath.mpf(0), object)
+        everywhere[keep] = weights(dual)
+        return list(dual), list(everywhere)
+
+
+def extended(number: Any) -> Any:
+    """A number of extended precision in mpmath's current precision."""
+    high = float(number)
+    return mpmath.mpf(high) + mpmath.mpf(float(number - L(high)))

@@ -101,11 +101,11 @@ def test_a_bound_that_is_too_small_is_caught(name: str) -> None:
 
 @needs_extended
 @pytest.mark.parametrize("seed", [0, 1, 3, 11])
-def test_the_referee_agrees_with_fifty_digits(seed: int) -> None:
+def test_the_referee_agrees_with_sixty_digits_as_far_as_it_claims(seed: int) -> None:
     reference = reference_of(hard_problem(seed, torch.float64), 0)
     found = reference.solve()
-    exact = np.array([L(mpmath.nstr(x, 30)) for x in polished(reference, found.dual)])
-    claimed = reference.alpha * found.gradient_norm + 1e-17 * np.abs(found.dual).max()
+    exact = np.array([L(mpmath.nstr(x, 30)) for x in polished(reference, found.dual)[0]])
+    claimed = reference.alpha * found.gradient_norm
     assert np.sqrt(((found.dual - exact) ** 2).sum()) <= claimed
 
 
@@ -246,11 +246,12 @@ def test_an_answer_that_float32_does_not_hold_is_refused() -> None:
 
 
 def test_scores_that_float32_does_not_hold_are_refused() -> None:
-    query, key = torch.ones(1, 1, 1, 2), torch.tensor([[[[1e4, 0.0], [0.0, 1e4]]]])
+    """One key: λ = αz is certified and fits, and its product with the key does not."""
+    query, key = torch.full((1, 1, 1, 2), 1e4), torch.tensor([[[[1e4, 0.0]]]])
     with pytest.raises(
         ProblemError, match=r"exact attention has scores of up to .*, which float32 does not hold"
     ):
-        attention(1e4 * query, key, key, alpha=1e32, scale=1.0, estimator="exact")
+        attention(query, key, key, alpha=1e32, scale=1.0, estimator="exact")
 
 
 def test_layers_solve_short_queries_in_float64() -> None:
