@@ -32,13 +32,19 @@ CACHE_BYTES = 2**20
 """Size aimed at for one (rows, n) array: elementwise work on more than a cache's worth runs at the speed of memory."""
 
 
-@cache
 def keep_freed_memory() -> None:
     """Keep the C allocator from handing every freed working array back to the operating system.
 
     glibc maps arrays above a threshold, 128 KB at first, page by page at every allocation; freeing one large array
-    raises the threshold to its size. Without this a solve spends a quarter of its time on page faults.
+    raises the threshold to its size. Without this a solve spends a quarter of its time on page faults. Once a process;
+    what is compiled has memory of its own.
     """
+    if not torch.compiler.is_compiling():
+        _free_one_large_array()
+
+
+@cache
+def _free_one_large_array() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
