@@ -147,14 +147,20 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     )
     conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
     problem = Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
-    equation: AbstractEquation
+    dual, equation = _solution(problem, estimator, tol, max_steps)
+    return implicit_dual_point(problem, equation, dual) if torch.is_grad_enabled() else dual
+
+
+# An iteration that looks at values is nothing to trace.
+@torch.compiler.disable
+def _solution(
+    problem: Problem, estimator: str, tol: float | None, max_steps: int
+) -> tuple[Tensor, AbstractEquation]:
+    """The dual points (..., m, d), and the equation that they solve."""
     with torch.no_grad():
         if estimator == "exact":
-            equation, dual = StationaryPoint(), _exact(problem, tol, max_steps)
-        else:
-            rows = second_order_point(ConjugateBlock.of(problem))
-            equation, dual = Expansion(), rows.reshape(given.evidence.shape)
-    return implicit_dual_point(problem, equation, dual) if torch.is_grad_enabled() else dual
+            return _exact(problem, tol, max_steps), StationaryPoint()
+        return second_order_point(ConjugateBlock.of(problem)).reshape(problem.evidence.shape), Expansion()
 
 
 def _exact(problem: Problem, tol: float | None, max_steps: int) -> Tensor:
@@ -172,8 +178,7 @@ def _exact(problem: Problem, tol: float | None, max_steps: int) -> Tensor:
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     """The values' mean: as many heads at a time as keep the factors to arrays of a size that memory is kept for."""
-    if not torch.compiler.is_compiling():
-        keep_freed_memory()
+    keep_freed_memory()
     pieces = math.ceil(_bytes_of_factors(given, dual) / FACTOR_BYTES)
     dim = 0 if dual.shape[0] > 1 else 1
     if pieces > 1 and dual.shape[dim] > 1:
