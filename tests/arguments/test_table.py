@@ -22,7 +22,7 @@ from fenchel.train import TrainOptions, train
 HUGE = 10**5000
 WORTHLESS = [float("nan"), math.inf, -math.inf, HUGE, -HUGE, "", "many", "\udcff", b"1", object(), [], {}, 1j]
 LISTS = {"alphas", "learning_rates", "layers", "heads", "estimators"}
-WORDS = {"text_column", "target_column", "column", "revision", "data"}
+WORDS = {"name", "text_column", "target_column", "column", "revision", "data"}
 NUMBERS = sorted(
     name
     for name, rule in ARGUMENTS.items()
@@ -51,7 +51,7 @@ def test_no_number_takes_what_is_no_number_or_out_of_every_range(name, value):
         set(ARGUMENTS)
         - set(NUMBERS)
         - WORDS
-        - {"directory", "folder", "text", "pairs", "data_path", "model_name"}
+        - {"directory", "folder", "text", "pairs", "data_path", "model_name", "options"}
     ),
 )
 @pytest.mark.parametrize(

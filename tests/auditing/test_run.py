@@ -275,7 +275,7 @@ def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> 
 def test_texts_that_cannot_be_read() -> None:
     with pytest.raises(InputError, match="holds no text"):
         small_audit([" ", ""])
-    with pytest.raises(InputError, match="texts is a int; expected a path"):
+    with pytest.raises(InputError, match="texts is 7; expected a path"):
         small_audit(7)
     with pytest.raises(InputError, match=r"texts is one mapping; .* Write \[inputs\]"):
         audit(tiny_model("vit"), None, tiny_images())  # pyright: ignore[reportArgumentType]

@@ -6,6 +6,7 @@ from fenchel.arguments.device import Device
 from fenchel.arguments.dtype import Dtype
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
+from fenchel.arguments.part import Having, Keyed, Names
 from fenchel.arguments.rule import AbstractRule, Maybe, shown
 from fenchel.arguments.table import ARGUMENTS, ESTIMATORS, MOST_LAYERS, checked
 
@@ -17,7 +18,10 @@ __all__ = [
     "Device",
     "Dtype",
     "Flag",
+    "Having",
+    "Keyed",
     "Maybe",
+    "Names",
     "Number",
     "Numbers",
     "NumbersFromOne",

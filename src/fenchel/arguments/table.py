@@ -13,6 +13,7 @@ from fenchel.arguments.device import Device
 from fenchel.arguments.dtype import Dtype
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
+from fenchel.arguments.part import Having, Keyed, Names
 from fenchel.arguments.rule import AbstractRule, Maybe
 from fenchel.errors import FenchelError, InputError
 
@@ -119,6 +120,27 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "folder": PathName("a folder for the results"),
     "checkpoint_seconds": Number("60", least=0.0, most=1e9),
     "device": Maybe(Device()),
+    "observer": Maybe(
+        Having(("started", "advanced", "finished"), "an object with the methods started, advanced, finished")
+    ),
+    "train_observer": Maybe(
+        Having(
+            ("started", "advanced", "epoch_finished", "finished"),
+            "an object with the methods started, advanced, epoch_finished, finished",
+        )
+    ),
+    "experiment_observer": Maybe(
+        Having(
+            ("began", "kept", "ended", "diverged", "left"),
+            "an object with the methods began, kept, ended, diverged, left",
+        )
+    ),
+    "stop": Having(("__call__",), "a function that says whether to stop"),
+    "trainer": Maybe(Having(("__call__",), "a function that trains, such as fenchel.train.train")),
+    "data_names": Maybe(Names("['fashion-mnist', 'cifar10']")),
+    "arms": Maybe(Names("['vit', 'ot-vit']")),
+    "name": Text("a name, such as table2"),
+    "options": Keyed("options of a training, such as {'epochs': 2}"),
     "resume": Flag(),
     "overwrite": Flag(),
     "keep_queries": Flag(),

@@ -113,6 +113,9 @@ def audit(
     layers, heads = checked("layers", layers), checked("heads", heads)
     device, directory = checked("device", device), checked("directory", directory)
     checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
+    resume, overwrite = checked("resume", resume), checked("overwrite", overwrite)
+    keep_queries, whole_file = checked("keep_queries", keep_queries), checked("whole_file", whole_file)
+    observer, revision = checked("observer", observer), checked("revision", revision)
     part = Shard.of(shard)
     folder = None if directory is None else shard_directory(directory, part)
     refuse_without_folder(folder, resume=resume, overwrite=overwrite, keep_queries=keep_queries)
@@ -134,7 +137,7 @@ def audit(
                 "inputs such as [{'pixel_values': tensor}]."
             )
         if documents is None:
-            batches = ReadyBatches(texts, max_tokens=max_tokens, shard=part)  # pyright: ignore[reportArgumentType]
+            batches = ReadyBatches(texts, config=loaded.config, max_tokens=max_tokens, shard=part)  # pyright: ignore[reportArgumentType]
         else:
             batches = TokenWindows(
                 documents,

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments import checked
+from fenchel.arguments import checked, shown
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.shard import Shard
+from fenchel.data.text.tokenization import check_known
 from fenchel.errors import InputError
 
 __all__ = ["ReadyBatches", "ready_made"]
@@ -25,6 +26,7 @@ class ReadyBatches:
 
     Args:
         inputs: What the model is called with, one mapping of tensors a batch.
+        config: The model's configuration; it says which ids there are.
         max_tokens: Stop at the first batch at which this many tokens have been counted, over all shards.
             Where inputs carry neither ids nor a mask, a row counts as one. Default: no limit.
         shard: Which of the batches to take.
@@ -47,9 +49,11 @@ class ReadyBatches:
         self,
         inputs: Iterable[Mapping[str, Tensor]],
         *,
+        config: Any = None,
         max_tokens: int | None = None,
         shard: Shard = _ONLY_SHARD,
     ) -> None:
+        self._config = config
         self.inputs = inputs
         self.max_tokens = checked("max_tokens", max_tokens)
         self.shard = shard
@@ -72,6 +76,7 @@ class ReadyBatches:
         place, rows_before, number = start, 0, 0
         for number, inputs in enumerate(self.inputs, start=1):
             rows = _rows(inputs, number)
+            self._check_ids(inputs, number)
             rows_before += rows
             if number <= start.document or not self.shard.takes(number - 1):
                 continue
@@ -93,6 +98,24 @@ class ReadyBatches:
         if number == 0:
             raise InputError("there are no model inputs to audit: the iterable gave none.")
 
+    def _check_ids(self, inputs: Mapping[str, Tensor], number: int) -> None:
+        for name, target in (("input_ids", False), ("decoder_input_ids", True)):
+            ids = inputs.get(name)
+            if ids is None:
+                continue
+            if (
+                ids.is_floating_point()
+                or ids.is_complex()
+                or ids.dtype == torch.bool
+                or ids.dim() != 2
+                or not ids.numel()
+            ):
+                raise InputError(
+                    f"model input {number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected whole "
+                    "numbers (batch, tokens), of one token at least."
+                )
+            check_known(ids.flatten().tolist(), None, self._config, target=target)
+
 
 def ready_made(texts: Any, tokenizer: Any) -> bool:
     """Whether what is to be read are model inputs rather than texts.
@@ -109,9 +132,7 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
             "Write [inputs]."
         )
     if not isinstance(texts, Iterable):
-        raise InputError(
-            f"texts is a {type(texts).__name__}; expected a path, strings, or mappings of model inputs."
-        )
+        raise InputError(f"texts is {shown(texts)}; expected a path, strings, or mappings of model inputs.")
     first = texts[0] if isinstance(texts, Sequence) and texts else None
     return isinstance(first, Mapping) or (first is None and tokenizer is None)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fenchel.arguments import checked
+from fenchel.arguments import checked, shown
 from fenchel.data.shard import Shard
 from fenchel.errors import ConvergenceError, FenchelError, InputError
 from fenchel.experiments.budget import chosen_budget
@@ -81,6 +81,11 @@ def run_experiment(
         >>> from fenchel.experiments import run_experiment
         >>> report = run_experiment("table2", "table2", data=["fashion-mnist"])  # doctest: +SKIP
     """
+    observer = checked("experiment_observer", observer, name="observer")
+    trainer, stop, threads = checked("trainer", trainer), checked("stop", stop), checked("threads", threads)
+    device, directory = checked("device", device), checked("folder", directory, name="directory")
+    if shard is not None and not isinstance(shard, Shard):
+        raise InputError(f"shard is {shown(shard)}; expected fenchel.data.shard.Shard(i, n).")
     plan = planned(name, data, budget, arms, learning_rates, seeds, options)
     task = chosen_experiment(name).of.task
     require_packages("train", "matplotlib", "scipy")
@@ -130,17 +135,20 @@ def planned(
         >>> [str(run.place) for run in plan.runs()]
         ['fashion-mnist/ot-vit/lr-0.0003/seed-0', 'fashion-mnist/ot-vit/lr-0.0003/seed-1']
     """
-    experiment = chosen_experiment(name)
+    experiment = chosen_experiment(checked("name", name, name="experiment"))
     of = experiment.of
-    chosen = chosen_budget(budget, of.budgets.values())
+    chosen = chosen_budget(checked("name", budget, name="budget"), of.budgets.values())
+    data, arms = checked("data_names", data, name="data"), checked("arms", arms)
+    own = {} if options is None else checked("options", options)
+    rates = experiment.learning_rates if learning_rates is None else checked("learning_rates", learning_rates)
     return Plan(
         experiment=experiment.name,
         budget=chosen.name,
-        setting=shared_setting({**chosen.options, **(options or {})}, of),
+        setting=shared_setting({**chosen.options, **own}, of),
         known=tuple(of.arms.values()),
         data=tuple(dict.fromkeys(experiment.data if data is None else data)),
         arms=tuple(experiment.arms if arms is None else arms),
-        learning_rates=tuple(experiment.learning_rates if learning_rates is None else learning_rates),
+        learning_rates=rates,
         seeds=seeds,
     )
 
@@ -160,7 +168,7 @@ def report_on(name: str, directory: str | Path) -> ExperimentReport:
         OutputError: If a file cannot be written.
         MissingExtraError: If an optional package is missing.
     """
-    chosen_experiment(name)
+    chosen_experiment(checked("name", name, name="experiment"))
     require_packages("train", "matplotlib", "scipy")
     folder = ExperimentFolder(checked("folder", directory, name="directory"))
     there = folder.plan()

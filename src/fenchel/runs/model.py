@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import checked
-from fenchel.errors import InputError
+from fenchel.arguments import checked, shown
+from fenchel.errors import InputError, ModelError
 
 __all__ = ["RunModel", "evaluating", "on_device", "seeded"]
 
@@ -55,7 +55,7 @@ class RunModel:
 
         Raises:
             InputError: If the dtype is none to compute in, or a revision is asked of a loaded model or a folder.
-            ModelError: If a named model cannot be loaded.
+            ModelError: If a named model cannot be loaded, or what was given is no model.
         """
         chosen = None if dtype is None else checked("dtype", dtype)
         if isinstance(model, str):
@@ -69,6 +69,11 @@ class RunModel:
                 with_head=with_head,
             )
             return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision)
+        if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+            raise ModelError(
+                f"model is {shown(model)}; expected a model of transformers, with a config, or the name or "
+                "folder of one."
+            )
         if revision is not None:
             raise InputError(
                 f"revision {revision!r} was given with a model that is loaded already. Give the model's name, or load "

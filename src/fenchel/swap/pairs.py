@@ -34,6 +34,10 @@ class PairColumns:
     second: str = "sentence_B"
     score: str = "relatedness_score"
 
+    def __post_init__(self) -> None:
+        for name in ("first", "second", "score"):
+            checked("column", getattr(self, name), name=f"{name} column")
+
 
 @dataclass(frozen=True)
 class ScoredPairs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fenchel.arguments import checked
+from fenchel.arguments import checked, shown
 from fenchel.data.text.documents import Documents, open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
@@ -141,6 +141,14 @@ def swap(
     layers, heads = checked("layers", layers), checked("heads", heads)
     device, folder = checked("device", device), checked("directory", directory)
     checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
+    resume, overwrite = checked("resume", resume), checked("overwrite", overwrite)
+    per_layer, per_head = checked("per_layer", per_layer), checked("per_head", per_head)
+    whole_file, observer = checked("whole_file", whole_file), checked("observer", observer)
+    revision = checked("revision", revision)
+    if not isinstance(columns, PairColumns):
+        raise InputError(
+            f"columns is {shown(columns)}; expected fenchel.swap.PairColumns(first, second, score)."
+        )
     if texts is None and pairs is None:
         raise InputError(
             "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both."

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from fenchel.arguments import ARGUMENTS, AbstractRule
+from fenchel.arguments import ARGUMENTS, AbstractRule, checked
 from fenchel.errors import InputError
 
 __all__ = ["LoopOptions"]
@@ -96,6 +96,7 @@ class LoopOptions:
         Raises:
             InputError: If a name is unknown or ``data`` is missing.
         """
+        values = checked("options", values)
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(values) - known):
             raise InputError(f"{unknown[0]!r} is no option of a training; expected some of {sorted(known)}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
+from fenchel.arguments import shown
 from fenchel.errors import InputError, ProblemError
 from fenchel.storage import Form
 from fenchel.storage.form import refused
@@ -42,7 +43,7 @@ def task_of(options: LoopOptions) -> type[AnyTask]:
         if type(options) is task.options_type:
             return task
     known = ", ".join(task.options_type.__name__ for task in TASKS.values())
-    raise InputError(f"options is a {type(options).__name__}; expected one of {known}.")
+    raise InputError(f"options is {shown(options)}; expected one of {known}.")
 
 
 def task_in(path: Path, form: Form, name: str) -> type[AnyTask]:

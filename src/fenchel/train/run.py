@@ -85,9 +85,12 @@ def train(
     """
     require_packages("train", "safetensors", "matplotlib", "numpy")
     checkpoint_seconds, device = checked("checkpoint_seconds", checkpoint_seconds), checked("device", device)
+    resume, overwrite = checked("resume", resume), checked("overwrite", overwrite)
+    observer, stop = checked("train_observer", observer, name="observer"), checked("stop", stop)
+    task = task_of(options)
     directory = Path(checked("folder", directory, name="directory"))
     TRAINING.refuse_occupied(directory, resume=resume, overwrite=overwrite)
-    task, options = task_of(options), options.resolved()
+    options = options.resolved()
     with (
         removed_if_empty(directory),
         joined_workers(device) as workers,

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from torch import Tensor, nn
 
 from fenchel import models
+from fenchel.arguments import shown
+from fenchel.errors import InputError
 from fenchel.train.metric import Metric
 from fenchel.train.options import LoopOptions
 from fenchel.train.workers import Workers
 
-__all__ = ["AnyTask", "Batch", "DataSummary", "StepLoss", "Task"]
+__all__ = ["AnyTask", "Batch", "DataSummary", "StepLoss", "Task", "check_pair"]
 
 
 class Batch(Protocol):
@@ -61,6 +63,19 @@ class DataSummary:
 OptionsT = TypeVar("OptionsT", bound=LoopOptions)
 DataT = TypeVar("DataT")
 BatchT = TypeVar("BatchT", bound=Batch)
+
+
+def check_pair(data: Any, kind: type) -> None:
+    """Refuse data that are not two sets of a kind, one to train and one to test on.
+
+    Raises:
+        InputError: Naming what was given.
+    """
+    whole = isinstance(data, tuple | list) and len(data) == 2
+    if not whole or not all(isinstance(part, kind) for part in data):
+        raise InputError(
+            f"data is {shown(data)}; expected a pair of {kind.__name__}, to train and to test on."
+        )
 
 
 class Task(ABC, Generic[OptionsT, DataT, BatchT]):

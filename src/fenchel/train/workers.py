@@ -115,18 +115,15 @@ def _from_environment(name: str, default: int) -> int:
 
 
 def _device(name: str | None, local_rank: int | None) -> torch.device:
-    if name is None and not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda" if name is None else checked("device", name))
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if device.index is None and local_rank is not None:
-            # Asked about all processes of the machine, so that all of them say the same.
-            processes = max(_from_environment("LOCAL_WORLD_SIZE", 1), local_rank + 1)
-            if processes > count:
-                raise InputError(
-                    f"there are {processes} processes on this machine, and {count} CUDA devices for them. Start at "
-                    "most as many as there are devices, or use --device cpu."
-                )
-        return torch.device("cuda", device.index if device.index is not None else local_rank or 0)
-    return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name not in (None, "cuda") or not count:
+        return torch.device("cpu" if name is None else checked("device", name))
+    if local_rank is not None:
+        # Asked about all processes of the machine, so that all of them say the same.
+        processes = max(_from_environment("LOCAL_WORLD_SIZE", 1), local_rank + 1)
+        if processes > count:
+            raise InputError(
+                f"there are {processes} processes on this machine, and {count} CUDA devices for them. Start at most as "
+                "many as there are devices, or use --device cpu."
+            )
+    return torch.device("cuda", local_rank or 0)

@@ -411,7 +411,7 @@ def test_ready_inputs_with_a_mask_count_what_it_says():
     inputs = {
         "input_ids": torch.tensor([[5, 6, 0]]),
         "attention_mask": mask,
-        "decoder_input_ids": torch.ones(1, 2),
+        "decoder_input_ids": torch.ones(1, 2, dtype=torch.long),
     }
     (batch,) = ReadyBatches([inputs]).batches()
     assert batch.counted is not None

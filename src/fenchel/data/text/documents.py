@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fenchel.arguments import checked
+from fenchel.arguments import checked, shown
 from fenchel.data.text.lines import file_lines, file_sha256, file_text, readable_file
 from fenchel.data.text.tables import Columns, Row, dataset_rows, jsonl_rows, parquet_rows
 from fenchel.errors import InputError
@@ -141,6 +141,8 @@ def open_documents(
     columns = Columns(text_column or "text", target_column)
     columned = text_column is not None or target_column is not None
     if not isinstance(source, str | Path):
+        if isinstance(source, bytes | Mapping | type) or not isinstance(source, Iterable):
+            raise InputError(f"texts is {shown(source)}; expected a path, a name of a dataset, or strings.")
         _refuse("Python strings", whole_file=whole_file, columned=columned)
         return _from_strings(source)
     path, name = checked("text", source), str(source)

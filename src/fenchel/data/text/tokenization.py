@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fenchel.arguments import checked
+from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
 
 __all__ = [
@@ -125,9 +125,13 @@ def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool
         InputError: Naming the first such token.
     """
     known = _vocabulary(config, target=target)
-    if known is None or not ids or max(ids) < known:
+    if known is None or not ids or 0 <= min(ids) <= max(ids) < known:
         return
-    number = next(number for number in ids if number >= known)
+    number = next(number for number in ids if not 0 <= number < known)
+    if tokenizer is None:
+        raise InputError(
+            f"there is a token {number}, and the model knows the tokens 0 to {known - 1}. Mend the ids."
+        )
     token = tokenizer.convert_ids_to_tokens(number) if hasattr(tokenizer, "convert_ids_to_tokens") else number
     raise InputError(
         f"the tokenizer gives {token!r} the number {number}, and the model knows the tokens 0 to {known - 1}. Use the "
@@ -156,6 +160,7 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     Raises:
         InputError: If the text cannot be found again between its special tokens.
     """
+    _check_tokenizer(tokenizer)
     known = getattr(tokenizer, "convert_ids_to_tokens", None)
     probes = ["a", "the", "0", ".", *(known(list(range(min(len(tokenizer), 100)))) if known else ())]
     for probe in probes:
@@ -168,6 +173,17 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         f"{type(tokenizer).__name__} does not put its special tokens around the text, or knows no token at "
         "all, so documents cannot be cut into windows. Give model inputs instead of texts, with tokenizer=None."
     )
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    try:
+        ids = token_ids(tokenizer, "a")
+    except Exception:  # whatever something that is no tokenizer makes of being called like one
+        ids = None
+    if isinstance(tokenizer, type) or ids is None or not all(isinstance(number, int) for number in ids):
+        raise InputError(
+            f"tokenizer is {shown(tokenizer)}; expected a tokenizer of transformers, which gives input_ids for a text."
+        )
 
 
 def token_ids(

@@ -16,7 +16,7 @@ from fenchel.data.randomness import seeded_generator
 from fenchel.errors import InputError
 from fenchel.train.classification import ACCURACY, LOSS, sums_of
 from fenchel.train.registry import registered
-from fenchel.train.task import DataSummary, StepLoss, Task
+from fenchel.train.task import DataSummary, StepLoss, Task, check_pair
 from fenchel.train.text.options import TextOptions
 from fenchel.train.workers import Workers
 
@@ -71,6 +71,7 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
     watched = "validation"
 
     def __init__(self, options: TextOptions, data: Splits, workers: Workers) -> None:
+        check_pair(data, Sentences)
         super().__init__(options, data, workers)
         known, test = data
         if known.class_names != test.class_names:

@@ -14,7 +14,7 @@ from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.standardise import Standardise
 from fenchel.train.classification import ACCURACY, LOSS, sums_of
 from fenchel.train.registry import registered
-from fenchel.train.task import DataSummary, StepLoss, Task
+from fenchel.train.task import DataSummary, StepLoss, Task, check_pair
 from fenchel.train.vision.feed import Batch, Feed
 from fenchel.train.vision.options import TrainOptions
 from fenchel.train.vision.splits import refuse_unlike, refuse_unshared, shortened
@@ -44,6 +44,7 @@ class ImageClassification(Task[TrainOptions, Images, Batch]):
     trained = ("loss", "accuracy")
 
     def __init__(self, options: TrainOptions, data: Images, workers: Workers) -> None:
+        check_pair(data, ImageDataset)
         super().__init__(options, shortened(data, options), workers)
         self._train, self._test = self.data
         refuse_unlike(self._train, self._test)

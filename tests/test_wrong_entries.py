@@ -1,0 +1,122 @@
+"""``audit``, ``swap``, ``train`` and experiments called with anything: refused in one line, before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fenchel
+from fenchel.arguments import shown
+from fenchel.errors import FenchelError, InputError, ModelError
+from fenchel.experiments import report_on, run_experiment
+from fenchel.swap import PairColumns, swap
+from fenchel.train import TrainOptions, train
+from tests.auditing.small_audits import small_model, some_texts
+from tests.data.text.test_windows import word_tokenizer
+
+ANYTHING: list[Any] = [
+    5, 1.5, object(), b"x", torch.zeros(2), torch.nn.Linear(2, 2), int, lambda: 0, float("nan"), 10**5000, "\ud800",
+    (1, 2, 3), [None], [1], [[]], {"a": 1},
+]  # fmt: skip
+MODEL, TOKENIZER, TEXTS = small_model(), word_tokenizer(), some_texts()
+
+
+def audit(**given: Any) -> Any:
+    return fenchel.audit(**{"model": MODEL, "tokenizer": TOKENIZER, "texts": TEXTS, **given})
+
+
+def swapped(**given: Any) -> Any:
+    return swap(**{"model": MODEL, "tokenizer": TOKENIZER, "texts": TEXTS, **given})
+
+
+def trained(**given: Any) -> Any:
+    return train(**{"options": TrainOptions(data="nowhere"), "directory": "out", **given})
+
+
+def experiment(**given: Any) -> Any:
+    return run_experiment(**{"name": "table2", "directory": "out", "data": ["nowhere"], **given})
+
+
+RUNS = ("observer", "resume", "overwrite", "directory", "device")
+DOORS: list[tuple[Callable[..., Any], str]] = [
+    *(
+        (audit, name)
+        for name in ("model", "tokenizer", "texts", "shard", "dtype", "revision", "keep_queries", *RUNS)
+    ),
+    *(
+        (swapped, name)
+        for name in ("model", "tokenizer", "texts", "pairs", "columns", "per_layer", "estimators", *RUNS)
+    ),
+    *((trained, name) for name in ("options", "data", "stop", *RUNS)),
+    *(
+        (experiment, name)
+        for name in ("name", "budget", "data", "arms", "learning_rates", "options", "shard")
+    ),
+    *((experiment, name) for name in ("trainer", "stop", "threads", "observer", "directory", "device")),
+]
+
+
+@pytest.mark.parametrize("value", ANYTHING, ids=lambda value: ascii(shown(value)))
+@pytest.mark.parametrize(("door", "name"), DOORS, ids=lambda part: getattr(part, "__name__", part))
+def test_anything_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door, name, value):
+    if (name, shown(value)) in {("learning_rates", "(1, 2, 3)"), ("learning_rates", "[1]"), ("threads", "5")}:
+        pytest.skip("is what it has to be")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FENCHEL_DATA", raising=False)
+    with pytest.raises(FenchelError) as caught:
+        door(**{name: value})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert list(tmp_path.iterdir()) == []
+
+
+IDS: list[tuple[dict[str, Any], str]] = [
+    ({"input_ids": torch.tensor([[1, 999]])}, "there is a token 999, and the model knows the tokens 0 to 63"),
+    ({"input_ids": torch.tensor([[1, -1]])}, "there is a token -1"),
+    ({"input_ids": torch.rand(1, 4)}, "model input 1 has input_ids of shape"),
+    ({"input_ids": torch.tensor([1, 2])}, "expected whole numbers \\(batch, tokens\\)"),
+    ({"input_ids": torch.zeros(1, 0).long()}, "of one token at least"),
+    ({"input_ids": "w1"}, "not a mapping of names to tensors"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "message"), IDS, ids=[message for _, message in IDS])
+def test_model_inputs_that_no_model_takes(inputs, message):
+    with pytest.raises(InputError, match=message):
+        audit(tokenizer=None, texts=[inputs])
+
+
+@pytest.mark.parametrize("value", [5, None, "x", [], [("a", 1)], {1: 2}], ids=shown)
+def test_options_of_a_training_are_a_mapping_of_names(value):
+    with pytest.raises(InputError, match="options"):
+        TrainOptions.from_json(value)
+
+
+def test_messages_name_what_was_given():
+    with pytest.raises(ModelError, match="model is a Linear; expected a model of transformers"):
+        audit(model=torch.nn.Linear(2, 2))
+    with pytest.raises(InputError, match="tokenizer is 5; expected a tokenizer of transformers"):
+        swapped(tokenizer=5)
+    with pytest.raises(InputError, match="texts is 5; expected a path, strings"):
+        audit(texts=5)
+    with pytest.raises(InputError, match=r"text 1 is a NoneType, not a string"):
+        audit(texts=[None])
+    with pytest.raises(InputError, match=r"shard is 3; expected two whole numbers"):
+        audit(shard=3)
+    with pytest.raises(InputError, match="first column is 3; expected the name of a column"):
+        PairColumns(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=r"experiment is 5; expected a name, such as table2"):
+        report_on(5, "out")  # pyright: ignore[reportArgumentType]
+
+
+def test_what_a_generator_raises_is_the_callers():
+    def texts() -> Any:
+        yield "w1 w2"
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        audit(texts=texts())
