@@ -116,6 +116,8 @@ def test_an_environment_that_is_incomplete_is_named(monkeypatch, environment, me
 def test_every_process_says_that_there_are_too_few_devices(monkeypatch, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    # Devices that there are not cannot be tried out.
+    monkeypatch.setattr("fenchel.train.workers.checked", lambda _, name: name)
     environment = {"WORLD_SIZE": "4", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -147,7 +147,7 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     )
     conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
     problem = Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
-    dual, equation = _solution(problem, estimator, tol, max_steps)
+    dual, equation = _solution(problem, estimator, tol, max_steps)  # pyright: ignore[reportCallIssue] - disable keeps the signature
     return implicit_dual_point(problem, equation, dual) if torch.is_grad_enabled() else dual
 
 
