@@ -41,11 +41,12 @@ LINES = Comparison(
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An experiment on lines, whose single trainings draw nothing."""
+    """An experiment on lines that draws nothing."""
     experiment = Experiment(
         "lines", "Lines: with and without noise", LINES, ("line",), ("noisy", "clear"), (0.1,)
     )
     monkeypatch.setitem(EXPERIMENTS, "lines", experiment)
+    monkeypatch.setattr("fenchel.experiments.report.write_curves", lambda results, path: None)
     monkeypatch.setattr("fenchel.train.run.write_curves", lambda result, directory: None)
 
 

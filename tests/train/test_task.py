@@ -34,7 +34,7 @@ def lasting(result: TrainResult) -> list[dict[str, float | None]]:
 
 def test_a_line_is_fitted_and_its_files_say_so(tmp_path):
     observer = Recorder()
-    result = fitted(tmp_path, epochs=60, noise=0.0, observer=observer)
+    result = fitted(tmp_path, epochs=40, noise=0.0, observer=observer)
     assert result.finished
     assert result.headline is not None
     assert result.headline < 0.02
@@ -52,7 +52,7 @@ def test_a_line_is_fitted_and_its_files_say_so(tmp_path):
         "epoch", "step", "learning_rate", "train_loss", "test_error", "test_bias", "seconds", "points_per_second",
     }  # fmt: skip
     assert observer.progress[-1].measures.keys() == {"loss"}
-    assert (observer.progress[-1].unit, observer.progress[-1].steps) == ("points", 300)
+    assert (observer.progress[-1].unit, observer.progress[-1].steps) == ("points", 200)
     line = load_model(tmp_path)
     assert isinstance(line, nn.Linear)
     assert line(torch.ones(1, 1)).item() == pytest.approx(3.0, abs=0.05)
