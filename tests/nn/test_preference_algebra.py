@@ -140,7 +140,7 @@ def test_only_positive_powers(weight):
 
 def test_a_power_that_is_a_tensor_is_told_how_to_learn():
     with pytest.raises(ProblemError, match="learned=True"):
-        _ = Causal() ** torch.nn.Parameter(torch.tensor(1.0))
+        _ = Causal() ** torch.nn.Parameter(torch.tensor(1.0))  # pyright: ignore[reportOperatorIssue]
 
 
 def test_only_preferences_multiply():
