@@ -188,8 +188,9 @@ class Problem:
     def primal(self, weights: Tensor) -> Tensor:
         """The primal objective (3) or (21), shape (..., m); ``inf`` where KL and the weights leave the support of u."""
         self._check_queries("weights", weights)
+        shortfall = self.target() - self.mean(weights)
         value = self.closeness.value(weights, self.finite.log_weights)
-        return self.alpha / 2 * (self.target() - self.mean(weights)).square().sum(-1) + value
+        return self.alpha / 2 * shortfall.square().sum(-1) + value
 
     def primal_at(self, lam: Tensor) -> Tensor:
         r"""The primal objective at p(λ), shape (..., m), also where p is no list of weights.
