@@ -178,3 +178,24 @@ def test_a_damaged_state_is_refused() -> None:
         FloatHistograms.from_state(1, {**state, "bins": state["bins"] + NUM_BINS})
     with pytest.raises(InputError, match="counts that add up"):
         FloatHistograms.from_state(1, {**state, "counts": state["counts"] + 1})
+
+
+@given(st.lists(st.one_of(non_negative, st.just(math.inf)), min_size=1, max_size=40), st.data())
+@settings(deadline=None)
+def test_every_order_statistic_lies_between_its_bounds(values: list[float], data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, len(values)))
+    [(low, high)] = filled(values).rank_bounds([0], [rank])
+    exact = sorted(values)[rank - 1]
+    assert low <= exact <= high
+    if 2.0**-58 < exact < 2.0**23:
+        assert high <= low * (1 + 1 / 256)
+    if rank == len(values) or math.isinf(exact):
+        assert low == high == exact
+
+
+def test_order_statistics_are_those_of_all_rows_together_and_no_others() -> None:
+    histograms = filled([1.0, 5.0], [3.0, 7.0])
+    assert [low for low, _ in histograms.rank_bounds([0, 1], [1, 2, 3, 4])] == [1.0, 3.0, 5.0, 7.0]
+    for rank in (0, 5):
+        with pytest.raises(ProblemError, match=f"rank {rank} is not one of 4 numbers; expected 1 to 4"):
+            histograms.rank_bounds([0, 1], [rank])

@@ -18,6 +18,7 @@ __all__ = [
     "NUM_BINS",
     "SUB_BINS",
     "SUB_BIN_MANTISSAS",
+    "bin_edges",
     "bin_midpoints",
     "bins_of",
 ]
@@ -58,10 +59,17 @@ def bins_of(patterns: Tensor) -> Tensor:
     return ((patterns >> _SHIFT) - (_FIRST_PATTERN - 1)).clamp_(0, NUM_BINS - 1)
 
 
+def bin_edges() -> Tensor:
+    """Where the bins begin and end, float64: bin i holds [edges[i], edges[i + 1]), the last one infinity too."""
+    patterns = torch.arange(NUM_BINS - 1, dtype=torch.int32) + _FIRST_PATTERN
+    inner = (patterns << _SHIFT).view(torch.float32).double()
+    ends = torch.tensor([0.0, math.inf], dtype=torch.float64)
+    return torch.cat([ends[:1], inner, ends[1:]])
+
+
 def bin_midpoints() -> Tensor:
     """The number that stands for each bin, float64: 0 for the lowest bin, infinity for the highest."""
-    patterns = torch.arange(NUM_BINS - 2, dtype=torch.int32) + _FIRST_PATTERN
-    lower = (patterns << _SHIFT).view(torch.float32).double()
-    upper = ((patterns + 1) << _SHIFT).view(torch.float32).double()
-    ends = torch.tensor([0.0, math.inf], dtype=torch.float64)
-    return torch.cat([ends[:1], (lower + upper) / 2, ends[1:]])
+    edges = bin_edges()
+    middles = (edges[:-1] + edges[1:]) / 2
+    middles[0] = 0.0
+    return middles

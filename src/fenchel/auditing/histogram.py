@@ -23,6 +23,7 @@ from fenchel.auditing.bins import (
     LARGEST_COUNT,
     MANTISSA_BITS,
     NUM_BINS,
+    bin_edges,
     bin_midpoints,
     bins_of,
 )
@@ -180,6 +181,37 @@ class FloatHistograms:
             lower = order_statistic(below)
             results.append(lower if part == 0 else _interpolate(lower, order_statistic(below + 1), part))
         return results
+
+    def rank_bounds(self, rows: Sequence[int], ranks: Sequence[int]) -> list[tuple[float, float]]:
+        """Two numbers between which each order statistic of all numbers in the rows lies, whatever the bins hide.
+
+        Args:
+            rows: Histograms to take together.
+            ranks: Each from 1, the smallest number, to ``total(rows)``, the largest.
+
+        Returns:
+            For each rank the edges of its bin, the upper one at most the exact maximum; both infinite where that
+            number is.
+
+        Raises:
+            ProblemError: If there is no number of such a rank.
+        """
+        total = self.total(rows)
+        if wrong := [rank for rank in ranks if not 1 <= rank <= total]:
+            raise ProblemError(f"rank {wrong[0]} is not one of {total} numbers; expected 1 to {total}.")
+        cumulative = self._counts[list(rows)].sum(dim=0, dtype=torch.int64).cumsum(dim=0)
+        num_finite = total - self.unbounded(rows)
+        largest = float(self._maxima[list(rows)].max())
+        edges = bin_edges()
+        bounds = []
+        for rank in ranks:
+            if rank > num_finite:
+                bounds.append((math.inf, math.inf))
+                continue
+            place = int(torch.searchsorted(cumulative, rank))
+            low = largest if rank == num_finite else float(edges[place])
+            bounds.append((low, min(float(edges[place + 1]), largest)))
+        return bounds
 
     def counts_between(self, rows: Sequence[int], edges: Sequence[float]) -> list[int]:
         """How many numbers lie in [edges[i], edges[i + 1]), the last interval being open above.

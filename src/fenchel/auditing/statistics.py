@@ -186,6 +186,17 @@ class AuditStatistics:
         histograms, rows = self._rows(metric, kind, layer, head)
         return histograms.quantiles(rows, [fraction])[0]
 
+    def rank_bounds(
+        self, metric: str, ranks: Sequence[int], kind: Kind, layer: int, head: int | None = None
+    ) -> list[tuple[float, float]]:
+        """Between which two numbers the queries' values of given ranks lie, the smallest having rank 1.
+
+        Raises:
+            ProblemError: If a rank is not one of 1, 2, ..., the number of queries.
+        """
+        histograms, rows = self._rows(metric, kind, layer, head)
+        return histograms.rank_bounds(rows, ranks)
+
     def histogram(
         self, metric: str, kind: Kind, layer: int, head: int | None = None, *, edges: Sequence[float]
     ) -> list[int]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, Kind
-from fenchel.auditing.report import number
 from fenchel.auditing.report.colour import LEVELS, scale, stylesheet
 from fenchel.auditing.report.distribution import AXES
 from fenchel.auditing.report.embedded import embedded_json, page_data
@@ -28,7 +24,7 @@ from fenchel.auditing.report.findings import (
 from fenchel.auditing.report.heatmap import heat_maps, highest_finite
 from fenchel.auditing.report.panel import MOST_PANELS, head_panels, layer_panels, strips
 from fenchel.auditing.report.reproduce import command, manifest_entries
-from fenchel.errors import MissingExtraError
+from fenchel.auditing.report.self_contained import page_environment, page_file, script_hash
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["render_html"]
 
 _MOST_ROWS = 200
+_PACKAGE = "fenchel.auditing.report"
 
 
 @dataclass(frozen=True)
@@ -95,24 +92,7 @@ def _kind_section(
 
 
 def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingExtraError("jinja2", "report") from error
-    environment = Environment(
-        loader=PackageLoader("fenchel.auditing.report", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        decimal=number.decimal,
-        short=number.short,
-        percent=number.percent,
-        count=number.count,
-        plain=number.plain,
-    )
+    environment = page_environment(_PACKAGE)
     environment.globals.update(
         head_name=head_name,
         is_finite=_is_finite,
@@ -126,15 +106,6 @@ def _environment() -> Environment:
 
 def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
-
-
-def _page_file(name: str) -> str:
-    return (resources.files("fenchel.auditing.report") / "page" / name).read_text(encoding="utf-8")
-
-
-def _script_hash(script: str) -> str:
-    # The browser runs this script and, whatever a token or a model may be called, no other.
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def render_html(report: AuditResults) -> str:
@@ -153,7 +124,7 @@ def render_html(report: AuditResults) -> str:
     environment = _environment()
     findings = Findings.of(report)
     highest = _highest_order_mean(findings)
-    script = _page_file("report.js")
+    script = page_file(_PACKAGE, "report.js")
     colours = scale()
     return environment.get_template("report.html.jinja").render(
         report=report,
@@ -172,8 +143,8 @@ def render_html(report: AuditResults) -> str:
         entries=manifest_entries(report.manifest),
         light_scale=stylesheet(colours),
         dark_scale=stylesheet(colours[::-1]),
-        style=_page_file("report.css"),
+        style=page_file(_PACKAGE, "report.css"),
         script=script,
-        script_hash=_script_hash(script),
+        script_hash=script_hash(script),
         data=embedded_json(page_data(findings, most_rows=_MOST_ROWS)),
     )
