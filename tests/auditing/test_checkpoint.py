@@ -17,7 +17,7 @@ import pytest
 from fenchel.auditing import checkpoint, queries
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, AuditState
-from fenchel.errors import InputError, OutputError
+from fenchel.errors import FenchelError, InputError, OutputError
 from tests.auditing.small_audits import Interrupting, files_of, small_audit, some_texts
 
 EVERY_BATCH: dict[str, Any] = {"checkpoint_seconds": 0.0}
@@ -241,6 +241,28 @@ def test_overwriting_begins_anew(tmp_path: Path) -> None:
     small_audit(directory=tmp_path / "old", keep_queries=True)
     small_audit(directory=tmp_path / "old", heads=[1], overwrite=True)
     assert files_of(tmp_path / "old") == files_of(tmp_path / "new")
+
+
+@pytest.mark.parametrize("keep_queries", [False, True])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"layers": [99]}, FenchelError),
+        ({"heads": [99]}, InputError),
+        ({"texts": [" ", ""]}, InputError),
+        ({"max_length": 1}, InputError),
+        ({"tol": -1.0}, InputError),
+        ({"space": "bogus"}, InputError),
+    ],
+)
+def test_overwriting_with_an_option_that_cannot_be_used_deletes_nothing(
+    whole_with_queries: Path, tmp_path: Path, options: dict[str, Any], error: type, keep_queries: bool
+) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(whole_with_queries, there)
+    with pytest.raises(error):
+        small_audit(directory=there, overwrite=True, keep_queries=keep_queries, **options)
+    assert files_of(there) == files_of(whole_with_queries)
 
 
 def test_results_of_unknown_origin_are_not_replaced(tmp_path: Path) -> None:

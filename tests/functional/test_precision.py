@@ -154,3 +154,73 @@ def test_inference_mode(estimator: str) -> None:
     with torch.inference_mode():
         output, _ = F.attention_with_certificate(**tensors, estimator=estimator)
     torch.testing.assert_close(output.clone(), F.attention(**tensors, estimator=estimator))
+
+
+@pytest.mark.parametrize("alpha", [100.0, "tensor"])
+@pytest.mark.parametrize("estimator", ["second_order", "exact"])
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_types_keep_the_digits_of_a_long_dual_point(
+    dtype: torch.dtype, estimator: str, alpha: float | str
+) -> None:
+    """At α = 100 rounding λ to the half type moves the output by 3 % (float16) and 20 % (bfloat16)."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, 2, 16, 8, generator=generator).to(dtype) for _ in range(3))
+    options: dict[str, Any] = {
+        "alpha": torch.full((1, 1, 1), 100.0) if isinstance(alpha, str) else alpha,
+        "estimator": estimator,
+    }
+    truth = F.attention(q.float(), k.float(), v.float(), **options)
+    found = F.attention(q, k, v, **options)
+    with_certificate, certificate = F.attention_with_certificate(q, k, v, **options)
+    weights = F.attention_weights(q, k, **options)
+    assert found.dtype == with_certificate.dtype == weights.dtype == dtype
+    rounding = torch.finfo(dtype).eps * float(truth.abs().max())
+    assert float((found.float() - truth).abs().max()) <= rounding
+    assert float((with_certificate.float() - truth).abs().max()) <= rounding
+    expected = F.attention_weights(q.float(), k.float(), **options)
+    assert float((weights.float() - expected).abs().max()) <= torch.finfo(dtype).eps
+    expected_certificate = F.attention_with_certificate(q.float(), k.float(), v.float(), **options)[1]
+    if estimator == "second_order":
+        torch.testing.assert_close(certificate.gap, expected_certificate.gap, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", [-1e5, 1e5, -3e38])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32])
+def test_a_constant_in_the_log_preference_changes_nothing(
+    dtype: torch.dtype, estimator: str, level: float
+) -> None:
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 9, 8, generator=generator).to(dtype) for _ in range(3))
+    for shape in ((9,), (9, 9)):
+        given = torch.full(shape, level)
+        expected = F.attention(q, k, v, log_preference=torch.zeros(shape), estimator=estimator)
+        assert torch.equal(F.attention(q, k, v, log_preference=given, estimator=estimator), expected)
+        learned = given.clone().requires_grad_()
+        found = F.attention(q, k, v, log_preference=learned, estimator=estimator)
+        torch.testing.assert_close(found, expected, rtol=0, atol=8 * torch.finfo(dtype).eps)
+        found.float().square().sum().backward()
+        assert learned.grad is not None
+        assert bool(torch.isfinite(learned.grad).all())
+    torch.compiler.reset()
+    compiled = torch.compile(F.attention, fullgraph=True, backend="aot_eager")
+    found = compiled(q, k, v, log_preference=torch.full((9, 9), level), estimator=estimator)
+    torch.testing.assert_close(found, expected, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("preference", [None, (12,), (3, 12)])
+@pytest.mark.parametrize("keys", [3, 12])
+def test_second_order_keeps_its_digits_where_the_covariance_is_huge(
+    keys: int, preference: tuple[int, ...] | None
+) -> None:
+    """α = 280 and ‖t‖ = 100: rounding Σ to float32 would move I + αΣ by more than I."""
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        key = 30 * torch.randn(1, 1, keys, 15, generator=generator) + 3
+        query = 0.1 * torch.randn(1, 1, 3, 15, generator=generator)
+        bias = None if preference is None else torch.randn(*preference[:-1], keys, generator=generator)
+        options: dict[str, Any] = {"alpha": 280.0, "scale": 1.0, "estimator": "second_order"}
+        wide = None if bias is None else bias.double()
+        truth = F.attention(query.double(), key.double(), key.double(), log_preference=wide, **options)
+        found = F.attention(query, key, key, log_preference=bias, **options)
+        assert float((found - truth).norm() / truth.norm()) < 2e-3

@@ -338,3 +338,42 @@ def test_an_exact_estimate_that_is_not_reached_names_what_the_caller_can_change(
         ConvergenceError, match=r"24 of 24 queries .* within 1 steps\. Raise tol or max_steps, .*gamma"
     ):
         F.transport_attention(**given, estimator="exact", max_steps=1)
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
+@pytest.mark.parametrize("cost", ["dot", "squared_euclidean"])
+def test_costs_that_float32_does_not_hold_are_refused_and_a_nan_is_handed_on(
+    cost: str, estimator: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 6, 4, generator=generator) for _ in range(3))
+    options: dict[str, Any] = {"gamma": 1.0, "cost": cost, "estimator": estimator}
+    for dtype in (torch.float32, torch.bfloat16):
+        with pytest.raises(
+            ProblemError, match="costs or scores, divided by gamma, that float32 does not hold"
+        ):
+            F.transport_attention(q.to(dtype), (1e20 * k).to(dtype), v.to(dtype), **options)
+    wide = F.transport_attention(q.double(), 1e20 * k.double(), v.double(), **options)
+    assert bool(torch.isfinite(wide).all())
+    v[0, 0, 0, 0] = torch.nan
+    assert bool(F.transport_attention(q, k, v, **options)[0, 0, :, 0].isnan().all())
+
+
+def test_exact_transport_of_keys_far_from_zero_is_solved_in_float32() -> None:
+    """At an offset of 100 float32 has no digits left for the certificate, which the float64 stage then gives."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        q, k = (torch.randn(1, 1, count, 4, generator=generator) for count in (3, 8))
+        for cost in ("dot", "squared_euclidean"):
+            options: dict[str, Any] = {"gamma": 1.0, "cost": cost, "estimator": "exact"}
+            found = F.transport_attention(q, k + 100, k, **options)
+            truth = F.transport_attention(q.double(), k.double() + 100, k.double(), tol=1e-8, **options)
+            assert float((found - truth).abs().max()) < 2e-3, (seed, cost)
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "exact"])
+def test_a_gamma_that_float32_does_not_hold_is_refused(estimator: str) -> None:
+    q = torch.randn(1, 1, 3, 4)
+    for gamma in (1e-46, torch.tensor(1e-46, dtype=torch.float64)):
+        with pytest.raises(ProblemError, match="gamma"):
+            F.transport_attention(q, q, q, gamma=gamma, estimator=estimator)

@@ -92,6 +92,26 @@ def test_padding_is_not_taken_in():
     assert bank.filled.tolist() == [True, False, False]
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("per_class", [1, 2])
+def test_tokens_that_are_no_numbers_leave_a_running_bank_as_it_is(wrong, per_class):
+    labels = torch.tensor([0, 1, 2, 0])
+    bank, expected = (RunningTemplateBank(WIDTH, CLASSES, per_class) for _ in range(2))
+    lost = tokens()
+    lost[1, :, 3] = wrong  # the first that class 1 shows
+    bank.update(lost, labels)
+    assert bank.filled.tolist() == [True, False, True]
+    later, padding = tokens(), torch.zeros(BATCH, KEYS, dtype=torch.bool)
+    padding[0, 2] = True
+    expected.update(lost, torch.tensor([0, -1, 2, 0]))
+    expected.update(later, labels, padding)
+    later[0, 2, 0] = wrong
+    bank.update(later, labels)
+    torch.testing.assert_close(bank.templates, expected.templates, rtol=0, atol=0)
+    bank.update(torch.full_like(later, wrong), labels)
+    assert torch.equal(bank.templates, expected.templates)
+
+
 def test_several_templates_of_a_class_find_its_clusters():
     centres = torch.tensor([[-4.0] * WIDTH, [4.0] * WIDTH])
     bank = RunningTemplateBank(WIDTH, 1, per_class=2, momentum=0.5)

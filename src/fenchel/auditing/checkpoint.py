@@ -11,6 +11,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.queries import QueryFiles, remove_queries
 from fenchel.auditing.state import STATE_FILE, AuditState
+from fenchel.data.batch import Cursor
 from fenchel.runs.manifest import differences
 from fenchel.runs.occupied import RunKind, Saved
 from fenchel.runs.pace import SavingPace
@@ -49,7 +50,6 @@ def open_state(
         InputError: If the folder holds another audit.
     """
     if overwrite or not (directory / STATE_FILE).exists():
-        remove_queries(directory)
         return AuditState(dict(manifest), keep_queries=keep_queries)
     state = AuditState.read(directory)
     there = {**state.manifest, "keep_queries": state.keep_queries}
@@ -79,10 +79,20 @@ class Checkpoints:
         self.directory = directory
         self.state = state
         self.queries = QueryFiles(directory, state.query_parts) if state.keep_queries else None
-        if self.queries is not None:
+        self._begun = state.cursor != Cursor()
+        if self.queries is not None and self._begun:
             self.queries.resume(state.cursor, state.waiting_queries)
         self.pace = SavingPace(seconds, now)
         self._saved = state.cursor
+
+    def begin(self) -> None:
+        """Remove the single queries of an audit that this one replaces; to be called when there is something to count.
+
+        Not before, since until then an option or a text may still turn out to be of no use.
+        """
+        if not self._begun:
+            remove_queries(self.directory)
+            self._begun = True
 
     def save(self) -> None:
         """Save everything counted so far, unless it is saved already."""
@@ -99,6 +109,7 @@ class Checkpoints:
 
     def finish(self) -> AuditReport:
         """Write every file of the audit, and mark it as finished when all are there."""
+        self.begin()
         self.save()
         if self.queries is not None:
             self.queries.close()

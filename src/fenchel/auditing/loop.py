@@ -132,6 +132,8 @@ class AuditRun:
                     counted_decoder=batch.counted_decoder,
                 )
                 self._check_heads(capture.sites)
+                if self.checkpoints is not None:
+                    self.checkpoints.begin()
                 self._count(batch)
                 cursor = self.state.cursor
                 self.observer.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))

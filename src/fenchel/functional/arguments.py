@@ -31,6 +31,11 @@ __all__ = [
 ]
 
 
+HALF = (torch.float16, torch.bfloat16)
+HARMLESS_LEVEL, HARMLESS_LEVEL_IN_FLOAT32 = 1.0, 16.0
+"""How far from 0 the largest log weight of a row may be before it takes digits from the scores that it is added to."""
+
+
 @dataclass(frozen=True)
 class AttentionArguments:
     """Arguments of a call that fit together.
@@ -105,9 +110,10 @@ def checked(
     _check_tensors(query, key, value, enable_gqa)
     lead = tuple(query.shape[:3])
     factor, key = _scale(scale, query, key)
-    opened, empty = _open(_preference(log_preference, query, key), query)
+    cast_query = under_autocast(query)
+    opened, empty = _open(_preference(log_preference, query, key), cast_query.dtype)
     arguments = AttentionArguments(
-        query=under_autocast(query),
+        query=cast_query,
         key=under_autocast(key),
         value=under_autocast(value),
         log_preference=opened,
@@ -219,8 +225,12 @@ def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Te
     return log_preference.reshape((1,) * (4 - log_preference.dim()) + tuple(log_preference.shape))
 
 
-def _open(log_preference: Tensor | None, query: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The preference with rows that allow nothing opened up, on which kernels disagree; and which they were."""
+def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """The preference with rows that allow nothing opened up, on which kernels disagree; and which they were.
+
+    Where its rows are far from 0 the largest of each is subtracted, which changes nothing but rounding: added to scores
+    in ``dtype``, it would take their digits, or leave the range of a half type.
+    """
     if log_preference is None:
         return None, None
     if log_preference.dtype == torch.bool:
@@ -230,11 +240,17 @@ def _open(log_preference: Tensor | None, query: Tensor) -> tuple[Tensor | None, 
         return log_preference, None
     largest = log_preference.detach().amax(-1, keepdim=True)
     empty = largest == -torch.inf
+    level = largest.masked_fill(empty, 0)
     if values_are_known(largest):
         if not bool((largest < torch.inf).all()):
             raise ProblemError(
                 "log_preference contains NaN or +inf; expected finite log weights, or -inf where masked"
             )
+        harmless = HARMLESS_LEVEL if dtype in HALF else HARMLESS_LEVEL_IN_FLOAT32
+        if bool((level.abs() > harmless).any()):
+            log_preference = log_preference - level
         if not bool(empty.any()):
             return log_preference, None
+    else:
+        log_preference = log_preference - level
     return torch.where(empty, torch.zeros_like(largest), log_preference), empty

@@ -19,7 +19,7 @@ DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: int) -> Tensor:
-    """λ* of every query, (B, H, m, d), in the dtype of the query.
+    """λ* of every query, (B, H, m, d), in float32 for half types.
 
     Args:
         given: Checked arguments.
@@ -32,8 +32,7 @@ def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: in
     dtype = compute_dtype(given.query.dtype)
     tol = DEFAULT_TOL[dtype] if tol is None else tol
     with without_autocast(given.query):
-        dual = _exact_with_gradients(*given.problem_in(dtype), tol, max_steps)
-        return dual.to(given.query.dtype)
+        return _exact_with_gradients(*given.problem_in(dtype), tol, max_steps)
 
 
 @torch.library.custom_op("fenchel::exact_dual_point", mutates_args=())

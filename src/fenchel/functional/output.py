@@ -17,7 +17,7 @@ def output_and_mean_at(given: AttentionArguments, dual: Tensor, dropout_p: float
 
     Args:
         given: Checked arguments.
-        dual: λ, (B, H, m, d).
+        dual: λ, (B, H, m, d), in the dtype in which the weights are to be computed.
         dropout_p: Probability with which a weight of the output is dropped.
     """
     key, preference, scale = given.key, given.log_preference, given.scale
@@ -32,7 +32,7 @@ def output_and_mean_at(given: AttentionArguments, dual: Tensor, dropout_p: float
             dual, key, given.value, preference, scale=scale, dropout_p=dropout_p, with_mean=True
         )
     assert mean is not None  # noqa: S101 -- it was asked for
-    return output, mean
+    return output.to(given.query.dtype), mean
 
 
 def _wants_preference_gradient(given: AttentionArguments) -> bool:
@@ -44,5 +44,7 @@ def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -
     preference = given.log_preference
     if _wants_preference_gradient(given):
         output, _ = attend(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)
-        return output
-    return fused_attention(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)
+        return output.to(given.query.dtype)
+    key, value = given.key.to(dual.dtype), given.value.to(dual.dtype)
+    output = fused_attention(dual, key, value, preference, scale=given.scale, dropout_p=dropout_p)
+    return output.to(given.query.dtype)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import second_order_gradients, second_order_rows
+from fenchel.arguments.tensor import values_are_known
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.row_gradients import with_row_gradients
@@ -18,23 +19,26 @@ from fenchel.functional.rowwise import Rowwise
 
 __all__ = ["second_order_dual_point"]
 
+HELD_BY_FLOAT32 = 200.0
+"""α‖t‖² up to which float32 holds I + αΣ to 1e-5 or so of its smallest eigenvalue."""
+
 
 def second_order_dual_point(given: AttentionArguments) -> Tensor:
-    """λ of the second-order estimator, (B, H, m, d), in the dtype of the query."""
+    """λ of the second-order estimator, (B, H, m, d), in float32 for half types."""
     query = given.query
     dtype = compute_dtype(query.dtype)
     alpha_is_shared = not isinstance(given.alpha, Tensor) or given.alpha.shape[2] == 1
     with without_autocast(query):
         if given.log_preference_is_shared and alpha_is_shared:
-            dual = _with_one_covariance(given, dtype)
-        else:
-            dual = _second_order_with_gradients(*given.problem_in(dtype))
-        return dual.to(query.dtype)
+            return _with_one_covariance(given, dtype).to(dtype)
+        return _second_order_with_gradients(*given.problem_in(dtype))
 
 
 def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tensor:
     """Solve with the covariance of each head's one preference."""
     heads = given.query.shape[1]
+    if dtype == torch.float32 and _loses_digits(given):
+        dtype = torch.float64
     templates = (given.key.to(dtype) * given.scale).repeat_interleave(heads // given.key.shape[1], 1)
     n, d = templates.shape[-2:]
     weights = _preference_weights(given.log_preference, templates)
@@ -49,6 +53,16 @@ def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tenso
     factor = centred * torch.where(possible, weights.mT, 1).sqrt() * possible
     within = evidence @ factor.mT @ _inverse(alpha, factor @ factor.mT)
     return alpha * (evidence - alpha * (within @ factor))
+
+
+def _loses_digits(given: AttentionArguments) -> bool:
+    """Whether rounding αΣ to float32 may move I + αΣ, whose smallest eigenvalue is 1 or little more."""
+    if not values_are_known(given.key):
+        return True
+    with torch.no_grad():
+        longest = given.key.float().square().sum(-1).amax() * (given.scale**2)
+        size = longest * (given.alpha.max() if isinstance(given.alpha, Tensor) else given.alpha)
+        return not float(size) <= HELD_BY_FLOAT32
 
 
 def _inverse(alpha: float | Tensor, matrix: Tensor) -> Tensor:

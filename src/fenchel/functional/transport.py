@@ -135,6 +135,7 @@ def transport_attention(
     with without_autocast(query):
         dual = _dual_point(transport, estimator, tol, max_steps)
         output = _average(transport, dual)
+        _check_range(transport, output)  # pyright: ignore[reportCallIssue] - disable keeps the signature
         return given.without_empty_rows(output.to(given.query.dtype))
 
 
@@ -174,6 +175,22 @@ def _exact(problem: Problem, tol: float | None, max_steps: int) -> Tensor:
             "or the norms of the templates smaller"
         )
     return estimate.dual
+
+
+@torch.compiler.disable
+def _check_range(given: TransportArguments, output: Tensor) -> None:
+    """Refuse finite arguments whose scores or costs over γ the dtype does not hold; a NaN that was given passes."""
+    if bool(torch.isfinite(output).all()):
+        return
+    numbers = [
+        x for x in (given.templates, given.evidence, given.values, given.alpha) if isinstance(x, Tensor)
+    ]
+    if all(bool(torch.isfinite(x).all()) for x in numbers):
+        name = str(output.dtype).removeprefix("torch.")
+        raise ProblemError(
+            f"transport attention has costs or scores, divided by gamma, that {name} does not hold: give the tensors in float64, or make gamma larger, or alpha, the query or the norms of the "
+            "keys and atoms smaller"
+        )
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:

@@ -153,6 +153,7 @@ class RunningTemplateBank(AbstractTemplateBank):
 
     which for one template a class is the running mean of its tokens. A class that is seen for the first time starts
     with tokens of its first input, evenly spaced, or their mean if one template is kept; before that it has none.
+    Tokens with a NaN or an infinity are left out, as padding is: one of them would stay in the mean for good.
     Templates are buffers: they are saved with the model, and DistributedDataParallel copies those of rank 0 to all.
 
     Args:
@@ -218,6 +219,7 @@ class RunningTemplateBank(AbstractTemplateBank):
             if padding is None
             else ~padding
         )
+        there = there & torch.isfinite(tokens).all(-1)
         for label in labels[labels >= 0].unique().tolist():
             shown = (labels == label) & there.any(1)
             if bool(shown.any()):

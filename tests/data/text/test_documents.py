@@ -136,6 +136,14 @@ def test_bad_plain_text(file, content, message):
         list(open_documents(file("some.txt", content)))
 
 
+@pytest.mark.parametrize("name", ["texts.csv", "texts.CSV", "texts.tsv", "texts.csv.gz"])
+@pytest.mark.parametrize("whole_file", [False, True])
+def test_a_table_is_not_taken_for_text(file, name, whole_file):
+    path = file(name, b'text,label\n"hello, world",1\n')
+    with pytest.raises(InputError, match=r"is a table of columns \(\.[ct]sv\), which is not read as text"):
+        open_documents(path, whole_file=whole_file)
+
+
 def test_bad_byte_in_a_whole_file_is_found_by_line(file):
     with pytest.raises(InputError, match=r"line 3 has byte 0xff .* 8 bytes into the file"):
         list(open_documents(file("some.txt", b"one\ntwo\n\xff"), whole_file=True))

@@ -15,7 +15,8 @@ from fenchel.errors import InputError
 
 __all__ = ["Document", "Documents", "check_text", "open_documents"]
 
-_FILE_ENDINGS = (".txt", ".text", ".md", ".jsonl", ".json", ".ndjson", ".parquet", ".gz", ".csv", ".tsv")
+_TABLE_ENDINGS = (".csv", ".tsv")
+_FILE_ENDINGS = (".txt", ".text", ".md", ".jsonl", ".json", ".ndjson", ".parquet", ".gz", *_TABLE_ENDINGS)
 _DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?(@[\w.-]+)?")
 
 
@@ -158,6 +159,11 @@ def open_documents(
     if ending in (".jsonl", ".ndjson", ".json"):
         _refuse(f"jsonl file {name}", whole_file=whole_file)
         return Documents(name, lambda: jsonl_rows(path, columns), lambda: file_sha256(path))
+    if ending in _TABLE_ENDINGS:
+        raise InputError(
+            f"{name} is a table of columns ({ending}), which is not read as text. Give its texts as plain text (one "
+            "document a line), jsonl or parquet."
+        )
     _refuse(f"plain text file {name}", columned=columned)
     rows = _whole if whole_file else _lines
     return Documents(name, lambda: rows(path), lambda: file_sha256(path))
