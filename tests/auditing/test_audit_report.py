@@ -94,7 +94,7 @@ def test_a_state_of_another_version_or_a_damaged_one(report: AuditReport, tmp_pa
     path = tmp_path / STATE_FILE
     tensors, saved = read_tensors(path, STATE_FORM)
     write_tensors(path, replace(STATE_FORM, version=99), tensors, saved)
-    with pytest.raises(InputError, match=r"has schema 99 of a saved audit, .*; this one reads schema 2"):
+    with pytest.raises(InputError, match=r"has schema 99 of a saved audit, .*; this one reads schema 3"):
         AuditState.read(tmp_path)
     write_tensors(path, STATE_FORM, tensors, {key: saved[key] for key in saved if key != "cursor"})
     with pytest.raises(InputError, match=r"state\.safetensors is not what fenchel writes: cursor is missing"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from typing_extensions import Self
+
 from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html, write_figures
 from fenchel.auditing.results import AuditResults
@@ -39,6 +41,9 @@ class AuditReport(AuditResults):
         manifest: Model, text, versions and options: what decides the numbers.
         statistics: Distribution of every metric over the queries of every head.
         examples: For each head, the query at which first-order and exact weights are farthest apart.
+        twin: Distribution of every metric over the same queries in the model's untrained twin; None without one.
+        modules: The attention module of every layer.
+        effects: What changes when single heads infer exactly, from a swap; None where none was given.
     """
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
@@ -69,7 +74,10 @@ class AuditReport(AuditResults):
                     "Choose another folder, or save with overwrite=True."
                 )
         page = self.write_files(directory)
-        AuditState(self.manifest, self.statistics, self.examples, finished=True).write(directory)
+        state = AuditState(
+            self.manifest, self.statistics, self.examples, self.twin, self.modules, finished=True
+        )
+        state.write(directory)
         return page
 
     def write_files(self, directory: Path) -> Path:
@@ -116,7 +124,7 @@ class AuditReport(AuditResults):
             pq.write_table(pa.Table.from_pylist(self.heads, schema=schema), temporary)
 
     @classmethod
-    def load(cls, directory: str | Path) -> AuditReport:
+    def load(cls, directory: str | Path) -> Self:
         """Read an audit from its folder, exactly as it was saved.
 
         Raises:
@@ -128,7 +136,12 @@ class AuditReport(AuditResults):
                 f"{directory} holds an audit that was interrupted after {state.cursor.tokens} tokens. "
                 "Finish it with --resume."
             )
-        return cls(state.manifest, state.statistics, state.examples)
+        return cls.of(state)
+
+    @classmethod
+    def of(cls, state: AuditState) -> Self:
+        """The report of what was counted."""
+        return cls(state.manifest, state.statistics, state.examples, state.twin, state.modules)
 
     def _repr_html_(self) -> str:
         return notebook_html(self)

@@ -115,7 +115,7 @@ class Checkpoints:
             self.queries.close()
             self.state.query_parts = self.queries.parts
         state = self.state
-        report = AuditReport(state.manifest, state.statistics, state.examples)
+        report = AuditReport.of(state)
         report.write_files(self.directory)
         state.finished, state.waiting_queries = True, None
         self._write_state()

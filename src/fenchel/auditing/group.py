@@ -207,3 +207,22 @@ class LayerGroup:
     def second_order_matrix(self) -> Tensor:
         """(I + αΣ)⁻¹, (g, d, d), float64, by which the row of evidence is multiplied, for a shared preference."""
         return torch.linalg.inv(hessian(covariance(self.templates, self.preference), self.alpha).squeeze(1))
+
+    @cached_property
+    def second_order_forms(self) -> tuple[Tensor, Tensor]:
+        r"""Quadratic forms of the query, each (g, heads or 1, d_h, d_h), float64, for a shared preference.
+
+        Returns:
+            Those of :math:`\lVert\lambda_2 - \alpha z\rVert^2/\alpha^2` and :math:`\lVert\lambda_2\rVert^2/\alpha^2`.
+        """
+        if self.gram:
+            maps, lifted = (part.double() for part in self.second_order_maps)
+            moved, along = maps @ lifted.mT, maps @ self.keys
+            start = torch.eye(moved.shape[-1], dtype=moved.dtype, device=moved.device)
+            start = start if self._evidence_form is None else self._evidence_form
+            return moved, start + along + along.mT + moved
+        kept = self.second_order_matrix.unsqueeze(1)
+        taken = torch.eye(kept.shape[-1], dtype=kept.dtype, device=kept.device) - kept
+        vectors = (taken, kept) if self._lift is None else (self._lift @ taken, self._lift @ kept)
+        moved, reached = (part @ part.mT for part in vectors)
+        return moved, reached

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["KINDS", "METRICS", "HeadKey", "Kind"]
+__all__ = ["KINDS", "METRICS", "AttentionModule", "HeadKey", "Kind"]
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 
@@ -18,6 +18,7 @@ METRICS: tuple[str, ...] = (
     "mean_error",
     "certificate",
     "gap",
+    "predicted_deviation",
 )
 """What is measured for every query; see ``fenchel.auditing.measure`` for the formulas."""
 
@@ -28,3 +29,13 @@ class HeadKey(NamedTuple):
     kind: Kind
     layer: int
     head: int
+
+
+class AttentionModule(NamedTuple):
+    """The module that a layer attends with: its qualified name, and its number among those of the model, from 1.
+
+    ``fenchel swap`` counts layers by this number; it is the layer's own where all of a model's layers are of one kind.
+    """
+
+    name: str
+    number: int

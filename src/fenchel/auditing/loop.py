@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from fenchel.auditing.capture import AttentionCall, Capture
 from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
-from fenchel.auditing.heads import KINDS
+from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.queries import query_columns
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.state import AuditState
+from fenchel.auditing.token_classes import TokenClassifier
 from fenchel.data.batch import Batch, Cursor
 from fenchel.errors import InputError, OutputError
 from fenchel.runs.model import evaluating, on_device, seeded
@@ -102,6 +103,7 @@ class AuditRun:
         self._examples = ExampleSearch(state.examples)
         self._queries: list[dict[str, Any]] = []
         self._counting = False
+        self._tokens = TokenClassifier()
 
     def run(self) -> None:
         """Count every batch that the state has not counted.
@@ -132,6 +134,7 @@ class AuditRun:
                     counted_decoder=batch.counted_decoder,
                 )
                 self._check_heads(capture.sites)
+                self._name_modules(capture.sites)
                 if self.checkpoints is not None:
                     self.checkpoints.begin()
                 self._count(batch)
@@ -144,6 +147,7 @@ class AuditRun:
         self._batch = batch
         self._measured, self._queries = [], []
         self._examples.begin_batch()
+        self._tokens.begin_batch(batch)
 
     def _consume(self, call: AttentionCall) -> None:
         batch, site = self._batch, call.site
@@ -159,12 +163,14 @@ class AuditRun:
             tol=self.tol,
             memory_budget=self.memory_budget,
             heads=None if len(heads) == site.num_heads else heads,
+            tokens=self._tokens.of(call),
         )
         self._examples.look(call, heads, measures, batch)
         measures = Measures(
             values={name: values.cpu() for name, values in measures.values.items()},
             newton_steps=measures.newton_steps.cpu(),
             converged=measures.converged.cpu(),
+            patterns=None if measures.patterns is None else measures.patterns.cpu(),
         )
         self._measured.append(_Measured(site, heads, measures, call.counted.cpu()))
         if self.checkpoints is not None and self.checkpoints.queries is not None:
@@ -176,6 +182,7 @@ class AuditRun:
             self.state.statistics.add(
                 part.site.kind, part.site.layer, part.heads, part.measures, part.counted
             )
+        self.state.statistics.words |= self._tokens.texts
         self._examples.end_batch()
         if self.checkpoints is not None and self.checkpoints.queries is not None:
             self.checkpoints.queries.add(self._queries)
@@ -195,6 +202,18 @@ class AuditRun:
             raise InputError(
                 f"heads {missing} do not exist in {type(self.model).__name__}, which has {exist}."
             )
+
+    def _name_modules(self, sites: tuple[AttentionSite, ...]) -> None:
+        if self.state.modules:
+            return
+        used = {site.name for site in sites}
+        numbers = {
+            name: number
+            for number, name in enumerate((n for n, _ in self.model.named_modules() if n in used), 1)
+        }
+        self.state.modules = {
+            (site.kind, site.layer): AttentionModule(site.name, numbers[site.name]) for site in sites
+        }
 
     def _save_what_is_complete(self, error: BaseException) -> None:
         # Where saving is what failed, or a batch is half counted, the last checkpoint is what stands.

@@ -11,8 +11,8 @@ from fenchel.storage.schema import listing, number, optional, record, text, trut
 
 __all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
 
-SCHEMA = 2
-"""Version of the files that an audit writes; since 2 its state has a digest."""
+SCHEMA = 3
+"""Version of the files that an audit writes; since 2 its state has a digest, since 3 patterns and a twin."""
 
 CONVENTIONS: dict[str, str] = {
     "input": (

@@ -9,10 +9,12 @@ total_variation            :math:`\frac12\sum_i\lvert \hat p_i - p^\star_i\rvert
 mean_error                 :math:`\lVert\hat h - h^\star\rVert / \lVert h^\star\rVert`
 certificate                :math:`\lVert\hat h - \mu\rVert / (\lVert z\rVert - \lVert\hat h - \mu\rVert)`, or infinity
 gap                        :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`
+predicted_deviation        :math:`\lVert\lambda_2 - \alpha z\rVert / \lVert\lambda_2\rVert`
 =========================  ================================================================================
 
 The certificate bounds the relative deviation (fact 2) and the gap bounds attention's suboptimality (fact 1); neither
-needs the exact solution. λ* is a point whose own certificate, computed in float64, meets the tolerance
+needs the exact solution. As λ₂ - αz = -αΣλ₂, the predicted deviation is what the covariance Σ of the preference alone
+makes of the relative deviation (fact 14). λ* is a point whose own certificate, computed in float64, meets the tolerance
 (:mod:`fenchel.auditing.solution`); a query for which there is none is not ``converged``.
 """
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,6 +30,7 @@ from torch import Tensor
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.layer import LayerProblem, layer_problem
+from fenchel.auditing.pattern import PatternSearch, PatternSums, TokenClasses
 from fenchel.auditing.solution import BlockSolution, PartSolution, exact_solutions
 from fenchel.closeness.response import softmax_curvature
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
@@ -61,12 +65,14 @@ class Measures:
         converged: Whether the float64 certificate of the exact point meets the tolerance, bool (batch, heads, m); false
             where a query is not counted.
         worst: The queries by which a report shows what the numbers mean.
+        patterns: What moved between which tokens; None where the tokens were not given.
     """
 
     values: dict[str, Tensor]
     newton_steps: Tensor
     converged: Tensor
     worst: WorstQueries | None = None
+    patterns: PatternSums | None = None
 
 
 def measure(
@@ -78,6 +84,7 @@ def measure(
     max_steps: int = 50,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     heads: Sequence[int] | None = None,
+    tokens: TokenClasses | None = None,
 ) -> Measures:
     """Measure every query of a captured attention call.
 
@@ -89,6 +96,7 @@ def measure(
         max_steps: Newton steps a query may take.
         memory_budget: Bytes of working memory.
         heads: Heads to measure, from 1; all where None.
+        tokens: What queries and keys are, to see what moves between them.
 
     Returns:
         The measures, in float64 for a float64 model and float32 otherwise.
@@ -101,6 +109,7 @@ def measure(
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = problem.counted(call)
         worst = _Worst(problem)
+        patterns = None if tokens is None else PatternSearch(problem, tokens)
         for solution in exact_solutions(
             problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
         ):
@@ -110,12 +119,16 @@ def measure(
                 values[name][where] = value
             steps[where] = solution.steps
             converged[where] = solution.converged
-            worst.look(where, found["total_variation"], counted[where], solution.weights())
+            weights = solution.weights()
+            worst.look(where, found["total_variation"], counted[where], weights)
+            if patterns is not None:
+                patterns.add(where, *weights)
         return Measures(
             {name: problem.by_head(value) for name, value in values.items()},
             problem.by_head(steps),
             problem.by_head(converged),
             worst.found(problem),
+            None if patterns is None else patterns.found(problem.batch),
         )
 
 
@@ -170,6 +183,7 @@ class _PartMeasures:
 
     def __init__(self, solution: BlockSolution, part: PartSolution) -> None:
         self._group, self._block = solution.group, solution.block
+        self._whole = part is solution.whole
         self._c, self._first, self._exact, self._rows = (
             part.coordinates,
             part.first,
@@ -190,9 +204,10 @@ class _PartMeasures:
             "mean_error": self._mean_error(),
             "certificate": torch.where(room > 0, shift / room, torch.full_like(room, torch.inf)),
             "gap": self._rows.alpha[..., 0] / 2 * shift.square(),
+            "predicted_deviation": self._predicted_deviation(),
         }
         still = exact.dual_norm == 0
-        for name in ("relative_deviation", "second_order_deviation", "certificate"):
+        for name in ("relative_deviation", "second_order_deviation", "certificate", "predicted_deviation"):
             # No evidence: λ* = αz = 0, and every estimator is exact.
             values[name] = values[name].masked_fill(still, 0)
         return values
@@ -224,7 +239,7 @@ class _PartMeasures:
         """‖λ* - λ₂‖/α, (g, r)."""
         exact, rows = self._exact, self._rows
         if not self._group.shares_preference:
-            found, lifted = self._second_order_by_row()
+            found, lifted = self._second_order_by_row
         elif isinstance(self._c, GramCoordinates):
             found, lifted = (self._applied(maps) for maps in self._group.second_order_maps)
         else:
@@ -238,6 +253,28 @@ class _PartMeasures:
         chosen = maps[:, self._block.where[1]] if maps.shape[1] > 1 else maps
         return (self._block.queries @ chosen).flatten(1, 2)
 
+    def _predicted_deviation(self) -> Tensor:
+        """‖λ₂ - αz‖ / ‖λ₂‖, (g, r)."""
+        c, group, rows = self._c, self._group, self._rows
+        if group.shares_preference and self._whole:
+            queries = self._block.queries.double()
+            of_block = (
+                form[:, self._block.where[1]] if form.shape[1] > 1 else form
+                for form in group.second_order_forms
+            )
+            moved, reached = (dot(queries @ form, queries).flatten(1, 2) for form in of_block)
+        elif group.shares_preference:
+            point = rows.evidence @ group.second_order_matrix
+            moved, reached = dot(point - rows.evidence, point - rows.evidence), dot(point, point)
+        else:
+            point, lifted = self._second_order_by_row
+            apart = point - self._first.x
+            moved = c.inner(apart, apart, lifted - self._first.lifted)
+            reached = c.dual_square(rows, point, lifted)
+        reached = reached.clamp(min=torch.finfo(reached.dtype).tiny)
+        return (moved.clamp(min=0) / reached).sqrt().to(self._exact.dual_norm.dtype)
+
+    @cached_property
     def _second_order_by_row(self) -> tuple[Tensor, Tensor]:
         """x₂ by conjugate gradients, where every query has its own preference."""
         c, rows, first = self._c, self._rows, self._first

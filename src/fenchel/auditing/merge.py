@@ -9,7 +9,7 @@ from typing import Any
 
 from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.examples import HeadExample, keep_the_worse
-from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
@@ -82,6 +82,8 @@ def merge(
         check_writable(target)
 
     total, examples = AuditStatistics(), dict[HeadKey, HeadExample]()
+    twins: list[AuditStatistics | None] = []
+    modules: dict[tuple[Kind, int], AttentionModule] = {}
     manifests: list[tuple[Path, dict[str, Any]]] = []
     for folder in sources:
         state = _finished(folder)
@@ -89,8 +91,11 @@ def merge(
         manifests.append((folder, state.manifest))
         total.merge(state.statistics)
         keep_the_worse(examples, state.examples.values())
+        twins.append(state.twin)
+        modules |= state.modules
     shards = _check_complete(manifests, partial=partial)
-    report = AuditReport(_merged([manifest for _, manifest in manifests], shards), total, examples)
+    manifest = _merged([manifest for _, manifest in manifests], shards)
+    report = AuditReport(manifest, total, examples, _merged_twins(twins), modules)
     if not report.heads:
         raise InputError(f"none of the {len(sources)} audits counted a token; there is nothing to report.")
     if target is not None:
@@ -178,6 +183,16 @@ def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, A
     merged["shard"] = str(shards)
     merged["merged_from"] = len(shards.indices)
     return in_order(merged)
+
+
+def _merged_twins(twins: Sequence[AuditStatistics | None]) -> AuditStatistics | None:
+    """The twin on all of the text; None where it was not audited on all of it."""
+    total = AuditStatistics()
+    for twin in twins:
+        if twin is None:
+            return None
+        total.merge(twin)
+    return total
 
 
 def _is_earlier_merge(target: Path, report: AuditReport) -> bool:

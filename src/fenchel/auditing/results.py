@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from typing_extensions import Self
+
+from fenchel.auditing.advice import Suggestion, suggestions
 from fenchel.auditing.examples import HeadExample
-from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.auditing.head_pattern import HeadPattern, head_patterns
+from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
 
 __all__ = ["AuditResults"]
 
@@ -22,16 +27,53 @@ class AuditResults:
         manifest: Model, text, versions and options: what decides the numbers.
         statistics: Distribution of every metric over the queries of every head.
         examples: For each head, the query at which first-order and exact weights are farthest apart.
+        twin: The same of the model's untrained twin on the same text; None where it was not audited.
+        modules: The attention module of every layer.
+        effects: What changes when single heads infer exactly, from a swap; None where none was given.
     """
 
     manifest: dict[str, Any]
     statistics: AuditStatistics
     examples: dict[HeadKey, HeadExample] = field(default_factory=dict)
+    twin: AuditStatistics | None = None
+    modules: dict[tuple[Kind, int], AttentionModule] = field(default_factory=dict)
+    effects: SwapEffects | None = None
 
     @cached_property
     def heads(self) -> list[dict[str, Any]]:
         """The records of ``heads.json``, one a head, ordered by kind, layer and number."""
         return [self.statistics.record(key) for key in self.statistics.keys()]  # noqa: SIM118
+
+    @cached_property
+    def twin_heads(self) -> list[dict[str, Any]]:
+        """The same records of the untrained twin; empty where it was not audited."""
+        return [] if self.twin is None else [self.twin.record(key) for key in self.twin.keys()]  # noqa: SIM118
+
+    @cached_property
+    def patterns(self) -> list[HeadPattern]:
+        """What moves in every head, in the order of ``heads``; empty where that was not looked at."""
+        return _patterns(self.statistics)
+
+    @cached_property
+    def twin_patterns(self) -> list[HeadPattern]:
+        """The same of the untrained twin."""
+        return [] if self.twin is None else _patterns(self.twin)
+
+    @cached_property
+    def suggestions(self) -> list[Suggestion]:
+        """What the patterns suggest and what to run next, that of most moved weight first."""
+        return suggestions(self.patterns, self.manifest, self.modules)
+
+    def beside_swap(self, swap: SwapTable) -> Self:
+        """The same audit with what changes when single heads infer exactly.
+
+        Args:
+            swap: A swap of the same model on the same text, such as ``fenchel.swap.SwapReport.load(folder)``.
+
+        Raises:
+            InputError: If it is one of another model, text or reliability, or swapped no head alone.
+        """
+        return replace(self, effects=swap_effects(self.manifest, self.heads, self.modules, swap))
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -79,3 +121,11 @@ class AuditResults:
             )
             found[f"{metric}_mean"] = total / queries if queries and math.isfinite(total) else None
         return found
+
+
+def _patterns(statistics: AuditStatistics) -> list[HeadPattern]:
+    return [
+        pattern
+        for kind, layer in statistics.layers()
+        for pattern in head_patterns(kind, layer, *statistics.patterns(kind, layer), statistics.words)
+    ]

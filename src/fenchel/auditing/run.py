@@ -175,7 +175,7 @@ def audit(
         else:
             state = open_state(folder, manifest, overwrite=overwrite, keep_queries=keep_queries)
             if state.finished:
-                report = AuditReport(state.manifest, state.statistics, state.examples)
+                report = AuditReport.of(state)
                 if not report.is_written(folder):
                     report.write_files(folder)
                 return report
@@ -199,7 +199,7 @@ def audit(
         if checkpoints is not None:
             return checkpoints.finish()
         manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
-        return AuditReport(manifest, state.statistics, state.examples)
+        return AuditReport.of(state)
 
 
 def shard_directory(directory: str | Path, shard: Shard | str | Sequence[int]) -> Path:

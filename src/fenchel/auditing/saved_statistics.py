@@ -35,10 +35,16 @@ __all__ = ["HISTOGRAM_SCHEMA", "STATISTICS_SCHEMA", "check_histograms", "check_l
 
 _MOST_LAYERS, _MOST_HEADS = 10_000, 1_024
 
+
+def _token_and_text(value: Any, where: str) -> None:
+    if not (isinstance(value, list) and list(map(type, value)) == [int, str] and value[0] >= 0):
+        raise Mismatch(where, value, "a token's id and its text")
+
+
 STATISTICS_SCHEMA = record(
     {
         "grid": listing(whole(-1_000, 1_000)),
-        "metrics": listing(text()),
+        **dict.fromkeys(("metrics", "types", "classes"), listing(text())),
         "layers": listing(
             record(
                 {
@@ -49,6 +55,7 @@ STATISTICS_SCHEMA = record(
             ),
             most=_MOST_LAYERS,
         ),
+        "words": listing(_token_and_text),
     }
 )
 """What describes saved statistics."""

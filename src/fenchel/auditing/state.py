@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.auditing.examples import EXAMPLE_SCHEMA, HeadExample
-from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.heads import KINDS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import MANIFEST_SCHEMA, SCHEMA, in_order
 from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA
 from fenchel.auditing.statistics import AuditStatistics
@@ -22,6 +22,8 @@ __all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
 STATE_FILE = "state.safetensors"
 """The file's name in an audit's folder. Its metadata holds everything that is not a tensor, as JSON."""
 
+_TWIN = "twin."
+
 STATE_FORM = Form(
     name="saved audit",
     version=SCHEMA,
@@ -30,6 +32,17 @@ STATE_FORM = Form(
             "manifest": MANIFEST_SCHEMA,
             "statistics": STATISTICS_SCHEMA,
             "examples": listing(EXAMPLE_SCHEMA),
+            "twin": optional(STATISTICS_SCHEMA),
+            "modules": listing(
+                record(
+                    {
+                        "kind": text(among=KINDS),
+                        "layer": whole(1),
+                        "name": text(),
+                        "number": whole(1),
+                    }
+                )
+            ),
             "cursor": record(dict.fromkeys(("document", "window", "tokens", "documents"), whole())),
             "finished": truth(),
             "keep_queries": truth(),
@@ -50,6 +63,8 @@ class AuditState:
         manifest: What the audit is.
         statistics: What has been counted.
         examples: The query kept for each head.
+        twin: What has been counted of the model's untrained twin; None where it is not audited.
+        modules: The attention module of every layer, once a batch has been read.
         cursor: Where the next batch starts.
         finished: Whether every batch has been counted and every file of the audit has been written.
         keep_queries: Whether single queries are written.
@@ -60,6 +75,8 @@ class AuditState:
     manifest: dict[str, Any]
     statistics: AuditStatistics = field(default_factory=AuditStatistics)
     examples: dict[HeadKey, HeadExample] = field(default_factory=dict)
+    twin: AuditStatistics | None = None
+    modules: dict[tuple[Kind, int], AttentionModule] = field(default_factory=dict)
     cursor: Cursor = field(default_factory=Cursor)
     finished: bool = False
     keep_queries: bool = False
@@ -69,6 +86,8 @@ class AuditState:
     def write(self, directory: Path) -> None:
         """Save into a folder, in one step: the file there is the old state or the new one."""
         tensors, description = self.statistics.to_state()
+        of_twin, twin = (None, None) if self.twin is None else self.twin.to_state()
+        tensors |= {f"{_TWIN}{name}": tensor for name, tensor in (of_twin or {}).items()}
         examples = [self.examples[key].to_json() for key in sorted(self.examples)]
         write_tensors(
             directory / STATE_FILE,
@@ -78,6 +97,11 @@ class AuditState:
                 "manifest": self.manifest,
                 "statistics": description,
                 "examples": examples,
+                "twin": twin,
+                "modules": [
+                    {"kind": kind, "layer": layer, **module._asdict()}
+                    for (kind, layer), module in sorted(self.modules.items())
+                ],
                 "cursor": asdict(self.cursor),
                 "finished": self.finished,
                 "keep_queries": self.keep_queries,
@@ -96,8 +120,13 @@ class AuditState:
         """
         path = directory / STATE_FILE
         tensors, saved = read_tensors(path, STATE_FORM)
+        of_twin = {name: tensor for name, tensor in tensors.items() if name.startswith(_TWIN)}
+        own = {name: tensor for name, tensor in tensors.items() if name not in of_twin}
         try:
-            statistics = AuditStatistics.from_state(tensors, saved["statistics"])
+            statistics, twin = AuditStatistics.from_state(own, saved["statistics"]), None
+            if saved["twin"] is not None or of_twin:
+                named = {name.removeprefix(_TWIN): tensor for name, tensor in of_twin.items()}
+                twin = AuditStatistics.from_state(named, saved["twin"] or {})
         except InputError as error:
             raise InputError(f"{path}: {error} {STATE_FORM.advice}") from error
         examples = {example.key: example for example in map(HeadExample.from_json, saved["examples"])}
@@ -112,6 +141,11 @@ class AuditState:
             manifest=in_order(saved["manifest"]),
             statistics=statistics,
             examples=examples,
+            twin=twin,
+            modules={
+                (module["kind"], module["layer"]): AttentionModule(module["name"], module["number"])
+                for module in saved["modules"]
+            },
             cursor=Cursor(**saved["cursor"]),
             finished=saved["finished"],
             keep_queries=saved["keep_queries"],

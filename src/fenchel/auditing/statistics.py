@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
+from fenchel.auditing.counted_queries import CountedQueries
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.histogram import GRID, FloatHistograms
-from fenchel.auditing.saved_statistics import (
-    HISTOGRAM_SCHEMA,
-    STATISTICS_SCHEMA,
-    check_layer,
-    tensors_by_layer,
-)
+from fenchel.auditing.layer_statistics import LayerStatistics
+from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES
+from fenchel.auditing.pattern_counts import PatternCounts
+from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA, tensors_by_layer
 from fenchel.errors import InputError, ProblemError
 from fenchel.storage.schema import Mismatch
 
@@ -26,40 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RECORD_QUANTILES", "AuditStatistics"]
 
+_READ_WHERE_THE_SAME: dict[str, list[Any]] = {
+    "grid": GRID,
+    "metrics": list(METRICS),
+    "types": list(TOKEN_TYPES),
+    "classes": list(KEY_CLASSES),
+}
+
 RECORD_QUANTILES: dict[str, float] = {"p50": 0.50, "p95": 0.95}
 """The quantiles in a head's record and the suffixes of their names."""
-
-
-@dataclass
-class _LayerStatistics:
-    """One layer of one kind."""
-
-    heads: tuple[int, ...]
-    histograms: FloatHistograms  # row metric * len(heads) + head
-    queries: Tensor  # (heads,) int64, as are the two below
-    newton_steps: Tensor
-    not_converged: Tensor
-
-    @classmethod
-    def empty(cls, heads: tuple[int, ...]) -> _LayerStatistics:
-        def zeros() -> Tensor:
-            return torch.zeros(len(heads), dtype=torch.int64)
-
-        return cls(heads, FloatHistograms(len(METRICS) * len(heads)), zeros(), zeros(), zeros())
-
-    @classmethod
-    def from_state(cls, heads: tuple[int, ...], parts: dict[str, Tensor]) -> _LayerStatistics:
-        counters = check_layer(len(heads), parts)
-        histograms = FloatHistograms.from_state(
-            len(METRICS) * len(heads), {name: parts[name] for name in HISTOGRAM_SCHEMA}
-        )
-        return cls(heads, histograms, *(tensor.clone() for tensor in counters))
-
-    def merge(self, other: _LayerStatistics) -> None:
-        self.histograms.merge(other.histograms)
-        self.queries += other.queries
-        self.newton_steps += other.newton_steps
-        self.not_converged += other.not_converged
 
 
 class AuditStatistics:
@@ -67,11 +39,14 @@ class AuditStatistics:
 
     Per head and metric: a histogram whose quantiles are within 0.2 %, the exact sum, the exact maximum and the number
     of infinite values; per head also the number of queries, of Newton steps and of queries whose solve did not
-    converge. All are integers or maxima, so ``merge`` is commutative and associative bit for bit, and the batches in
-    which queries arrive leave no trace.
+    converge, and what moved between which tokens. All are integers or maxima, so ``merge`` is commutative and
+    associative bit for bit, and the batches in which queries arrive leave no trace.
 
-    Memory: 528 kB a head (12 heads in each of 12 layers: 76 MB; 1,024 heads: 541 MB), allocated when a layer is first
-    seen.
+    Memory: 616 kB a head (12 heads in each of 12 layers: 89 MB; 1,024 heads: 631 MB), allocated when a layer is first
+    seen, and 16 bytes a head for every token of the vocabulary that occurs, for 16,384 tokens at most.
+
+    Attributes:
+        words: The text of tokens by id, to name those that get too much and too little.
 
     Example:
         >>> AuditStatistics().keys()
@@ -79,7 +54,8 @@ class AuditStatistics:
     """
 
     def __init__(self) -> None:
-        self._layers: dict[tuple[Kind, int], _LayerStatistics] = {}
+        self._layers: dict[tuple[Kind, int], LayerStatistics] = {}
+        self.words: dict[int, str] = {}
 
     def add(self, kind: Kind, layer: int, heads: Sequence[int], measures: Measures, counted: Tensor) -> None:
         """Count the queries of one attention call.
@@ -95,22 +71,18 @@ class AuditStatistics:
             ProblemError: If a metric of a counted query is NaN or negative, or shapes do not match; nothing
                 is counted then.
         """
-        queries = _CountedQueries(kind, layer, heads, counted)
+        queries = CountedQueries(kind, layer, heads, counted)
         values = [queries.metric(name, measures.values[name]) for name in METRICS]
         steps, converged = queries.select(measures.newton_steps), queries.select(measures.converged)
         statistics = self._layers.get((kind, layer))
         if statistics is None:
-            statistics = self._layers[kind, layer] = _LayerStatistics.empty(tuple(heads))
+            statistics = self._layers[kind, layer] = LayerStatistics.empty(tuple(heads))
         if statistics.heads != tuple(heads):
             raise ProblemError(
                 f"{kind} layer {layer} was measured for heads {list(statistics.heads)} before "
                 f"and for {list(heads)} now."
             )
-        for number, numbers in enumerate(values):
-            statistics.histograms.add(numbers, number * len(heads))
-        statistics.queries += steps.shape[1]
-        statistics.newton_steps += steps.sum(dim=1, dtype=torch.int64)
-        statistics.not_converged += (~converged).sum(dim=1, dtype=torch.int64)
+        statistics.add(values, steps, converged, measures.patterns)
 
     def merge(self, other: AuditStatistics) -> None:
         """Count everything that ``other`` counted; ``other`` is left as it is.
@@ -125,8 +97,9 @@ class AuditStatistics:
                     f"{kind} layer {layer} has heads {list(ours.heads)} here and {list(theirs.heads)} there; "
                     "merge audits of the same model with the same choice of heads."
                 )
+        self.words |= other.words
         for site, theirs in other._layers.items():
-            self._layers.setdefault(site, _LayerStatistics.empty(theirs.heads)).merge(theirs)
+            self._layers.setdefault(site, LayerStatistics.empty(theirs.heads)).merge(theirs)
 
     def keys(self) -> list[HeadKey]:
         """Every head, ordered by kind (as in ``KINDS``), layer and number."""
@@ -154,6 +127,11 @@ class AuditStatistics:
         """Queries of a head, or of a layer, that the exact solver left above the tolerance."""
         statistics, columns = self._columns(kind, layer, head)
         return int(statistics.not_converged[columns].sum())
+
+    def patterns(self, kind: Kind, layer: int) -> tuple[tuple[int, ...], PatternCounts]:
+        """The heads of a layer, in the order in which they were counted, and what moved in them."""
+        statistics, _ = self._columns(kind, layer, None)
+        return statistics.heads, statistics.patterns
 
     def unbounded(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> int:
         """Queries of a head, or of a layer, for which the metric is infinite."""
@@ -255,12 +233,9 @@ class AuditStatistics:
         for kind, layer in self.layers():
             statistics = self._layers[kind, layer]
             sites.append({"kind": kind, "layer": layer, "heads": list(statistics.heads)})
-            parts = statistics.histograms.to_state()
-            parts["queries"] = statistics.queries.clone()
-            parts["newton_steps"] = statistics.newton_steps.clone()
-            parts["not_converged"] = statistics.not_converged.clone()
+            parts = statistics.to_state()
             tensors.update({f"{kind}.{layer}.{name}": tensor for name, tensor in parts.items()})
-        return tensors, {"grid": GRID, "metrics": list(METRICS), "layers": sites}
+        return tensors, {**_READ_WHERE_THE_SAME, "layers": sites, "words": self._words()}
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], description: dict[str, Any]) -> AuditStatistics:
@@ -269,12 +244,13 @@ class AuditStatistics:
         Raises:
             InputError: If the state was written with other bins or metrics, or is damaged.
         """
-        if description.get("grid") != GRID or description.get("metrics") != list(METRICS):
-            raise InputError(
-                f"the saved statistics have bins {description.get('grid')} and metrics "
-                f"{description.get('metrics')}; this version of fenchel reads bins {GRID} and metrics "
-                f"{list(METRICS)}. Audit again, or use the version that wrote them."
-            )
+        for name, expected in _READ_WHERE_THE_SAME.items():
+            if description.get(name) != expected:
+                what = "bins" if name == "grid" else name
+                raise InputError(
+                    f"the saved statistics have {what} {description.get(name)}; this version of fenchel reads {what} "
+                    f"{expected}. Audit again, or use the version that wrote them."
+                )
         self = cls()
         try:
             STATISTICS_SCHEMA(description, "statistics")
@@ -284,13 +260,19 @@ class AuditStatistics:
         for site in description["layers"]:
             kind, layer, heads = site["kind"], site["layer"], tuple(site["heads"])
             try:
-                self._layers[kind, layer] = _LayerStatistics.from_state(heads, parts[kind, layer])
+                self._layers[kind, layer] = LayerStatistics.from_state(heads, parts[kind, layer])
             except Mismatch as error:
                 message = f"the saved statistics of {kind} layer {layer} are damaged: {error}."
                 raise InputError(message) from error
+        self.words = dict(description["words"])
         return self
 
-    def _columns(self, kind: Kind, layer: int, head: int | None) -> tuple[_LayerStatistics, list[int]]:
+    def _words(self) -> list[list[int | str]]:
+        """Id and text of every token that is counted by itself."""
+        ids = {number for layer in self._layers.values() for number in layer.patterns.token_ids.tolist()}
+        return [[number, self.words[number]] for number in sorted(ids) if number in self.words]
+
+    def _columns(self, kind: Kind, layer: int, head: int | None) -> tuple[LayerStatistics, list[int]]:
         statistics = self._layers.get((kind, layer))
         if statistics is None:
             known = sorted(f"{kind} {layer}" for kind, layer in self._layers)
@@ -312,39 +294,3 @@ class AuditStatistics:
         statistics, columns = self._columns(kind, layer, head)
         first = METRICS.index(metric) * len(statistics.heads)
         return statistics.histograms, [first + column for column in columns]
-
-
-class _CountedQueries:
-    """Takes the counted queries of one attention call out of (B, H, m), to (H, N) on the CPU."""
-
-    def __init__(self, kind: Kind, layer: int, heads: Sequence[int], counted: Tensor) -> None:
-        self._name = f"{kind} layer {layer}"
-        self._heads = heads
-        self._counted = counted
-        self._columns = None if bool(counted.all()) else counted.flatten().nonzero().flatten()
-
-    def select(self, tensor: Tensor) -> Tensor:
-        by_head = tensor.detach().transpose(0, 1).flatten(1)
-        if self._columns is not None:
-            by_head = by_head.index_select(1, self._columns.to(by_head.device))
-        return by_head.cpu().contiguous()
-
-    def metric(self, name: str, tensor: Tensor) -> Tensor:
-        """The values of a metric, float32; refuses NaN and negative numbers."""
-        batch, count = self._counted.shape
-        if tuple(tensor.shape) != (batch, len(self._heads), count):
-            raise ProblemError(
-                f"{name} of {self._name} has shape {tuple(tensor.shape)}, but counted {(batch, count)} and "
-                f"{len(self._heads)} heads ask for {(batch, len(self._heads), count)}."
-            )
-        values = self.select(tensor).float()
-        # The least of numbers with a NaN among them is NaN, which is not at least 0.
-        if values.numel() and not bool(values.amin() >= 0):
-            wrong = ~(values >= 0)
-            row = int(wrong.any(dim=1).nonzero()[0])
-            raise ProblemError(
-                f"{name} is {float(values[row][wrong[row]][0])} for {int(wrong[row].sum())} of "
-                f"{values.shape[1]} queries of {self._name} head {self._heads[row]}; it must be a "
-                "non-negative number. Check the model for NaN weights, or audit with dtype float32."
-            )
-        return values

@@ -28,6 +28,7 @@ class SampleMeasures:
     values: dict[str, torch.Tensor]
     newton_steps: torch.Tensor
     converged: torch.Tensor
+    patterns: None = None
 
 
 def manifest(model: str = "demo", **changes: Any) -> dict[str, Any]:
@@ -87,6 +88,7 @@ def draw(
         "mean_error": spread(centers(0.1, 0.2 + 0.04 * (layer % 6)), 0.4),
         "certificate": certificate,
         "gap": spread(centers(0.02, 2.0), 0.8),
+        "predicted_deviation": deviation * spread(centers(0.9, 1.1), 0.1),
     }
     assert set(values) == set(METRICS)
     converged = torch.ones(1, heads, queries, dtype=torch.bool)

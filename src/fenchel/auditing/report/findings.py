@@ -45,7 +45,8 @@ METRIC_NAMES: dict[str, str] = {
     "total_variation": "Total variation",
     "mean_error": "Output error",
     "certificate": "Certificate",
-    "gap": "Duality gap",
+    "gap": "Duality gap, at most",
+    "predicted_deviation": "Predicted deviation",
 }
 
 STATISTICS: dict[str, str] = {"mean": "mean", "p50": "median", "p95": "95th percentile", "max": "maximum"}

@@ -1,0 +1,200 @@
+"""An audit beside a swap of the same model: how far each head's attention is off, and what changes where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.errors import InputError
+
+__all__ = ["HeadEffect", "Modules", "SwapEffects", "SwapTable", "swap_effects"]
+
+Modules = Mapping[tuple[Kind, int], AttentionModule]
+"""The attention module of every layer."""
+
+_SAME = ("model", "revision", "text_sha256")
+_DEVIATIONS = ("total_variation", "mean_error", "relative_deviation", "predicted_deviation")
+
+
+class SwapTable(Protocol):
+    """What a swap found, such as ``fenchel.swap.SwapReport``."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """The model, the text and the options."""
+        ...
+
+    @property
+    def arms(self) -> Sequence[Mapping[str, Any]]:
+        """A record for every control and every swap."""
+        ...
+
+
+@dataclass(frozen=True)
+class HeadEffect:
+    """One head that was swapped alone, exact for first order.
+
+    Attributes:
+        key: The head.
+        deviations: Means over queries of ``total_variation``, ``mean_error``, ``relative_deviation`` and
+            ``predicted_deviation`` in the audit.
+        effect: Change of the model's hidden states when the head infers exactly.
+        low: Lower end of its 95 % interval, if it has one.
+        high: Upper end.
+        same_by_alpha: The least and greatest change by which first order at other α changes them; None without control.
+        quality: Change of the loss or of the correlation with scores with its interval (value, low, high); None where
+            the swap had neither.
+    """
+
+    key: HeadKey
+    deviations: Mapping[str, float | None]
+    effect: float
+    low: float | None
+    high: float | None
+    same_by_alpha: tuple[float, float] | None
+    quality: tuple[float | None, float | None, float | None] | None
+
+
+@dataclass(frozen=True)
+class SwapEffects:
+    """Deviation against effect, head by head.
+
+    Attributes:
+        heads: The heads that were audited and swapped alone, in the order of the audit.
+        rank_correlation: Spearman's, of each deviation with the effect over these heads; None below three heads, or
+            where all are equal.
+        quality: What ``HeadEffect.quality`` changes, ``loss`` or ``score_correlation``; None where there is none.
+        note: What has to be said beside them; empty where nothing.
+    """
+
+    heads: tuple[HeadEffect, ...]
+    rank_correlation: Mapping[str, float | None]
+    quality: str | None
+    note: str
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {
+            "heads": [{**head.key._asdict(), **asdict(head), "key": None} for head in self.heads],
+            "rank_correlation": dict(self.rank_correlation),
+            "quality": self.quality,
+            "note": self.note,
+        }
+
+
+def swap_effects(
+    manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]], modules: Modules, swap: SwapTable
+) -> SwapEffects:
+    """Put the heads that a swap swapped alone beside their numbers in an audit.
+
+    Args:
+        manifest: The audit's.
+        records: The audit's heads.
+        modules: Names of the modules of the audit's layers.
+        swap: The swap.
+
+    Returns:
+        The heads in both.
+
+    Raises:
+        InputError: If the swap is one of another model, text or reliability, or swapped no head of the audit alone.
+    """
+    _require_same(manifest, swap.manifest)
+    arms = [arm for arm in swap.arms if arm["where"] == "head"]
+    exact = [arm for arm in arms if arm["estimator"] == "exact"]
+    if not exact:
+        raise InputError(
+            "the swap has no head that infers exactly alone, so there is no effect to put beside a head. Run fenchel "
+            "swap again with --per-head and the estimator exact."
+        )
+    quality = next((name for name in ("loss", "score_correlation") if f"{name}_difference" in exact[0]), None)
+    heads = []
+    for record in records:
+        key = HeadKey(record["kind"], record["layer"], record["head"])
+        own = [arm for arm in arms if arm["head"] == key.head and _is_module(arm, key, modules)]
+        arm = next((arm for arm in own if arm["estimator"] == "exact"), None)
+        if arm is not None:
+            heads.append(_effect(key, record, arm, [other for other in own if other["control"]], quality))
+    if not heads:
+        raise InputError(
+            "no head is both in the audit and swapped alone in the swap. Swap heads of the layers that were audited."
+        )
+    note = ""
+    if manifest.get("space") != swap.manifest.get("space"):
+        note = (
+            f"The audit takes its templates in {manifest.get('space')} space, and a swap infers in "
+            f"{swap.manifest.get('space')} space: two problems with the same first-order answer. Audit with --space "
+            f"{swap.manifest.get('space')} to have deviations of the problem that was swapped in."
+        )
+    correlation = {
+        name: _rank_correlation([(head.deviations[name], head.effect) for head in heads])
+        for name in _DEVIATIONS
+    }
+    return SwapEffects(tuple(heads), correlation, quality, note)
+
+
+def _require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:
+    differing = [
+        f"{name.replace('_', ' ')}: {audit.get(name)!r} in the audit, {swap.get(name)!r} in the swap"
+        for name in _SAME
+        if audit.get(name) != swap.get(name)
+    ]
+    if audit.get("alpha") != 1.0:
+        differing.append(f"alpha: {audit.get('alpha')!r} in the audit, 1.0 in every swap")
+    if differing:
+        raise InputError(
+            f"the swap is not one of what was audited; they differ in {'; '.join(differing)}. Swap the same model on "
+            "the same text."
+        )
+
+
+def _is_module(arm: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
+    """Whether an arm's layer is that of a head: modules have longer names below a language-model head."""
+    module, other = modules.get((key.kind, key.layer)), arm.get("module")
+    if module is None or other is None:
+        return False
+    one = module.name
+    return one == other or one.endswith(f".{other}") or str(other).endswith(f".{one}")
+
+
+def _effect(
+    key: HeadKey,
+    record: Mapping[str, Any],
+    arm: Mapping[str, Any],
+    controls: Sequence[Mapping[str, Any]],
+    quality: str | None,
+) -> HeadEffect:
+    same = [control["hidden_change"] for control in controls if control["hidden_change"] is not None]
+    names = [f"{quality}_difference{end}" for end in ("", "_low", "_high")] if quality else []
+    return HeadEffect(
+        key=key,
+        deviations={name: record[f"{name}_mean"] for name in _DEVIATIONS},
+        effect=arm["hidden_change"],
+        low=arm.get("hidden_change_low"),
+        high=arm.get("hidden_change_high"),
+        same_by_alpha=(min(same), max(same)) if same else None,
+        quality=(arm[names[0]], arm.get(names[1]), arm.get(names[2])) if names else None,
+    )
+
+
+def _rank_correlation(pairs: Sequence[tuple[float | None, float]]) -> float | None:
+    known = [(one, other) for one, other in pairs if one is not None]
+    if len(known) < 3:
+        return None
+    ranks = [_midranks(side) for side in zip(*known, strict=True)]
+    middle = (len(known) + 1) / 2
+    products = [
+        sum((a - middle) * (b - middle) for a, b in zip(ranks[i], ranks[j], strict=True))
+        for i, j in ((0, 1), (0, 0), (1, 1))
+    ]
+    size = (products[1] * products[2]) ** 0.5
+    return products[0] / size if size > 0 else None
+
+
+def _midranks(values: Sequence[float]) -> list[float]:
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2
+        for value in values
+    ]
