@@ -52,6 +52,7 @@ ORDER = [
     {"data"},
     {"runs"},
     {"auditing", "swap", "train"},
+    {"comparing"},
     {"experiments"},
     {"cli"},
     {"__main__"},
@@ -257,6 +258,7 @@ PUBLIC = {
     "ProblemError",
     "__version__",
     "audit",
+    "compare",
     "functional",
     "nn",
 }
@@ -267,7 +269,18 @@ def test_public_names():
     assert [name for name in PUBLIC if not hasattr(fenchel, name)] == []
 
 
-PACKAGES = ["auditing", "data", "experiments", "functional", "integrations", "models", "nn", "swap", "train"]
+PACKAGES = [
+    "auditing",
+    "comparing",
+    "data",
+    "experiments",
+    "functional",
+    "integrations",
+    "models",
+    "nn",
+    "swap",
+    "train",
+]
 
 
 def test_packages_are_there_after_a_bare_import_and_not_before():
@@ -277,7 +290,7 @@ def test_packages_are_there_after_a_bare_import_and_not_before():
             "-c",
             "import sys, fenchel\n"
             f"print([name for name in {PACKAGES} if 'fenchel.' + name in sys.modules])\n"
-            f"print([name for name in {[*PACKAGES, 'audit']} if name not in dir(fenchel)])\n"
+            f"print([name for name in {[*PACKAGES, 'audit', 'compare']} if name not in dir(fenchel)])\n"
             f"print([getattr(fenchel, name).__name__ for name in {PACKAGES}], fenchel.audit.__name__)",
         ],
         capture_output=True,

@@ -17,6 +17,7 @@ from fenchel.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fenchel import auditing as auditing
+    from fenchel import comparing as comparing
     from fenchel import data as data
     from fenchel import experiments as experiments
     from fenchel import functional as functional
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fenchel import swap as swap
     from fenchel import train as train
     from fenchel.auditing import audit as audit
+    from fenchel.comparing import compare as compare
 
 __all__ = [
     "KL",
@@ -38,12 +40,14 @@ __all__ = [
     "ProblemError",
     "__version__",
     "audit",
+    "compare",
     "functional",
     "nn",
 ]
 
 _PACKAGES = (
     "auditing",
+    "comparing",
     "data",
     "experiments",
     "functional",
@@ -55,14 +59,17 @@ _PACKAGES = (
 )
 
 
+_FUNCTIONS = {"audit": "auditing", "compare": "comparing"}
+
+
 def __getattr__(name: str) -> Any:
     """Packages, and what is in one, are imported when they are first asked for."""
     if name in _PACKAGES:
         return import_module(f"fenchel.{name}")
-    if name == "audit":
-        return import_module("fenchel.auditing").audit
+    if name in _FUNCTIONS:
+        return getattr(import_module(f"fenchel.{_FUNCTIONS[name]}"), name)
     raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES, "audit"})
+    return sorted({*globals(), *_PACKAGES, *_FUNCTIONS})

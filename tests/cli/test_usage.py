@@ -13,7 +13,7 @@ import fenchel
 from fenchel.cli.numbers import numbers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
-COMMANDS = ("audit", "merge", "report", "swap", "train", "experiment")
+COMMANDS = ("audit", "merge", "report", "compare", "swap", "train", "experiment")
 
 
 def section(command: str) -> str:
@@ -52,7 +52,9 @@ def test_a_drifted_page_would_be_noticed():
 def test_help_has_an_example_that_is_a_command_line(command, name):
     done = command(name, "--help")
     assert done.code == 0
-    assert f"Example: fenchel {'audit' if name == 'merge' else name} " in " ".join(done.out.split())
+    assert f"Example: fenchel {'audit' if name in ('merge', 'compare') else name} " in " ".join(
+        done.out.split()
+    )
     assert done.err == ""
 
 

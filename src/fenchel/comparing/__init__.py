@@ -1,0 +1,9 @@
+"""Compare audits: two models, texts or checkpoints head by head, or more of them as a trajectory."""
+
+from __future__ import annotations
+
+from fenchel.comparing.comparison import Change, Comparison
+from fenchel.comparing.comparison_report import ComparisonReport
+from fenchel.comparing.run import compare
+
+__all__ = ["Change", "Comparison", "ComparisonReport", "compare"]

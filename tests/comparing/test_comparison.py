@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import fenchel
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.report import render_html
+from fenchel.comparing import ComparisonReport, compare
+from fenchel.comparing.convention import CONVENTIONS
+from fenchel.errors import InputError
+from fenchel.storage import parse_json
+from tests.auditing.small_audits import files_of
+from tests.comparing.small_comparisons import known_audit, known_values
+
+RAISED, LOWERED = HeadKey("encoder_self", 2, 3), HeadKey("cross", 1, 1)
+BEFORE = known_values(0)
+AFTER = known_values(1, {RAISED: 2.0, LOWERED: 0.5})
+
+
+@pytest.fixture(scope="module")
+def comparison() -> ComparisonReport:
+    return compare(known_audit(BEFORE), known_audit(AFTER), names=["before", "after"])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_differences_are_those_of_the_queries(comparison: ComparisonReport, metric: str) -> None:
+    for key in comparison.keys:
+        first, second = (values[key][metric].double().numpy() for values in (BEFORE, AFTER))
+        change = comparison.changes[key][metric]
+        assert change.mean == pytest.approx(second.mean() - first.mean(), abs=1e-12)
+        medians = [float(np.median(values)) for values in (first, second)]
+        assert change.median == pytest.approx(medians[1] - medians[0], abs=0.002 * sum(medians))
+        assert change.interval.low < medians[1] - medians[0] < change.interval.high
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_order_of_heads_is_spearmans(comparison: ComparisonReport, metric: str) -> None:
+    for statistic, of in (("mean", np.mean), ("p50", np.median)):
+        columns = [
+            [of(values[key][metric].double().numpy()) for key in comparison.keys]
+            for values in (BEFORE, AFTER)
+        ]
+        expected: Any = spearmanr(*columns)  # pyright: ignore[reportArgumentType]
+        assert comparison.rank_correlation(metric, statistic) == pytest.approx(expected.statistic)
+
+
+def test_heads_that_were_moved_come_first_and_those_that_were_not_are_not_said_to(
+    comparison: ComparisonReport,
+) -> None:
+    for metric in METRICS:
+        assert set(comparison.moved(metric)[:2]) == {RAISED, LOWERED}
+        assert comparison.directions(metric) == (1, 1)
+        assert comparison.changes[RAISED][metric].interval.direction == 1
+        assert comparison.changes[LOWERED][metric].interval.direction == -1
+
+
+def test_the_other_way_round_everything_changes_sign(comparison: ComparisonReport) -> None:
+    back = compare(known_audit(AFTER), known_audit(BEFORE), names=["after", "before"])
+    for key in comparison.keys:
+        there, here = comparison.changes[key]["gap"], back.changes[key]["gap"]
+        assert there.mean is not None
+        assert here.mean == -there.mean
+        assert (here.interval.low, here.interval.high) == (-there.interval.high, -there.interval.low)
+
+
+def test_an_audit_beside_its_copy_has_not_moved() -> None:
+    same = compare(known_audit(BEFORE), known_audit(BEFORE))
+    assert same.names == ("demo (1)", "demo (2)")
+    assert same.differing == {}
+    for metric in METRICS:
+        assert same.directions(metric) == (0, 0)
+        assert same.rank_correlation(metric) == pytest.approx(1)
+        assert all(same.changes[key][metric].median == 0 for key in same.keys)
+
+
+def test_few_queries_tell_nothing() -> None:
+    few = [
+        known_audit({key: {m: v[:8] for m, v in one.items()} for key, one in values.items()})
+        for values in (BEFORE, AFTER)
+    ]
+    found = compare(*few)
+    assert found.directions("gap") == (0, 0)
+    assert found.heads[0]["gap_p50_low"] is None
+
+
+def test_what_is_infinite_is_no_number() -> None:
+    unbounded = {key: dict(one) for key, one in AFTER.items()}
+    certificate = unbounded[RAISED]["certificate"].clone()
+    certificate[::2] = math.inf
+    certificate[1] = math.inf
+    unbounded[RAISED]["certificate"] = certificate
+    found = compare(known_audit(BEFORE), known_audit(unbounded), names=["before", "after"])
+    change = found.changes[RAISED]["certificate"]
+    assert (change.mean, change.median) == (None, None)
+    assert change.interval.high == math.inf
+    assert found.rank_correlation("certificate", "mean") is not None
+    record = next(head for head in found.heads if HeadKey(*list(head.values())[:3]) == RAISED)
+    assert record["certificate_p50"][1] is None
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_trajectory_keeps_the_order_it_was_given() -> None:
+    values = [known_values(seed, {RAISED: factor}) for seed, factor in enumerate((1.0, 3.0, 2.0))]  # pyright: ignore[reportArgumentType]
+    found = compare(*map(known_audit, values), names=["one", "three", "two"])
+    assert (found.first.name, found.last.name) == ("one", "two")
+    saved = found.to_json()
+    assert [(step["from"], step["to"]) for step in saved["steps"]] == [("one", "three"), ("three", "two")]
+    record = next(
+        head
+        for head in saved["heads"]
+        if (head["layer"], head["head"], head["kind"]) == (2, 3, "encoder_self")
+    )
+    medians = [float(one[RAISED]["gap"].median()) for one in values]
+    assert record["gap_p50"] == pytest.approx(medians, rel=0.01)
+    layer = next(one for one in saved["layers"] if (one["kind"], one["layer"]) == ("encoder_self", 2))
+    both = [torch.cat([one[HeadKey("encoder_self", 2, head)]["gap"] for head in (1, 2, 3)]) for one in values]
+    assert layer["gap_mean"] == pytest.approx([float(one.double().mean()) for one in both])
+
+
+def test_the_folder_holds_what_the_comparison_says(comparison: ComparisonReport, tmp_path: Path) -> None:
+    page = comparison.save(tmp_path)
+    assert page == tmp_path / "compare.html"
+    saved = parse_json((tmp_path / "compare.json").read_bytes())
+    assert saved["heads"] == comparison.heads
+    assert saved["metrics"]["gap"]["rose"] == 1
+    files = files_of(tmp_path)
+    comparison.save(tmp_path)
+    assert files_of(tmp_path) == files
+    other = compare(known_audit(AFTER), known_audit(BEFORE), names=["after", "before"])
+    with pytest.raises(
+        InputError, match=r"holds another comparison, of before, after\. Replace it with --overwrite"
+    ):
+        other.save(tmp_path)
+    assert files_of(tmp_path) == files
+    other.save(tmp_path, overwrite=True)
+    assert files_of(tmp_path) != files
+    (tmp_path / "compare.json").write_text("{}")
+    with pytest.raises(InputError, match=r"compare\.json is no comparison that fenchel wrote"):
+        other.save(tmp_path)
+
+
+def test_folders_give_what_reports_in_memory_give(tmp_path: Path) -> None:
+    reports = [known_audit(values) for values in (BEFORE, AFTER)]
+    for name, report in zip(("one", "two"), reports, strict=True):
+        report.save(tmp_path / name)
+    read = compare(tmp_path / "one", str(tmp_path / "two"), directory=tmp_path / "out")
+    assert read.names == (str(tmp_path / "one"), str(tmp_path / "two"))
+    assert read.heads == compare(*reports).heads
+    assert (tmp_path / "out" / "compare.html").exists()
+    assert fenchel.compare is compare
+
+
+OTHER: dict[str, Any] = {
+    "space": "key",
+    "alpha": 0.5,
+    "tol": 1e-3,
+    "fenchel": "0.0.9",
+    "schema": 99,
+    "convention": "Other.",
+}
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_other_conventions_are_refused_with_both_values(name: str) -> None:
+    ours, theirs = known_audit(BEFORE), known_audit(AFTER, **{name: OTHER[name]})
+    with pytest.raises(InputError) as caught:
+        compare(ours, theirs, names=["ours", "theirs"])
+    message = str(caught.value)
+    assert f"{name}: {ours.manifest[name]!r} in ours, {OTHER[name]!r} in theirs" in message
+    assert "\n" not in message
+
+
+def test_only_conventions_are_refused() -> None:
+    found = compare(
+        known_audit(BEFORE), known_audit(AFTER, model="other", texts="b.txt", torch="3.0", seed=1)
+    )
+    assert found.differing == {
+        "model": ["demo", "other"],
+        "texts": ["pride-and-prejudice.txt", "b.txt"],
+        "torch": ["2.13.0", "3.0"],
+        "seed": [0, 1],
+    }
+
+
+def without(*keys: tuple[Kind, int, int]) -> AuditReport:
+    return known_audit({key: one for key, one in AFTER.items() if key not in keys})
+
+
+def test_other_heads_are_refused() -> None:
+    ours = known_audit(BEFORE)
+    with pytest.raises(InputError, match=r"encoder_self layer 1 has heads 1 to 3 in a and heads 1, 3 in b\."):
+        compare(ours, without(("encoder_self", 1, 2)), names=["a", "b"])
+    with pytest.raises(InputError, match=r"cross layer 1 has heads 1 to 2 in a and none in b\."):
+        compare(ours, without(("cross", 1, 1), ("cross", 1, 2)), names=["a", "b"])
+
+
+def test_what_is_no_audit(tmp_path: Path) -> None:
+    ours = known_audit(BEFORE)
+    empty, file, half, shards = (tmp_path / name for name in ("empty", "file", "half", "shards"))
+    empty.mkdir()
+    file.write_text("")
+    half.mkdir()
+    (half / "heads.json").write_text("[]")
+    ours.save(shards / "shard-0-of-2")
+    for folder, words in (
+        (tmp_path / "nowhere", "nowhere is not there; expected the folder of an audit"),
+        (file, "file is a file; expected the folder of an audit"),
+        (empty, r"empty holds no audit: there is no state\.safetensors in it"),
+        (half, r"half holds heads\.json but not state\.safetensors, which has the counts"),
+        (
+            shards,
+            r"shards holds the shards of an audit, not yet one audit\. Put them together first: fenchel merge",
+        ),
+    ):
+        with pytest.raises(InputError, match=words):
+            compare(ours, folder)
+    with pytest.raises(InputError, match="an audit without a head"):
+        compare(ours, known_audit({}))
+
+
+def test_what_cannot_be_asked(tmp_path: Path) -> None:
+    ours, theirs = known_audit(BEFORE), known_audit(AFTER)
+    ours.save(tmp_path / "one")
+    with pytest.raises(InputError, match="1 audit was given; expected two or more"):
+        compare(ours)
+    with pytest.raises(InputError, match="0 audits were given"):
+        compare()
+    with pytest.raises(InputError, match=r"demo \(1\) and demo \(2\) are one audit; expected another"):
+        compare(ours, ours)
+    with pytest.raises(InputError, match=r"one and .*one are one audit"):
+        compare(tmp_path / "one", f"{tmp_path}/one/../one")
+    with pytest.raises(InputError, match="audit 2 is 3; expected the folder of an audit"):
+        compare(ours, 3)  # pyright: ignore[reportArgumentType]
+    for names in (["a"], ["a", ""], ["a", "a"]):
+        with pytest.raises(InputError, match="names is"):
+            compare(ours, theirs, names=names)
+
+
+def test_repr_is_short(comparison: ComparisonReport) -> None:
+    assert repr(comparison).startswith(
+        "<ComparisonReport of before, after: 8 heads. From before to after: total variation rose in 1"
+    )
+    assert len(repr(comparison)) < 400
+
+
+def test_the_report_of_an_audit_is_not_that_of_a_comparison() -> None:
+    assert "Audits compared" not in render_html(known_audit(BEFORE))
