@@ -188,8 +188,8 @@ def _check_range(given: TransportArguments, output: Tensor) -> None:
     if all(bool(torch.isfinite(x).all()) for x in numbers):
         name = str(output.dtype).removeprefix("torch.")
         raise ProblemError(
-            f"transport attention has costs or scores, divided by gamma, that {name} does not hold: give the tensors in float64, or make gamma larger, or alpha, the query or the norms of the "
-            "keys and atoms smaller"
+            f"transport attention has costs or scores, divided by gamma, that {name} does not hold: give the tensors "
+            "in float64, or make gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
         )
 
 
