@@ -243,6 +243,21 @@ def test_overwriting_begins_anew(tmp_path: Path) -> None:
     assert files_of(tmp_path / "old") == files_of(tmp_path / "new")
 
 
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}])
+def test_a_folder_is_of_one_audit_at_a_time(whole: Path, tmp_path: Path, how: dict[str, bool]) -> None:
+    refused = []
+
+    class Second(Interrupting):
+        def started(self, manifest: Any) -> None:
+            with pytest.raises(InputError, match="is in use: another process is writing its results there"):
+                small_audit(directory=tmp_path, heads=[1], **how)
+            refused.append(manifest)
+
+    small_audit(directory=tmp_path, observer=Second(-1, RuntimeError()))
+    assert len(refused) == 1
+    assert files_of(tmp_path) == files_of(whole)
+
+
 @pytest.mark.parametrize("keep_queries", [False, True])
 @pytest.mark.parametrize(
     ("options", "error"),

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from fenchel.errors import OutputError
-from fenchel.runs.lock import held, tried
+from fenchel.errors import InputError, OutputError
+from fenchel.runs.lock import LOCK_FILE, claimed, held, tried
 
 HOLDER = """
 import sys, time
@@ -75,3 +75,24 @@ def test_a_lock_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"), tried(tmp_path / "file" / "run.lock"):
         pass
+
+
+def test_a_claimed_folder_is_refused_to_others_and_left_without_a_trace(tmp_path):
+    folder = tmp_path / "new" / "run"
+    with claimed(folder, extra="report"):
+        assert (folder / LOCK_FILE).exists()
+        with pytest.raises(InputError, match="is in use: another process"), claimed(folder, extra="report"):
+            pytest.fail("it was claimed twice")
+        with claimed(tmp_path, extra="report"):
+            pass
+        assert (folder / LOCK_FILE).exists()
+    assert list(folder.iterdir()) == []
+    with claimed(folder, extra="report"), claimed(None, extra="report"):
+        pass
+
+
+def test_a_claim_that_a_killed_process_left_is_taken_over(tmp_path):
+    (tmp_path / LOCK_FILE).touch()
+    with claimed(tmp_path, extra="report"):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fenchel.errors import InputError
+from fenchel.errors import FenchelError, InputError
 from fenchel.train import TrainResult
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 from tests.damage import refuses, refuses_every_damage
@@ -191,6 +191,42 @@ def test_overwriting_leaves_nothing_of_the_old_training_to_resume(tmp_path):
         trained(tmp_path, overwrite=True, observer=Recorder(2, interrupt))
     assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
     assert Checkpoint.read(tmp_path).state.step == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"patch_size": 3},
+        {"heads": 3},
+        {"batch_size": 41},
+        {"learning_rate": -1.0},
+        {"model": "bogus"},
+        {"gamma": 1.0},
+        {"device": "meta"},
+        {"checkpoint_seconds": -1.0},
+        {"size": 4},
+    ],
+    ids=str,
+)
+def test_overwriting_with_an_option_that_cannot_be_used_deletes_nothing(tmp_path, wrong):
+    trained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(FenchelError):
+        trained(tmp_path, overwrite=True, **wrong)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}], ids=str)
+def test_a_folder_is_of_one_training_at_a_time(tmp_path, how):
+    refused = []
+
+    def second() -> None:
+        with pytest.raises(InputError, match="is in use: another process is writing its results there"):
+            trained(tmp_path, seed=1, **how)
+        refused.append(how)
+
+    assert trained(tmp_path, observer=Recorder(1, second)).options.seed == 0
+    assert len(refused) == 1
 
 
 def test_resuming_where_nothing_is_begins(tmp_path):

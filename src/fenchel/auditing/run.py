@@ -20,6 +20,7 @@ from fenchel.data.text.documents import open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.runs.lock import claimed
 from fenchel.runs.model import RunModel
 from fenchel.runs.observer import SilentObserver
 from fenchel.runs.occupied import refuse_without_folder
@@ -123,7 +124,7 @@ def audit(
     documents = None
     if not ready_made(texts, model if isinstance(model, str) else tokenizer):
         documents = open_documents(texts, **text_options)  # pyright: ignore[reportArgumentType]
-    with removed_if_empty(folder):
+    with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
             require_extras()
             check_writable(folder)

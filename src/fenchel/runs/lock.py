@@ -6,18 +6,56 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from fenchel.errors import InputError
 from fenchel.runs.extras import require_packages
 from fenchel.storage import guarded_writing
 
-__all__ = ["held", "tried"]
+__all__ = ["LOCK_FILE", "claimed", "held", "tried"]
+
+LOCK_FILE = "fenchel.lock"
+"""In a folder that a run is writing to."""
 
 
 @contextlib.contextmanager
-def tried(path: Path) -> Iterator[bool]:
+def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
+    """Have the folder of a run for this process alone, from before its first look into it.
+
+    Args:
+        folder: The folder, made if needed; None for nowhere.
+        extra: The extra of ``fenchel`` that brings filelock for this command.
+
+    Raises:
+        InputError: If another process has it.
+        OutputError: If it cannot be made or written to.
+        MissingExtraError: If filelock is not installed.
+    """
+    if folder is None:
+        yield
+        return
+    with guarded_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK_FILE
+    with tried(path, extra=extra) as free:
+        if not free:
+            raise InputError(
+                f"{folder} is in use: another process is writing its results there. Wait until it has ended, or choose "
+                "another folder."
+            )
+        try:
+            yield
+        finally:
+            # While it is ours: who opened it before then sees that it has no name any more, and tries again.
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@contextlib.contextmanager
+def tried(path: Path, *, extra: str = "train") -> Iterator[bool]:
     """Take a lock if it is free, and give it back at the end.
 
     Args:
         path: The lock's file, made if needed and left behind empty; its folder must exist.
+        extra: The extra of ``fenchel`` that brings filelock for this command.
 
     Yields:
         Whether the lock was free and is now ours.
@@ -26,7 +64,7 @@ def tried(path: Path) -> Iterator[bool]:
         OutputError: If the file cannot be made.
         MissingExtraError: If filelock is not installed.
     """
-    with _taken(path, wait=False) as free:
+    with _taken(path, wait=False, extra=extra) as free:
         yield free
 
 
@@ -41,13 +79,13 @@ def held(path: Path) -> Iterator[None]:
         OutputError: If the file cannot be made.
         MissingExtraError: If filelock is not installed.
     """
-    with _taken(path, wait=True):
+    with _taken(path, wait=True, extra="train"):
         yield
 
 
 @contextlib.contextmanager
-def _taken(path: Path, *, wait: bool) -> Iterator[bool]:
-    require_packages("train", "filelock")
+def _taken(path: Path, *, wait: bool, extra: str) -> Iterator[bool]:
+    require_packages(extra, "filelock")
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)

@@ -14,6 +14,7 @@ from fenchel.data.text.documents import Documents, open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
 from fenchel.runs.extras import require_packages
+from fenchel.runs.lock import claimed
 from fenchel.runs.manifest import versions
 from fenchel.runs.model import RunModel
 from fenchel.runs.observer import SilentObserver
@@ -160,7 +161,7 @@ def swap(
     if texts is not None:
         documents = open_documents(texts, **text_options)  # pyright: ignore[reportArgumentType]
     scored = _scored(pairs, columns, max_pairs)
-    with removed_if_empty(folder):
+    with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
             require_packages("report", "matplotlib")
             check_writable(folder)

