@@ -214,6 +214,28 @@ def test_no_evidence_is_no_deviation() -> None:
         assert float(measures.values[name].transpose(1, 2)[given.counted].abs().max()) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-12, 1e-17, 1e-30])
+def test_heads_that_are_nearly_dead_are_measured_like_others(size: float, dtype: torch.dtype) -> None:
+    """As queries go to 0 the deviation goes to ‖Σz‖/‖z‖, and so does its bound to ‖Σz‖/(‖z‖ - ‖Σz‖)."""
+    given = call("padding")
+    small = replace(given, query=1e-5 * given.query)
+    tiny = replace(
+        given,
+        **{
+            name: value.to(dtype)
+            for name, value in vars(replace(given, query=size * given.query)).items()
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        },
+    )
+    expected, found = measure(small, space="input", tol=1e-7), measure(tiny, space="input")
+    counted = given.counted
+    assert bool(found.converged.transpose(1, 2)[counted].all())
+    for name in ("relative_deviation", "predicted_deviation", "certificate"):
+        truth, value = (m.values[name].double().transpose(1, 2)[counted] for m in (expected, found))
+        torch.testing.assert_close(value, truth, rtol=1e-2, atol=0)
+
+
 def test_a_query_without_templates_must_not_be_counted() -> None:
     given = call("padding")
     mask = torch.zeros(2, 1, 9, 9, dtype=torch.float64)

@@ -242,3 +242,26 @@ def test_options_of_the_exact_estimator_matter() -> None:
     assert errors[0] > 1e3 * errors[1]
     with pytest.raises(ConvergenceError, match=r"queries did not reach dual_error .* within 1 steps"):
         F.attention(**tensors, estimator="exact", tol=1e-14, max_steps=1)
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-3, 1e-7, 1e-12, 1e-17])
+def test_the_certificate_of_tiny_evidence_bounds_its_error(
+    size: float, dtype: torch.dtype, estimator: str
+) -> None:
+    """λ = αz is 335 % off however short z is; the difference of two means would say 0."""
+    key = torch.tensor([[[[2.0, 0.0], [0.0, 2.0], [-2.0, -2.0]]]], dtype=dtype)
+    query = torch.tensor([[[[size, 2 * size], [0.0, 0.0]]]], dtype=dtype)
+    options: dict[str, Any] = {"scale": 1.0, "estimator": estimator}
+    _, certificate = F.attention_with_certificate(query, key, key, **options)
+    # At second order in z nothing else is left: (I + Σ)⁻¹z with Σ = [[8, 4], [4, 8]] / 3.
+    truth = torch.linalg.solve(
+        torch.eye(2).double() + torch.tensor([[8.0, 4.0], [4.0, 8.0]]).double() / 3, query[0, 0, 0].double()
+    )
+    apart = float((query[0, 0, 0].double() - truth).norm())
+    assert apart == pytest.approx(3.35 * float(truth.norm()), rel=1e-2)
+    if estimator == "first_order":
+        assert float(certificate.dual_error[0, 0, 0]) >= apart * (1 - 1e-3)
+    assert float(certificate.dual_error[0, 0, 0]) <= 12 * float(query.norm())
+    assert float(certificate.dual_error[0, 0, 1]) == float(certificate.gap[0, 0, 1]) == 0

@@ -331,3 +331,10 @@ def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
     assert "α alone does better" in changed(-0.1, 0.2, 0.4)
     # Correlations are better when they are higher, losses when they are lower.
     assert "an improvement" not in changed(0.3, 0.2, 0.4)
+
+
+def test_dollars_in_a_path_are_no_mathematics_in_the_figure(tmp_path: Path) -> None:
+    texts = tmp_path / r"$\alpha_{$.txt"
+    texts.write_text("\n".join(some_texts()), encoding="utf-8")
+    small_swap(texts=str(texts), directory=tmp_path / "out", estimators=["second_order"])
+    assert (tmp_path / "out" / "swap.png").exists()

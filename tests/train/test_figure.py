@@ -75,6 +75,11 @@ def test_the_title_says_what_was_trained(result, changes, words):
     assert _title(dataclasses.replace(result, options=options(**changes).resolved())).startswith(words)
 
 
+def test_dollars_in_the_name_of_the_data_are_no_mathematics(result, tmp_path):
+    result.description["data"]["name"] = r"data/$\alpha_{$"
+    assert write_curves(result, tmp_path).exists()
+
+
 def test_one_epoch_is_not_several(result):
     assert _title(dataclasses.replace(result, epochs=result.epochs[:2])).endswith("after 2 epochs")
     tested = [{**result.epochs[1], "epoch": 1}]

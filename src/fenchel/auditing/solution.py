@@ -131,7 +131,8 @@ def _solved(
         # In float64 and template coordinates a row takes several times what it took until here, and a Hessian more.
         for index in rows_where(failing).split(max(1, failing.shape[1] // 4), dim=1):
             rows = group.template_rows(block, index)
-            method = Newton(group.template_coordinates, tol=tol)
+            # Refreshed: of near-dead heads p - u is lost unless it is computed relative to itself.
+            method = Newton(group.template_coordinates, tol=tol, refresh=True)
             found = refine_rows(
                 group.query_block(rows),
                 group.dual(block, point, index),

@@ -73,7 +73,7 @@ def _draw(results: Results) -> Figure:
             axes.set_ylabel(label)
             axes.set_xlabel("epoch")
             if column == 0:
-                axes.set_title(f"{data}, learning rate {rate:g}", fontsize=9, loc="left")
+                axes.set_title(f"{data}, learning rate {rate:g}", fontsize=9, loc="left", parse_math=False)
     drawn = {
         label: line
         for axes in figure.axes

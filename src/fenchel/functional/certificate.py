@@ -14,6 +14,10 @@ from fenchel.functional.precision import compute_dtype, without_autocast
 __all__ = ["AttentionCertificate", "certificate_at"]
 
 
+SHORT = 4.0
+"""In roots of the rounding: ‖λ‖‖t‖ up to which μ - ĥ is bounded instead of computed."""
+
+
 class AttentionCertificate(NamedTuple):
     r"""Bounds that hold for every query, from one attention pass (facts 1 and 2).
 
@@ -38,10 +42,21 @@ def certificate_at(given: AttentionArguments, dual: Tensor, mean: Tensor) -> Att
         dtype = mean.dtype
         column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
         evidence, lam = given.query.to(dtype), dual.to(dtype)
-        gradient = evidence - lam / column + (preference_mean(given) - mean)
-        norm = given.without_empty_rows(gradient.norm(dim=-1, keepdim=True))
+        unmet = evidence - lam / column
+        norm = (unmet + (preference_mean(given) - mean)).norm(dim=-1, keepdim=True)
+        length, radius = lam.norm(dim=-1, keepdim=True), _radius(given, dtype)
+        # Of a shift this short the difference of two means is rounding. Covariances are at most the radius squared.
+        lost = length * radius <= SHORT * torch.finfo(dtype).eps ** 0.5
+        norm = torch.where(lost, unmet.norm(dim=-1, keepdim=True) + length * radius.square(), norm)
+        norm = given.without_empty_rows(norm)
         gap = (column / 2 * norm.square()).squeeze(-1)
         return AttentionCertificate(gap, norm.squeeze(-1), (column * norm).squeeze(-1))
+
+
+def _radius(given: AttentionArguments, dtype: torch.dtype) -> Tensor:
+    """The largest norm of a template of each head, (B, H, 1, 1)."""
+    longest = given.key.to(dtype).norm(dim=-1).amax(-1) * abs(given.scale)
+    return longest.repeat_interleave(given.query.shape[1] // given.key.shape[1], 1)[..., None, None]
 
 
 def preference_mean(given: AttentionArguments) -> Tensor:

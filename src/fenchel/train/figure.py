@@ -63,7 +63,10 @@ def _draw(result: TrainResult) -> Figure:
     for letter, axes, metric in zip(string.ascii_lowercase, panels, metrics, strict=False):
         _panel(axes, result.epochs, metric.name, f"({letter}) {metric.title}", metric.unit)
     figure.suptitle(
-        textwrap.fill(_title(result), _TITLE_WIDTH, break_on_hyphens=False), fontsize=8, color=_INK
+        textwrap.fill(_title(result), _TITLE_WIDTH, break_on_hyphens=False),
+        fontsize=8,
+        color=_INK,
+        parse_math=False,
     )
     return figure
 
