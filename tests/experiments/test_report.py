@@ -297,7 +297,7 @@ def test_names_are_no_markup():
 
 
 def test_arms_differ_in_line_marker_and_lightness():
-    from fenchel.auditing.report.colour import luminance
+    from fenchel.runs.colour import luminance
 
     for key in ("linestyle", "marker", "color"):
         assert len({str(style[key]) for style in STYLES}) == len(STYLES)

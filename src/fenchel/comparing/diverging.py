@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fenchel.auditing.report.colour import luminance
+from fenchel.runs.colour import luminance
 
 __all__ = ["STEPS", "style", "stylesheet"]
 

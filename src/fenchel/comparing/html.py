@@ -11,13 +11,13 @@ from fenchel.auditing.bins import NUM_BINS
 from fenchel.auditing.heads import METRICS, Kind
 from fenchel.auditing.report.embedded import embedded_json
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
-from fenchel.auditing.report.number import plain, short
 from fenchel.auditing.report.self_contained import page_environment, page_file, script_hash
 from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.diverging import STEPS, style, stylesheet
 from fenchel.comparing.moved import moved_heads
 from fenchel.comparing.table import METRIC, end
 from fenchel.comparing.trajectory import trajectories
+from fenchel.runs.number import plain, short
 from fenchel.swap.finding import signed
 
 if TYPE_CHECKING:

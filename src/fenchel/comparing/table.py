@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.report.findings import METRIC_NAMES, SHORT_KIND_NAMES
-from fenchel.auditing.report.number import count, short
 from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.interval import Interval
 from fenchel.errors import MissingExtraError
+from fenchel.runs.number import count, short
 from fenchel.swap.finding import signed
 
 if TYPE_CHECKING:

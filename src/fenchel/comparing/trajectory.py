@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fenchel.auditing.heads import Kind
-from fenchel.auditing.report.number import short
+from fenchel.runs.number import short
 
 if TYPE_CHECKING:
     from fenchel.comparing.comparison import Comparison

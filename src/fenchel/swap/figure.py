@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.report.colour import scale
+from fenchel.runs.colour import scale
 from fenchel.runs.figure import write_figure
 from fenchel.swap.results import QUALITIES
 

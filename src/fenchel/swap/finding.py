@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fenchel.auditing.report.number import count, percent
+from fenchel.runs.number import count, percent
 
 __all__ = ["finding", "signed", "within"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.report.number import short
 from fenchel.errors import MissingExtraError
+from fenchel.runs.number import short
 from fenchel.swap.finding import signed
 
 if TYPE_CHECKING:

@@ -12,51 +12,17 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.report import notebook_html, summary_sentence, terminal_table
-from fenchel.auditing.report.colour import LEVELS, level, luminance, scale, stylesheet
 from fenchel.auditing.report.distribution import AXES, distribution
 from fenchel.auditing.report.example import marked, worst_heads
 from fenchel.auditing.report.findings import Findings
-from fenchel.auditing.report.number import count, decimal, percent, reading, short
 from fenchel.auditing.report.panel import outline
 from fenchel.auditing.report.reproduce import command, manifest_entries
+from fenchel.runs.number import short
 from tests.auditing.report.samples import HOSTILE, TEXT, manifest, sample_report
 
 
 def is_falling(numbers: list[float]) -> bool:
     return all(after < before for before, after in pairwise(numbers))
-
-
-def test_the_scale_darkens_steadily_so_that_grey_and_colour_blind_eyes_can_read_it() -> None:
-    lightness = [luminance(colour) ** (1 / 3) for colour in scale()]
-    steps = [before - after for before, after in pairwise(lightness)]
-    assert len(lightness) == LEVELS
-    assert is_falling(lightness)
-    assert min(steps) > 0.25 * sum(steps) / len(steps)
-    assert not is_falling([0.9, 0.5, 0.6])
-
-
-@pytest.mark.parametrize("colours", [scale(), scale()[::-1]], ids=["light", "dark"])
-def test_ink_contrasts_with_every_colour(colours: tuple[str, ...]) -> None:
-    rules = re.findall(r"\.q(\d+)\{background:(#\w{6});color:(#\w+)\}", stylesheet(colours))
-    assert [int(step) for step, _, _ in rules] == list(range(LEVELS))
-    for _, paper, ink in rules:
-        light, dark = sorted((luminance(paper), luminance("#ffffff" if ink == "#fff" else ink)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) > 4.4, (paper, ink)
-
-
-def test_levels_cover_the_scale() -> None:
-    assert [level(x, 2.0) for x in (0.0, 1.0, 2.0, 3.0)] == [0, LEVELS // 2, LEVELS - 1, LEVELS - 1]
-
-
-@pytest.mark.parametrize("write", [decimal, short, percent])
-def test_numbers_that_are_none_are_written(write) -> None:
-    assert [write(value) for value in (math.inf, -math.inf, math.nan, None)] == ["∞", "−∞", "–", "–"]
-
-
-def test_numbers_are_read_from_whatever_json_makes_of_them() -> None:
-    assert [reading(v) for v in (1, 2.5, "inf", "-Infinity")] == [1.0, 2.5, math.inf, -math.inf]
-    assert [reading(v) for v in (None, math.nan, "nan", "no number", [], {})] == [None] * 6
-    assert count(None) == "–"
 
 
 def test_an_outline_has_the_area_of_its_bars() -> None:

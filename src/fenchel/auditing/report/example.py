@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report.findings import METRIC_NAMES, Findings, Head
-from fenchel.auditing.report.number import reading, short
+from fenchel.runs.number import reading, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.examples import HeadExample

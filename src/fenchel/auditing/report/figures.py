@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.report.distribution import AXES, Distribution, distribution
 from fenchel.auditing.report.findings import KIND_NAMES, Findings, model_name
-from fenchel.auditing.report.number import MISSING, plain, short
 from fenchel.errors import MissingExtraError
+from fenchel.runs.number import MISSING, plain, short
 from fenchel.storage import atomic_path, guarded_writing
 
 if TYPE_CHECKING:

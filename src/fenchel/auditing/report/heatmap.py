@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fenchel.auditing.heads import Kind
-from fenchel.auditing.report.colour import level
 from fenchel.auditing.report.findings import Findings
-from fenchel.auditing.report.number import short
+from fenchel.runs.colour import level
+from fenchel.runs.number import short
 
 __all__ = ["HEAT_METRICS", "Cell", "HeatMap", "heat_maps", "highest_finite"]
 

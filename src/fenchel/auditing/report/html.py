@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, Kind
-from fenchel.auditing.report.colour import LEVELS, scale, stylesheet
 from fenchel.auditing.report.distribution import AXES
 from fenchel.auditing.report.embedded import embedded_json, page_data
 from fenchel.auditing.report.example import worst_heads
@@ -25,6 +24,7 @@ from fenchel.auditing.report.heatmap import heat_maps, highest_finite
 from fenchel.auditing.report.panel import MOST_PANELS, head_panels, layer_panels, strips
 from fenchel.auditing.report.reproduce import command, manifest_entries
 from fenchel.auditing.report.self_contained import page_environment, page_file, script_hash
+from fenchel.runs.colour import LEVELS, scale, stylesheet
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -6,8 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from fenchel.auditing.report.findings import KIND_NAMES, Findings
-from fenchel.auditing.report.number import count, short
 from fenchel.auditing.report.table import COLUMNS, summary_sentence
+from fenchel.runs.number import count, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.results import AuditResults

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fenchel.auditing.report.number import plain
+from fenchel.runs.number import plain
 
 __all__ = ["command", "manifest_entries"]
 

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.findings import SHORT_KIND_NAMES, Findings, model_name
-from fenchel.auditing.report.number import count, percent, reading, short
 from fenchel.errors import MissingExtraError
+from fenchel.runs.number import count, percent, reading, short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
