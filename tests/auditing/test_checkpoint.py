@@ -113,10 +113,10 @@ def test_an_audit_can_resume_what_was_never_begun(whole: Path, tmp_path: Path) -
 def test_a_batch_that_fails_half_way_is_not_counted(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fenchel.auditing import loop
+    from fenchel.auditing import site_measures
 
     resumed = tmp_path / "resumed"
-    real, calls = loop.measure, []
+    real, calls = site_measures.measure, []
 
     def failing(call: Any, **options: Any) -> Any:
         calls.append(call.site)
@@ -124,7 +124,7 @@ def test_a_batch_that_fails_half_way_is_not_counted(
             raise KeyboardInterrupt
         return real(call, **options)
 
-    monkeypatch.setattr(loop, "measure", failing)
+    monkeypatch.setattr(site_measures, "measure", failing)
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed)
     state = AuditState.read(resumed)

@@ -16,7 +16,9 @@ from fenchel.auditing.manifest import (
     describe,
     in_order,
 )
+from fenchel.auditing.options import AuditOptions
 from fenchel.data.shard import Shard
+from fenchel.runs.model import RunModel
 
 
 def described(**changes: Any) -> dict[str, Any]:
@@ -25,13 +27,20 @@ def described(**changes: Any) -> dict[str, Any]:
         dtype=torch.bfloat16,
         device=torch.device("cuda", 1),
     )
+    batches: Any = SimpleNamespace(
+        description="a.txt", text_sha256="00", max_length=128, stride=64, batch_size=4, batches=list
+    )
     options: dict[str, Any] = {
-        **{"name": "some/model", "revision": None, "space": "key", "alpha": 0.5, "tol": 1e-3, "seed": 0},
-        **{"max_length": 128, "stride": 64, "batch_size": 4, "max_tokens": None},
-        **{"layers": (2, 1), "heads": None, "shard": Shard(1, 3)},
-        **{"texts": "a.txt", "text_sha256": "00", "text_options": {"whole_file": False, "text_column": None}},
+        **{"space": "key", "alpha": 0.5, "tol": 1e-3, "seed": 0, "max_tokens": None, "baseline": None},
+        **{"max_length": 128, "stride": 64, "batch_size": 4, "memory_budget": 1, "checkpoint_seconds": 60},
+        **{"layers": (2, 1), "heads": None, "shard": Shard(1, 3), "device": None, "dtype": None},
+        **{"whole_file": False, "text_column": None, "target_column": None, "revision": None},
+        **{"observer": None, "directory": None, "resume": False, "overwrite": False, "keep_queries": False},
     }
-    return describe(model, **(options | changes))
+    named = {"name": "some/model", "revision": None}
+    found = RunModel(model, None, **(named | {key: changes[key] for key in named if key in changes}))
+    others = {key: value for key, value in changes.items() if key not in named}
+    return describe(found, batches, AuditOptions.checked(**(options | others)))
 
 
 def test_a_manifest_is_json_in_a_fixed_order() -> None:
@@ -57,7 +66,7 @@ def test_a_manifest_says_what_the_model_is() -> None:
 
 
 def test_options_of_the_text_are_there_if_given() -> None:
-    manifest = described(text_options={"whole_file": True, "text_column": "body", "target_column": None})
+    manifest = described(whole_file=True, text_column="body")
     assert manifest["whole_file"] is True
     assert manifest["text_column"] == "body"
     assert "target_column" not in manifest

@@ -75,6 +75,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "text_column": Maybe(Text("the name of a column, such as text")),
     "target_column": Maybe(Text("the name of a column, such as summary")),
     "column": Text("the name of a column, such as sentence_A"),
+    "baseline": Maybe(OneOf(("auto", "twin", "none"))),
     "revision": Maybe(Text("a branch, tag or commit, such as main")),
     "dtype": Dtype(),
     # Swaps. A rank correlation needs three pairs; beyond 100,000 resamples an interval's digits change no more.

@@ -3,70 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
+from typing_extensions import override
 
-from fenchel.auditing.capture import AttentionCall, Capture
 from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
-from fenchel.auditing.measure import Measures, measure
+from fenchel.auditing.options import AuditOptions, Batches
 from fenchel.auditing.queries import query_columns
+from fenchel.auditing.site_measures import MeasuredSite, SiteMeasures
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.state import AuditState
+from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.token_classes import TokenClassifier
-from fenchel.data.batch import Batch, Cursor
-from fenchel.errors import InputError, OutputError
-from fenchel.runs.model import evaluating, on_device, seeded
-from fenchel.runs.progress import ProgressClock, ReadingObserver
+from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
+from fenchel.data.batch import Batch
+from fenchel.errors import InputError, ModelError, OutputError
+from fenchel.runs.model import evaluating, seeded
+from fenchel.runs.progress import ProgressClock
 
-__all__ = ["AuditRun", "Batches"]
-
-
-class Batches(Protocol):
-    """Gives the same batches at every pass, from any place between two of them."""
-
-    @property
-    def description(self) -> str:
-        """The source as it was given."""
-        ...
-
-    def batches(self, start: Cursor = ...) -> Iterator[Batch]:
-        """The batches from a place on."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """One site's queries in the batch under way, on the CPU."""
-
-    site: AttentionSite
-    heads: tuple[int, ...]
-    measures: Measures
-    counted: Tensor
+__all__ = ["AuditRun"]
 
 
 class AuditRun:
     """An audit under way.
 
-    What a batch adds to the state is held back until the whole batch is measured: whatever interrupts the
-    audit, the state is that between two batches, and so can be saved.
+    What a batch adds to the state is held back until the whole batch is measured, by the model and by its twin:
+    whatever interrupts the audit, the state is that between two batches, and so can be saved.
 
     Args:
         model: The loaded model.
         batches: What it is to read.
         state: What to start from, and what is added to.
-        space: ``input`` or ``key``.
-        alpha: Reliability of the evidence.
-        tol: Relative tolerance of the exact solver.
-        memory_budget: Bytes of working memory of the exact solver.
-        layers: Layers to audit, None for all.
-        heads: Heads to audit, None for all.
-        seed: Seed of torch's random numbers while the model runs.
-        observer: Who is told about the progress.
+        options: What to measure, and how.
         checkpoints: Where to save, or None to keep everything in memory.
     """
 
@@ -75,35 +46,18 @@ class AuditRun:
         model: nn.Module,
         batches: Batches,
         state: AuditState,
-        *,
-        space: Literal["input", "key"],
-        alpha: float,
-        tol: float,
-        memory_budget: int,
-        layers: Collection[int] | None,
-        heads: Collection[int] | None,
-        seed: int,
-        observer: ReadingObserver,
+        options: AuditOptions,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self.model = model
         self.batches = batches
         self.state = state
-        self.space: Literal["input", "key"] = space
-        self.alpha = alpha
-        self.tol = tol
-        self.memory_budget = memory_budget
-        self.layers = layers
-        self.heads = None if heads is None else frozenset(heads)
-        self.seed = seed
-        self.observer = observer
+        self.options = options
         self.checkpoints = checkpoints
-        self._batch: Batch | None = None
-        self._measured: list[_Measured] = []
-        self._examples = ExampleSearch(state.examples)
-        self._queries: list[dict[str, Any]] = []
-        self._counting = False
         self._tokens = TokenClassifier()
+        self._examples = ExampleSearch(state.examples)
+        self._cost = TwinCost()
+        self._counting = False
 
     def run(self) -> None:
         """Count every batch that the state has not counted.
@@ -112,86 +66,89 @@ class AuditRun:
 
         Raises:
             InputError: If no batch has a token, or a head that was asked for does not exist.
+            ModelError: If the twin was asked for and cannot be built.
         """
-        self.observer.started(self.state.manifest)
+        observer = self.options.told
+        twin = self._twin()
+        observer.started(self.state.manifest)
         try:
-            with evaluating(self.model), seeded(self.seed, self.model):
-                self._run()
+            with evaluating(self.model), seeded(self.options.seed, self.model):
+                self._run(twin)
         except BaseException as error:
             self._save_what_is_complete(error)
             raise
         finally:
-            self.observer.finished()
+            observer.finished()
 
-    def _run(self) -> None:
+    def _twin(self) -> nn.Module | None:
+        """The untrained twin, if it is to be audited; why not is in the manifest."""
+        state, control = self.state, self.options.control
+        if state.manifest["twin"] not in (None, AUDITED):
+            return None
+        reason = ""
+        if control == "none":
+            reason = NOT_AUDITED
+        elif control == "auto" and (large := too_large(self.model)) is not None:
+            reason = f"{NOT_AUDITED}: {large}"
+        else:
+            try:
+                twin = untrained_twin(self.model, self.options.seed)
+            except ModelError as error:
+                if control == "twin":
+                    raise ModelError(f"{error}. Leave --baseline out, or give --baseline none.") from error
+                reason = f"{NOT_AUDITED}: {error}"
+            else:
+                state.twin = state.twin or AuditStatistics()
+                return twin
+        state.manifest["twin"] = reason
+        return None
+
+    def _run(self, twin: nn.Module | None) -> None:
         clock = ProgressClock(self.state.cursor.tokens)
-        with Capture(self.model, space=self.space, consume=self._consume, layers=self.layers) as capture:
+        with contextlib.ExitStack() as stack:
+            own = stack.enter_context(_ModelMeasures(self.model, self.options, self._tokens, self._examples))
+            own.keeps_queries = self.checkpoints is not None and self.checkpoints.queries is not None
+            beside = None
+            if twin is not None:
+                beside = stack.enter_context(SiteMeasures(twin, self.options, self._tokens))
             for batch in self.batches.batches(self.state.cursor):
-                self._begin(batch)
-                capture.run(
-                    on_device(batch.inputs, self.model),
-                    counted=batch.counted,
-                    counted_decoder=batch.counted_decoder,
-                )
-                self._check_heads(capture.sites)
-                self._name_modules(capture.sites)
+                self._tokens.begin_batch(batch)
+                own.begin_batch(batch)
+                own.read(batch)
+                self._check_heads(own.sites)
+                if beside is not None and self.state.twin is not None:
+                    with self._cost, seeded(self.options.seed, self.model):
+                        beside.read(batch)
                 if self.checkpoints is not None:
                     self.checkpoints.begin()
-                self._count(batch)
+                self._name_modules(own.sites)
+                self._count(batch, own, beside)
                 cursor = self.state.cursor
-                self.observer.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))
+                self.options.told.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))
                 if self.checkpoints is not None and self.checkpoints.pace.due:
                     self.checkpoints.save()
+        if self.state.twin is not None:
+            self.state.manifest["twin"] = AUDITED
 
-    def _begin(self, batch: Batch) -> None:
-        self._batch = batch
-        self._measured, self._queries = [], []
-        self._examples.begin_batch()
-        self._tokens.begin_batch(batch)
-
-    def _consume(self, call: AttentionCall) -> None:
-        batch, site = self._batch, call.site
-        heads = tuple(
-            head for head in range(1, site.num_heads + 1) if self.heads is None or head in self.heads
-        )
-        if batch is None or not heads or not bool(call.counted.any()):
-            return
-        measures = measure(
-            call,
-            space=self.space,
-            alpha=self.alpha,
-            tol=self.tol,
-            memory_budget=self.memory_budget,
-            heads=None if len(heads) == site.num_heads else heads,
-            tokens=self._tokens.of(call),
-        )
-        self._examples.look(call, heads, measures, batch)
-        measures = Measures(
-            values={name: values.cpu() for name, values in measures.values.items()},
-            newton_steps=measures.newton_steps.cpu(),
-            converged=measures.converged.cpu(),
-            patterns=None if measures.patterns is None else measures.patterns.cpu(),
-        )
-        self._measured.append(_Measured(site, heads, measures, call.counted.cpu()))
-        if self.checkpoints is not None and self.checkpoints.queries is not None:
-            self._queries.append(query_columns(call, heads, measures, batch))
-
-    def _count(self, batch: Batch) -> None:
+    def _count(self, batch: Batch, own: _ModelMeasures, beside: SiteMeasures | None) -> None:
+        state = self.state
         self._counting = True
-        for part in self._measured:
-            self.state.statistics.add(
-                part.site.kind, part.site.layer, part.heads, part.measures, part.counted
-            )
-        self.state.statistics.words |= self._tokens.texts
+        own.count(state.statistics)
+        state.statistics.words |= self._tokens.texts
         self._examples.end_batch()
         if self.checkpoints is not None and self.checkpoints.queries is not None:
-            self.checkpoints.queries.add(self._queries)
-        self.state.cursor = batch.after
+            self.checkpoints.queries.add(own.queries)
+        if beside is not None and state.twin is not None:
+            beside.count(state.twin)
+            state.twin.words |= self._tokens.texts
+            if self.options.control == "auto" and (reason := self._cost.too_much(batch.fraction)) is not None:
+                state.twin, state.manifest["twin"] = None, f"{NOT_AUDITED}: {reason}"
+        state.cursor = batch.after
         self._counting = False
 
     def _check_heads(self, sites: tuple[AttentionSite, ...]) -> None:
         existing = max(site.num_heads for site in sites)
-        missing = sorted(head for head in self.heads or () if head > existing)
+        missing = sorted(head for head in self.options.heads or () if head > existing)
         if missing:
             counts = {
                 kind: max(site.num_heads for site in sites if site.kind == kind)
@@ -207,10 +164,8 @@ class AuditRun:
         if self.state.modules:
             return
         used = {site.name for site in sites}
-        numbers = {
-            name: number
-            for number, name in enumerate((n for n, _ in self.model.named_modules() if n in used), 1)
-        }
+        in_order = [name for name, _ in self.model.named_modules() if name in used]
+        numbers = {name: number for number, name in enumerate(in_order, start=1)}
         self.state.modules = {
             (site.kind, site.layer): AttentionModule(site.name, numbers[site.name]) for site in sites
         }
@@ -221,3 +176,36 @@ class AuditRun:
             return
         with contextlib.suppress(Exception):  # the first error is the one to be told
             self.checkpoints.save()
+
+
+class _ModelMeasures(SiteMeasures):
+    """The model's own measures, with examples and, if they are kept, single queries.
+
+    Args:
+        model: The model, in eval mode.
+        options: What to measure, and how.
+        tokens: What the tokens of the batch are.
+        examples: Finds the query that is kept for each head.
+    """
+
+    def __init__(
+        self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier, examples: ExampleSearch
+    ) -> None:
+        super().__init__(model, options, tokens)
+        self.keeps_queries = False
+        self.queries: list[dict[str, Any]] = []
+        self._examples = examples
+        self._batch: Batch | None = None
+
+    def begin_batch(self, batch: Batch) -> None:
+        """What is measured from now on is of this batch."""
+        self._batch, self.queries = batch, []
+        self._examples.begin_batch()
+
+    @override
+    def found(self, site: MeasuredSite) -> None:
+        if self._batch is None:
+            return
+        self._examples.look(site.call, site.heads, site.measures, self._batch)
+        if self.keeps_queries:
+            self.queries.append(query_columns(site.call, site.heads, site.measures, self._batch))

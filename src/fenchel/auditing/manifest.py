@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from fenchel.data.shard import Shard
 from fenchel.runs.manifest import versions
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
+
+if TYPE_CHECKING:
+    from fenchel.auditing.options import AuditOptions, Batches
+    from fenchel.runs.model import RunModel
 
 __all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
 
@@ -47,6 +50,8 @@ KEYS = (
     "max_tokens",
     "layers",
     "heads",
+    "baseline",
+    "twin",
     "texts",
     "whole_file",
     "text_column",
@@ -75,6 +80,8 @@ MANIFEST_SCHEMA = record(
         "tol": number(above=0),
         **dict.fromkeys(("max_length", "stride", "batch_size", "max_tokens"), optional(whole(1))),
         **dict.fromkeys(("layers", "heads"), optional(listing(whole(1)))),
+        "baseline": text(among=("auto", "twin", "none")),
+        "twin": optional(text()),
         "text_sha256": optional(_SHA256),
         **dict.fromkeys(("documents", "tokens"), whole()),
         "shard": text(pattern=r"\d{1,9}(,\d{1,9})*/\d{1,9}", called="shards such as 0/4"),
@@ -86,8 +93,11 @@ MANIFEST_SCHEMA = record(
 )
 """What a saved manifest is; what a later version adds is let pass."""
 
-OUTCOMES = frozenset({"documents", "tokens"})
-"""What is known at the end only."""
+COUNTS = frozenset({"documents", "tokens"})
+"""What shards add up to."""
+
+OUTCOMES = COUNTS | {"twin"}
+"""What is known at the end only; ``twin`` is whether the untrained twin was audited, or why not."""
 
 PLACES = frozenset({"torch", "transformers", "python", "device", "texts"})
 """Where and with what a part was computed: parts of one audit may differ in it."""
@@ -96,76 +106,46 @@ PARTS = frozenset({"shard", "merged_from"})
 """Which part of an audit this is."""
 
 
-def describe(
-    model: Any,
-    *,
-    name: str,
-    revision: str | None,
-    space: str,
-    alpha: float,
-    tol: float,
-    max_length: int | None,
-    stride: int | None,
-    batch_size: int | None,
-    max_tokens: int | None,
-    layers: Collection[int] | None,
-    heads: Collection[int] | None,
-    texts: str,
-    text_sha256: str | None,
-    text_options: Mapping[str, Any],
-    shard: Shard,
-    seed: int,
-) -> dict[str, Any]:
+def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[str, Any]:
     """The manifest of an audit that is about to begin.
 
     Args:
-        model: The loaded model.
-        name: What the user called it, or what it calls itself.
-        revision: Its revision, None if nobody knows.
-        space: ``input`` or ``key``.
-        alpha: Reliability of the evidence.
-        tol: Relative tolerance of the exact solver.
-        max_length: Tokens in a window.
-        stride: Tokens from one window to the next.
-        batch_size: Windows in a batch, None where batches came ready-made.
-        max_tokens: Where the audit stops, over all shards.
-        layers: Layers audited, None for all.
-        heads: Heads audited, None for all.
-        texts: The source as it was given.
-        text_sha256: Its hash, None where it has no fixed content.
-        text_options: ``whole_file``, ``text_column``, ``target_column`` as far as given.
-        shard: Which share of the documents.
-        seed: Seed of torch's random numbers.
+        found: The model.
+        batches: What it is to read.
+        options: What was asked for.
 
     Returns:
         The manifest: JSON values only, keys in the order of ``KEYS``.
     """
+    model = found.model
     return in_order(
         {
             **versions(SCHEMA),
-            "model": name,
-            "revision": revision,
+            "model": found.name,
+            "revision": found.revision,
             "model_class": type(model).__name__,
             "dtype": str(getattr(model, "dtype", None)).removeprefix("torch."),
             "device": str(getattr(model, "device", None)),
-            "space": space,
-            "alpha": alpha,
-            "tol": tol,
-            "max_length": max_length,
-            "stride": stride,
-            "batch_size": batch_size,
-            "max_tokens": max_tokens,
-            "layers": None if layers is None else sorted(layers),
-            "heads": None if heads is None else sorted(heads),
-            "texts": texts,
-            **{key: value for key, value in text_options.items() if value not in (None, False)},
-            "text_sha256": text_sha256,
+            "space": options.space,
+            "alpha": options.alpha,
+            "tol": options.tol,
+            "max_length": batches.max_length,
+            "stride": batches.stride,
+            "batch_size": getattr(batches, "batch_size", None),
+            "max_tokens": options.max_tokens,
+            "layers": None if options.layers is None else sorted(options.layers),
+            "heads": None if options.heads is None else sorted(options.heads),
+            "baseline": options.control,
+            "twin": None,
+            "texts": batches.description,
+            **{key: value for key, value in options.of_text.items() if value not in (None, False)},
+            "text_sha256": batches.text_sha256,
             "documents": 0,
             "tokens": 0,
-            "shard": str(shard),
+            "shard": str(options.shard),
             "merged_from": None,
-            "seed": seed,
-            "convention": CONVENTIONS[space],
+            "seed": options.seed,
+            "convention": CONVENTIONS[options.space],
         }
     )
 

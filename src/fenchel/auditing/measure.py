@@ -74,6 +74,15 @@ class Measures:
     worst: WorstQueries | None = None
     patterns: PatternSums | None = None
 
+    def cpu(self) -> Measures:
+        """The same on the CPU, without the queries that a report shows."""
+        return Measures(
+            values={name: values.cpu() for name, values in self.values.items()},
+            newton_steps=self.newton_steps.cpu(),
+            converged=self.converged.cpu(),
+            patterns=None if self.patterns is None else self.patterns.cpu(),
+        )
+
 
 def measure(
     call: AttentionCall,

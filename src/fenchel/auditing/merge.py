@@ -10,7 +10,7 @@ from typing import Any
 from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.examples import HeadExample, keep_the_worse
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
-from fenchel.auditing.manifest import OUTCOMES, PARTS, PLACES, in_order
+from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
@@ -169,7 +169,7 @@ def _check_complete(manifests: Sequence[tuple[Path, dict[str, Any]]], *, partial
 def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, Any]:
     """One manifest for all: what agrees, sums of counts, and all places."""
     merged = dict(manifests[0])
-    for key in OUTCOMES:
+    for key in COUNTS:
         merged[key] = sum(manifest[key] for manifest in manifests)
     for key in PLACES:
         found = {
@@ -180,6 +180,8 @@ def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, A
             for place in ([manifest[key]] if manifest["merged_from"] is None else manifest[key].split(", "))
         }
         merged[key] = ", ".join(sorted(found)) if found else None
+    outcomes = {manifest["twin"] for manifest in manifests}
+    merged["twin"] = outcomes.pop() if len(outcomes) == 1 else "not audited on every shard"
     merged["shard"] = str(shards)
     merged["merged_from"] = len(shards.indices)
     return in_order(merged)

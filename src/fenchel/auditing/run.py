@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from fenchel.arguments import checked
 from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.checkpoint import AUDIT, Checkpoints, open_state
 from fenchel.auditing.loop import AuditRun
 from fenchel.auditing.manifest import describe
+from fenchel.auditing.options import AuditOptions, Baseline, Batches, Texts, shard_directory
 from fenchel.auditing.state import AuditState
-from fenchel.data.ready_batches import ReadyBatches, ready_made
 from fenchel.data.shard import Shard
-from fenchel.data.text.documents import open_documents
-from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.runs.lock import claimed
 from fenchel.runs.model import RunModel
-from fenchel.runs.observer import SilentObserver
-from fenchel.runs.occupied import refuse_without_folder
 from fenchel.runs.progress import ReadingObserver
 from fenchel.storage import check_writable, removed_if_empty
 
 __all__ = ["audit", "shard_directory"]
-
-Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Tensor]]
 
 
 def audit(
@@ -46,6 +39,7 @@ def audit(
     max_tokens: int | None = None,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
+    baseline: Baseline | None = None,
     device: str | None = None,
     dtype: Any = None,
     revision: str | None = None,
@@ -80,6 +74,9 @@ def audit(
         max_tokens: Stop when this many tokens have been counted, over all shards.
         layers: Numbers from 1 of the layers to audit, within each kind. Default: all.
         heads: Numbers from 1 of the heads to audit, in every layer that has them. Default: all.
+        baseline: Whether the model's untrained twin, the same configuration with random weights, is audited beside it
+            on the same text: ``twin``, ``none``, or ``auto``, which is ``twin`` where that costs less than a minute.
+            Default: ``auto`` where a report is written, ``none`` without a ``directory``.
         device: Where to run; a loaded model is moved there. Default: where it is, ``cpu`` for a named one.
         dtype: What to run the model in; a loaded model is converted. Default: what it is in, ``float32`` for
             a named one.
@@ -103,113 +100,73 @@ def audit(
 
     Raises:
         InputError: If an option, the text or the folder cannot be used.
-        ModelError: If the model cannot be loaded or audited.
+        ModelError: If the model cannot be loaded or audited, or its twin was asked for and cannot be built.
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
     """
-    space, alpha, tol = checked("space", space), checked("alpha", alpha), checked("tol", tol)
-    memory_budget, seed = checked("memory_budget", memory_budget), checked("seed", seed)
-    batch_size, max_tokens = checked("batch_size", batch_size), checked("max_tokens", max_tokens)
-    max_length, stride = checked("max_length", max_length), checked("stride", stride)
-    layers, heads = checked("layers", layers), checked("heads", heads)
-    device, directory = checked("device", device), checked("directory", directory)
-    checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
-    resume, overwrite = checked("resume", resume), checked("overwrite", overwrite)
-    keep_queries, whole_file = checked("keep_queries", keep_queries), checked("whole_file", whole_file)
-    observer, revision = checked("observer", observer), checked("revision", revision)
-    part = Shard.of(shard)
-    folder = None if directory is None else shard_directory(directory, part)
-    refuse_without_folder(folder, resume=resume, overwrite=overwrite, keep_queries=keep_queries)
-    text_options = {"whole_file": whole_file, "text_column": text_column, "target_column": target_column}
-    documents = None
-    if not ready_made(texts, model if isinstance(model, str) else tokenizer):
-        documents = open_documents(texts, **text_options)  # pyright: ignore[reportArgumentType]
+    options = AuditOptions.checked(
+        space=space,
+        alpha=alpha,
+        tol=tol,
+        max_length=max_length,
+        stride=stride,
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+        layers=layers,
+        heads=heads,
+        baseline=baseline,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        whole_file=whole_file,
+        text_column=text_column,
+        target_column=target_column,
+        shard=shard,
+        seed=seed,
+        observer=observer,
+        directory=directory,
+        resume=resume,
+        overwrite=overwrite,
+        keep_queries=keep_queries,
+        checkpoint_seconds=checkpoint_seconds,
+        memory_budget=memory_budget,
+    )
+    folder = options.folder
+    documents = options.documents(texts, model if isinstance(model, str) else tokenizer)
     with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
             require_extras()
             check_writable(folder)
-            AUDIT.refuse_occupied(folder, resume=resume, overwrite=overwrite)
-
-        found = RunModel.of(model, tokenizer, device=device, dtype=dtype, revision=revision)
-        loaded, tokenizer = found.model, found.tokenizer
-        if documents is not None and tokenizer is None:
-            raise InputError(
-                f"{type(loaded).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
-                "inputs such as [{'pixel_values': tensor}]."
-            )
-        if documents is None:
-            batches = ReadyBatches(texts, config=loaded.config, max_tokens=max_tokens, shard=part)  # pyright: ignore[reportArgumentType]
-        else:
-            batches = TokenWindows(
-                documents,
-                tokenizer,
-                config=loaded.config,
-                max_length=max_length,
-                stride=stride,
-                batch_size=batch_size,
-                max_tokens=max_tokens,
-                shard=part,
-            )
-        manifest = describe(
-            loaded,
-            name=found.name,
-            revision=found.revision,
-            space=space,
-            alpha=alpha,
-            tol=tol,
-            max_length=batches.max_length,
-            stride=batches.stride,
-            batch_size=None if documents is None else batch_size,
-            max_tokens=max_tokens,
-            layers=layers,
-            heads=heads,
-            texts=batches.description,
-            text_sha256=batches.text_sha256,
-            text_options=text_options,
-            shard=part,
-            seed=seed,
+            AUDIT.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
+        found = RunModel.of(
+            model, tokenizer, device=options.device, dtype=options.dtype, revision=options.revision
         )
-
-        checkpoints = None
+        batches = options.batches(texts, documents, found)
+        manifest = describe(found, batches, options)
         if folder is None:
-            state = AuditState(manifest)
-        else:
-            state = open_state(folder, manifest, overwrite=overwrite, keep_queries=keep_queries)
-            if state.finished:
-                report = AuditReport.of(state)
-                if not report.is_written(folder):
-                    report.write_files(folder)
-                return report
-            checkpoints = Checkpoints(folder, state, seconds=checkpoint_seconds)
-        AuditRun(
-            loaded,
-            batches,
-            state,
-            space=space,
-            alpha=alpha,
-            tol=tol,
-            memory_budget=memory_budget,
-            layers=layers,
-            heads=heads,
-            seed=seed,
-            observer=observer or SilentObserver(),
-            checkpoints=checkpoints,
-        ).run()
-        if state.cursor.tokens == 0 and part.count == 1:
-            raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
-        if checkpoints is not None:
-            return checkpoints.finish()
-        manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
-        return AuditReport.of(state)
+            return _audited(found, batches, AuditState(manifest), options, None)
+        state = open_state(folder, manifest, overwrite=options.overwrite, keep_queries=options.keep_queries)
+        if not state.finished:
+            checkpoints = Checkpoints(folder, state, seconds=options.checkpoint_seconds)
+            return _audited(found, batches, state, options, checkpoints)
+        report = AuditReport.of(state)
+        if not report.is_written(folder):
+            report.write_files(folder)
+        return report
 
 
-def shard_directory(directory: str | Path, shard: Shard | str | Sequence[int]) -> Path:
-    """The folder of one shard's files: ``directory`` itself where there is only one.
-
-    Example:
-        >>> shard_directory("out", (1, 4)).as_posix()
-        'out/shard-1-of-4'
-    """
-    part = Shard.of(shard)
-    folder: Path = checked("directory", directory)
-    return folder if part.count == 1 else folder / f"shard-{part.index}-of-{part.count}"
+def _audited(
+    found: RunModel,
+    batches: Batches,
+    state: AuditState,
+    options: AuditOptions,
+    checkpoints: Checkpoints | None,
+) -> AuditReport:
+    """Count all that is left to count."""
+    AuditRun(found.model, batches, state, options, checkpoints).run()
+    if state.cursor.tokens == 0 and options.shard.count == 1:
+        raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
+    if checkpoints is not None:
+        return checkpoints.finish()
+    state.manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
+    return AuditReport.of(state)

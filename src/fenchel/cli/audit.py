@@ -50,6 +50,14 @@ EXAMPLE = (
 )
 
 
+class Baseline(str, Enum):
+    """Whether the model's untrained twin is audited beside it."""
+
+    auto = "auto"
+    twin = "twin"
+    none = "none"
+
+
 class Space(str, Enum):
     """What the templates are."""
 
@@ -89,6 +97,12 @@ def run(
             min=1, max=1 << 30, metavar="MB", help="Megabytes of working memory of the exact solver."
         ),
     ] = 512,
+    baseline: Annotated[
+        Baseline,
+        typer.Option(
+            help="Audit the model's untrained twin beside it: if that takes less than a minute, in any case, or not."
+        ),
+    ] = Baseline.auto,
     device: DeviceName = None,
     dtype: DtypeName = Dtype.float32,
     revision: Revision = None,
@@ -135,6 +149,7 @@ def run(
             max_tokens=max_tokens,
             layers=chosen_layers,
             heads=chosen_heads,
+            baseline=baseline.value,
             device=best_device() if device is None else device,
             dtype=dtype.value,
             revision=revision,

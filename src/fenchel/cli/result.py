@@ -21,6 +21,7 @@ def show_result(report: AuditReport, folder: Path | None) -> None:
         folder: Where its files are, or None if nowhere.
     """
     from fenchel.auditing.report import summary_sentence, terminal_table
+    from fenchel.auditing.twin import twin_line
 
     if not report.heads:
         typer.echo(f"No document fell into this share; that is noted in {folder}.")
@@ -28,6 +29,7 @@ def show_result(report: AuditReport, folder: Path | None) -> None:
     console = Console()
     console.print(terminal_table(report))
     console.print(summary_sentence(report), markup=False, highlight=False)
+    console.print(twin_line(report.manifest), markup=False, highlight=False)
     if unsolved := sum(head["not_converged"] for head in report.heads):
         queries = sum(head["queries"] for head in report.heads)
         say(

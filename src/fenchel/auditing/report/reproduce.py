@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from fenchel.auditing.twin import AUDITED
 from fenchel.runs.number import plain
 
 __all__ = ["command", "manifest_entries"]
@@ -68,6 +69,8 @@ def command(manifest: Mapping[str, Any]) -> str:
     }
     if str(given.get("revision", "")).startswith("sha256:"):
         del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
+    if manifest.get("twin") is not None:
+        given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
     if manifest.get("texts") in _FROM_PYTHON:
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({model!r}, texts=texts{options})"

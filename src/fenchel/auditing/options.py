@@ -1,0 +1,185 @@
+"""What an audit is asked for, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from fenchel.arguments import checked
+from fenchel.data.batch import Batch, Cursor
+from fenchel.data.ready_batches import ReadyBatches, ready_made
+from fenchel.data.shard import Shard
+from fenchel.data.text.documents import Documents, open_documents
+from fenchel.data.text.windows import TokenWindows
+from fenchel.errors import InputError
+from fenchel.runs.model import RunModel
+from fenchel.runs.observer import SilentObserver
+from fenchel.runs.occupied import refuse_without_folder
+from fenchel.runs.progress import ReadingObserver
+
+__all__ = ["AuditOptions", "Baseline", "Batches", "Texts", "shard_directory"]
+
+Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Tensor]]
+
+Baseline = Literal["auto", "twin", "none"]
+"""Whether the model's untrained twin is audited beside it: if that takes less than a minute, in any case, or not."""
+
+_NOT_IN_THE_TABLE = frozenset({"dtype", "shard"})  # checked where they are understood
+
+
+class Batches(Protocol):
+    """Gives the same batches at every pass, from any place between two of them."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens in a window."""
+        ...
+
+    @property
+    def stride(self) -> int | None:
+        """Tokens from the start of one window's text to that of the next."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The source as it was given."""
+        ...
+
+    @property
+    def text_sha256(self) -> str | None:
+        """SHA-256 of the source, or None where it has no fixed content to hash."""
+        ...
+
+    def batches(self, start: Cursor = ...) -> Iterable[Batch]:
+        """The batches from a place on."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """The options of ``fenchel.audit``, by the same names; see there."""
+
+    space: Literal["input", "key"]
+    alpha: float
+    tol: float
+    max_length: int | None
+    stride: int | None
+    batch_size: int
+    max_tokens: int | None
+    layers: tuple[int, ...] | None
+    heads: tuple[int, ...] | None
+    baseline: Baseline | None
+    device: str | None
+    dtype: Any
+    revision: str | None
+    whole_file: bool
+    text_column: str | None
+    target_column: str | None
+    shard: Shard
+    seed: int
+    observer: ReadingObserver | None
+    directory: Path | None
+    resume: bool
+    overwrite: bool
+    keep_queries: bool
+    checkpoint_seconds: float
+    memory_budget: int
+
+    @classmethod
+    def checked(cls, **given: Any) -> AuditOptions:
+        """The options as they were given.
+
+        Raises:
+            InputError: If one cannot be meant, or asks for a folder where there is none.
+        """
+        options = {
+            field.name: given[field.name]
+            if field.name in _NOT_IN_THE_TABLE
+            else checked(field.name, given[field.name])
+            for field in fields(cls)
+        }
+        self = cls(**{**options, "shard": Shard.of(given["shard"])})
+        refuse_without_folder(
+            self.folder, resume=self.resume, overwrite=self.overwrite, keep_queries=self.keep_queries
+        )
+        return self
+
+    @property
+    def folder(self) -> Path | None:
+        """Where this shard's files go."""
+        return None if self.directory is None else shard_directory(self.directory, self.shard)
+
+    @property
+    def told(self) -> ReadingObserver:
+        """Who is told about the progress."""
+        return self.observer or SilentObserver()
+
+    @property
+    def control(self) -> Baseline:
+        """The baseline: by default the twin if a report is written and it takes less than a minute."""
+        return self.baseline or ("none" if self.directory is None else "auto")
+
+    @property
+    def of_text(self) -> dict[str, Any]:
+        """How texts are read."""
+        return {
+            "whole_file": self.whole_file,
+            "text_column": self.text_column,
+            "target_column": self.target_column,
+        }
+
+    def documents(self, texts: Texts, source: Any) -> Documents | None:
+        """The documents of texts; None where they are ready-made inputs.
+
+        Args:
+            texts: As they were given.
+            source: The name of the model, or the tokenizer.
+        """
+        if ready_made(texts, source):
+            return None
+        return open_documents(texts, **self.of_text)  # pyright: ignore[reportArgumentType]
+
+    def batches(self, texts: Texts, documents: Documents | None, found: RunModel) -> Batches:
+        """The batches that the model reads.
+
+        Args:
+            texts: As they were given.
+            documents: What ``documents`` made of them.
+            found: The model.
+
+        Raises:
+            InputError: If there are texts and no tokenizer.
+        """
+        config, shared = found.model.config, {"max_tokens": self.max_tokens, "shard": self.shard}
+        if documents is None:
+            return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
+        if found.tokenizer is None:
+            raise InputError(
+                f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
+                "inputs such as [{'pixel_values': tensor}]."
+            )
+        return TokenWindows(
+            documents,
+            found.tokenizer,
+            config=config,
+            max_length=self.max_length,
+            stride=self.stride,
+            batch_size=self.batch_size,
+            **shared,
+        )
+
+
+def shard_directory(directory: str | Path, shard: Shard | str | Sequence[int]) -> Path:
+    """The folder of one shard's files: ``directory`` itself where there is only one.
+
+    Example:
+        >>> shard_directory("out", (1, 4)).as_posix()
+        'out/shard-1-of-4'
+    """
+    part = Shard.of(shard)
+    folder: Path = checked("directory", directory)
+    return folder if part.count == 1 else folder / f"shard-{part.index}-of-{part.count}"

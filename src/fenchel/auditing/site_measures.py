@@ -1,0 +1,107 @@
+"""One model's attention on a batch, measured site by site and held back until the batch is complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from fenchel.auditing.capture import AttentionCall, Capture
+from fenchel.auditing.measure import Measures, measure
+from fenchel.auditing.options import AuditOptions
+from fenchel.auditing.sites import AttentionSite
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.token_classes import TokenClassifier
+from fenchel.data.batch import Batch
+from fenchel.runs.model import on_device
+
+__all__ = ["MeasuredSite", "SiteMeasures"]
+
+
+@dataclass(frozen=True)
+class MeasuredSite:
+    """One site's queries in the batch under way.
+
+    Attributes:
+        call: What the site attended with.
+        heads: Numbers of the heads that were measured, from 1.
+        measures: What was measured of them.
+    """
+
+    call: AttentionCall
+    heads: tuple[int, ...]
+    measures: Measures
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What is counted of a site once its batch is complete, on the CPU."""
+
+    site: AttentionSite
+    heads: tuple[int, ...]
+    measures: Measures
+    counted: Tensor
+
+
+class SiteMeasures:
+    """Runs a model on batches and measures every attention call; a context manager, as ``Capture`` is.
+
+    Args:
+        model: The model, in eval mode.
+        options: What to measure, and how.
+        tokens: What the tokens of the batch are.
+    """
+
+    def __init__(self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier) -> None:
+        self.model = model
+        self._options, self._tokens = options, tokens
+        self._heads = None if options.heads is None else frozenset(options.heads)
+        self._capture = Capture(model, space=options.space, consume=self._consume, layers=options.layers)
+        self._held: list[_Held] = []
+
+    def __enter__(self) -> Self:
+        self._capture.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._capture.__exit__(*error)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def sites(self) -> tuple[AttentionSite, ...]:
+        """The places where the model attends."""
+        return self._capture.sites
+
+    def read(self, batch: Batch) -> None:
+        """Measure a batch; nothing of an earlier one is held any longer."""
+        self._held = []
+        self._capture.run(
+            on_device(batch.inputs, self.model), counted=batch.counted, counted_decoder=batch.counted_decoder
+        )
+
+    def count(self, statistics: AuditStatistics) -> None:
+        """Count what is held."""
+        for held in self._held:
+            statistics.add(held.site.kind, held.site.layer, held.heads, held.measures, held.counted)
+
+    def found(self, site: MeasuredSite) -> None:
+        """Look at a site while its tensors are there; the batch may yet fail."""
+
+    def _consume(self, call: AttentionCall) -> None:
+        options, site = self._options, call.site
+        heads = tuple(
+            head for head in range(1, site.num_heads + 1) if self._heads is None or head in self._heads
+        )
+        if not heads or not bool(call.counted.any()):
+            return
+        measures = measure(
+            call,
+            space=options.space,
+            alpha=options.alpha,
+            tol=options.tol,
+            memory_budget=options.memory_budget,
+            heads=None if len(heads) == site.num_heads else heads,
+            tokens=self._tokens.of(call),
+        )
+        self.found(MeasuredSite(call, heads, measures))
+        self._held.append(_Held(site, heads, measures.cpu(), call.counted.cpu()))

@@ -1,0 +1,155 @@
+"""The model's untrained twin: what the numbers of an audit are where nothing has been learned."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from fenchel.errors import ModelError
+from fenchel.runs.model import seeded
+
+__all__ = [
+    "AUDITED",
+    "LONGEST_SECONDS",
+    "NOT_AUDITED",
+    "TwinCost",
+    "too_large",
+    "twin_line",
+    "untrained_twin",
+]
+
+AUDITED = "audited"
+"""What the manifest says of a twin that has numbers."""
+
+NOT_AUDITED = "not audited"
+"""What it says of one that has none, before the reason if there is one."""
+
+LONGEST_SECONDS = 60.0
+"""What a twin that was not asked for may take."""
+
+MOST_PARAMETERS = 500_000_000
+"""Parameters of the largest model whose twin is built without being asked for."""
+
+_REMOTE = "transformers_modules"
+
+
+def untrained_twin(model: Any, seed: int) -> nn.Module:
+    """A model of the same class and configuration with freshly initialised weights, in eval mode, where the model is.
+
+    Args:
+        model: A model of transformers.
+        seed: Of the weights.
+
+    Raises:
+        ModelError: If it cannot be built: code that comes with a model is not run again, and a module without a
+            configuration does not say how.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=1)).eval()
+        >>> one, same, other = (untrained_twin(model, seed) for seed in (0, 0, 1))
+        >>> weight = "encoder.layer.0.attention.self.key.weight"
+        >>> torch.equal(one.get_parameter(weight), same.get_parameter(weight))
+        True
+        >>> torch.equal(one.get_parameter(weight), other.get_parameter(weight))
+        False
+    """
+    made = type(model)
+    if made.__module__.partition(".")[0] == _REMOTE:
+        raise ModelError(
+            f"{made.__name__} is code that came with the model, which is not run to build an untrained twin"
+        )
+    if not hasattr(made, "base_model_prefix") or not hasattr(model, "config"):
+        raise ModelError(
+            f"{made.__name__} has no configuration of transformers to build an untrained twin from"
+        )
+    try:
+        with seeded(seed, model):
+            twin = made(copy.deepcopy(model.config))
+    except Exception as error:  # whatever a class of somebody's own asks for
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ModelError(f"{made.__name__} cannot be built from its configuration alone: {reason}") from error
+    return twin.to(device=model.device, dtype=model.dtype).eval()
+
+
+def too_large(model: nn.Module) -> str | None:
+    """Why a model's twin is not built without being asked for; None where it is."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"the model has {count:,} parameters" if count > MOST_PARAMETERS else None
+
+
+class TwinCost:
+    """Whether a twin that was not asked for takes longer than it may, judged by the batches that it has read.
+
+    Args:
+        now: Gives the time in seconds.
+
+    Example:
+        >>> time = iter([0.0, 2.0, 2.0, 4.0])
+        >>> cost = TwinCost(now=lambda: next(time))
+        >>> for fraction in (0.01, 0.02):
+        ...     with cost:
+        ...         pass
+        ...     print(cost.too_much(fraction))
+        None
+        it would take about 3 minutes
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._begun = 0.0
+        self._spent = 0.0
+        self._first: tuple[float, float] | None = None
+
+    def __enter__(self) -> None:
+        self._begun = self._now()
+
+    def __exit__(self, *_: object) -> None:
+        self._spent += self._now() - self._begun
+
+    def too_much(self, fraction: float | None) -> str | None:
+        """Why the twin is to be left, after a batch; None where it is not.
+
+        Args:
+            fraction: Share of the source that has been read, None where its length is not known.
+        """
+        expected = self._spent
+        if fraction is not None:
+            # The first batch of a session takes longer than those after it, and may begin anywhere in the source.
+            if self._first is None:
+                self._first = (self._spent, fraction)
+            spent, read = self._spent - self._first[0], fraction - self._first[1]
+            if read > 0:
+                expected = max(expected, self._spent + spent * (1 - fraction) / read)
+        if expected <= LONGEST_SECONDS:
+            return None
+        minutes = round(expected / 60)
+        if fraction is None or minutes < 2:
+            return "it takes longer than a minute"
+        return (
+            f"it would take about {minutes} minutes"
+            if minutes < 120
+            else f"it would take about {minutes // 60} hours"
+        )
+
+
+def twin_line(manifest: Mapping[str, Any]) -> str:
+    """Whether the twin was audited, and how to have it: one sentence.
+
+    Example:
+        >>> twin_line({"twin": "not audited: it would take about 4 minutes"})
+        'The untrained twin was not audited: it would take about 4 minutes. To have it: --baseline twin.'
+    """
+    outcome = str(manifest.get("twin") or NOT_AUDITED)
+    if outcome == AUDITED:
+        return (
+            "An untrained twin, the same configuration with random weights "
+            f"(seed {manifest.get('seed')}), was audited on the same text beside the model."
+        )
+    return f"The untrained twin was {outcome}. To have it: --baseline twin."

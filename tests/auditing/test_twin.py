@@ -1,0 +1,198 @@
+"""The untrained twin: the same questions to random weights, counted, saved, resumed and merged like the model's own."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.auditing import loop, twin
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.merge import merge
+from fenchel.auditing.run import audit
+from fenchel.auditing.state import AuditState
+from fenchel.auditing.twin import TwinCost, twin_line, untrained_twin
+from fenchel.errors import InputError, ModelError
+from tests.auditing.small_audits import Interrupting, files_of, small_audit, small_model, some_texts
+from tests.data.text.test_windows import word_tokenizer
+from tests.tiny_models import tiny_inputs, tiny_model
+
+
+def test_the_twin_has_the_numbers_of_a_model_with_those_weights() -> None:
+    model = small_model()
+    report = small_audit(model=model, baseline="twin", seed=5)
+    torch.manual_seed(5)
+    random = type(model)(copy.deepcopy(model.config)).double().eval()
+    assert report.twin_heads == small_audit(model=random).heads
+    assert report.heads == small_audit(model=model).heads
+    assert report.twin_heads != report.heads
+    assert report.manifest["twin"] == "audited"
+    assert report.manifest["baseline"] == "twin"
+    assert [pattern.key for pattern in report.twin_patterns] == [pattern.key for pattern in report.patterns]
+
+
+def test_the_seed_is_that_of_the_weights() -> None:
+    one, other = (small_audit(baseline="twin", seed=seed).twin_heads for seed in (0, 1))
+    assert one != other
+    assert small_audit(baseline="twin", seed=1).twin_heads == other
+
+
+def test_random_numbers_of_the_caller_go_on_as_they_were() -> None:
+    state = torch.get_rng_state()
+    small_audit(baseline="twin")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_every_kind_of_attention_has_its_twin() -> None:
+    report = audit(tiny_model("t5"), None, [tiny_inputs("t5")], baseline="twin")
+    keys = [(record["kind"], record["layer"], record["head"]) for record in report.heads]
+    assert [(record["kind"], record["layer"], record["head"]) for record in report.twin_heads] == keys
+
+
+def test_without_being_asked_a_report_has_it_and_a_call_without_folder_has_not(tmp_path: Path) -> None:
+    with_report = small_audit(baseline=None, directory=tmp_path)
+    assert with_report.manifest["baseline"] == "auto"
+    assert with_report.twin_heads
+    alone = small_audit(baseline=None)
+    assert (alone.manifest["baseline"], alone.manifest["twin"]) == ("none", "not audited")
+    assert alone.twin is None
+
+
+def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
+    report = small_audit(baseline="twin", directory=tmp_path)
+    assert AuditReport.load(tmp_path).twin_heads == report.twin_heads
+    damaged = AuditState.read(tmp_path)
+    damaged.twin = None
+    damaged.write(tmp_path)
+    assert AuditReport.load(tmp_path).twin_heads == []
+
+
+def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"baseline": "twin", "checkpoint_seconds": 0}
+    small_audit(directory=tmp_path / "whole", **options)
+    with pytest.raises(RuntimeError):
+        small_audit(directory=tmp_path / "parts", observer=Interrupting(2, RuntimeError()), **options)
+    small_audit(directory=tmp_path / "parts", resume=True, **options)
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+
+
+def test_shards_merge_into_the_twin_of_the_whole(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"baseline": "twin", "batch_size": 1}
+    for index in range(2):
+        small_audit(directory=tmp_path, shard=(index, 2), **options)
+    merged = merge(tmp_path)
+    assert merged.twin_heads == small_audit(**options).twin_heads
+    assert [p.to_json() for p in merged.patterns] == [p.to_json() for p in small_audit(**options).patterns]
+    assert merged.manifest["twin"] == "audited"
+
+
+def test_shards_of_which_one_lacks_it_have_none_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"baseline": "auto", "batch_size": 1}
+    small_audit(directory=tmp_path, shard=(0, 2), **options)
+    monkeypatch.setattr(twin, "MOST_PARAMETERS", 10)
+    small_audit(directory=tmp_path, shard=(1, 2), **options)
+    merged = merge(tmp_path)
+    assert merged.twin is None
+    assert merged.manifest["twin"] == "not audited on every shard"
+
+
+def test_audits_that_were_asked_otherwise_are_not_of_one(tmp_path: Path) -> None:
+    for index, baseline in enumerate(("twin", "none")):
+        small_audit(directory=tmp_path, shard=(index, 2), baseline=baseline)
+    with pytest.raises(InputError, match="baseline: 'twin' in the first, 'none' in the second"):
+        merge(tmp_path)
+
+
+def test_one_that_would_take_long_is_left_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "TwinCost", lambda: TwinCost(now=iter(range(0, 10_000, 40)).__next__))
+    left = small_audit(baseline="auto", directory=tmp_path)
+    assert left.twin is None
+    assert left.manifest["twin"].startswith("not audited: it would take about ")
+    assert left.heads == small_audit().heads
+    assert "--baseline twin" in twin_line(left.manifest)
+    assert small_audit(baseline="twin").twin_heads
+
+
+def test_a_large_model_has_none_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin, "MOST_PARAMETERS", 10)
+    assert small_audit(baseline="auto").manifest["twin"].startswith("not audited: the model has ")
+    assert small_audit(baseline="twin").twin_heads
+
+
+@pytest.mark.parametrize(
+    ("fractions", "seconds", "reason"),
+    [
+        ([0.5, 1.0], 20.0, None),
+        ([0.01, 0.02, 0.03], 1.0, "it would take about 2 minutes"),
+        ([0.001, 0.002], 20.0, "it would take about 5 hours"),
+        ([None, None], 29.0, None),
+        ([None, None, None], 29.0, "it takes longer than a minute"),
+        ([0.9], 61.0, "it takes longer than a minute"),
+    ],
+)
+def test_cost_is_judged_by_the_batches_read(
+    fractions: list[float | None], seconds: float, reason: str | None
+) -> None:
+    clock = iter(seconds * ((number + 1) // 2) for number in range(99))
+    cost = TwinCost(now=lambda: next(clock))
+    told = None
+    for fraction in fractions:
+        with cost:
+            pass
+        told = cost.too_much(fraction)
+    assert told == reason
+
+
+class _Remote:
+    __module__ = "transformers_modules.somebody.model"
+
+
+class _Demanding(torch.nn.Module):
+    base_model_prefix = "model"
+    config = SimpleNamespace()
+
+    def __init__(self, config: Any, size: int) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (_Remote(), "_Remote is code that came with the model, which is not run"),
+        (torch.nn.Linear(1, 1), "Linear has no configuration of transformers"),
+        (_Demanding(None, 1), "_Demanding cannot be built from its configuration alone: .*'size'"),
+    ],
+)
+def test_a_twin_that_cannot_be_built_is_one_line(model: Any, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        untrained_twin(model, 0)
+
+
+def test_where_it_cannot_be_built_only_who_asked_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model()
+    monkeypatch.setattr(type(model), "__module__", "transformers_modules.somebody")
+    report = small_audit(model=model, baseline="auto")
+    assert report.manifest["twin"].startswith("not audited: BertModel is code that came with the model")
+    with pytest.raises(ModelError, match=r"BertModel is code .*--baseline none"):
+        small_audit(model=model, baseline="twin")
+
+
+def test_another_baseline_is_no_word_for_it() -> None:
+    with pytest.raises(InputError, match="baseline is 'random'; expected one of auto, twin, none"):
+        small_audit(baseline="random")
+
+
+def test_texts_of_a_named_model(tmp_path: Path) -> None:
+    small_model().save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    named = audit(str(tmp_path), None, some_texts(), max_length=12, baseline="twin", dtype="float64")
+    loaded = audit(small_model(), word_tokenizer(), some_texts(), max_length=12, baseline="twin")
+    assert named.twin_heads == loaded.twin_heads
