@@ -52,6 +52,8 @@ def manifest(model: str = "demo", **changes: Any) -> dict[str, Any]:
         "max_tokens": None,
         "layers": None,
         "heads": None,
+        "baseline": "auto",
+        "twin": "not audited: it would take about 4 minutes",
         "texts": "pride-and-prejudice.txt",
         "text_sha256": "9b74c9897bac770ffc029102a200c5de9b74c9897bac770ffc029102a200c5de",
         "documents": 24,
