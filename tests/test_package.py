@@ -52,7 +52,7 @@ ORDER = [
     {"data"},
     {"runs"},
     {"auditing", "swap", "train"},
-    {"comparing"},
+    {"comparing", "reproducing"},
     {"experiments"},
     {"cli"},
     {"__main__"},

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fenchel import integrations as integrations
     from fenchel import models as models
     from fenchel import nn as nn
+    from fenchel import reproducing as reproducing
     from fenchel import swap as swap
     from fenchel import train as train
     from fenchel.auditing import audit as audit
@@ -54,6 +55,7 @@ _PACKAGES = (
     "integrations",
     "models",
     "nn",
+    "reproducing",
     "swap",
     "train",
 )

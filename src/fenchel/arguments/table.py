@@ -78,6 +78,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "baseline": Maybe(OneOf(("auto", "twin", "none"))),
     "revision": Maybe(Text("a branch, tag or commit, such as main")),
     "dtype": Dtype(),
+    "figure": OneOf(("figure4", "figure5", "figures6-8")),
     # Swaps. A rank correlation needs three pairs; beyond 100,000 resamples an interval's digits change no more.
     "bootstrap": Whole(100, 100_000, "2000", "of resamples"),
     "max_pairs": Maybe(Whole(3, _COUNT, "1000")),

@@ -1,0 +1,163 @@
+"""Reproduce a figure of the papers: audit the model and its untrained twin, and set the papers' numbers beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fenchel.arguments import checked
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.heads import KINDS, Kind
+from fenchel.auditing.run import audit
+from fenchel.errors import ModelError
+from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
+from fenchel.reproducing.reproduction import panel_result
+from fenchel.reproducing.reproduction_report import ReproductionReport
+from fenchel.reproducing.twin import untrained_twin
+from fenchel.runs.model import RunModel
+from fenchel.runs.occupied import refuse_without_folder
+from fenchel.runs.progress import ReadingObserver
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    figure: str,
+    texts: Any,
+    *,
+    model: str | None = None,
+    max_tokens: int | None = None,
+    max_length: int | None = None,
+    batch_size: int = 8,
+    device: str | None = None,
+    dtype: Any = None,
+    revision: str | None = None,
+    whole_file: bool = False,
+    text_column: str | None = None,
+    target_column: str | None = None,
+    seed: int = 0,
+    tol: float = 2e-5,
+    observer: ReadingObserver | None = None,
+    directory: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> ReproductionReport:
+    """Set a figure of the papers beside the same of a model: mean relative deviations by layer or by head.
+
+    The model is audited as the papers say, in space ``input`` with α = 1, but each λ* is solved to a certificate. Its
+    untrained twin reads the same text, since a small deviation alone does not tell a trained model from one that never
+    learnt anything.
+
+    Args:
+        figure: ``figure4``, ``figure5`` or ``figures6-8``.
+        texts: What to read, as for ``fenchel.audit``; the papers do not say what they read.
+        model: Name or folder of a model. Default: the papers' own.
+        max_tokens: As for ``fenchel.audit``, as are all that follow up to ``tol``.
+        max_length: Tokens in a window.
+        batch_size: Windows in a batch.
+        device: Where to run.
+        dtype: What to run in.
+        revision: Revision of a model on the hub.
+        whole_file: Take a plain text file for one document.
+        text_column: Column of the texts in a table.
+        target_column: Column of what an encoder-decoder is to write.
+        seed: Of the twin's weights, and of torch's random numbers while a model runs.
+        tol: Relative tolerance of the exact solver.
+        observer: Who is told about the progress.
+        directory: Where to write ``FIGURE.json`` and ``FIGURE.md``, and the two audits below it.
+        resume: Go on with interrupted audits, and keep finished ones.
+        overwrite: Start anew whatever the folder holds.
+
+    Returns:
+        The papers' numbers and ours.
+
+    Raises:
+        InputError: If the figure is not one of them, or an option, the text or the folder cannot be used.
+        ModelError: If the model cannot be loaded, or has none of the attention that the figure shows.
+        OutputError: If the folder cannot be written to.
+    """
+    figure = checked("figure", figure)
+    resume, overwrite = checked("resume", resume), checked("overwrite", overwrite)
+    folder: Path | None = checked("directory", directory)
+    refuse_without_folder(folder, resume=resume, overwrite=overwrite)
+    name = FIGURES[figure][0].model if model is None else model
+    checked("model_name", name, name="model")
+    options: dict[str, Any] = {
+        "space": "input",
+        "alpha": 1.0,
+        "tol": tol,
+        "max_tokens": max_tokens,
+        "max_length": max_length,
+        "batch_size": batch_size,
+        "whole_file": whole_file,
+        "text_column": text_column,
+        "target_column": target_column,
+        "seed": seed,
+        "observer": observer,
+        "resume": resume,
+        "overwrite": overwrite,
+    }
+    found = RunModel.of(name, None, device=device, dtype=dtype, revision=revision)
+    wanted = _panels(figure, name, _kinds(found))
+    tokenizer, twin_model = found.tokenizer, untrained_twin(found.model, name=name, seed=seed)
+    del found  # the audit of a named model loads it itself, and so knows the digest of its weights
+    ours = audit(
+        name,
+        None,
+        texts,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        directory=_below(folder, "audit"),
+        **options,
+    )
+    twin = audit(twin_model, tokenizer, texts, directory=_below(folder, "twin"), **options)
+    report = _reproduced(figure, wanted, ours, twin)
+    if folder is not None:
+        report.save(folder)
+    return report
+
+
+def _kinds(found: RunModel) -> set[Kind]:
+    """How a model attends, from one short sentence: before hours are spent on a figure that it has nothing for."""
+    looked_at = audit(found.model, found.tokenizer, ["Attention is inference."], tol=1e-2)
+    return {kind for kind, _ in looked_at.statistics.layers()}
+
+
+def _panels(figure: str, name: str, kinds: set[Kind]) -> tuple[PaperPanel, ...]:
+    """The panels that a model stands beside: of figure 4, an encoder beside BERT, what also decodes beside T5."""
+    panels = FIGURES[figure]
+    if figure == "figure4":
+        theirs = BERT if kinds == {"encoder_self"} else T5
+        panels = tuple(panel for panel in panels if panel.model == theirs)
+    shown = {panel.kind for panel in panels}
+    if not kinds & shown:
+        raise ModelError(
+            f"{name} has {_words(kinds)} attention only, and {figure} shows {_words(shown)}. Give a model that has it."
+        )
+    return panels
+
+
+def _words(kinds: set[Kind]) -> str:
+    return " and ".join(kind.replace("_", " ") for kind in KINDS if kind in kinds)
+
+
+def _reproduced(
+    figure: str, panels: tuple[PaperPanel, ...], ours: AuditReport, twin: AuditReport
+) -> ReproductionReport:
+    results = [(panel, panel_result(panel, ours, twin.statistics)) for panel in panels]
+    heads = [*ours.heads, *twin.heads]
+    return ReproductionReport(
+        figure=figure,
+        panels=tuple(result for _, result in results if result is not None),
+        missing=tuple(
+            f"{panel.name} ({_words({panel.kind})})" for panel, result in results if result is None
+        ),
+        manifest=ours.manifest,
+        problems=sum(head["queries"] for head in heads),
+        not_converged=sum(head["not_converged"] for head in heads),
+    )
+
+
+def _below(folder: Path | None, name: str) -> Path | None:
+    return None if folder is None else folder / name

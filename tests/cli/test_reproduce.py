@@ -1,0 +1,59 @@
+"""``fenchel reproduce`` with a model that is here, and without the papers'."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.auditing.small_audits import files_of
+
+SMALL = ("--max-length", "12", "--batch-size", "2", "--device", "cpu")
+
+
+def test_a_figure_with_a_local_model(command, model, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = command("reproduce", "figure5", "--model", model, "--text", text, *SMALL)
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert "Figure 5, encoder self-attention" in done.out
+    assert "untrained twin" in done.out
+    assert done.out.splitlines()[-1].startswith("Table: reproduce")
+    written = json.loads((tmp_path / "reproduce" / "figure5.json").read_text())
+    assert written["manifest"]["model"] == str(model)
+    assert {"figure5.json", "figure5.md", "audit/report.html", "twin/report.html"} <= set(
+        files_of(tmp_path / "reproduce")
+    )
+    again = command("reproduce", "figure5", "--model", model, "--text", text, *SMALL)
+    assert again.code == 3
+    assert "Keep it and do what is left with --resume" in again.line
+    assert command("reproduce", "figure4", "--model", model, "--text", text, *SMALL, "--resume").code == 0
+    assert "figure4.md" in files_of(tmp_path / "reproduce")
+
+
+def test_the_papers_model_is_not_here(command, text, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = command("reproduce", "figures6-8", "--text", text, "--out", tmp_path / "out")
+    assert done.code == 4
+    assert "google-t5/t5-small" in done.line
+    assert "'demo' for the bundled encoder" in done.line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("figure3", "--text", "x.txt"), 2, "'figure3' is not one of"),
+        (("figure4",), 2, "Missing option '--text'"),
+        (("figure4", "--text", "nowhere.txt", "--model", "demo"), 3, "nowhere.txt"),
+        (("figure4", "--text", "TEXT", "--model", "no/where/at/all"), 4, "no/where/at/all"),
+        (("figure4", "--text", "TEXT", "--model", "demo", "--tol", "2"), 3, "tol is 2.0; expected"),
+        (("figure4", "--text", "TEXT", "--model", ""), 3, "model is ''"),
+    ],
+)
+def test_what_is_refused(command, text, tmp_path, arguments, code, words):
+    given = [str(text) if argument == "TEXT" else argument for argument in arguments]
+    done = command("reproduce", *given, "--out", tmp_path / "out")
+    assert done.code == code
+    assert words in done.line
+    assert not (tmp_path / "out").exists()

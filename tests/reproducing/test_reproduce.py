@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.run import audit
+from fenchel.errors import InputError, ModelError
+from fenchel.reproducing import reproduce
+from fenchel.reproducing.reproduction_report import ReproductionReport
+from fenchel.reproducing.table import finding, layer_rows, markdown
+from fenchel.reproducing.twin import untrained_twin
+from tests.auditing.small_audits import small_model, some_texts
+from tests.cli.conftest import saved
+
+SMALL: dict[str, Any] = {"max_length": 12, "batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("bert"), "bert")
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("t5"), "t5")
+
+
+@pytest.fixture(scope="module")
+def found(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ReproductionReport, Path]:
+    folder = tmp_path_factory.mktemp("reproduced")
+    return reproduce("figure5", some_texts(), model=str(bert), directory=folder, **SMALL), folder
+
+
+def test_our_numbers_are_those_of_the_audits_below(found: tuple[ReproductionReport, Path]) -> None:
+    report, folder = found
+    [result] = report.panels
+    for name, rows, beside in (
+        ("audit", result.ours, result.beside),
+        ("twin", result.twin, result.twin_beside),
+    ):
+        there = AuditReport.load(folder / name)
+        assert (there.manifest["space"], there.manifest["alpha"]) == ("input", 1.0)
+        means = {(head["layer"], head["head"]): head["relative_deviation_mean"] for head in there.heads}
+        assert means == {
+            (layer, head): value
+            for layer, row in enumerate(rows, start=1)
+            for head, value in enumerate(row, start=1)
+        }
+        layers = there.summary["kinds"]["encoder_self"]["layers"]
+        for metric, values in beside.items():
+            assert list(values) == pytest.approx([layer[f"{metric}_mean"] for layer in layers])
+    assert report.problems == 2 * AuditReport.load(folder / "audit").summary["queries"]
+
+
+def test_the_files_say_what_the_report_says(found: tuple[ReproductionReport, Path]) -> None:
+    report, folder = found
+    written = json.loads((folder / "figure5.json").read_text())
+    assert written["panels"] == json.loads(json.dumps(report.to_json()["panels"]))
+    assert (folder / "figure5.md").read_text() == markdown(report)
+    text = markdown(report)
+    assert "| 1 | 0.092 | 0.040 |" in text
+    assert f"| 2 | {report.panels[0].ours[1][0]:.3f} |" in text
+    assert "is not the paper's model" in text
+    assert repr(report).startswith("<Reproduction of figure5 with ")
+    assert finding(report) in repr(report)
+
+
+def test_a_row_a_layer_of_whichever_has_more(found: tuple[ReproductionReport, Path]) -> None:
+    rows = layer_rows(found[0].panels[0])
+    assert len(rows) == 12
+    assert rows[2][2:] == ["–"] * 5
+    assert rows[0][1] == "0.072 (0.033–0.142)"
+
+
+def test_the_other_figure_of_one_audit_costs_no_other(
+    bert: Path, found: tuple[ReproductionReport, Path]
+) -> None:
+    _, folder = found
+    before = (folder / "audit" / "state.safetensors").stat().st_mtime_ns
+    report = reproduce("figure4", some_texts(), model=str(bert), directory=folder, resume=True, **SMALL)
+    assert (folder / "audit" / "state.safetensors").stat().st_mtime_ns == before
+    assert [result.panel.name for result in report.panels] == ["figure 4a"]
+    means = [sum(row) / len(row) for row in found[0].panels[0].ours]
+    assert [row[0] for row in report.panels[0].ours] == pytest.approx(means)
+    with pytest.raises(InputError, match="--resume"):
+        reproduce("figure4", some_texts(), model=str(bert), directory=folder, **SMALL)
+
+
+def test_an_encoder_decoder_stands_beside_t5(t5: Path) -> None:
+    report = reproduce("figures6-8", some_texts(3), model=str(t5), **SMALL)
+    assert [(result.panel.name, result.panel.kind) for result in report.panels] == [
+        ("figure 6", "encoder_self"),
+        ("figure 7", "decoder_self"),
+        ("figure 8", "cross"),
+    ]
+    assert report.missing == ()
+    layers = reproduce("figure4", some_texts(3), model=str(t5), **SMALL)
+    assert [result.panel.kind for result in layers.panels] == ["encoder_self", "decoder_self", "cross"]
+    assert {result.panel.name for result in layers.panels} == {"figure 4b"}
+
+
+def test_what_a_model_lacks_is_said(bert: Path) -> None:
+    report = reproduce("figures6-8", some_texts(2), model=str(bert), **SMALL)
+    assert [result.panel.name for result in report.panels] == ["figure 6"]
+    assert report.missing == ("figure 7 (decoder self)", "figure 8 (cross)")
+    assert "Not shown, since the model has no such attention: figure 7" in markdown(report)
+
+
+def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "gpt2", "gpt2")
+    with pytest.raises(ModelError, match="has decoder self attention only, and figure5 shows encoder self"):
+        reproduce("figure5", some_texts(), model=str(folder), directory=tmp_path / "out", **SMALL)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_reproduced(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="figure is 'figure3'; expected one of figure4, figure5, figures6-8"):
+        reproduce("figure3", some_texts(), model=str(bert))
+    with pytest.raises(InputError, match="no directory was given"):
+        reproduce("figure5", some_texts(), model=str(bert), resume=True)
+    with pytest.raises(InputError, match="max tokens is 0"):
+        reproduce("figure5", some_texts(), model=str(bert), max_tokens=0)
+
+
+def test_the_twin_has_the_shape_and_none_of_the_weights() -> None:
+    model = small_model("bert")
+    state = torch.random.get_rng_state()
+    twins = [untrained_twin(model, name="small", seed=seed) for seed in (0, 0, 1)]
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert not twins[0].training
+    own, *others = (dict(one.named_parameters()) for one in (model, *twins))
+    name = next(name for name in own if name.endswith("query.weight"))
+    assert [other[name].dtype for other in others] == [own[name].dtype] * 3
+    assert not torch.equal(own[name], others[0][name])
+    assert torch.equal(others[0][name], others[1][name])
+    assert not torch.equal(others[0][name], others[2][name])
+    assert "untrained" not in str(model.config._name_or_path)
+    assert twins[0].config._name_or_path == "untrained twin of small"
+
+
+def test_a_twin_that_cannot_be_built_is_said() -> None:
+    class Stubborn(torch.nn.Module):
+        def __init__(self, config: object = None) -> None:
+            if config is not None:
+                raise TypeError("needs its weights")
+            super().__init__()
+            self.config = object()
+
+    with pytest.raises(
+        ModelError, match=r"no untrained twin of odd can be built .* TypeError: needs its weights"
+    ):
+        untrained_twin(Stubborn(), name="odd", seed=0)
+
+
+def test_the_options_reach_the_audit(bert: Path, tmp_path: Path) -> None:
+    options = {**SMALL, "max_tokens": 20, "seed": 3, "tol": 1e-3, "dtype": "float64"}
+    report = reproduce("figure5", some_texts(), model=str(bert), directory=tmp_path, **options)
+    for name, expected in {
+        "max_tokens": 20,
+        "seed": 3,
+        "tol": 1e-3,
+        "dtype": "float64",
+        "max_length": 12,
+    }.items():
+        for folder in ("audit", "twin"):
+            assert AuditReport.load(tmp_path / folder).manifest[name] == expected
+    own = audit(
+        str(bert), None, some_texts(), max_tokens=20, dtype="float64", max_length=12, batch_size=2, tol=1e-3
+    )
+    assert [value for row in report.panels[0].ours for value in row] == [
+        head["relative_deviation_mean"] for head in own.heads
+    ]
