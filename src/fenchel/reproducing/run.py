@@ -130,7 +130,7 @@ def _panels(figure: str, name: str, kinds: set[Kind]) -> tuple[PaperPanel, ...]:
     if figure == "figure4":
         theirs = BERT if kinds == {"encoder_self"} else T5
         panels = tuple(panel for panel in panels if panel.model == theirs)
-    shown = {panel.kind for panel in panels}
+    shown: set[Kind] = {panel.kind for panel in panels}
     if not kinds & shown:
         raise ModelError(
             f"{name} has {_words(kinds)} attention only, and {figure} shows {_words(shown)}. Give a model that has it."

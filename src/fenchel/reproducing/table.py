@@ -133,9 +133,15 @@ def terminal_table(found: Reproduction) -> RenderableType:
         for name in _COLUMNS:
             made.add_column(name.replace(" ", "\n"), justify="right")
         for row in layer_rows(result):
-            made.add_row(*(cell.replace(" (", "\n").rstrip(")") for cell in row))
+            made.add_row(*map(_narrow, row))
         tables.append(made)
     return Group(*tables)
+
+
+def _narrow(cell: str) -> str:
+    """A mean and its range in two lines, without the zeros before the points."""
+    mean, _, spread = cell.partition(" (")
+    return f"{mean}\n{spread.rstrip(')').replace('0.', '.')}" if spread else mean
 
 
 def _title(result: PanelResult) -> str:
