@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.findings import KIND_NAMES
-from fenchel.auditing.report.number import count, short
 from fenchel.errors import MissingExtraError
 from fenchel.reproducing.paper import SETTING, UNSAID
+from fenchel.runs.number import count, short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
