@@ -203,7 +203,7 @@ def test_an_interrupted_experiment_says_how_to_go_on(command, tmp_path, monkeypa
         (["--epochs", "0"], 3, "epochs is 0"),
         (["--batch-size", "7"], 3, "batch size is 7"),
         (["--recipe", "weak"], 3, "recipe is 'weak'"),
-        (["--precision", "int8"], 3, "precision is 'int8'"),
+        (["--precision", "int8"], 2, "Invalid value for '--precision'"),
         (["--device", "nowhere"], 3, "device is 'nowhere'"),
         (["--threads", "0"], 3, "threads is 0"),
         (["--shard", "2/2"], 3, "shard 2/2 does not exist"),

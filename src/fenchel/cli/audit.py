@@ -18,12 +18,16 @@ from fenchel.cli.options import (
     DeviceName,
     Dtype,
     DtypeName,
+    Heads,
+    Layers,
     MaxLength,
+    MaxTokens,
     ModelName,
     Out,
     Overwrite,
     Resume,
     Revision,
+    Seed,
     Stride,
     TargetColumn,
     Text,
@@ -72,19 +76,12 @@ def run(
     whole_file: WholeFile = False,
     text_column: TextColumn = None,
     target_column: TargetColumn = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Stop after N tokens, over all shards together.  [default: no limit]"),
-    ] = None,
+    max_tokens: MaxTokens = None,
     batch_size: WindowBatchSize = 8,
     max_length: MaxLength = None,
     stride: Stride = None,
-    layers: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Layers, from 1, such as 1,3-5.  [default: all]")
-    ] = None,
-    heads: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Heads, from 1, such as 1,3-5.  [default: all]")
-    ] = None,
+    layers: Layers = None,
+    heads: Heads = None,
     space: Annotated[
         Space,
         typer.Option(help="Templates: the inputs of the key map, or the keys (works for every model)."),
@@ -106,7 +103,7 @@ def run(
     device: DeviceName = None,
     dtype: DtypeName = Dtype.float32,
     revision: Revision = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of torch's random numbers.")] = 0,
+    seed: Seed = 0,
     shard: Annotated[
         str | None,
         typer.Option(

@@ -13,7 +13,7 @@ import typer
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted, say
 from fenchel.cli.numbers import decimals
-from fenchel.cli.options import DeviceName, Out, Resume, TrainBatchSize
+from fenchel.cli.options import DeviceName, Out, Precision, PrecisionName, Resume, TrainBatchSize
 from fenchel.cli.speaking import first_process_speaks
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ def run(
             metavar="NAME", help="Recipe of a training on images: paper or strong.  [default: paper]"
         ),
     ] = None,
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help="What to multiply in: auto, float32 or bfloat16.")
-    ] = "auto",
+    precision: PrecisionName = Precision.auto,
     device: DeviceName = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Threads of the processor.  [default: torch's choice]")
@@ -137,7 +135,7 @@ def run(
                 arms=_listed(arms),
                 learning_rates=rates,
                 seeds=seeds,
-                options={**options, "precision": precision},
+                options={**options, "precision": precision.value},
                 shard=None if shard is None else Shard.parse(shard),
                 device=device,
                 threads=threads,

@@ -13,13 +13,19 @@ __all__ = [
     "DeviceName",
     "Dtype",
     "DtypeName",
+    "Heads",
+    "Layers",
     "MaxLength",
+    "MaxTokens",
     "MaybeText",
     "ModelName",
     "Out",
     "Overwrite",
+    "Precision",
+    "PrecisionName",
     "Resume",
     "Revision",
+    "Seed",
     "Stride",
     "TargetColumn",
     "Text",
@@ -39,6 +45,14 @@ class Dtype(str, Enum):
     bfloat16 = "bfloat16"
     float16 = "float16"
     auto = "auto"
+
+
+class Precision(str, Enum):
+    """What a training multiplies in."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
 
 
 _TEXT = typer.Option(
@@ -66,6 +80,20 @@ TargetColumn = Annotated[
     typer.Option(
         metavar="NAME", help="Column of what an encoder-decoder is to write.  [default: the text itself]"
     ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Stop after N tokens of the text, shards included.  [default: no limit]"),
+]
+Layers = Annotated[
+    str | None, typer.Option(metavar="LIST", help="Only these layers, from 1, such as 1,3-5.  [default: all]")
+]
+Heads = Annotated[
+    str | None, typer.Option(metavar="LIST", help="Only these heads, from 1, such as 1,3-5.  [default: all]")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of everything that is drawn at random.")]
+PrecisionName = Annotated[
+    Precision, typer.Option(help="What to multiply in; auto: bfloat16 where the hardware is fast in it.")
 ]
 WindowBatchSize = Annotated[int, typer.Option(metavar="N", help="Windows, or single sentences, in a batch.")]
 TrainBatchSize = Annotated[

@@ -16,13 +16,17 @@ from fenchel.cli.options import (
     DeviceName,
     Dtype,
     DtypeName,
+    Heads,
+    Layers,
     MaxLength,
+    MaxTokens,
     MaybeText,
     ModelName,
     Out,
     Overwrite,
     Resume,
     Revision,
+    Seed,
     Stride,
     TargetColumn,
     TextColumn,
@@ -82,14 +86,8 @@ def run(
     per_head: Annotated[
         bool, typer.Option("--per-head", help="Also swap one head at a time, with three controls.")
     ] = False,
-    layers: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Layers to swap alone, from 1, such as 1,3-5.  [default: all]"),
-    ] = None,
-    heads: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Heads to swap alone, from 1, such as 1,3-5.  [default: all]"),
-    ] = None,
+    layers: Layers = None,
+    heads: Heads = None,
     mask_probability: Annotated[
         float, typer.Option(metavar="X", help="Share of tokens hidden from a masked language model.")
     ] = 0.15,
@@ -104,18 +102,14 @@ def run(
     whole_file: WholeFile = False,
     text_column: TextColumn = None,
     target_column: TargetColumn = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Stop after N tokens of the text.  [default: no limit]")
-    ] = None,
+    max_tokens: MaxTokens = None,
     batch_size: WindowBatchSize = 8,
     max_length: MaxLength = None,
     stride: Stride = None,
     device: DeviceName = None,
     dtype: DtypeName = Dtype.float32,
     revision: Revision = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Seed of masks, sampled pairs, halves and resamples.")
-    ] = 0,
+    seed: Seed = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
     checkpoint_seconds: CheckpointSeconds = 60.0,

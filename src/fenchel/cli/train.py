@@ -13,7 +13,17 @@ import typer
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
 from fenchel.cli.interruption import what_was_saved
-from fenchel.cli.options import CheckpointSeconds, DeviceName, Out, Overwrite, Resume, TrainBatchSize
+from fenchel.cli.options import (
+    CheckpointSeconds,
+    DeviceName,
+    Out,
+    Overwrite,
+    Precision,
+    PrecisionName,
+    Resume,
+    Seed,
+    TrainBatchSize,
+)
 from fenchel.cli.speaking import first_process_speaks
 from fenchel.cli.stopping import stopping_at_a_step
 from fenchel.cli.training import observer_of_training
@@ -89,14 +99,6 @@ class Answer(str, Enum):
 
     yes = "yes"
     no = "no"
-
-
-class Precision(str, Enum):
-    """What to multiply in."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 _SENTENCES = frozenset({Model.attention_pooling, Model.mean_pooling})
@@ -204,13 +206,9 @@ def run(
         typer.Option(metavar="X", help="Dropout rate.  [default: 0.2, and 0.5 for sentences]"),
     ] = None,
     patch_size: Annotated[int, typer.Option(metavar="N", help="Side of a patch, in pixels.")] = 4,
-    precision: Annotated[
-        Precision, typer.Option(help="What to multiply in; auto: bfloat16 where the hardware is fast in it.")
-    ] = Precision.auto,
+    precision: PrecisionName = Precision.auto,
     device: DeviceName = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Seed of weights, batches and all else that is drawn.")
-    ] = 0,
+    seed: Seed = 0,
     evaluate_every: Annotated[
         int, typer.Option(metavar="N", help="Test after every N epochs, and after the last.")
     ] = 1,
