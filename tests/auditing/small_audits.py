@@ -69,6 +69,7 @@ class Interrupting:
 
 
 def numbers_of(report: AuditReport) -> Iterator[dict[str, Any]]:
-    """The records and the examples of a report."""
+    """The records, the queries that are shown and the matrices of a report."""
     yield from report.heads
-    yield from (example.to_json() for _, example in sorted(report.examples.items()))
+    yield from (example.to_json() for _, some in sorted(report.far_queries.items()) for example in some)
+    yield from (matrix.to_json() for _, matrix in sorted(report.matrices.items()))

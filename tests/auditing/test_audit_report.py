@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.examples import HeadExample, TemplateWeight, keep_the_worse
-from fenchel.auditing.heads import METRICS, HeadKey
+from fenchel.auditing.examples import HeadExample
+from fenchel.auditing.heads import METRICS
 from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
@@ -26,7 +26,9 @@ def test_a_saved_report_is_read_as_it_was(report: AuditReport, tmp_path: Path) -
     assert page == tmp_path / "out" / "report.html"
     read = AuditReport.load(tmp_path / "out")
     assert read.heads == report.heads
-    assert read.examples == report.examples
+    assert read.far_queries == report.far_queries
+    assert read.matrices == report.matrices
+    assert len(read.matrices) == len(read.heads)
     assert list(read.manifest.items()) == list(report.manifest.items())
     assert read.summary == report.summary
     read.save(tmp_path / "again")
@@ -42,7 +44,10 @@ def test_the_files_say_what_the_report_says(report: AuditReport, tmp_path: Path)
     assert json.loads((tmp_path / "summary.json").read_text()) == report.summary
     assert json.loads((tmp_path / "manifest.json").read_text()) == report.manifest
     examples = json.loads((tmp_path / "examples.json").read_text())
-    assert [HeadExample.from_json(record) for record in examples] == list(report.examples.values())
+    for record, (key, far) in zip(examples, report.far_queries.items(), strict=True):
+        further, matrix = record.pop("further"), record.pop("matrix")
+        assert tuple(map(HeadExample.from_json, [record, *further])) == far
+        assert AttentionMatrix.from_json(matrix) == report.matrices[key]
     assert [(record["layer"], record["head"]) for record in examples] == [
         (record["layer"], record["head"]) for record in report.heads
     ]
@@ -99,26 +104,3 @@ def test_a_state_of_another_version_or_a_damaged_one(report: AuditReport, tmp_pa
     write_tensors(path, STATE_FORM, tensors, {key: saved[key] for key in saved if key != "cursor"})
     with pytest.raises(InputError, match=r"state\.safetensors is not what fenchel writes: cursor is missing"):
         AuditState.read(tmp_path)
-
-
-def example(variation: float, document: int = 1, window: int = 1, position: int = 1) -> HeadExample:
-    templates = (TemplateWeight(1, "a", 0.5, 0.25),)
-    key = HeadKey("cross", 1, 2)
-    return HeadExample(key, variation, 0.1, document, window, position, "t", templates, "a t")
-
-
-def test_the_worst_example_stays_whatever_the_order() -> None:
-    worst = example(0.9, document=2)
-    others = [example(0.9, document=3), example(0.9, document=2, window=2), example(0.5), worst]
-    for order in (others, others[::-1], [worst, *others]):
-        kept: dict[HeadKey, HeadExample] = {}
-        keep_the_worse(kept, order)
-        assert kept == {worst.key: worst}
-
-
-def test_an_example_survives_json() -> None:
-    finite = example(0.3)
-    infinite = HeadExample(**{**vars(finite), "relative_deviation": math.inf})
-    for one in (finite, infinite):
-        assert HeadExample.from_json(json.loads(json.dumps(one.to_json(), allow_nan=False))) == one
-    assert HeadExample.from_json(finite.to_json()) != infinite

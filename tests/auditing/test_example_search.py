@@ -1,4 +1,4 @@
-"""The query that is kept for a head: the worst, the earliest of equals, with the weights that make it so."""
+"""What is kept of a head: its farthest queries with the weights and the sentence that make them so, and a sentence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fenchel.auditing.answers import Solving
+from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.example_search import ExampleSearch
-from fenchel.auditing.examples import HeadExample
+from fenchel.auditing.examples import FarQueries, HeadExample
+from fenchel.auditing.farthest import OF_A_WINDOW, FarthestQueries
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.measure import Measures, WorstQueries
+from fenchel.auditing.measure import Measures
+from fenchel.auditing.packed import Packing, unpacked
 from fenchel.auditing.sites import AttentionSite
 from fenchel.data.batch import Batch, Cursor
 from tests.data.text.test_windows import word_tokenizer
@@ -28,17 +32,17 @@ def batch_of(documents: tuple[int, ...], windows: tuple[int, ...], **more: Any) 
     return Batch(inputs, None, None, documents, windows, ids.numel(), Cursor(), tokenizer=word_tokenizer())
 
 
-FIRST_ORDER, EXACT = [0.1, 0.4, 0.0, 0.2, 0.3], [0.1, 0.2, 0.0, 0.6, 0.1]
+FIRST_ORDER, EXACT = [0.1, 0.45, 0.0, 0.2, 0.25], [0.1, 0.2, 0.0, 0.6, 0.1]
 
 
 def measured(variation: Tensor, counted: Tensor) -> Measures:
     """Measures with that total variation and weights that do not depend on the query."""
     deviations = torch.arange(variation.numel(), dtype=torch.float32).view(variation.shape) / 100
-    position = variation.masked_fill(~counted[:, None], -1).argmax(-1)
-    position = position.masked_fill(~counted.any(-1, keepdim=True), -1)
-    weights = (torch.tensor(w).expand(*variation.shape[:2], TOKENS) for w in (FIRST_ORDER, EXACT))
+    values, order = variation.masked_fill(~counted[:, None], -1).sort(dim=-1, descending=True, stable=True)
+    positions = order.masked_fill(values < 0, -1)[..., :OF_A_WINDOW]
+    weights = (torch.tensor(w).expand(*positions.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
     values = {"total_variation": variation, "relative_deviation": deviations}
-    return Measures(values, variation, variation > 0, WorstQueries(position, *weights))
+    return Measures(values, variation, variation > 0, FarthestQueries(positions, *weights))
 
 
 def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
@@ -60,19 +64,33 @@ def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
     )
 
 
-def found_in(
+SOLVING = Solving("key", alpha=1.0, tol=1e-6, memory_budget=2**24)
+
+
+def search_of(examples: FarQueries | None = None) -> ExampleSearch:
+    return ExampleSearch({} if examples is None else examples, {}, SOLVING)
+
+
+def searched(
     *batches: tuple[Tensor, Tensor, Batch], heads: tuple[int, ...] = (1,), kind: str = "encoder_self"
-) -> dict[HeadKey, HeadExample]:
+) -> ExampleSearch:
     """What is kept after batches of (counted, total variation, batch)."""
-    search = ExampleSearch({})
+    search = search_of()
     for counted, variation, batch in batches:
         search.begin_batch()
         search.look(call_of(counted, kind), heads, measured(variation, counted), batch)
         search.end_batch()
-    return search.examples
+    return search
 
 
-def test_the_worst_counted_query_is_kept_with_its_heaviest_templates() -> None:
+def found_in(
+    *batches: tuple[Tensor, Tensor, Batch], heads: tuple[int, ...] = (1,), kind: str = "encoder_self"
+) -> dict[HeadKey, HeadExample]:
+    """The farthest query of every head after batches of (counted, total variation, batch)."""
+    return {key: some[0] for key, some in searched(*batches, heads=heads, kind=kind).examples.items()}
+
+
+def test_the_farthest_counted_query_is_kept_with_its_heaviest_templates() -> None:
     variation = torch.zeros(2, 2, TOKENS)
     variation[1, 0, 3] = 0.5
     variation[0, 1, 2] = 0.25
@@ -86,8 +104,14 @@ def test_the_worst_counted_query_is_kept_with_its_heaviest_templates() -> None:
     assert first.relative_deviation == pytest.approx(0.13)
     assert first.token == "w8"  # noqa: S105
     assert first.context == "w5 w6 w7 w8 w9"
+    assert first.context[slice(*(first.context_token or ()))] == "w8"
+    assert first.passage is not None
+    assert first.passage.pieces == ("w5", " w6", " w7", " w8", " w9")
+    assert unpacked(first.passage.exact, Packing.FINE) == pytest.approx(EXACT, abs=1e-5)
+    # Most leaves the second token, which is neither the first nor beside the fourth, and reaches the query's own.
+    assert first.pattern == ("rest", "rest", "itself")
     shown = [(t.position, t.token, round(t.first_order, 4), round(t.exact, 4)) for t in first.templates]
-    assert shown == [(4, "w8", 0.2, 0.6), (2, "w6", 0.4, 0.2), (5, "w9", 0.3, 0.1), (1, "w5", 0.1, 0.1)]
+    assert shown == [(4, "w8", 0.2, 0.6), (2, "w6", 0.45, 0.2), (5, "w9", 0.25, 0.1), (1, "w5", 0.1, 0.1)]
     assert (second.key.head, second.window, second.position, second.token) == (4, 1, 3, "w2")
 
 
@@ -100,31 +124,61 @@ def test_of_equals_the_earliest_in_the_text_is_kept() -> None:
     assert (found.document, found.window, found.position) == (2, 1, 2)
 
 
-def test_only_a_worse_query_takes_the_place_of_the_one_kept() -> None:
+def test_only_a_farther_query_takes_the_place_of_the_one_kept() -> None:
     counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    kept = found_in((counted, torch.full((1, 1, TOKENS), 0.5), batch_of((4,), (1,))))
-    [key] = kept
-    search = ExampleSearch(kept)
+    search = searched((counted, torch.full((1, 1, TOKENS), 0.5), batch_of((4,), (1,))))
+    [key] = search.examples
     for where, value, document in [(5, 0.5, 4), (3, 0.4, 4), (5, 0.6, 5), (3, 0.6, 3)]:
         search.begin_batch()
         variation = torch.full((1, 1, TOKENS), value)
         search.look(call_of(~counted), (1,), measured(variation, ~counted), batch_of((1,), (1,)))
         search.look(call_of(counted), (1,), measured(variation, counted), batch_of((where,), (1,)))
         search.end_batch()
-        assert kept[key].document == document
+        assert search.examples[key][0].document == document
+
+
+def test_queries_of_different_patterns_are_kept() -> None:
+    counted = torch.ones(1, TOKENS, dtype=torch.bool)
+    variation = torch.tensor([[[0.3, 0.5, 0.4, 0.9, 0.1]]])
+    [some] = searched((counted, variation, batch_of((1,), (1,)))).examples.values()
+    # The third is not half as far as the fourth.
+    assert [(one.position, one.pattern) for one in some] == [
+        (4, ("rest", "rest", "itself")),
+        (2, ("rest", "itself", "rest")),
+    ]
 
 
 def test_a_batch_that_does_not_end_leaves_nothing() -> None:
     counted = torch.ones(1, TOKENS, dtype=torch.bool)
-    search = ExampleSearch({})
+    search = search_of()
     search.begin_batch()
     search.look(
         call_of(counted), (1,), measured(torch.full((1, 1, TOKENS), 0.5), counted), batch_of((4,), (1,))
     )
-    assert search.examples == {}
     search.begin_batch()
     search.end_batch()
-    assert search.examples == {}
+    assert search.examples == search.matrices == {}
+
+
+def test_the_attention_of_the_earliest_long_window_is_kept_whole() -> None:
+    counted = torch.ones(2, TOKENS, dtype=torch.bool)
+    variation = torch.rand(2, 2, TOKENS, generator=torch.Generator().manual_seed(0))
+    short = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    batches = [
+        (counted * short.bool(), variation, batch_of((1, 7), (1, 1), attention_mask=short)),
+        (counted, variation, batch_of((6, 5), (1, 1))),
+    ]
+    for order in (batches, batches[::-1]):
+        matrices = searched(*order, heads=HEADS).matrices
+        assert list(matrices) == [HeadKey("encoder_self", 3, 2), HeadKey("encoder_self", 3, 4)]
+        found: AttentionMatrix = matrices[HeadKey("encoder_self", 3, 4)]
+        assert (found.document, found.window, found.window_tokens) == (5, 1, 5)
+        assert found.queries == found.keys == ("w5", " w6", " w7", " w8", " w9")
+        call = call_of(counted)
+        scores = (call.query[1, 3] @ call.key[1, 1].mT) + call.log_preference[1, 0]  # pyright: ignore[reportOptionalSubscript]
+        first_order = torch.tensor(unpacked(found.first_order, Packing.ROUGH)).view(TOKENS, TOKENS + 1)
+        torch.testing.assert_close(first_order[:, :-1], scores.softmax(-1), atol=0.003, rtol=0)
+        assert float(first_order[:, -1].max()) < 1e-3
 
 
 def test_a_sequence_without_counted_queries_is_passed_over() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
 from fenchel.auditing.capture import AttentionCall
+from fenchel.auditing.farthest import OF_A_WINDOW
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.sites import AttentionSite
@@ -183,27 +184,32 @@ def test_the_tolerance_and_the_step_limit_have_an_effect() -> None:
 
 
 @pytest.mark.parametrize("memory_budget", [2**29, 20_000])
-def test_the_worst_query_comes_with_attention_and_the_exact_weights(memory_budget: int) -> None:
+def test_the_farthest_queries_come_with_attention_and_the_exact_weights(memory_budget: int) -> None:
     given = call("bias padding", key_heads=2)
     measures = measure(given, space="key", tol=1e-9, memory_budget=memory_budget)
-    worst = measures.worst
-    assert worst is not None
+    farthest = measures.farthest
+    assert farthest is not None
     variation = measures.values["total_variation"].masked_fill(~given.counted[:, None], -1)
-    torch.testing.assert_close(worst.position, variation.argmax(-1))
-    apart = (worst.first_order - worst.exact).abs().sum(-1) / 2
-    torch.testing.assert_close(apart, variation.amax(-1))
-    k = int(worst.position[0, 3])
-    scores = given.query[0, 3, k] @ given.key[0, 1].T * given.scaling
+    values, order = variation.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(
+        farthest.positions, order[..., :OF_A_WINDOW].masked_fill(values[..., :OF_A_WINDOW] < 0, -1)
+    )
+    apart = (farthest.first_order - farthest.exact).abs().sum(-1) / 2
+    torch.testing.assert_close(apart, values[..., :OF_A_WINDOW].clamp(min=0))
     assert given.log_preference is not None
-    torch.testing.assert_close(worst.first_order[0, 3], (scores + given.log_preference[0, 3, k]).softmax(-1))
+    for place in range(OF_A_WINDOW):
+        k = int(farthest.positions[0, 3, place])
+        scores = given.query[0, 3, k] @ given.key[0, 1].T * given.scaling
+        weights = (scores + given.log_preference[0, 3, k]).softmax(-1)
+        torch.testing.assert_close(farthest.first_order[0, 3, place], weights)
 
 
-def test_where_nothing_is_counted_there_is_no_worst_query() -> None:
+def test_where_nothing_is_counted_there_is_no_farthest_query() -> None:
     given = call("padding")
     silent = replace(given, counted=torch.zeros(2, 9, dtype=torch.bool))
-    worst = measure(silent, space="input").worst
-    assert worst is not None
-    assert bool((worst.position == -1).all())
+    farthest = measure(silent, space="input").farthest
+    assert farthest is not None
+    assert bool((farthest.positions == -1).all())
 
 
 def test_no_evidence_is_no_deviation() -> None:

@@ -206,7 +206,8 @@ def test_examples_are_the_queries_with_the_largest_total_variation(tmp_path: Pat
         assert found == (worst["document"], worst["window"], worst["position"], worst["total_variation"])
         assert example.relative_deviation == worst["relative_deviation"]
         assert len(example.templates) <= 12
-        assert example.token in {"[CLS]", "[SEP]"} or example.token in example.context.split()
+        start, end = example.context_token or (0, 0)
+        assert example.context[start:end] == ("" if example.token in {"[CLS]", "[SEP]"} else example.token)
         distance = sum(abs(t.first_order - t.exact) for t in example.templates) / 2
         assert distance == pytest.approx(example.total_variation, abs=2e-3)
         heaviest = [max(t.first_order, t.exact) for t in example.templates]

@@ -63,6 +63,10 @@ def _dropped(name: str) -> Callable[[Saved], None]:
     return apply
 
 
+def _twice(saved: Saved) -> None:
+    saved[1]["examples"].append({**saved[1]["examples"][0], "position": 2})
+
+
 def _tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Saved], None]:
     def apply(saved: Saved) -> None:
         saved[0][f"encoder_self.1.{name}"] = change(saved[0][f"encoder_self.1.{name}"]).contiguous()
@@ -159,6 +163,14 @@ WRONG: dict[str, Callable[[Saved], None]] = {
     "an example at position 0": _field("examples", 0, "position", to=0),
     "an example without a template": _field("examples", 0, "templates", to="none"),
     "a negative weight": _field("examples", 0, "templates", 0, "exact", to=-0.5),
+    "two examples of one pattern": _twice,
+    "a passage with a weight too few": _field("examples", 0, "passage", "exact", to="AAA="),
+    "a passage in another writing": _field("examples", 0, "passage", "exact", to="?"),
+    "no matrices": _field("matrices", to=KeyError),
+    "a matrix of no head": _field("matrices", 0, "head", to=99),
+    "a matrix with a key too few": _field("matrices", 0, "key_positions", to=[1]),
+    "a matrix without a query": _field("matrices", 0, "query_positions", to=[]),
+    "a matrix with other words": _field("matrices", 0, "keys", to=["one"]),
     "a digest of nothing": _field("waiting_queries", to="md5"),
     "more": _field("more", to=1),
 }  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import Self
 
@@ -40,10 +42,12 @@ class AuditReport(AuditResults):
     Attributes:
         manifest: Model, text, versions and options: what decides the numbers.
         statistics: Distribution of every metric over the queries of every head.
-        examples: For each head, the query at which first-order and exact weights are farthest apart.
+        far_queries: For each head, queries at which first-order and exact weights are far apart, the farthest first,
+            each of another pattern; ``examples`` are the first of each.
         twin: Distribution of every metric over the same queries in the model's untrained twin; None without one.
         modules: The attention module of every layer.
         effects: What changes when single heads infer exactly, from a swap; None where none was given.
+        matrices: For each head, all its attention in one sentence.
     """
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
@@ -75,7 +79,13 @@ class AuditReport(AuditResults):
                 )
         page = self.write_files(directory)
         state = AuditState(
-            self.manifest, self.statistics, self.examples, self.twin, self.modules, finished=True
+            self.manifest,
+            self.statistics,
+            self.far_queries,
+            self.twin,
+            self.modules,
+            self.matrices,
+            finished=True,
         )
         state.write(directory)
         return page
@@ -92,8 +102,7 @@ class AuditReport(AuditResults):
         write_json(directory / "heads.json", self.heads)
         self._write_parquet(directory / "heads.parquet")
         write_json(directory / "summary.json", self.summary)
-        examples = [self.examples[key].to_json() for key in self.statistics.keys() if key in self.examples]  # noqa: SIM118
-        write_json(directory / "examples.json", examples)
+        write_json(directory / "examples.json", list(self._examples()))
         write_json(directory / "manifest.json", self.manifest)
         page = directory / "report.html"
         if self.heads:
@@ -107,6 +116,14 @@ class AuditReport(AuditResults):
                         figure.replace(temporary)
             write_text(page, render_html(self))
         return page
+
+    def _examples(self) -> Iterator[dict[str, Any]]:
+        """The farthest query of each head, with its others and its attention in a sentence."""
+        for key in self.statistics.keys():  # noqa: SIM118
+            if key in self.far_queries:
+                first, *further = (example.to_json() for example in self.far_queries[key])
+                matrix = self.matrices[key].to_json() if key in self.matrices else None
+                yield first | {"further": further, "matrix": matrix}
 
     def is_written(self, directory: Path) -> bool:
         """Whether every file that ``write_files`` writes is in the folder."""
@@ -141,7 +158,14 @@ class AuditReport(AuditResults):
     @classmethod
     def of(cls, state: AuditState) -> Self:
         """The report of what was counted."""
-        return cls(state.manifest, state.statistics, state.examples, state.twin, state.modules)
+        return cls(
+            state.manifest,
+            state.statistics,
+            state.far_queries,
+            state.twin,
+            state.modules,
+            matrices=state.matrices,
+        )
 
     def _repr_html_(self) -> str:
         return notebook_html(self)

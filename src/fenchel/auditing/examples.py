@@ -1,17 +1,35 @@
-"""One query a head that shows what its numbers mean: the one at which the two answers are farthest apart."""
+"""Queries that show what a head's numbers mean: those at which its two answers are farthest apart, by pattern."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fenchel.auditing.heads import KINDS, HeadKey, Kind
+from fenchel.auditing.packed import Packing, check_packed
 from fenchel.data.batch import Batch
-from fenchel.storage.schema import listing, number, optional, record, text, whole
+from fenchel.storage.schema import Mismatch, Shown, listing, number, optional, record, text, whole
 
-__all__ = ["EXAMPLE_SCHEMA", "HeadExample", "TemplateWeight", "keep_the_worse", "reads_decoder"]
+__all__ = [
+    "EXAMPLE_SCHEMA",
+    "LEAST_SHARE",
+    "MOST_PATTERNS",
+    "FarQueries",
+    "HeadExample",
+    "Passage",
+    "TemplateWeight",
+    "examples_from_json",
+    "keep_the_farthest",
+    "reads_decoder",
+]
+
+MOST_PATTERNS = 5
+"""How many queries are kept of a head, each of another pattern."""
+
+LEAST_SHARE = 0.5
+"""How far a query has to be to be kept, next to the head's farthest."""
 
 EXAMPLE_SCHEMA = record(
     {
@@ -35,7 +53,20 @@ EXAMPLE_SCHEMA = record(
             )
         ),
         "context": text(),
-    }
+        "pattern": listing(text(), least=3, most=3),
+        "context_token": optional(listing(whole(), least=2, most=2)),
+        "passage": optional(
+            record(
+                {
+                    "first_position": whole(1),
+                    "window_tokens": whole(1),
+                    "pieces": listing(text()),
+                    "first_order": text(),
+                    "exact": text(),
+                }
+            )
+        ),
+    },
 )
 """What ``HeadExample.to_json`` gives."""
 
@@ -58,20 +89,42 @@ class TemplateWeight:
 
 
 @dataclass(frozen=True)
+class Passage:
+    """The sentence that the templates stand in, with the weights of every token in 16 bits.
+
+    Attributes:
+        first_position: Position of its first token in the window, from 1.
+        window_tokens: How many tokens the window has.
+        pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
+        first_order: Attention's weight on each token, as :func:`fenchel.auditing.packed.packed` writes it.
+        exact: The exact weights, likewise.
+    """
+
+    first_position: int
+    window_tokens: int
+    pieces: tuple[str, ...]
+    first_order: str
+    exact: str
+
+
+@dataclass(frozen=True)
 class HeadExample:
     """A query of one head.
 
     Attributes:
         key: The head.
-        total_variation: Distance between the first-order and the exact weights; the largest that the head
-            showed.
+        total_variation: Distance between the first-order and the exact weights; the largest that the head showed with
+            this pattern.
         relative_deviation: The same query's relative deviation, possibly infinite.
         document: Number of the document, from 1.
         window: Number of the window within the document, from 1.
         position: Position in the window, from 1.
         token: The query's token.
         templates: The heaviest under either answer, heaviest first.
-        context: The text around the query.
+        context: The sentence that the query stands in, with "…" where something is left out.
+        pattern: What the query is, what most of the moved weight leaves, and what it reaches.
+        context_token: Where in ``context`` the query's token starts and ends; None where it is not shown.
+        passage: The sentence that the templates stand in, weight by weight.
     """
 
     key: HeadKey
@@ -83,12 +136,17 @@ class HeadExample:
     token: str
     templates: tuple[TemplateWeight, ...]
     context: str
+    pattern: tuple[str, str, str] = ("", "", "")
+    context_token: tuple[int, int] | None = None
+    passage: Passage | None = None
 
-    def worse_than(self, other: HeadExample | None) -> bool:
-        """Whether this one is to be kept: farther apart, or as far and earlier in the text."""
-        return other is None or self._rank() > other._rank()
+    def farther_than(self, other: HeadExample | None) -> bool:
+        """Whether this one comes before the other: farther apart, or as far and earlier in the text."""
+        return other is None or self.rank > other.rank
 
-    def _rank(self) -> tuple[float, int, int, int]:
+    @property
+    def rank(self) -> tuple[float, int, int, int]:
+        """What the queries of a head are ordered by; no two have the same."""
         return self.total_variation, -self.document, -self.window, -self.position
 
     def to_json(self) -> dict[str, Any]:
@@ -98,28 +156,82 @@ class HeadExample:
         record["relative_deviation"] = (
             self.relative_deviation if math.isfinite(self.relative_deviation) else None
         )
+        for name in ("pattern", "context_token"):
+            record[name] = None if record[name] is None else list(record[name])
+        if record["passage"] is not None:
+            record["passage"]["pieces"] = list(record["passage"]["pieces"])
         return record
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> HeadExample:
-        """What ``to_json`` gave."""
+    def from_json(cls, record: Mapping[str, Any]) -> HeadExample:
+        """What ``to_json`` gave.
+
+        Raises:
+            Mismatch: If parts of it do not fit together.
+        """
         fields = dict(record)
         key = HeadKey(fields.pop("kind"), fields.pop("layer"), fields.pop("head"))
         deviation = fields.pop("relative_deviation")
         templates = tuple(TemplateWeight(**template) for template in fields.pop("templates"))
+        pattern, mark, passage = (fields.pop(name) for name in ("pattern", "context_token", "passage"))
         return cls(
             key=key,
             relative_deviation=math.inf if deviation is None else deviation,
             templates=templates,
+            pattern=(pattern[0], pattern[1], pattern[2]),
+            context_token=None if mark is None else (mark[0], mark[1]),
+            passage=None if passage is None else _passage(passage),
             **fields,
         )
 
 
-def keep_the_worse(examples: dict[HeadKey, HeadExample], others: Iterable[HeadExample]) -> None:
-    """Put into ``examples`` those of ``others`` that are worse; their order does not matter."""
+def _passage(record: Mapping[str, Any]) -> Passage:
+    for name in ("first_order", "exact"):
+        check_packed(record[name], len(record["pieces"]), f"passage.{name}", Packing.FINE)
+    return Passage(**{**record, "pieces": tuple(record["pieces"])})
+
+
+FarQueries = dict[HeadKey, tuple[HeadExample, ...]]
+"""What is kept of every head: its farthest query of each pattern, farthest first; at most ``MOST_PATTERNS`` of them,
+and none that is not ``LEAST_SHARE`` as far as the first."""
+
+
+def keep_the_farthest(kept: FarQueries, others: Iterable[HeadExample]) -> None:
+    """Put into ``kept`` those of ``others`` that are farther; neither their order nor how they are grouped matters.
+
+    Of each pattern the farthest query is kept, and of the patterns those whose farthest query is the farthest: whatever
+    is dropped among some queries would be dropped among all of them.
+    """
+    found: dict[HeadKey, list[HeadExample]] = {}
     for example in others:
-        if example.worse_than(examples.get(example.key)):
-            examples[example.key] = example
+        found.setdefault(example.key, []).append(example)
+    for key, examples in found.items():
+        of_pattern: dict[tuple[str, str, str], HeadExample] = {}
+        for example in (*kept.get(key, ()), *examples):
+            if example.farther_than(of_pattern.get(example.pattern)):
+                of_pattern[example.pattern] = example
+        ranked = sorted(of_pattern.values(), key=lambda example: example.rank, reverse=True)
+        least = LEAST_SHARE * ranked[0].total_variation
+        kept[key] = tuple(example for example in ranked[:MOST_PATTERNS] if example.total_variation >= least)
+
+
+def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
+    """The queries of every head from records of single ones.
+
+    Raises:
+        Mismatch: If there are more of a head than are kept, or two of one pattern.
+    """
+    kept: FarQueries = {}
+    for example in map(HeadExample.from_json, records):
+        before = kept.get(example.key, ())
+        patterns = {other.pattern for other in before}
+        if len(before) >= MOST_PATTERNS or example.pattern in patterns:
+            found = (
+                f"{len(before) + 1} of {'the same' if example.pattern in patterns else 'different'} patterns"
+            )
+            raise Mismatch("examples of a head", Shown(found), f"at most {MOST_PATTERNS}, of different ones")
+        kept[example.key] = (*before, example)
+    return {key: tuple(sorted(some, key=lambda one: one.rank, reverse=True)) for key, some in kept.items()}
 
 
 def reads_decoder(kind: Kind, batch: Batch) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from typing_extensions import override
 
+from fenchel.auditing.answers import Solving
 from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
@@ -55,7 +56,8 @@ class AuditRun:
         self.options = options
         self.checkpoints = checkpoints
         self._tokens = TokenClassifier()
-        self._examples = ExampleSearch(state.examples)
+        solving = Solving(options.space, options.alpha, options.tol, options.memory_budget)
+        self._examples = ExampleSearch(state.far_queries, state.matrices, solving)
         self._cost = TwinCost()
         self._counting = False
 

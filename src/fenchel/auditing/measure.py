@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
+from fenchel.auditing.farthest import FarthestQueries, FarthestSearch
 from fenchel.auditing.heads import METRICS
-from fenchel.auditing.layer import LayerProblem, layer_problem
+from fenchel.auditing.layer import layer_problem
 from fenchel.auditing.pattern import PatternSearch, PatternSums, TokenClasses
 from fenchel.auditing.solution import BlockSolution, PartSolution, exact_solutions
 from fenchel.closeness.response import softmax_curvature
@@ -37,22 +38,7 @@ from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import GramCoordinates, dot
 
-__all__ = ["Measures", "WorstQueries", "measure"]
-
-
-@dataclass(frozen=True)
-class WorstQueries:
-    """The counted query of each sequence and head at which the two answers are farthest apart.
-
-    Attributes:
-        position: Its index, the first of equals, or -1 where no query is counted; (batch, heads).
-        first_order: Its weights in the model's attention, (batch, heads, n).
-        exact: Its weights in the exact answer, (batch, heads, n).
-    """
-
-    position: Tensor
-    first_order: Tensor
-    exact: Tensor
+__all__ = ["Measures", "measure"]
 
 
 @dataclass(frozen=True)
@@ -64,14 +50,14 @@ class Measures:
         newton_steps: Steps that the exact solve took, (batch, heads, m).
         converged: Whether the float64 certificate of the exact point meets the tolerance, bool (batch, heads, m); false
             where a query is not counted.
-        worst: The queries by which a report shows what the numbers mean.
+        farthest: The queries that may be shown, with their weights.
         patterns: What moved between which tokens; None where the tokens were not given.
     """
 
     values: dict[str, Tensor]
     newton_steps: Tensor
     converged: Tensor
-    worst: WorstQueries | None = None
+    farthest: FarthestQueries | None = None
     patterns: PatternSums | None = None
 
     def cpu(self) -> Measures:
@@ -117,7 +103,7 @@ def measure(
         steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = problem.counted(call)
-        worst = _Worst(problem)
+        farthest = FarthestSearch(problem)
         patterns = None if tokens is None else PatternSearch(problem, tokens)
         for solution in exact_solutions(
             problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
@@ -129,52 +115,16 @@ def measure(
             steps[where] = solution.steps
             converged[where] = solution.converged
             weights = solution.weights()
-            worst.look(where, found["total_variation"], counted[where], weights)
+            farthest.look(where, found["total_variation"], counted[where], weights)
             if patterns is not None:
                 patterns.add(where, *weights)
         return Measures(
             {name: problem.by_head(value) for name, value in values.items()},
             problem.by_head(steps),
             problem.by_head(converged),
-            worst.found(problem),
+            farthest.found(problem),
             None if patterns is None else patterns.found(problem.batch),
         )
-
-
-class _Worst:
-    """Keeps the worst query of every head while blocks go by."""
-
-    def __init__(self, problem: LayerProblem) -> None:
-        groups, heads = problem.queries.shape[:2]
-        new = problem.queries.new_zeros
-        self._value = new(groups, heads) - 1
-        self._position = torch.full_like(self._value, -1, dtype=torch.int64)
-        self._weights = new(2, groups, heads, problem.vectors.shape[1])
-
-    def look(
-        self,
-        where: tuple[slice, slice, slice],
-        variation: Tensor,
-        counted: Tensor,
-        weights: tuple[Tensor, Tensor],
-    ) -> None:
-        g, h, q = where
-        variation = variation.masked_fill(~counted, -1)
-        position = variation.argmax(-1, keepdim=True)
-        value = variation.gather(-1, position).squeeze(-1)
-        worse = value > self._value[g, h]
-        self._value[g, h] = torch.where(worse, value, self._value[g, h])
-        self._position[g, h] = torch.where(worse, position.squeeze(-1) + q.start, self._position[g, h])
-        for number, of_rows in enumerate(weights):
-            row = position.unsqueeze(-1).expand(*position.shape, of_rows.shape[-1])
-            chosen = of_rows.reshape(*variation.shape, -1).gather(2, row).squeeze(2)
-            kept = self._weights[number, g, h]
-            self._weights[number, g, h] = torch.where(worse.unsqueeze(-1), chosen, kept)
-
-    def found(self, problem: LayerProblem) -> WorstQueries:
-        first_order, exact = (problem.by_head(weights) for weights in self._weights)
-        position = self._position.reshape(problem.batch, -1)
-        return WorstQueries(position, first_order, exact)
 
 
 def _measures(solution: BlockSolution) -> dict[str, Tensor]:

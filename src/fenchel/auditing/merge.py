@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fenchel.auditing.attention_matrix import AttentionMatrix, keep_the_longest
 from fenchel.auditing.audit_report import AuditReport, require_extras
-from fenchel.auditing.examples import HeadExample, keep_the_worse
+from fenchel.auditing.examples import FarQueries, keep_the_farthest
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState
@@ -81,7 +82,7 @@ def merge(
         require_extras()
         check_writable(target)
 
-    total, examples = AuditStatistics(), dict[HeadKey, HeadExample]()
+    total, far_queries, matrices = AuditStatistics(), FarQueries(), dict[HeadKey, AttentionMatrix]()
     twins: list[AuditStatistics | None] = []
     modules: dict[tuple[Kind, int], AttentionModule] = {}
     manifests: list[tuple[Path, dict[str, Any]]] = []
@@ -90,12 +91,13 @@ def merge(
         _check_compatible(manifests, folder, state.manifest)
         manifests.append((folder, state.manifest))
         total.merge(state.statistics)
-        keep_the_worse(examples, state.examples.values())
+        keep_the_farthest(far_queries, (example for some in state.far_queries.values() for example in some))
+        keep_the_longest(matrices, state.matrices.values())
         twins.append(state.twin)
         modules |= state.modules
     shards = _check_complete(manifests, partial=partial)
     manifest = _merged([manifest for _, manifest in manifests], shards)
-    report = AuditReport(manifest, total, examples, _merged_twins(twins), modules)
+    report = AuditReport(manifest, total, far_queries, _merged_twins(twins), modules, matrices=matrices)
     if not report.heads:
         raise InputError(f"none of the {len(sources)} audits counted a token; there is nothing to report.")
     if target is not None:

@@ -10,7 +10,8 @@ from typing import Any
 from typing_extensions import Self
 
 from fenchel.auditing.advice import Suggestion, suggestions
-from fenchel.auditing.examples import HeadExample
+from fenchel.auditing.attention_matrix import AttentionMatrix
+from fenchel.auditing.examples import FarQueries, HeadExample
 from fenchel.auditing.head_pattern import HeadPattern, head_patterns
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.statistics import AuditStatistics
@@ -26,18 +27,26 @@ class AuditResults:
     Attributes:
         manifest: Model, text, versions and options: what decides the numbers.
         statistics: Distribution of every metric over the queries of every head.
-        examples: For each head, the query at which first-order and exact weights are farthest apart.
+        far_queries: For each head, queries at which first-order and exact weights are far apart, the farthest first,
+            each of another pattern; ``examples`` are the first of each.
         twin: The same of the model's untrained twin on the same text; None where it was not audited.
         modules: The attention module of every layer.
         effects: What changes when single heads infer exactly, from a swap; None where none was given.
+        matrices: For each head, all its attention in one sentence.
     """
 
     manifest: dict[str, Any]
     statistics: AuditStatistics
-    examples: dict[HeadKey, HeadExample] = field(default_factory=dict)
+    far_queries: FarQueries = field(default_factory=dict)
     twin: AuditStatistics | None = None
     modules: dict[tuple[Kind, int], AttentionModule] = field(default_factory=dict)
     effects: SwapEffects | None = None
+    matrices: dict[HeadKey, AttentionMatrix] = field(default_factory=dict)
+
+    @property
+    def examples(self) -> dict[HeadKey, HeadExample]:
+        """For each head, the query at which first-order and exact weights are farthest apart."""
+        return {key: some[0] for key, some in self.far_queries.items()}
 
     @cached_property
     def heads(self) -> list[dict[str, Any]]:

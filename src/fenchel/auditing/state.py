@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fenchel.auditing.examples import EXAMPLE_SCHEMA, HeadExample
+from fenchel.auditing.attention_matrix import MATRIX_SCHEMA, AttentionMatrix
+from fenchel.auditing.examples import EXAMPLE_SCHEMA, FarQueries, examples_from_json
 from fenchel.auditing.heads import KINDS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import MANIFEST_SCHEMA, SCHEMA, in_order
 from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA
@@ -32,6 +33,7 @@ STATE_FORM = Form(
             "manifest": MANIFEST_SCHEMA,
             "statistics": STATISTICS_SCHEMA,
             "examples": listing(EXAMPLE_SCHEMA),
+            "matrices": listing(MATRIX_SCHEMA),
             "twin": optional(STATISTICS_SCHEMA),
             "modules": listing(
                 record(
@@ -62,9 +64,10 @@ class AuditState:
     Attributes:
         manifest: What the audit is.
         statistics: What has been counted.
-        examples: The query kept for each head.
+        far_queries: The queries kept for each head.
         twin: What has been counted of the model's untrained twin; None where it is not audited.
         modules: The attention module of every layer, once a batch has been read.
+        matrices: The attention of a sentence by each head.
         cursor: Where the next batch starts.
         finished: Whether every batch has been counted and every file of the audit has been written.
         keep_queries: Whether single queries are written.
@@ -74,9 +77,10 @@ class AuditState:
 
     manifest: dict[str, Any]
     statistics: AuditStatistics = field(default_factory=AuditStatistics)
-    examples: dict[HeadKey, HeadExample] = field(default_factory=dict)
+    far_queries: FarQueries = field(default_factory=dict)
     twin: AuditStatistics | None = None
     modules: dict[tuple[Kind, int], AttentionModule] = field(default_factory=dict)
+    matrices: dict[HeadKey, AttentionMatrix] = field(default_factory=dict)
     cursor: Cursor = field(default_factory=Cursor)
     finished: bool = False
     keep_queries: bool = False
@@ -88,7 +92,6 @@ class AuditState:
         tensors, description = self.statistics.to_state()
         of_twin, twin = (None, None) if self.twin is None else self.twin.to_state()
         tensors |= {f"{_TWIN}{name}": tensor for name, tensor in (of_twin or {}).items()}
-        examples = [self.examples[key].to_json() for key in sorted(self.examples)]
         write_tensors(
             directory / STATE_FILE,
             STATE_FORM,
@@ -96,7 +99,10 @@ class AuditState:
             {
                 "manifest": self.manifest,
                 "statistics": description,
-                "examples": examples,
+                "examples": [
+                    example.to_json() for key in sorted(self.far_queries) for example in self.far_queries[key]
+                ],
+                "matrices": [self.matrices[key].to_json() for key in sorted(self.matrices)],
                 "twin": twin,
                 "modules": [
                     {"kind": kind, "layer": layer, **module._asdict()}
@@ -129,23 +135,26 @@ class AuditState:
                 twin = AuditStatistics.from_state(named, saved["twin"] or {})
         except InputError as error:
             raise InputError(f"{path}: {error} {STATE_FORM.advice}") from error
-        examples = {example.key: example for example in map(HeadExample.from_json, saved["examples"])}
         with STATE_FORM.reading(path):
             check_shards(saved["manifest"]["shard"], "manifest.shard")
-            if strangers := sorted(set(examples) - set(statistics.keys())):
-                kind, layer, head = strangers[0]
-                raise Mismatch(
-                    "an example", Shown(f"of {kind} layer {layer} head {head}"), "a head that was counted"
-                )
+            far_queries = examples_from_json(saved["examples"])
+            matrices = {matrix.key: matrix for matrix in map(AttentionMatrix.from_json, saved["matrices"])}
+            for name, keys in (("an example", far_queries), ("a matrix", matrices)):
+                if strangers := sorted(set(keys) - set(statistics.keys())):
+                    kind, layer, head = strangers[0]
+                    raise Mismatch(
+                        name, Shown(f"of {kind} layer {layer} head {head}"), "a head that was counted"
+                    )
         return cls(
             manifest=in_order(saved["manifest"]),
             statistics=statistics,
-            examples=examples,
+            far_queries=far_queries,
             twin=twin,
             modules={
                 (module["kind"], module["layer"]): AttentionModule(module["name"], module["number"])
                 for module in saved["modules"]
             },
+            matrices=matrices,
             cursor=Cursor(**saved["cursor"]),
             finished=saved["finished"],
             keep_queries=saved["keep_queries"],

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from fenchel.data.pieces import text_pieces
+
 __all__ = ["Batch", "Cursor"]
 
 
@@ -80,25 +82,36 @@ class Batch:
             self.tokenizer.convert_ids_to_tokens(number)
         )
 
-    def context(self, row: int, position: int, *, reach: int = 12, decoder: bool = False) -> str:
-        """The text around a position.
+    def pieces(self, row: int, *, decoder: bool = False) -> tuple[str, ...]:
+        """What each token of a row adds to its text, without padding; together they are the text.
 
         Args:
             row: Row of the batch, from 0.
-            position: Position in the row, from 0.
-            reach: How many tokens to show on each side.
-            decoder: Whether the position is the decoder's, in an encoder-decoder model.
+            decoder: Whether the tokens are the decoder's, in an encoder-decoder model.
 
         Returns:
-            The decoded text, without padding and special tokens; empty where the input is not text.
+            A text a token, special tokens included; ids where there is no tokenizer, nothing where the input is not
+            text.
         """
+        ids = self._real_ids(row, decoder)
+        if self.tokenizer is None:
+            return tuple(f" {number}" for number in ids)
+        return text_pieces(self.tokenizer, ids)
+
+    def special(self, row: int, *, decoder: bool = False) -> tuple[bool, ...]:
+        """Which tokens of a row are special ones, without padding."""
+        known = set(getattr(self.tokenizer, "all_special_ids", ()))
+        return tuple(number in known for number in self._real_ids(row, decoder))
+
+    def _real_ids(self, row: int, decoder: bool) -> list[int]:
         ids = self._ids(row, decoder)
-        if ids is None or self.tokenizer is None:
-            return ""
+        if ids is None:
+            return []
         mask = self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
-        length = int(mask[row].sum()) if mask is not None else len(ids)
-        around = ids[max(0, position - reach) : min(length, position + reach + 1)]
-        return str(self.tokenizer.decode(around.tolist(), skip_special_tokens=True)).strip()
+        if mask is None or mask.shape[1:] != ids.shape:
+            return ids.tolist()
+        real = mask[row].nonzero()
+        return ids[: int(real.max()) + 1 if len(real) else 0].tolist()
 
     def _ids(self, row: int, decoder: bool) -> Tensor | None:
         ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.examples import HeadExample, TemplateWeight
+from fenchel.auditing.examples import HeadExample, Passage, TemplateWeight
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.packed import Packing, packed
 from fenchel.auditing.statistics import AuditStatistics
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -99,7 +101,7 @@ def draw(
     return SampleMeasures(values, steps, converged)
 
 
-def example(rng: random.Random, key: HeadKey, *, token: str | None = None) -> HeadExample:
+def example(rng: random.Random, key: HeadKey, *, token: str | None = None, number: int = 0) -> HeadExample:
     words = TEXT.split()
     place = rng.randrange(8, len(words))
     places = sorted({0, place, *rng.sample(range(len(words)), 10)})
@@ -109,16 +111,33 @@ def example(rng: random.Random, key: HeadKey, *, token: str | None = None) -> He
         TemplateWeight(other + 1, token or ("[CLS]" if other == 0 else words[other].lower()), a, b)
         for other, a, b in zip(places, first, exact, strict=True)
     )
+    pieces = tuple(f" {token or word}" for word in words)
+    weights = torch.zeros(2, len(words))
+    weights[:, places] = torch.tensor([first, exact])
+    start = sum(len(piece) for piece in pieces[:place])
     return HeadExample(
         key=key,
-        total_variation=0.5 * sum(abs(a - b) for a, b in zip(first, exact, strict=True)),
+        total_variation=0.5 * sum(abs(a - b) for a, b in zip(first, exact, strict=True)) / (1 + number / 4),
         relative_deviation=rng.uniform(0.05, 0.2),
-        document=3,
+        document=3 + number,
         window=1,
         position=place + 1,
         token=token or words[place].lower(),
         templates=tuple(sorted(templates, key=lambda template: -max(template.first_order, template.exact))),
-        context=" ".join(words[max(0, place - 12) : place + 13]),
+        context="".join(pieces)[1:],
+        pattern=(("first", "rest", "punctuation")[number], "first", "rest"),
+        context_token=(start, start + len(pieces[place]) - 1),
+        passage=Passage(1, len(words), pieces, *(packed(side, Packing.FINE) for side in weights)),
+    )
+
+
+def matrix(rng: random.Random, key: HeadKey, *, token: str | None = None) -> AttentionMatrix:
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+    pieces = tuple(f" {token or word}" for word in TEXT.split())
+    weights = (3 * torch.randn(2, len(pieces), len(pieces), generator=generator)).softmax(-1)
+    kept = list(range(12))
+    return AttentionMatrix.of(
+        key, (1, 1, len(pieces)), weights[0, :12], weights[1, :12], (kept, kept), (pieces, pieces)
     )
 
 
@@ -145,5 +164,7 @@ def sample_report(
             statistics.add(kind, layer, range(1, heads + 1), measures, counted)
             for head in range(1, heads + 1):
                 key = HeadKey(kind, layer, head)
-                report.examples[key] = example(rng, key, token=token)
+                some = [example(rng, key, token=token, number=number) for number in range(3)]
+                report.far_queries[key] = tuple(sorted(some, key=lambda one: one.rank, reverse=True))
+                report.matrices[key] = matrix(rng, key, token=token)
     return report

@@ -269,7 +269,7 @@ def test_a_report_without_heads_is_refused() -> None:
 
 def test_a_worst_head_without_example_says_so() -> None:
     report = sample_report({"encoder_self": (1, 1)})
-    report.examples.clear()
+    report.far_queries.clear()
     assert "No example of this head was recorded" in render_html(report)
     assert HeadKey("encoder_self", 1, 1) in report.statistics.keys()  # noqa: SIM118
 

@@ -106,7 +106,7 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
     report = sample_report({"encoder_self": (1, 1)})
     key = HeadKey("encoder_self", 1, 1)
     weights = (TemplateWeight(9, "late", 0.1, 0.8), TemplateWeight(2, "early", 0.4, 0.2))
-    report.examples[key] = HeadExample(key, 0.7, math.inf, 1, 1, 2, "early", weights, "early and late")
+    report.far_queries[key] = (HeadExample(key, 0.7, math.inf, 1, 1, 2, "early", weights, "early and late"),)
     (card,) = worst_heads(report, Findings.of(report))
     assert card.reasons == ["largest total variation", "largest output error"]
     assert [(bar.token, bar.first_order, bar.exact) for bar in card.bars] == [

@@ -382,13 +382,13 @@ def test_start_token_of_the_decoder():
         decoder_start(SimpleNamespace(is_encoder_decoder=True))
 
 
-def test_tokens_and_context_can_be_read(tokenizer):
+def test_tokens_can_be_read(tokenizer):
     (batch,) = windows([text(9), text(2)], tokenizer, config=ENCODER_DECODER).batches()
     assert [batch.token(1, position) for position in range(5)] == ["[CLS]", "w0", "w1", "[SEP]", "[PAD]"]
     assert batch.token(0, 2, decoder=True) == "w0"
-    assert batch.context(0, 4, reach=2) == "w1 w2 w3 w4 w5"
-    assert batch.context(1, 1, reach=5) == "w0 w1"
-    assert batch.context(0, 0, reach=2, decoder=True) == "w0"
+    assert batch.pieces(1) == ("[CLS]", " w0", " w1", " [SEP]")
+    assert batch.special(1) == (True, False, False, True)
+    assert "".join(batch.pieces(0, decoder=True)).endswith(" w7 w8")
 
 
 def test_ready_inputs_pass_through():
@@ -399,7 +399,7 @@ def test_ready_inputs_pass_through():
     assert [batch.counted for batch in batches] == [None, None]
     assert [batch.fraction for batch in batches] == [0.5, 1.0]
     assert batches[0].token(0, 3) == "position 4"
-    assert batches[0].context(0, 3) == ""
+    assert batches[0].pieces(0) == batches[0].special(0) == ()
     for index, batch in enumerate(batches):
         assert len(list(ReadyBatches(images).batches(batch.after))) == 1 - index
     assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
@@ -420,6 +420,7 @@ def test_ready_inputs_with_a_mask_count_what_it_says():
     assert batch.counted_decoder.tolist() == [[True, True]]
     assert batch.tokens == 2
     assert batch.token(0, 1) == "6"
+    assert batch.pieces(0) == (" 5", " 6")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""The tokens of one window as text, and what each is to a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fenchel.auditing.examples import reads_decoder
+from fenchel.auditing.heads import Kind
+from fenchel.auditing.passage import Sentences, passage_around
+from fenchel.data.batch import Batch
+
+__all__ = ["WindowText", "WindowTexts"]
+
+_PLACES = ("first", "special", "punctuation", "rest", "itself", "neighbour")
+_FIRST, _SPECIAL, _PUNCTUATION, _REST, _ITSELF, _NEIGHBOUR = range(len(_PLACES))
+
+
+class WindowText:
+    """One side of one window.
+
+    Args:
+        batch: The batch.
+        row: The window's row.
+        decoder: Whether the tokens are those of the decoder's own input.
+        length: How many positions there are where the input is not text.
+
+    Attributes:
+        pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
+        length: How many positions the window has, without padding.
+    """
+
+    def __init__(self, batch: Batch, row: int, *, decoder: bool, length: int) -> None:
+        self._batch, self._row, self._decoder = batch, row, decoder
+        self.pieces = batch.pieces(row, decoder=decoder)
+        self.length = len(self.pieces) or length
+        special = batch.special(row, decoder=decoder)
+        self._special = (*special, *[False] * (self.length - len(special)))
+        self._sentences = Sentences(self.pieces or (" ",) * self.length)
+        self._passages: dict[tuple[int, int], range] = {}
+        self._places = torch.tensor([self._own_place(position) for position in range(self.length)])
+
+    def token(self, position: int) -> str:
+        """A token's text."""
+        return self._batch.token(self._row, position, decoder=self._decoder)
+
+    def place(self, position: int) -> str:
+        """What a token is by itself."""
+        return _PLACES[int(self._places[position])]
+
+    def moved(self, first_order: Tensor, exact: Tensor, queries: Tensor | None) -> list[tuple[str, str]]:
+        """What most of the weight leaves that moves from attention to the exact answer, and what it reaches.
+
+        Args:
+            first_order: Attention's weights of some queries on all positions, padding included, (some, n).
+            exact: The exact ones.
+            queries: Positions of the queries; None where they are other tokens.
+        """
+        change = (exact - first_order)[:, : self.length]
+        places = self._places.expand(len(change), -1)
+        if queries is not None:
+            for step, place in ((-1, _NEIGHBOUR), (1, _NEIGHBOUR), (0, _ITSELF)):
+                near = (queries + step).clamp(0, self.length - 1)[:, None]
+                old = places.gather(1, near)
+                inside = (queries + step == near[:, 0])[:, None] & (old >= _PUNCTUATION)
+                places = places.scatter(1, near, torch.where(inside, place, old))
+        sums = change.new_zeros(2, len(change), len(_PLACES))
+        sums[0].scatter_add_(1, places, (-change).clamp(min=0))
+        sums[1].scatter_add_(1, places, change.clamp(min=0))
+        return [(_PLACES[leaves], _PLACES[reaches]) for leaves, reaches in sums.argmax(-1).mT.tolist()]
+
+    def passage(self, position: int, most: int) -> range:
+        """The passage around a token."""
+        key = position, most
+        if key not in self._passages:
+            self._passages[key] = passage_around(self._sentences, position, most)
+        return self._passages[key]
+
+    def beginning(self, most: int) -> list[int]:
+        """The first positions: as many whole words as fit."""
+        ends = [place for place in (*self._sentences.words, self.length) if 0 < place <= most]
+        return list(range(max(ends, default=most)))
+
+    def context(self, position: int, most: int) -> tuple[str, tuple[int, int] | None]:
+        """The passage around a token, "…" where words are left out, without special tokens; and where the token is."""
+        if not self.pieces:
+            return "", None
+        span = self.passage(position, most)
+        shown = [place for place in span if not self._special[place]]
+        if not shown:
+            return "", None
+        text = "".join(self.pieces[place] for place in shown)
+        before = "… " if any(not special for special in self._special[: span.start]) else ""
+        after = " …" if any(not special for special in self._special[span.stop :]) else ""
+        stripped = text.lstrip()
+        whole = f"{before}{stripped}{after}"
+        if self._special[position]:
+            return whole, None
+        shift = len(before) - (len(text) - len(stripped))
+        start = sum(len(self.pieces[place]) for place in shown if place < position) + shift
+        piece = self.pieces[position]
+        return whole, (start + len(piece) - len(piece.lstrip()), start + len(piece))
+
+    def _own_place(self, position: int) -> int:
+        if position == 0:
+            return _FIRST
+        if self._special[position]:
+            return _SPECIAL
+        piece = self.pieces[position] if self.pieces else ""
+        return _PUNCTUATION if piece.strip() and not any(map(str.isalnum, piece)) else _REST
+
+
+class WindowTexts:
+    """The texts of a batch, each read when it is first asked for.
+
+    Args:
+        batch: The batch.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self._known: dict[tuple[int, bool], WindowText] = {}
+
+    def sides(self, row: int, kind: Kind, lengths: Sequence[int]) -> tuple[WindowText, WindowText]:
+        """The texts of queries and templates of a window.
+
+        Args:
+            row: Its row.
+            kind: How they attend.
+            lengths: How many positions either has, where they are not text.
+        """
+        decoder = reads_decoder(kind, self.batch)
+        return self._of(row, decoder, lengths[0]), self._of(row, decoder and kind != "cross", lengths[1])
+
+    def _of(self, row: int, decoder: bool, length: int) -> WindowText:
+        if (row, decoder) not in self._known:
+            self._known[row, decoder] = WindowText(self.batch, row, decoder=decoder, length=length)
+        return self._known[row, decoder]
