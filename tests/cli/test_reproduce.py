@@ -21,9 +21,7 @@ def test_a_figure_with_a_local_model(command, model, text, tmp_path, monkeypatch
     assert done.out.splitlines()[-1].startswith("Table: reproduce")
     written = json.loads((tmp_path / "reproduce" / "figure5.json").read_text())
     assert written["manifest"]["model"] == str(model)
-    assert {"figure5.json", "figure5.md", "audit/report.html", "twin/report.html"} <= set(
-        files_of(tmp_path / "reproduce")
-    )
+    assert {"figure5.json", "figure5.md", "audit/report.html"} <= set(files_of(tmp_path / "reproduce"))
     again = command("reproduce", "figure5", "--model", model, "--text", text, *SMALL)
     assert again.code == 3
     assert "Keep it and do what is left with --resume" in again.line

@@ -245,6 +245,11 @@ def test_partial_results_are_called_partial():
     assert not any(caveat.startswith("Partial") for caveat in report().caveats)
 
 
+def test_repr_is_one_line():
+    found = report({"vit": VIT[:2], "ot-vit": OT[:1]})
+    assert repr(found) == f"<ExperimentReport of {found.title}: 3 of 6 runs>"
+
+
 def test_reports_survive_json(tmp_path):
     found = replace(report({"vit": VIT, "ot-vit": OT[:2]}), diverged=("one",))
     found.save(tmp_path)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.run import audit
@@ -13,8 +12,7 @@ from fenchel.errors import InputError, ModelError
 from fenchel.reproducing import reproduce
 from fenchel.reproducing.reproduction_report import ReproductionReport
 from fenchel.reproducing.table import finding, layer_rows, markdown
-from fenchel.reproducing.twin import untrained_twin
-from tests.auditing.small_audits import small_model, some_texts
+from tests.auditing.small_audits import some_texts
 from tests.cli.conftest import saved
 
 SMALL: dict[str, Any] = {"max_length": 12, "batch_size": 2}
@@ -39,21 +37,24 @@ def found(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reprodu
 def test_our_numbers_are_those_of_the_audits_below(found: tuple[ReproductionReport, Path]) -> None:
     report, folder = found
     [result] = report.panels
-    for name, rows, beside in (
-        ("audit", result.ours, result.beside),
-        ("twin", result.twin, result.twin_beside),
+    there = AuditReport.load(folder / "audit")
+    assert (there.manifest["space"], there.manifest["alpha"]) == ("input", 1.0)
+    for records, rows, beside in (
+        (there.heads, result.ours, result.beside),
+        (there.twin_heads, result.twin, result.twin_beside),
     ):
-        there = AuditReport.load(folder / name)
-        assert (there.manifest["space"], there.manifest["alpha"]) == ("input", 1.0)
-        means = {(head["layer"], head["head"]): head["relative_deviation_mean"] for head in there.heads}
+        means = {(head["layer"], head["head"]): head["relative_deviation_mean"] for head in records}
         assert means == {
             (layer, head): value
             for layer, row in enumerate(rows, start=1)
             for head, value in enumerate(row, start=1)
         }
-        layers = there.summary["kinds"]["encoder_self"]["layers"]
         for metric, values in beside.items():
-            assert list(values) == pytest.approx([layer[f"{metric}_mean"] for layer in layers])
+            layers = [
+                [head[f"{metric}_mean"] for head in records if head["layer"] == layer] for layer in (1, 2)
+            ]
+            assert list(values) == pytest.approx([sum(layer) / len(layer) for layer in layers])
+    assert result.ours != result.twin
     assert report.problems == 2 * AuditReport.load(folder / "audit").summary["queries"]
 
 
@@ -127,36 +128,6 @@ def test_what_cannot_be_reproduced(bert: Path, tmp_path: Path) -> None:
         reproduce("figure5", some_texts(), model=str(bert), max_tokens=0)
 
 
-def test_the_twin_has_the_shape_and_none_of_the_weights() -> None:
-    model = small_model("bert")
-    state = torch.random.get_rng_state()
-    twins = [untrained_twin(model, name="small", seed=seed) for seed in (0, 0, 1)]
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert not twins[0].training
-    own, *others = (dict(one.named_parameters()) for one in (model, *twins))
-    name = next(name for name in own if name.endswith("query.weight"))
-    assert [other[name].dtype for other in others] == [own[name].dtype] * 3
-    assert not torch.equal(own[name], others[0][name])
-    assert torch.equal(others[0][name], others[1][name])
-    assert not torch.equal(others[0][name], others[2][name])
-    assert "untrained" not in str(model.config._name_or_path)
-    assert twins[0].config._name_or_path == "untrained twin of small"
-
-
-def test_a_twin_that_cannot_be_built_is_said() -> None:
-    class Stubborn(torch.nn.Module):
-        def __init__(self, config: object = None) -> None:
-            if config is not None:
-                raise TypeError("needs its weights")
-            super().__init__()
-            self.config = object()
-
-    with pytest.raises(
-        ModelError, match=r"no untrained twin of odd can be built .* TypeError: needs its weights"
-    ):
-        untrained_twin(Stubborn(), name="odd", seed=0)
-
-
 def test_the_options_reach_the_audit(bert: Path, tmp_path: Path) -> None:
     options = {**SMALL, "max_tokens": 20, "seed": 3, "tol": 1e-3, "dtype": "float64"}
     report = reproduce("figure5", some_texts(), model=str(bert), directory=tmp_path, **options)
@@ -167,8 +138,7 @@ def test_the_options_reach_the_audit(bert: Path, tmp_path: Path) -> None:
         "dtype": "float64",
         "max_length": 12,
     }.items():
-        for folder in ("audit", "twin"):
-            assert AuditReport.load(tmp_path / folder).manifest[name] == expected
+        assert AuditReport.load(tmp_path / "audit").manifest[name] == expected
     own = audit(
         str(bert), None, some_texts(), max_tokens=20, dtype="float64", max_length=12, batch_size=2, tol=1e-3
     )

@@ -181,6 +181,16 @@ def test_files_are_whole_versioned_and_read_again(masked: SwapReport, tmp_path: 
         SwapReport.load(tmp_path / "out")
 
 
+def test_repr_is_one_line(masked: SwapReport):
+    said = repr(masked)
+    windows = masked.results["units"]["windows"]
+    assert said.startswith(
+        f"<SwapReport of BertForMaskedLM, {len(masked.arms):,} arms on {windows} windows: Exact inference"
+    )
+    assert "\n" not in said
+    assert len(said) < 400
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_table_fits_the_terminal(masked: SwapReport, width: int):
     from rich.console import Console

@@ -60,6 +60,9 @@ def test_a_line_is_fitted_and_its_files_say_so(tmp_path):
 
 def test_the_metrics_are_those_of_the_task(tmp_path):
     result = fitted(tmp_path)
+    assert repr(result) == (
+        f"<TrainResult: {len(result.epochs)} of {result.options.epochs} epochs, test error {result.headline:.4f}>"
+    )
     with torch.no_grad():
         data = Line.read("line")
         difference = load_model(tmp_path)(data.x) - data.y

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -16,11 +16,18 @@ from fenchel.auditing.head_pattern import HeadPattern, head_patterns
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
+from fenchel.errors import MissingExtraError
+from fenchel.runs.number import short
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["AuditResults"]
 
+_TOLD = ("relative_deviation", "total_variation", "mean_error")
 
-@dataclass
+
+@dataclass(repr=False)
 class AuditResults:
     """What an audit found.
 
@@ -72,6 +79,41 @@ class AuditResults:
     def suggestions(self) -> list[Suggestion]:
         """What the patterns suggest and what to run next, that of most moved weight first."""
         return suggestions(self.patterns, self.manifest, self.modules)
+
+    def to_pandas(self) -> DataFrame:
+        """The records of ``heads.json`` as a table of pandas, a row a head.
+
+        Returns:
+            Its columns are the keys of a record. What is infinite, and null in ``heads.json``, is infinite here; what
+            was not measured is NaN.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError("pandas", "hf") from error
+        missing = {True: math.inf, False: math.nan}
+        rows = [
+            {name: missing[head["queries"] > 0] if value is None else value for name, value in head.items()}
+            for head in self.heads
+        ]
+        return pandas.DataFrame(rows, columns=list(self.statistics.record_keys()))
+
+    def __repr__(self) -> str:
+        """One line: what was audited, and the means over all queries."""
+        heads = len(self.heads)
+        problems = self.summary["queries"]
+        said = (
+            f"{heads:,} head{'' if heads == 1 else 's'}, {problems:,} problem{'' if problems == 1 else 's'}"
+        )
+        for kind, means in self.summary["kinds"].items():
+            told = [f"{name.replace('_', ' ')} {short(means[f'{name}_mean'])}" for name in _TOLD]
+            said += f"; {kind.replace('_', ' ')}: {', '.join(told)}"
+        if missed := self.summary["not_converged"]:
+            said += f"; {missed:,} not converged"
+        return f"<{type(self).__name__} of {self.manifest.get('model')}: {said}>"
 
     def beside_swap(self, swap: SwapTable) -> Self:
         """The same audit with what changes when single heads infer exactly.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fenchel.runs.colour import luminance
+from fenchel.runs.colour import ink
 
 __all__ = ["STEPS", "style", "stylesheet"]
 
@@ -44,13 +44,12 @@ def stylesheet(*, dark: bool) -> str:
 
 
 def _rule(name: str, colour: str, *, hatched: bool) -> str:
-    pale = (luminance(colour) + 0.05) ** 2 < 1.05 * 0.05
-    ink = "#fff" if pale else "#10131a"
-    stripe = "#ffffff38" if pale else "#10131a24"
+    written = ink(colour)
+    stripe = "#ffffff38" if written == "#fff" else "#10131a24"
     pattern = (
         f"background-image:repeating-linear-gradient(135deg,{stripe} 0 1px,#0000 1px 4px);" if hatched else ""
     )
-    return f".{name}{{background-color:{colour};{pattern}color:{ink}}}"
+    return f".{name}{{background-color:{colour};{pattern}color:{written}}}"
 
 
 def _between(first: str, second: str, share: float) -> str:

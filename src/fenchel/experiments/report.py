@@ -43,7 +43,7 @@ REPORT_FORM = Form(
 _UNSEALED = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExperimentReport:
     """The results of an experiment, whole or in part.
 
@@ -56,6 +56,10 @@ class ExperimentReport:
     plan: Plan
     records: tuple[RunRecord, ...]
     diverged: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line: what was run, and how much of it."""
+        return f"<{type(self).__name__} of {self.title}: {len(self.records)} of {self.planned} runs>"
 
     @property
     def of(self) -> Comparison:

@@ -112,16 +112,16 @@ class Reproduction:
         }
 
 
-def panel_result(panel: PaperPanel, ours: AuditResults, twin: AuditStatistics) -> PanelResult | None:
-    """A panel beside what an audit found; None where the model does not attend in that way."""
-    if not any(kind == panel.kind for kind, _ in ours.statistics.layers()):
+def panel_result(panel: PaperPanel, audit: AuditResults) -> PanelResult | None:
+    """A panel beside what an audit with its twin found; None where the model does not attend in that way."""
+    if audit.twin is None or not any(kind == panel.kind for kind, _ in audit.statistics.layers()):
         return None
     return PanelResult(
         panel=panel,
-        ours=_means(panel, ours.statistics),
-        twin=_means(panel, twin),
-        beside=_beside(panel, ours.statistics),
-        twin_beside=_beside(panel, twin),
+        ours=_means(panel, audit.statistics),
+        twin=_means(panel, audit.twin),
+        beside=_beside(panel, audit.statistics),
+        twin_beside=_beside(panel, audit.twin),
     )
 
 

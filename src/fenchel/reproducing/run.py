@@ -13,7 +13,6 @@ from fenchel.errors import ModelError
 from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
 from fenchel.reproducing.reproduction import panel_result
 from fenchel.reproducing.reproduction_report import ReproductionReport
-from fenchel.reproducing.twin import untrained_twin
 from fenchel.runs.model import RunModel
 from fenchel.runs.occupied import refuse_without_folder
 from fenchel.runs.progress import ReadingObserver
@@ -64,8 +63,8 @@ def reproduce(
         seed: Of the twin's weights, and of torch's random numbers while a model runs.
         tol: Relative tolerance of the exact solver.
         observer: Who is told about the progress.
-        directory: Where to write ``FIGURE.json`` and ``FIGURE.md``, and the two audits below it.
-        resume: Go on with interrupted audits, and keep finished ones.
+        directory: Where to write ``FIGURE.json`` and ``FIGURE.md``, and the audit in its folder ``audit``.
+        resume: Go on with an interrupted audit, and keep a finished one.
         overwrite: Start anew whatever the folder holds.
 
     Returns:
@@ -99,20 +98,19 @@ def reproduce(
     }
     found = RunModel.of(name, None, device=device, dtype=dtype, revision=revision)
     wanted = _panels(figure, name, _kinds(found))
-    tokenizer, twin_model = found.tokenizer, untrained_twin(found.model, name=name, seed=seed)
     del found  # the audit of a named model loads it itself, and so knows the digest of its weights
-    ours = audit(
+    done = audit(
         name,
         None,
         texts,
         device=device,
         dtype=dtype,
         revision=revision,
-        directory=_below(folder, "audit"),
+        baseline="twin",
+        directory=None if folder is None else folder / "audit",
         **options,
     )
-    twin = audit(twin_model, tokenizer, texts, directory=_below(folder, "twin"), **options)
-    report = _reproduced(figure, wanted, ours, twin)
+    report = _reproduced(figure, wanted, done)
     if folder is not None:
         report.save(folder)
     return report
@@ -142,22 +140,16 @@ def _words(kinds: set[Kind]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in KINDS if kind in kinds)
 
 
-def _reproduced(
-    figure: str, panels: tuple[PaperPanel, ...], ours: AuditReport, twin: AuditReport
-) -> ReproductionReport:
-    results = [(panel, panel_result(panel, ours, twin.statistics)) for panel in panels]
-    heads = [*ours.heads, *twin.heads]
+def _reproduced(figure: str, panels: tuple[PaperPanel, ...], done: AuditReport) -> ReproductionReport:
+    results = [(panel, panel_result(panel, done)) for panel in panels]
+    heads = [*done.heads, *done.twin_heads]
     return ReproductionReport(
         figure=figure,
         panels=tuple(result for _, result in results if result is not None),
         missing=tuple(
             f"{panel.name} ({_words({panel.kind})})" for panel, result in results if result is None
         ),
-        manifest=ours.manifest,
+        manifest=done.manifest,
         problems=sum(head["queries"] for head in heads),
         not_converged=sum(head["not_converged"] for head in heads),
     )
-
-
-def _below(folder: Path | None, name: str) -> Path | None:
-    return None if folder is None else folder / name

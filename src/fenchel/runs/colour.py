@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LEVELS", "level", "luminance", "scale", "stylesheet"]
+__all__ = ["LEVELS", "ink", "level", "luminance", "scale", "stylesheet"]
 
 LEVELS = 24
 """How many steps the scale has; a step is a CSS class ``q0`` to ``q23``."""
@@ -90,11 +90,18 @@ def level(value: float, highest: float) -> int:
     return min(LEVELS - 1, max(0, int(LEVELS * value / highest)))
 
 
+def ink(colour: str) -> str:
+    """Near-black or white, whichever contrasts more with a colour.
+
+    Example:
+        >>> ink("#fffdde"), ink("#0a1c55")
+        ('#10131a', '#fff')
+    """
+    return "#fff" if (luminance(colour) + 0.05) ** 2 < 1.05 * 0.05 else "#10131a"
+
+
 def stylesheet(colours: tuple[str, ...]) -> str:
     """CSS rules of the classes ``q0``, ``q1``, ... with ink that contrasts with each."""
-    rules = []
-    for step, colour in enumerate(colours):
-        # The ink whose contrast ratio with the colour is the greater.
-        ink = "#fff" if (luminance(colour) + 0.05) ** 2 < 1.05 * 0.05 else "#10131a"
-        rules.append(f".q{step}{{background:{colour};color:{ink}}}")
-    return "".join(rules)
+    return "".join(
+        f".q{step}{{background:{colour};color:{ink(colour)}}}" for step, colour in enumerate(colours)
+    )

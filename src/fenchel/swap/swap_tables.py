@@ -11,7 +11,7 @@ from fenchel.swap.finding import finding
 __all__ = ["SwapTables"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SwapTables:
     """What was swapped and what came of it.
 
@@ -37,6 +37,13 @@ class SwapTables:
     def finding(self) -> str:
         """What came out, in words that say no more than the intervals."""
         return finding(self.results)
+
+    def __repr__(self) -> str:
+        """One line: what was swapped, on how much, and the first of what came out."""
+        units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
+        first, _, _ = f"{self.finding} ".partition(". ")
+        said = f": {first}" if first.strip() else ""
+        return f"<{type(self).__name__} of {self.manifest.get('model')}, {len(self.arms):,} arms on {units}{said}>"
 
     def arm(
         self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None

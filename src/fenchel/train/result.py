@@ -48,7 +48,7 @@ _BEFORE_TASKS = "images"
 """The task of files that name none: earlier versions had no other."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainResult:
     """What came of a training, or of what was done of it.
 
@@ -84,6 +84,12 @@ class TrainResult:
             test_seconds=state.test_seconds,
             sessions=tuple(state.sessions),
         )
+
+    def __repr__(self) -> str:
+        """One line: how far the training is, and its headline."""
+        name = self.task.headline.replace("_", " ")
+        measured = "" if self.headline is None else f", test {name} {self.headline:.4f}"
+        return f"<{type(self).__name__}: {len(self.epochs)} of {self.options.epochs} epochs{measured}>"
 
     @property
     def task(self) -> type[AnyTask]:

@@ -1,4 +1,4 @@
-"""The report in a notebook: a small table without scripts, links or style sheets."""
+"""The report in a notebook: a heat map and a small table without scripts, links or style sheets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from fenchel.auditing.report.findings import KIND_NAMES, Findings
+from fenchel.auditing.report.notebook_map import notebook_map
 from fenchel.auditing.report.table import COLUMNS, summary_sentence
 from fenchel.runs.number import count, short
 
@@ -20,7 +21,7 @@ _RIGHT = 'style="text-align:right;padding:.1em .6em"'
 
 
 def notebook_html(report: AuditResults) -> str:
-    """The means of every layer as HTML that needs nothing but itself.
+    """How far every head is from exact, and the means of every layer, as HTML that needs nothing but itself.
 
     Args:
         report: The audit; its texts are escaped.
@@ -45,8 +46,9 @@ def notebook_html(report: AuditResults) -> str:
             rows.append(f"<tr><td {_LEFT}>{name}</td>{cells}</tr>")
     left_out = len(rows) - _MOST_LAYERS
     note = f"<p>{left_out} more layers are in the report.</p>" if left_out > 0 else ""
+    maps = "".join(notebook_map(findings, kind) for kind in findings.kinds)
     return (
-        f"<div><p>{escape(summary_sentence(report))}</p>"
+        f"<div><p>{escape(summary_sentence(report))}</p>{maps}"
         f'<table><thead><tr><th scope="col" {_LEFT}>Means over queries</th>{header}</tr>'
         f"</thead><tbody>{''.join(rows[:_MOST_LAYERS])}</tbody></table>{note}</div>"
     )
