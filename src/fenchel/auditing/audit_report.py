@@ -21,7 +21,17 @@ from fenchel.storage import atomic_path, check_writable, guarded_writing, write_
 
 __all__ = ["AuditReport", "require_extras"]
 
-_DATA_FILES = ("heads.json", "heads.parquet", "summary.json", "examples.json", "manifest.json")
+_DATA_FILES = (
+    "heads.json",
+    "heads.parquet",
+    "summary.json",
+    "examples.json",
+    "patterns.json",
+    "manifest.json",
+)
+TWIN_FILE = "twin.json"
+"""The records of the untrained twin, as those of the model in ``heads.json``."""
+
 _PAGE_FILES = ("figure4.png", "figure5.png", "report.html")
 _WHOLE_NUMBERS = frozenset({"layer", "head", "queries", "certificate_unbounded", "not_converged"})
 
@@ -103,6 +113,11 @@ class AuditReport(AuditResults):
         self._write_parquet(directory / "heads.parquet")
         write_json(directory / "summary.json", self.summary)
         write_json(directory / "examples.json", list(self._examples()))
+        write_json(directory / "patterns.json", self.patterns_record())
+        if self.twin is None:
+            (directory / TWIN_FILE).unlink(missing_ok=True)
+        else:
+            write_json(directory / TWIN_FILE, self.twin_heads)
         write_json(directory / "manifest.json", self.manifest)
         page = directory / "report.html"
         if self.heads:
@@ -127,7 +142,9 @@ class AuditReport(AuditResults):
 
     def is_written(self, directory: Path) -> bool:
         """Whether every file that ``write_files`` writes is in the folder."""
-        names = _DATA_FILES + (_PAGE_FILES if self.heads else ())
+        names = (
+            _DATA_FILES + (_PAGE_FILES if self.heads else ()) + (() if self.twin is None else (TWIN_FILE,))
+        )
         return all((directory / name).exists() for name in names)
 
     def _write_parquet(self, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing_extensions import Self
 from fenchel.auditing.advice import Suggestion, suggestions
 from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.examples import FarQueries, HeadExample
-from fenchel.auditing.head_pattern import HeadPattern, head_patterns
+from fenchel.auditing.head_pattern import LARGE_SHARE, STILL, HeadPattern, head_patterns
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
@@ -133,14 +134,35 @@ class AuditResults:
         Returns:
             ``model``, ``space``, ``alpha``, ``tol``, ``documents``, ``tokens``, counts over everything, and ``kinds``:
             by kind, counts and ``NAME_mean`` of every metric, and the same for each layer under ``layers``. An
-            infinite mean is None.
+            infinite mean is None. ``patterns`` says how many heads show each pattern, and ``twin`` has the ``kinds`` of
+            the untrained twin, None where it was not audited.
         """
+        shown = Counter(name for pattern in self.patterns for name in pattern.names)
+        return {
+            **self._summary_of(self.statistics),
+            "patterns": dict(sorted(shown.items(), key=lambda entry: (-entry[1], entry[0]))),
+            "twin": None if self.twin is None else self._summary_of(self.twin)["kinds"],
+        }
+
+    def patterns_record(self) -> dict[str, Any]:
+        """What ``patterns.json`` holds: what moves in every head, what it suggests, and the effects of a swap."""
+        return {
+            "thresholds": {"still": STILL, "large_share": LARGE_SHARE},
+            "heads": [pattern.to_json() for pattern in self.patterns],
+            "twin": None if self.twin is None else [pattern.to_json() for pattern in self.twin_patterns],
+            "suggestions": [suggestion.to_json() for suggestion in self.suggestions],
+            "effects": None if self.effects is None else self.effects.to_json(),
+        }
+
+    def _summary_of(self, statistics: AuditStatistics) -> dict[str, Any]:
         kinds: dict[str, Any] = {}
         for kind in KINDS:
-            layers = [layer for found, layer in self.statistics.layers() if found == kind]
+            layers = [layer for found, layer in statistics.layers() if found == kind]
             if layers:
-                kinds[kind] = self._means(kind, layers)
-                kinds[kind]["layers"] = [{"layer": layer, **self._means(kind, [layer])} for layer in layers]
+                kinds[kind] = _means(statistics, kind, layers)
+                kinds[kind]["layers"] = [
+                    {"layer": layer, **_means(statistics, kind, [layer])} for layer in layers
+                ]
         named = ("model", "space", "alpha", "tol", "documents", "tokens")
         totals = {
             name: sum(kind[name] for kind in kinds.values())
@@ -148,30 +170,26 @@ class AuditResults:
         }
         return {name: self.manifest.get(name) for name in named} | totals | {"kinds": kinds}
 
-    def _means(self, kind: Kind, layers: list[int]) -> dict[str, Any]:
-        statistics = self.statistics
-        keys = [key for key in statistics.keys() if key.kind == kind and key.layer in layers]  # noqa: SIM118
-        by_layer = {
-            layer: sum(statistics.queries(key) for key in keys if key.layer == layer) for layer in layers
-        }
-        queries = sum(by_layer.values())
-        found: dict[str, Any] = {
-            "heads": len(keys),
-            "queries": queries,
-            "not_converged": sum(statistics.not_converged(kind, layer) for layer in layers),
-            "certificate_unbounded": sum(
-                statistics.unbounded("certificate", kind, layer) for layer in layers
-            ),
-            "newton_steps_mean": (
-                sum(statistics.newton_steps(kind, layer) for layer in layers) / queries if queries else None
-            ),
-        }
-        for metric in METRICS:
-            total = math.fsum(
-                statistics.mean(metric, kind, layer) * count for layer, count in by_layer.items() if count
-            )
-            found[f"{metric}_mean"] = total / queries if queries and math.isfinite(total) else None
-        return found
+
+def _means(statistics: AuditStatistics, kind: Kind, layers: list[int]) -> dict[str, Any]:
+    keys = [key for key in statistics.keys() if key.kind == kind and key.layer in layers]  # noqa: SIM118
+    by_layer = {layer: sum(statistics.queries(key) for key in keys if key.layer == layer) for layer in layers}
+    queries = sum(by_layer.values())
+    found: dict[str, Any] = {
+        "heads": len(keys),
+        "queries": queries,
+        "not_converged": sum(statistics.not_converged(kind, layer) for layer in layers),
+        "certificate_unbounded": sum(statistics.unbounded("certificate", kind, layer) for layer in layers),
+        "newton_steps_mean": (
+            sum(statistics.newton_steps(kind, layer) for layer in layers) / queries if queries else None
+        ),
+    }
+    for metric in METRICS:
+        total = math.fsum(
+            statistics.mean(metric, kind, layer) * count for layer, count in by_layer.items() if count
+        )
+        found[f"{metric}_mean"] = total / queries if queries and math.isfinite(total) else None
+    return found
 
 
 def _patterns(statistics: AuditStatistics) -> list[HeadPattern]:

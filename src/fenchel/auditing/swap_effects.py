@@ -56,6 +56,12 @@ class HeadEffect:
     same_by_alpha: tuple[float, float] | None
     quality: tuple[float | None, float | None, float | None] | None
 
+    def to_json(self) -> dict[str, Any]:
+        """JSON values only."""
+        record = {**self.key._asdict(), **asdict(self)}
+        del record["key"]
+        return record
+
 
 @dataclass(frozen=True)
 class SwapEffects:
@@ -77,7 +83,7 @@ class SwapEffects:
     def to_json(self) -> dict[str, Any]:
         """JSON values only."""
         return {
-            "heads": [{**head.key._asdict(), **asdict(head), "key": None} for head in self.heads],
+            "heads": [head.to_json() for head in self.heads],
             "rank_correlation": dict(self.rank_correlation),
             "quality": self.quality,
             "note": self.note,

@@ -37,7 +37,7 @@ from fenchel.cli.options import (
     best_device,
 )
 from fenchel.cli.progress import observer_of_standard_error
-from fenchel.cli.result import show_result
+from fenchel.cli.result import Swap, beside_swap, require_swap, show_result
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
@@ -117,6 +117,7 @@ def run(
         bool, typer.Option("--keep-queries", help="Also write every query, to queries-*.parquet.")
     ] = False,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    swap: Swap = None,
 ) -> None:
     """Wires the options to ``fenchel.audit``."""
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
@@ -131,6 +132,7 @@ def run(
     open_documents(text, whole_file=whole_file, text_column=text_column, target_column=target_column)
     place: Path = checked("folder", out, name="out")
     folder = shard_directory(place, part)
+    require_swap(swap)
     try:
         report = audit(
             model,
@@ -164,6 +166,9 @@ def run(
         )
     except KeyboardInterrupt:
         raise Interrupted(what_was_saved(AUDIT, folder)) from None
+    if swap is not None:
+        report = beside_swap(report, swap)
+        report.write_files(folder)
     show_result(report, folder)
     if part.count > 1:
         typer.echo(f"This is share {part}. When all are there: fenchel merge {shlex.quote(str(place))}")

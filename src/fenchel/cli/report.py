@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fenchel.arguments import checked
-from fenchel.cli.result import show_result
+from fenchel.cli.result import Swap, beside_swap, show_result
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
@@ -25,13 +25,14 @@ def run(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="Folder of a finished audit.", show_default=False)
     ],
+    swap: Swap = None,
 ) -> None:
     """Wires the folder to ``fenchel.auditing.audit_report.AuditReport``."""
     from fenchel.auditing.audit_report import AuditReport, require_extras
     from fenchel.storage import check_writable
 
     folder: Path = checked("folder", directory, name="DIR")
-    report = AuditReport.load(folder)
+    report = beside_swap(AuditReport.load(folder), swap)
     require_extras()
     check_writable(folder)
     report.write_files(folder)

@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from fenchel.arguments import checked
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.cli.failure import say
 
-__all__ = ["show_result"]
+__all__ = ["Swap", "beside_swap", "require_swap", "show_result"]
+
+Swap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="A swap of this model and text with --per-head, to see deviation against effect head by head.",
+        show_default=False,
+    ),
+]
+"""The option that puts a swap beside an audit."""
+
+
+def require_swap(swap: str | None) -> None:
+    """See that a folder holds a swap, before an audit takes its time.
+
+    Raises:
+        InputError: If it does not.
+    """
+    if swap is not None:
+        from fenchel.swap.report import SwapReport
+
+        SwapReport.load(checked("folder", swap, name="swap"))
+
+
+def beside_swap(report: AuditReport, swap: str | None) -> AuditReport:
+    """The audit beside the swap in a folder; as it is where none was given.
+
+    Raises:
+        InputError: If the folder holds no swap, or one of another model or text.
+    """
+    if swap is None:
+        return report
+    from fenchel.swap.report import SwapReport
+
+    return report.beside_swap(SwapReport.load(checked("folder", swap, name="swap")))
 
 
 def show_result(report: AuditReport, folder: Path | None) -> None:
@@ -30,6 +67,11 @@ def show_result(report: AuditReport, folder: Path | None) -> None:
     console.print(terminal_table(report))
     console.print(summary_sentence(report), markup=False, highlight=False)
     console.print(twin_line(report.manifest), markup=False, highlight=False)
+    if report.effects is not None and report.effects.note:
+        console.print(report.effects.note, markup=False, highlight=False)
+    if report.suggestions and (command := report.suggestions[0].command) is not None:
+        console.print(f"{report.suggestions[0].found} Next:", markup=False, highlight=False)
+        typer.echo(f"  {command}")
     if unsolved := sum(head["not_converged"] for head in report.heads):
         queries = sum(head["queries"] for head in report.heads)
         say(

@@ -14,7 +14,7 @@ from fenchel.auditing.report import render_html
 from fenchel.auditing.report.embedded import embedded_json
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.runs.number import decimal, short
+from fenchel.runs.number import decimal, percent, short
 from tests.auditing.report.samples import HOSTILE, sample_report
 
 T5_SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (2, 3), "decoder_self": (2, 3), "cross": (2, 3)}
@@ -188,27 +188,32 @@ def test_what_did_not_converge_is_said_first() -> None:
         render_html(sample_report({"encoder_self": (2, 2)}, queries=10, missed=n)) for n in (0, 3)
     )
     assert 'id="not-converged"' not in clean
-    assert "Every exact answer is certified" in clean
+    assert "All 40 exact answers are certified" in clean
     assert "3 of 40 problems did not converge" in missed
-    assert "<strong>37</strong> of 40 exact answers are certified, <strong>3</strong> are not" in missed
+    assert "37 of 40 exact answers are certified, 3 are not" in missed
     assert "(7.5\u202f%)" in missed
     assert missed.index("did not converge") < missed.index('id="summary"')
-    assert "Every exact answer is certified" not in missed
+    assert "All 40 exact answers" not in missed
     assert missed.count('class="missed"') == 1
 
 
 def test_the_sentences_have_the_numbers_of_the_audit() -> None:
     report = sample_report({"encoder_self": (2, 3)}, queries=50)
     html = render_html(report)
-    layers = [report.statistics.mean("relative_deviation", "encoder_self", layer) for layer in (1, 2)]
-    assert f"<strong>{100 * sum(layers) / 2:.1f}\u202f%</strong> away from the exact one" in html
-    assert "<strong>50</strong> queries in each of <strong>6</strong> heads" in html
-    assert "all 300 problems" in html
+    deviation, moved, error = (
+        sum(report.statistics.mean(metric, "encoder_self", layer) for layer in (1, 2)) / 2
+        for metric in ("relative_deviation", "total_variation", "mean_error")
+    )
+    assert f"is {100 * deviation:.1f}\u202f% from the exact one" in html
+    assert "Over 50 queries in each of 6 heads" in html
+    assert f"{percent(moved)} of attention&#39;s weight would move" in html
+    assert f"the output is off by {percent(error)} of the exact" in html
+    assert "All 300 exact answers" in html
 
 
 def test_one_head() -> None:
     html = render_html(sample_report({"encoder_self": (1, 1)}, queries=1))
-    assert "<strong>1</strong> query in <strong>1</strong> head," in html
+    assert "Over 1 query in 1 head," in html
     assert "1 layer × 1 head" in html
     assert len(Page(html).cells) == 4
 

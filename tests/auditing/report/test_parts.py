@@ -65,9 +65,9 @@ def test_findings_weigh_heads_by_their_queries() -> None:
     assert findings.kinds == ("encoder_self", "cross")
 
 
-def test_the_worst_heads_come_first() -> None:
+def test_the_farthest_heads_come_first() -> None:
     findings = Findings.of(sample_report({"encoder_self": (3, 4)}))
-    means = [head.value("total_variation") or 0.0 for head in findings.worst("total_variation", 12)]
+    means = [head.value("total_variation") or 0.0 for head in findings.farthest("total_variation", 12)]
     assert is_falling(means)
     assert means[0] == max(head.value("total_variation") or 0.0 for head in findings.heads)
 
@@ -151,15 +151,15 @@ def printed(report: AuditReport, width: int = 120) -> str:
     return console.export_text()
 
 
-def test_the_terminal_table_has_a_row_a_layer_and_the_worst_heads() -> None:
+def test_the_terminal_table_has_a_row_a_layer_and_the_farthest_heads() -> None:
     report = sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, model="[red]demo[/red] [/nonsense]")
     text = printed(report)
     assert "[red]demo[/red] [/nonsense]" in text
     assert short(report.statistics.mean("mean_error", "encoder_self", 2)) in text
-    worst = max(report.heads, key=lambda head: head["total_variation_mean"])
-    places = [line.split()[-6:-4] for line in text.split("Worst heads")[1].splitlines() if "0." in line]
+    farthest = max(report.heads, key=lambda head: head["total_variation_mean"])
+    places = [line.split()[-6:-4] for line in text.split("Heads in which")[1].splitlines() if "0." in line]
     assert len(places) == 3
-    assert places[0] == [str(worst["layer"]), str(worst["head"])]
+    assert places[0] == [str(farthest["layer"]), str(farthest["head"])]
     assert "did not converge" not in text
     assert "4 of 1,440 problems did not converge: encoder self 2, cross 2" in printed(
         sample_report({"encoder_self": (2, 3), "cross": (1, 3)}, missed=2)
@@ -181,7 +181,8 @@ def test_the_terminal_table_writes_unbounded_certificates() -> None:
 
 def test_the_sentence_says_what_is_certified() -> None:
     sentence = summary_sentence(sample_report({"encoder_self": (1, 2)}, queries=20))
-    assert re.match(r"demo, 2 heads: .* [\d.]+\u202f% off the exact one", sentence)
+    assert re.match(r"demo, 2 heads: on average [\d.]+\u202f% of attention's weight would move and", sentence)
+    assert re.search(r"[\d.]+\u202f% off the exact one, where the covariance alone predicts [\d.]+", sentence)
     assert sentence.endswith("all 40 exact solves are certified in float64 to 0.0001.")
     missed = summary_sentence(sample_report({"encoder_self": (1, 2)}, queries=20, missed=3))
     assert missed.endswith(

@@ -7,8 +7,16 @@ only arranges numbers that the audit has measured.
 from __future__ import annotations
 
 from fenchel.auditing.report.figures import write_figures
+from fenchel.auditing.report.headline import headline, summary_sentence
 from fenchel.auditing.report.html import render_html
 from fenchel.auditing.report.notebook import notebook_html
-from fenchel.auditing.report.table import summary_sentence, terminal_table
+from fenchel.auditing.report.table import terminal_table
 
-__all__ = ["notebook_html", "render_html", "summary_sentence", "terminal_table", "write_figures"]
+__all__ = [
+    "headline",
+    "notebook_html",
+    "render_html",
+    "summary_sentence",
+    "terminal_table",
+    "write_figures",
+]

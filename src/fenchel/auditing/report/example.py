@@ -111,7 +111,7 @@ def _bars(example: HeadExample) -> tuple[list[Bar], float]:
 
 
 def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
-    ranked = {metric: findings.worst(metric, _MOST_CARDS) for metric in ("total_variation", "mean_error")}
+    ranked = {metric: findings.farthest(metric, _MOST_CARDS) for metric in ("total_variation", "mean_error")}
     reasons: dict[HeadKey, list[str]] = {}
     for rank in range(_MOST_CARDS):
         for metric, heads in ranked.items():

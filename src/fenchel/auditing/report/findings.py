@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -107,11 +107,16 @@ class Findings:
         Raises:
             InputError: If the report holds no head.
         """
-        heads = [Head.from_record(record) for record in report.heads]
-        if not heads:
+        if not report.heads:
             raise InputError(
                 "the report holds 0 heads, expected at least 1; did the audit stop before its first batch?"
             )
+        return cls.of_records(report.heads)
+
+    @classmethod
+    def of_records(cls, records: Iterable[Mapping[str, Any]]) -> Findings:
+        """Read records of ``heads.json``, of a model or of its twin."""
+        heads = [Head.from_record(record) for record in records]
         heads.sort(key=lambda head: (KINDS.index(head.key.kind), head.key.layer, head.key.head))
         return cls(tuple(heads))
 
@@ -191,7 +196,7 @@ class Findings:
         ]
         return (min(means), max(means)) if means else None
 
-    def worst(self, metric: str, number: int) -> list[Head]:
+    def farthest(self, metric: str, number: int) -> list[Head]:
         """The heads with the greatest means, greatest first; the earlier head where two are equal."""
         measured = [head for head in self.heads if head.value(metric) is not None]
         return sorted(measured, key=lambda head: -(head.value(metric) or 0.0))[:number]

@@ -20,6 +20,7 @@ from fenchel.auditing.report.findings import (
     head_name,
     model_name,
 )
+from fenchel.auditing.report.headline import headline
 from fenchel.auditing.report.heatmap import heat_maps, highest_finite
 from fenchel.auditing.report.panel import MOST_PANELS, head_panels, layer_panels, strips
 from fenchel.auditing.report.reproduce import command, manifest_entries
@@ -131,6 +132,7 @@ def render_html(report: AuditResults) -> str:
         manifest=report.manifest,
         model=model_name(report.manifest),
         findings=findings,
+        headline=headline(report),
         several_kinds=len(findings.kinds) > 1,
         kinds=[_kind_section(report, findings, kind, highest) for kind in findings.kinds],
         highest_order_mean=highest,

@@ -6,8 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from fenchel.auditing.report.findings import KIND_NAMES, Findings
+from fenchel.auditing.report.headline import summary_sentence
 from fenchel.auditing.report.notebook_map import notebook_map
-from fenchel.auditing.report.table import COLUMNS, summary_sentence
+from fenchel.auditing.report.table import COLUMNS
 from fenchel.runs.number import count, short
 
 if TYPE_CHECKING:

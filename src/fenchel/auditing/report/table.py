@@ -1,60 +1,34 @@
-"""The report in a terminal: one sentence and a short table."""
+"""The report in a terminal: a short table, and what to do next."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.findings import SHORT_KIND_NAMES, Findings, model_name
 from fenchel.errors import MissingExtraError
-from fenchel.runs.number import count, percent, reading, short
+from fenchel.runs.number import count, short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fenchel.auditing.results import AuditResults
 
-__all__ = ["COLUMNS", "summary_sentence", "terminal_table"]
+__all__ = ["COLUMNS", "terminal_table"]
 
 COLUMNS: dict[str, str] = {
-    "relative_deviation": "Relative deviation",
-    "total_variation": "Total variation",
+    "total_variation": "Weight moved",
     "mean_error": "Output error",
-    "certificate": "Certificate",
+    "relative_deviation": "Relative deviation",
+    "predicted_deviation": "Predicted deviation",
+    "certificate": "Deviation at most",
 }
 """The metrics of the short tables and what heads their columns."""
 
-_WORST = 3
-
-
-def summary_sentence(report: AuditResults) -> str:
-    """What the audit found, in one sentence.
-
-    Raises:
-        InputError: If the report holds no head.
-    """
-    findings = Findings.of(report)
-    heads = len(findings.heads)
-    missed = findings.not_converged
-    tolerance = reading(report.manifest.get("tol"))
-    outcome = (
-        f"{count(missed)} of {count(findings.problems)} exact solves did NOT converge, the others are certified"
-        if missed
-        else f"all {count(findings.problems)} exact solves are certified"
-    )
-    outcome += " in float64"
-    if tolerance is not None and math.isfinite(tolerance):
-        outcome += f" to {tolerance:g}"
-    return (
-        f"{model_name(report.manifest)}, {count(heads)} head{'s' if heads != 1 else ''}: attention's dual "
-        f"point is on average {percent(findings.mean('relative_deviation'))} off the exact one, its weights "
-        f"are {short(findings.mean('total_variation'))} apart in total variation and its output is off by "
-        f"{percent(findings.mean('mean_error'))}; {outcome}."
-    )
+_FARTHEST = 3
 
 
 def terminal_table(report: AuditResults) -> RenderableType:
-    """A table of the means of every layer, followed by the worst heads, for rich.
+    """A table of the means of every layer, followed by the heads that are farthest off, for rich.
 
     Args:
         report: The audit.
@@ -75,6 +49,10 @@ def terminal_table(report: AuditResults) -> RenderableType:
         raise MissingExtraError("rich", "cli") from error
     findings = Findings.of(report)
     kind_column = ("Kind",) if len(findings.kinds) > 1 else ()
+    # Eighty columns have no room for the kinds and a bound.
+    columns = {
+        metric: words for metric, words in COLUMNS.items() if metric != "certificate" or not kind_column
+    }
 
     def table(title: str, *columns: str) -> Table:
         made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
@@ -85,7 +63,7 @@ def terminal_table(report: AuditResults) -> RenderableType:
         return made
 
     name = f"Means over queries, {model_name(report.manifest)}"
-    layers = table(name, *kind_column, "Layer", *COLUMNS.values(), "Queries")
+    layers = table(name, *kind_column, "Layer", *columns.values(), "Queries")
     for kind in findings.kinds:
         numbers = findings.layers(kind)
         for i, layer in enumerate(numbers):
@@ -93,19 +71,20 @@ def terminal_table(report: AuditResults) -> RenderableType:
             layers.add_row(
                 *([SHORT_KIND_NAMES[kind] if i == 0 else ""] if kind_column else []),
                 str(layer),
-                *(short(findings.mean(metric, heads)) for metric in COLUMNS),
+                *(short(findings.mean(metric, heads)) for metric in columns),
                 count(sum(head.queries for head in heads)),
                 end_section=i == len(numbers) - 1,
             )
-    worst = table("Worst heads by mean total variation", *kind_column, "Layer", "Head", *COLUMNS.values())
-    for head in findings.worst("total_variation", _WORST):
-        worst.add_row(
+    title = "Heads in which most weight would move"
+    farthest = table(title, *kind_column, "Layer", "Head", *columns.values())
+    for head in findings.farthest("total_variation", _FARTHEST):
+        farthest.add_row(
             *([SHORT_KIND_NAMES[head.key.kind]] if kind_column else []),
             str(head.key.layer),
             str(head.key.head),
-            *(short(head.value(metric)) for metric in COLUMNS),
+            *(short(head.value(metric)) for metric in columns),
         )
-    parts: list[Any] = [layers, worst]
+    parts: list[Any] = [layers, farthest]
     if findings.not_converged:
         parts.append(
             Text(
