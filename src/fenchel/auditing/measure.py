@@ -75,7 +75,7 @@ def measure(
     *,
     space: str,
     alpha: float = 1.0,
-    tol: float = 2e-5,
+    tol: float = 2e-4,
     max_steps: int = 50,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     heads: Sequence[int] | None = None,
@@ -155,9 +155,9 @@ class _PartMeasures:
         c, first, exact = self._c, self._first, self._exact
         shift = first.square.squeeze(-1).sqrt()
         room = self._rows.evidence_square.squeeze(-1).sqrt() - shift
-        moved, lifted = exact.x - first.x, exact.lifted - first.lifted
+        moved = c.inner(exact.moved, exact.moved, exact.lifted).clamp(min=0).sqrt()
         values = {
-            "relative_deviation": c.inner(moved, moved, lifted).clamp(min=0).sqrt() / exact.dual_norm,
+            "relative_deviation": moved / exact.dual_norm,
             "second_order_deviation": self._second_order_distance() / exact.dual_norm,
             "total_variation": (first.weights - exact.weights).abs().sum(-1) / 2,
             "mean_error": self._mean_error(),
@@ -172,22 +172,20 @@ class _PartMeasures:
         return values
 
     def _mean_error(self) -> Tensor:
-        r"""‖ĥ - h*‖ / ‖h*‖, from residuals and lifts that are already there.
+        """‖ĥ - h*‖ / ‖h*‖, from residuals and lifts that are already there.
 
-        A residual is P(u - p) + o - x, so that P(p̂ - p*) is a difference of residuals and points, and P p* follows from
-        P u, which rows with the same preference share.
+        A point stands for the mean c - λ/α: attention's for P u, so that P ĥ is P u less the residual there.
         """
         c, first, exact = self._c, self._first, self._exact
-        error = exact.residual - first.residual + exact.x - first.x
-        lifted = exact.lifted_residual - first.lifted_residual + exact.lifted - first.lifted
         preferred = c.pull(self._rows.rest)
-        mean = preferred - exact.residual + c.from_origin(self._rows, exact.x)
-        lifted_mean = c.lift(preferred) - exact.lifted_residual + first.lifted - exact.lifted
+        error = (preferred - exact.mean).sub_(first.residual)
+        lifted = exact.mean_moved - first.lifted_residual
+        mean, lifted_mean = exact.mean, c.lift(preferred) - exact.mean_moved
         centre = self._group.centre
-        along = (centre @ self._group.templates.mT).to(exact.weights.dtype).expand_as(exact.weights)
+        along = (centre @ self._group.templates.mT).to(exact.weights.dtype)
         size = (
             centre.to(exact.weights.dtype).square().sum(-1)
-            + 2 * dot(exact.weights, along)
+            + 2 * (exact.weights @ along.mT).squeeze(-1)
             + c.inner(mean, mean, lifted_mean)
         )
         return (
@@ -196,9 +194,10 @@ class _PartMeasures:
 
     def _second_order_distance(self) -> Tensor:
         """‖λ* - λ₂‖/α, (g, r)."""
-        exact, rows = self._exact, self._rows
+        exact, first, rows = self._exact, self._first, self._rows
         if not self._group.shares_preference:
             found, lifted = self._second_order_by_row
+            lifted = lifted - first.lifted
         elif isinstance(self._c, GramCoordinates):
             found, lifted = (self._applied(maps) for maps in self._group.second_order_maps)
         else:

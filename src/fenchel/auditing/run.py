@@ -32,7 +32,7 @@ def audit(
     *,
     space: Literal["input", "key"] = "input",
     alpha: float = 1.0,
-    tol: float = 2e-5,
+    tol: float = 2e-4,
     max_length: int | None = None,
     stride: int | None = None,
     batch_size: int = 8,

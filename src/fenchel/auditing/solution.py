@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from fenchel.auditing.group import LayerGroup
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where
-from fenchel.solver.certified import CertifiedNewton
+from fenchel.solver.certified import CertifiedSolver
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.newton import Newton, NewtonState
 from fenchel.solver.staged import refine_rows
@@ -22,6 +22,48 @@ __all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
 
 WORKING_ARRAYS = 32
 """Arrays of shape (rows, max(n, d)) alive at once, those in float64 counted twice beside a narrower dtype."""
+
+
+@dataclass(frozen=True)
+class ExactPoint:
+    """The exact answers of rows, as nearly as they are known; all (g, r', ...).
+
+    Attributes:
+        x: Coordinates of the dual point, (g, r', size).
+        moved: Coordinates of what lies between attention's point and it, λ/α less z, (g, r', size).
+        lifted: The lift of that, (g, r', n).
+        weights: p, (g, r', n).
+        dual_norm: ‖λ‖/α, (g, r').
+        mean: Coordinates of the mean h, (g, r', size).
+        mean_moved: The lift of what lies between attention's point and the point that stands for h, (g, r', n).
+    """
+
+    x: Tensor
+    moved: Tensor
+    lifted: Tensor
+    weights: Tensor
+    dual_norm: Tensor
+    mean: Tensor
+    mean_moved: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        coordinates: AbstractCoordinates,
+        first: NewtonState,
+        point: tuple[Tensor, Tensor],
+        answer: tuple[Tensor, Tensor],
+    ) -> ExactPoint:
+        """From coordinates of the dual point and its potential over α, and the same of the mean and what stands for it.
+
+        A potential (g, r', n) may differ by a constant a row.
+        """
+        (x, potential), (mean, image), rows = point, answer, first.rows
+        start = coordinates.scaled_potential(rows, first.lifted)
+        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
+        lifted = potential - start
+        dual_norm = coordinates.dual_square(rows, x, first.lifted + lifted).clamp(min=0).sqrt()
+        return cls(x, x - first.x, lifted, weights, dual_norm, mean, image - start)
 
 
 @dataclass(frozen=True)
@@ -36,7 +78,7 @@ class PartSolution:
 
     coordinates: AbstractCoordinates
     first: NewtonState
-    exact: NewtonState
+    exact: ExactPoint
 
 
 @dataclass(frozen=True)
@@ -46,12 +88,12 @@ class BlockSolution:
     Attributes:
         group: What the queries share.
         block: The queries.
-        point: Coordinates of the exact points as conjugate gradients left them, float64, (g, r, size).
-        whole: All rows there, in the working dtype.
+        point: Coordinates of the points that were certified, or were not, in float64, (g, r, size).
+        whole: All rows, in the working dtype; the exact point is one iteration further than the certified one.
         factorised: Rows that this left uncertified: their indices (g, r'), and what a factorisation made of them, in
             float64.
-        steps: Newton steps, (g, h, q).
-        converged: Whether the float64 certificate of the exact point meets the tolerance, bool (g, h, q).
+        steps: Iterations and Newton steps, (g, h, q).
+        converged: Whether the float64 certificate of the point meets the tolerance, bool (g, h, q).
     """
 
     group: LayerGroup
@@ -63,7 +105,7 @@ class BlockSolution:
     converged: Tensor
 
     def dual(self) -> Tensor:
-        """The exact points λ, float64, (g, h, q, d)."""
+        """The points λ that were certified, float64, (g, h, q, d)."""
         dual = self.group.dual(self.block, self.point)
         for index, part in self.factorised:
             solved = self.group.alpha * part.exact.x
@@ -113,53 +155,48 @@ def exact_solutions(
 def _solved(
     group: LayerGroup, block: LayerBlock, counted: Tensor, tol: float, max_steps: int, memory_budget: int
 ) -> BlockSolution:
-    newton = CertifiedNewton(
+    solver = CertifiedSolver(
         group.working, group.wide, low_precision=group.low_precision, tol=tol, max_steps=max_steps
     )
     square = group.evidence_square(block)
-    first = newton.start(group.rows(block, square))
+    first = solver.start(group.rows(block, square))
     # Rows that are stalled at the start are left alone.
     first = replace(first, stalled=~counted.reshape(first.error.shape))
-    outcome = newton.solve(first, lambda: group.wide_rows(block, square))
-    steps, converged = outcome.steps, outcome.converged
-    whole = PartSolution(group.working, first, _rounded(outcome.state, group.dtype))
+    found = solver.solve(first, lambda: group.wide_rows(block, square))
+    steps, converged = found.steps, (found.error <= tol) & ~first.stalled
+    point, answer = (found.further, found.potential), (found.mean, found.image)
+    exact = ExactPoint.of(group.working, first, point, answer)
+    whole = PartSolution(group.working, first, exact)
     factorised: list[tuple[Tensor, PartSolution]] = []
-    point = outcome.state.x
-    del outcome
     failing = ~converged & ~first.stalled & (steps < max_steps)
     if bool(failing.any()):
         # In float64 and template coordinates a row takes several times what it took until here, and a Hessian more.
         for index in rows_where(failing).split(max(1, failing.shape[1] // 4), dim=1):
             rows = group.template_rows(block, index)
-            # Refreshed: of near-dead heads p - u is lost unless it is computed relative to itself.
-            method = Newton(group.template_coordinates, tol=tol, refresh=True)
-            found = refine_rows(
+            again = refine_rows(
                 group.query_block(rows),
-                group.dual(block, point, index),
+                group.dual(block, found.x, index),
                 steps.gather(1, index),
                 tol=tol,
                 max_steps=max_steps,
                 memory_budget=memory_budget // 2,
             )
-            exact = method.start(rows, found.dual / rows.alpha)
-            part = PartSolution(group.template_coordinates, method.start(rows), exact)
-            factorised.append((index, part))
-            steps = steps.scatter(1, index, found.steps)
-            converged = converged.scatter(1, index, found.error <= tol)
+            coordinates = group.template_coordinates
+            # Refreshed: of near-dead heads p - u is lost unless it is computed relative to itself.
+            method = Newton(coordinates, tol=tol, refresh=True)
+            start, state = method.start(rows), method.start(rows, again.dual / rows.alpha)
+            answer = (
+                coordinates.complement(rows, state.x) - state.residual,
+                state.lifted + state.lifted_residual,
+            )
+            exact = ExactPoint.of(coordinates, start, (state.x, state.lifted), answer)
+            factorised.append((index, PartSolution(coordinates, start, exact)))
+            steps = steps.scatter(1, index, again.steps)
+            converged = converged.scatter(1, index, again.error <= tol)
     shape = block.queries.shape[:3]
     return BlockSolution(
-        group, block, point, whole, tuple(factorised), steps.reshape(shape), converged.reshape(shape)
+        group, block, found.x, whole, tuple(factorised), steps.reshape(shape), converged.reshape(shape)
     )
-
-
-def _rounded(state: NewtonState, dtype: torch.dtype) -> NewtonState:
-    """A state's numbers in another dtype; its rows stay, to be replaced by those that were there."""
-    numbers = {
-        field.name: value.to(dtype)
-        for field in fields(state)
-        if isinstance(value := getattr(state, field.name), Tensor) and value.is_floating_point()
-    }
-    return replace(state, **numbers)
 
 
 def exact_duals(
@@ -167,7 +204,7 @@ def exact_duals(
     *,
     space: str,
     alpha: float = 1.0,
-    tol: float = 2e-5,
+    tol: float = 2e-4,
     max_steps: int = 50,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     heads: Sequence[int] | None = None,

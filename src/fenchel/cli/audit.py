@@ -87,7 +87,7 @@ def run(
         typer.Option(help="Templates: the inputs of the key map, or the keys (works for every model)."),
     ] = Space.input,
     alpha: Annotated[float, typer.Option(metavar="X", help="Reliability of the evidence, above 0.")] = 1.0,
-    tol: Annotated[float, typer.Option(metavar="X", help="Relative tolerance of the exact solver.")] = 2e-5,
+    tol: Annotated[float, typer.Option(metavar="X", help="Relative tolerance of the exact solver.")] = 2e-4,
     memory_budget: Annotated[
         int,
         typer.Option(

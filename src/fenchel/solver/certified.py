@@ -1,33 +1,28 @@
-r"""Newton's method whose answers are certified in float64, in stages: working dtype → float64 → factorisation.
+r"""Rows of queries solved in a working dtype and certified in float64.
 
-A stage hands the next one only the rows whose certificate, recomputed in float64 from the rows' data and the dual
-point, does not meet the tolerance. What the working dtype believes of its own residual decides when it stops, never
-what is certified; so its last step, which the certificate follows, is not looked at before.
+What the working dtype reaches is certified by potentials, weights and gradient that are computed anew in float64 from
+the rows' data and the dual point. Rows whose certificate does not meet the tolerance, but nearly does, are refined in
+float64; the others are left to a factorisation (:mod:`fenchel.solver.staged`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from fenchel.closeness.rounding import UNIT, summed
-from fenchel.selection import rows_where, select, store
-from fenchel.solver.conjugate_gradient import Direction
-from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates
-from fenchel.solver.loop import Outcome, iterate
-from fenchel.solver.newton import Newton, NewtonState, by_conjugate_gradients
+from fenchel.selection import gather_rows, rows_where, select
+from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, dot
+from fenchel.solver.loop import iterate
+from fenchel.solver.mixing import Mixed
+from fenchel.solver.newton import Newton, NewtonState
 from fenchel.solver.rows import Rows
+from fenchel.solver.working import WorkingStage
 
-__all__ = ["CertifiedNewton", "certified_error"]
-
-DONE = 0.5
-"""Rows at this fraction of the tolerance, by the working dtype's own account, take no step more."""
-
-LAST = 0.75
-"""At this multiple of √tol the next Newton step is the last: what it leaves is of the order of its square."""
+__all__ = ["CertifiedRows", "CertifiedSolver"]
 
 NEAR = 1e-2
 """Relative certificate below which conjugate gradients refine in float64; farther rows are for a factorisation."""
@@ -39,32 +34,88 @@ CANCELLATION = 1e-4
 """In Gram coordinates λ/α = z + Tᵀx; where it is this much shorter than z, float64 loses half of its digits."""
 
 
-def certified_error(coordinates: AbstractCoordinates, state: NewtonState) -> Tensor:
-    """Relative errors of λ that float64 states certify, infinite where nothing is certified, (g, r).
+def _certified(
+    coordinates: AbstractCoordinates, rows: Rows, weights: Tensor, square: Tensor, dual_norm: Tensor
+) -> Tensor:
+    r"""Relative errors of λ that a float64 evaluation certifies, infinite where nothing is certified, (g, r).
 
     What computing the gradient may hide is a few roundings of the vectors that are added up in it, λ/α, the evidence
     and the templates, and those of the potentials: relative errors of the weights as large as these, times how far
     templates are from their mean.
+
+    Args:
+        coordinates: In float64.
+        rows: The rows' data.
+        weights: p(λ), (g, r, n).
+        square: At least ‖∇𝒟(λ)‖² as evaluated, (g, r).
+        dual_norm: ‖λ‖/α, (g, r).
     """
-    evidence_norm = state.rows.evidence_square.squeeze(-1).sqrt()
+    evidence_norm = rows.evidence_square.squeeze(-1).sqrt()
     added = evidence_norm + coordinates.longest
-    n, alpha = state.weights.shape[-1], state.rows.alpha.squeeze(-1)
-    hidden = summed(n) * UNIT * (1 + added / state.dual_norm)
+    n, alpha = weights.shape[-1], rows.alpha.squeeze(-1)
+    hidden = summed(n) * UNIT * (1 + added / dual_norm)
     # A potential is a sum of products of vectors as long as these, and what moves the mean is its spread under p.
-    reach = state.dual_norm
+    reach = dual_norm
     if isinstance(coordinates, GramCoordinates):
         reach = evidence_norm + 2 * coordinates.longest
     potential = (summed(coordinates.size) + 5) * UNIT * alpha * reach * coordinates.longest
-    error = state.error + hidden + 2.2 * potential * coordinates.spread(state.weights) / state.dual_norm
+    error = square.sqrt() / dual_norm + hidden + 2.2 * potential * coordinates.spread(weights) / dual_norm
     if isinstance(coordinates, GramCoordinates):
-        error = error.masked_fill(~(state.dual_norm > CANCELLATION * evidence_norm), torch.inf)
+        error = error.masked_fill(~(dual_norm > CANCELLATION * evidence_norm), torch.inf)
     # No evidence: λ* = 0 = αz.
-    nothing = (state.square.squeeze(-1) == 0) & (evidence_norm == 0)
+    nothing = (square == 0) & (evidence_norm == 0)
     return error.nan_to_num(nan=torch.inf).masked_fill(nothing, 0)
 
 
-class CertifiedNewton:
-    r"""Newton's method for a block of rows, in a working dtype and then in float64.
+@dataclass(frozen=True)
+class CertifiedRows:
+    """Rows whose dual points have been certified as well as conjugate gradients can.
+
+    Attributes:
+        x: Coordinates of the dual points, float64, (g, r, size).
+        dual_norm: ‖λ‖/α, float64, (g, r).
+        error: Relative error of λ that float64 certifies, infinite where nothing is certified, (g, r).
+        steps: Iterations and Newton steps, int64 (g, r).
+        further: Coordinates of a point one iteration further, in the working dtype, (g, r, size); those of the
+            certified point where an iteration did not lead nearer.
+        potential: The potential over α at that point, (g, r, n).
+        mean: Coordinates of the mean h there, (g, r, size); where the curvature is small it is known better than λ.
+        image: The potential over α of the point that stands for this mean, c - λ/α = h, (g, r, n).
+    """
+
+    x: Tensor
+    dual_norm: Tensor
+    error: Tensor
+    steps: Tensor
+    further: Tensor
+    potential: Tensor
+    mean: Tensor
+    image: Tensor
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """What float64 sees at a point, all (g, r, ...).
+
+    Attributes:
+        potential: The potential over α, in the working dtype, as are the next three.
+        residual: ρ.
+        lifted: Its lift.
+        square: ‖ρ‖², (g, r).
+        dual_norm: ‖λ‖/α, float64, (g, r).
+        error: Certified relative error of λ, float64, (g, r).
+    """
+
+    potential: Tensor
+    residual: Tensor
+    lifted: Tensor
+    square: Tensor
+    dual_norm: Tensor
+    error: Tensor
+
+
+class CertifiedSolver:
+    r"""Solves blocks of rows in a working dtype and certifies them in float64.
 
     Rows are done where :math:`\alpha\lVert\nabla\mathcal{D}(\lambda)\rVert \le \mathtt{tol}\,\lVert\lambda\rVert`,
     computed in float64 from their data.
@@ -72,9 +123,9 @@ class CertifiedNewton:
     Args:
         working: Coordinates in the working dtype.
         wide: The same in float64.
-        low_precision: The same for directions in still lower precision, where that is faster.
+        low_precision: The same for products in still lower precision, where that is faster.
         tol: Relative tolerance on λ.
-        max_steps: Newton steps that a row may take.
+        max_steps: Steps that a row may take.
     """
 
     def __init__(
@@ -88,66 +139,119 @@ class CertifiedNewton:
     ) -> None:
         self._working, self._wide = working, wide
         self._tol, self._max_steps = tol, max_steps
-        self._near = max(DONE * tol, LAST * tol**0.5)
-        self._method = Newton(working, tol=tol, direction=self._direction, low_precision=low_precision)
+        self._stage = WorkingStage(working, low_precision=low_precision, tol=tol, max_steps=max_steps)
 
     def start(self, rows: Rows) -> NewtonState:
         """The first-order point of rows in the working dtype."""
-        return self._method.start(rows)
+        return self._stage.start(rows)
 
-    def solve(self, first: NewtonState, wide_rows: Callable[[], Rows]) -> Outcome[NewtonState]:
-        """Go on from ``first``.
+    def solve(self, first: NewtonState, wide_rows: Callable[[], Rows]) -> CertifiedRows:
+        """Go on from ``first``: mixing, then Newton's method where that is far off, then float64 where it is near.
 
         Args:
             first: Where to start, (g, r). Rows that are stalled there are not wanted: they stay and cost nothing.
             wide_rows: Gives the rows' data in float64; called when the working dtype has done its part.
-
-        Returns:
-            The float64 states at the points reached, computed anew from data and point; steps; and whether the
-            certificates meet the tolerance. Where one does not, conjugate gradients have done what they can.
         """
-        unwanted = first.stalled
-        x, steps = self._points(first, unwanted)
-        state = Newton(self._wide, tol=self._tol).start(wide_rows(), x)
-        error = certified_error(self._wide, state)
-        near = (error > self._tol) & (error < NEAR) & ~unwanted & (steps < self._max_steps)
-        if bool(near.any()):
-            steps = self._refine(state, near, steps)
-            error = certified_error(self._wide, state)
-        return Outcome(state, steps, (error <= self._tol) & ~unwanted)
-
-    def _points(self, first: NewtonState, unwanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the working dtype arrives, in float64 (g, r, size), and steps.
-
-        The last step is added in float64, so that the working dtype's rounding of x is no floor.
-        """
-        outcome = iterate(self._method.step, first, tol=self._near, max_steps=self._max_steps)
-        state, steps = outcome.state, outcome.steps
-        going = (state.error > DONE * self._tol) & ~unwanted & (steps < self._max_steps)
-        if not bool(going.any()):
-            return state.x.double(), steps
-        target = (0.3 * self._tol * state.dual_norm).square().unsqueeze(-1)
-        target = target.masked_fill(~going.unsqueeze(-1), torch.inf)
-        coordinates = self._method.low_precision or self._working
-        found = by_conjugate_gradients(coordinates, state, target)
-        return state.x.double().add_(found.step), steps + going
-
-    def _direction(self, coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
-        """A direction fine enough to end where one step is left, if that is not much finer than was asked for."""
-        enough = (0.4 * self._near * state.dual_norm).square().unsqueeze(-1)
-        finer = torch.where(
-            torch.isinf(target), target, torch.minimum(target, enough.clamp(min=0.01 * target))
+        wanted, mixed = ~first.stalled, self._stage.mix(first)
+        rows, x = wide_rows(), mixed.x.double()
+        seen = self._evaluated(rows, x)
+        steps = mixed.steps * wanted
+        found = CertifiedRows(
+            x, seen.dual_norm, seen.error, steps, *self._further(first.rows, mixed, x, seen)
         )
-        return by_conjugate_gradients(coordinates, state, finer)
+        far = wanted & ~(found.error < NEAR)
+        if bool(far.any()):
+            self._solve_by_newton(found, first, rows, far)
+        near = wanted & (found.error > self._tol) & (found.error < NEAR) & (found.steps < self._max_steps)
+        if bool(near.any()):
+            self._refine(found, rows, first.rows, near)
+        return found
 
-    def _refine(self, state: NewtonState, failing: Tensor, steps: Tensor) -> Tensor:
-        """Newton steps of the failing rows in float64, with directions in the working dtype; steps then."""
-        index = rows_where(failing)
-        part = select(state, index)
-        part = replace(part, stalled=~failing.gather(1, index))
+    def _evaluated(self, rows: Rows, x: Tensor) -> _Evaluated:
+        """A point seen in float64, but for the product of its gradient with the Gram matrix, which is allowed for."""
+        wide, narrow = self._wide, self._working.operator.dtype
+        lifted = wide.lift(x)
+        potential = wide.scaled_potential(rows, lifted)
+        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
+        residual = wide.residual(rows, weights - rows.rest, x)
+        dual_norm = wide.dual_square(rows, x, lifted).clamp(min=0).sqrt()
+        working = residual.to(narrow)
+        lifted_residual = self._working.lift(working)
+        if isinstance(wide, GramCoordinates):
+            square = dot(working, lifted_residual).clamp(min=0)
+            unit = torch.finfo(narrow).eps / 2
+            allowance = (2 * summed(wide.size) + 8) * unit
+            bound = square.double() + allowance * (residual.abs().sum(-1) * wide.longest).square()
+        else:
+            square = bound = dot(residual, residual)
+        error = _certified(wide, rows, weights, bound, dual_norm)
+        return _Evaluated(potential.to(narrow), working, lifted_residual, square.to(narrow), dual_norm, error)
+
+    def _further(self, rows: Rows, mixed: Mixed, x: Tensor, seen: _Evaluated) -> tuple[Tensor, ...]:
+        """One iteration on from what was evaluated, where that leads nearer: its product has been computed.
+
+        With an error of e at the certified point, a point at most 2e from it is within 3e of the answer.
+        """
+        c = self._working
+        mean = c.complement(rows, x.to(seen.potential.dtype))
+        mixed.mixing.add(mean, seen.potential, seen.residual, seen.lifted, seen.square)
+        next_mean, next_potential = mixed.mixing.undamped()
+        moved = mean - next_mean
+        square = c.inner(moved, moved, next_potential - seen.potential)
+        leads = mixed.falling & (square <= (2 * seen.error * seen.dual_norm).square())
+        leads = leads.unsqueeze(-1)
+        return (
+            c.complement(rows, torch.where(leads, next_mean, mean)),
+            torch.where(leads, next_potential, seen.potential),
+            torch.where(leads, next_mean, mean - seen.residual),
+            torch.where(leads, next_potential, seen.potential + seen.lifted),
+        )
+
+    def _at(self, rows: Rows, x: Tensor, seen: _Evaluated, steps: Tensor) -> CertifiedRows:
+        """Rows that stay where they were evaluated."""
+        working = x.to(seen.potential.dtype)
+        return CertifiedRows(
+            x,
+            seen.dual_norm,
+            seen.error,
+            steps,
+            working,
+            seen.potential,
+            self._working.complement(rows, working) - seen.residual,
+            seen.potential + seen.lifted,
+        )
+
+    def _solve_by_newton(self, found: CertifiedRows, first: NewtonState, rows: Rows, far: Tensor) -> None:
+        """Newton's method from the first-order point, in place, for rows where mixing did not lead near."""
+        index = rows_where(far)
+        chosen = far.gather(1, index)
+        start = replace(select(first, index), stalled=~chosen)
+        x, steps = self._stage.iterate(start)
+        seen = self._evaluated(select(rows, index), x)
+        _store(found, self._at(start.rows, x, seen, found.steps.gather(1, index) + steps), index, chosen)
+
+    def _refine(self, found: CertifiedRows, rows: Rows, working: Rows, near: Tensor) -> None:
+        """Newton steps in float64, with directions in the working dtype, in place."""
+        index = rows_where(near)
+        chosen, steps = near.gather(1, index), found.steps.gather(1, index)
         narrow = None if self._working.operator.dtype == torch.float64 else self._working
         method = Newton(self._wide, tol=self._tol, low_precision=narrow, refresh=True)
-        left = self._max_steps - int(steps.gather(1, index).max())
-        outcome = iterate(method.step, part, tol=self._tol, max_steps=min(left, PATIENCE))
-        store(state, outcome.state, index)
-        return steps.scatter_add(1, index, outcome.steps)
+        state = method.start(select(rows, index), gather_rows(found.x, index))
+        left = min(self._max_steps - int(steps[chosen].max()), PATIENCE)
+        outcome = iterate(method.step, replace(state, stalled=~chosen), tol=self._tol, max_steps=left)
+        state = outcome.state
+        seen = self._evaluated(state.rows, state.x)
+        # The norm of the gradient is seen in float64 too: at this tolerance what float32 may hide of it is too much.
+        square = state.square.squeeze(-1)
+        error = _certified(self._wide, state.rows, state.weights, square, state.dual_norm)
+        seen = replace(seen, error=torch.minimum(seen.error, error))
+        _store(found, self._at(select(working, index), state.x, seen, steps + outcome.steps), index, chosen)
+
+
+def _store(found: CertifiedRows, part: CertifiedRows, index: Tensor, chosen: Tensor) -> None:
+    """Put the chosen (g, r') of some rows in their places, in place."""
+    for field in fields(CertifiedRows):
+        of_all, new = getattr(found, field.name), getattr(part, field.name)
+        place = index.reshape(*index.shape, *(1,) * (new.dim() - 2)).expand_as(new)
+        kept = chosen.reshape(*chosen.shape, *(1,) * (new.dim() - 2))
+        of_all.scatter_(1, place, torch.where(kept, new, of_all.gather(1, place)))

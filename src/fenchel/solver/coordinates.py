@@ -147,6 +147,10 @@ class AbstractCoordinates(ABC):
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
         """The origin less the point, o - x, (g, r, size)."""
 
+    def complement(self, rows: Rows, x: Tensor) -> Tensor:
+        r"""The mean :math:`c - \lambda/\alpha` that a point stands for, o + Pu - x, or its point, (g, r, size)."""
+        return self.from_origin(rows, x) + self.pull(rows.rest)
+
     @abstractmethod
     def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:
         """‖λ/α‖², (g, r)."""

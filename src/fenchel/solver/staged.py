@@ -17,7 +17,7 @@ from fenchel.blocks import AbstractBlock, QueryBlock
 from fenchel.certificate import Certificate, certify
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where, select, store
-from fenchel.solver.certified import CertifiedNewton, certified_error
+from fenchel.solver.certified import CertifiedSolver
 from fenchel.solver.coordinates import (
     AbstractCoordinates,
     TemplateCoordinates,
@@ -96,20 +96,20 @@ def solve_rows(
     dtype, wide = block.evidence.dtype, block.to(torch.float64)
     certifying = TemplateCoordinates(wide.offsets)
     working = certifying if dtype == torch.float64 else TemplateCoordinates(certifying.operator.to(dtype))
-    newton = CertifiedNewton(
+    solver = CertifiedSolver(
         working, certifying, low_precision=low_precision_for(working), tol=tol, max_steps=max_steps
     )
-    first = newton.start(Rows.of(block, block.evidence))
-    outcome = newton.solve(first, lambda: Rows.of(wide, wide.evidence))
-    dual, error = wide.alpha * outcome.state.x, certified_error(certifying, outcome.state)
-    found = RowSolution(dual.to(dtype), error, outcome.steps)
-    failing = ~(error <= tol)
+    first = solver.start(Rows.of(block, block.evidence))
+    solved = solver.solve(first, lambda: Rows.of(wide, wide.evidence))
+    dual = wide.alpha * solved.x
+    found = RowSolution(dual.to(dtype), solved.error, solved.steps)
+    failing = ~(solved.error <= tol)
     if bool(failing.any()):
         index = rows_where(failing)
         again = refine_rows(
             select(block, index),
             dual.gather(1, index.unsqueeze(-1).expand(*index.shape, dual.shape[-1])),
-            outcome.steps.gather(1, index),
+            solved.steps.gather(1, index),
             tol=tol,
             max_steps=max_steps,
             memory_budget=memory_budget,

@@ -1,0 +1,207 @@
+r"""Mixing: the fixed point of attention, extrapolated; one product and one response an iteration.
+
+A dual point λ is the answer exactly where its mean h(λ) is the mean :math:`m = c - \lambda/\alpha` that it stands for,
+and the dual's gradient is what is between them, :math:`\rho = m - h(\lambda)`. The damped iteration
+:math:`m \leftarrow m - \tau\rho` is extrapolated over the last points (Anderson, 1965): of their affine combinations it
+takes the one whose gradient, were it affine, is shortest. The lift of ρ, of which the next potentials are made, also
+gives all the inner products that this takes, so that nothing is computed that does not move the point, where Newton's
+method spends its products on directions.
+
+The gradient falls about tenfold an iteration where :math:`\alpha\nabla^2\varphi` is of order one, as in trained
+transformers, and need not fall at all where that is large: such rows are for Newton's method, which converges from
+everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fenchel.solver.coordinates import AbstractCoordinates
+from fenchel.solver.newton import NewtonState
+
+__all__ = ["Mixed", "Mixing", "mix"]
+
+DAMPING = 0.8
+"""τ: how far an iteration goes towards the mean of its point."""
+
+DEPTH = 2
+"""Earlier points that an iteration extrapolates over."""
+
+FALLING = 0.6
+"""A row whose gradient is not shorter than this part of the one before is left to Newton's method."""
+
+MOST = 10
+"""Iterations at most: what still is not there by then is for Newton's method, whose last steps are quadratic."""
+
+STRAGGLERS = 0.02
+"""Mixing ends when at most this part of the rows would gain by going on: Newton's method has few to deal with then."""
+
+RIDGE = 1 + 1e-5
+"""What the squares of differences of gradients are multiplied with, so that parallel ones share what they explain."""
+
+
+@dataclass(frozen=True)
+class _Image:
+    """Where the damped iteration takes a point; all (g, r, ...).
+
+    Attributes:
+        mean: Coordinates of m there, (g, r, size).
+        potential: The potential there over α, up to a constant a row, (g, r, n).
+        residual: Coordinates of the gradient ρ at the point, (g, r, size).
+        lifted: Its lift, (g, r, n).
+        square: ‖ρ‖², (g, r).
+    """
+
+    mean: Tensor
+    potential: Tensor
+    residual: Tensor
+    lifted: Tensor
+    square: Tensor
+
+
+class Mixing:
+    """The last points of rows of queries, and where to go from them.
+
+    Args:
+        coordinates: Those of the points.
+    """
+
+    def __init__(self, coordinates: AbstractCoordinates) -> None:
+        self._coordinates = coordinates
+        self._images: list[_Image] = []
+        self._newest: list[Tensor] = []
+        self._between: list[Tensor] = []
+
+    def add(self, mean: Tensor, potential: Tensor, residual: Tensor, lifted: Tensor, square: Tensor) -> None:
+        """Take a point by the mean m that it stands for, (g, r, size).
+
+        Args:
+            mean: m.
+            potential: Its potential over α, up to a constant a row, (g, r, n).
+            residual: ρ, (g, r, size).
+            lifted: Its lift, (g, r, n).
+            square: Its squared norm, (g, r).
+        """
+        earlier = self._images[:DEPTH]
+        self._between = self._newest[:1]
+        self._newest = [self._coordinates.inner(residual, residual, image.lifted) for image in earlier]
+        moved = torch.sub(mean, residual, alpha=DAMPING)
+        reached = torch.add(potential, lifted, alpha=DAMPING)
+        self._images = [_Image(moved, reached, residual, lifted, square), *earlier]
+
+    def following(self) -> tuple[Tensor, Tensor]:
+        """The mean of the next point, (g, r, size), and its potential over α, (g, r, n)."""
+        images, shares = self._images, self._shares()
+        return _combined(shares, [image.mean for image in images]), _combined(
+            shares, [image.potential for image in images]
+        )
+
+    def undamped(self) -> tuple[Tensor, Tensor]:
+        """The same with τ = 1: h where the gradient is expected to be shortest, and the potential of its point.
+
+        Where the curvature is small, h is much better known than λ.
+        """
+        mean, potential = self.following()
+        rest, shares, images = 1 - DAMPING, self._shares(), self._images
+        mean.sub_(_combined(shares, [image.residual for image in images]), alpha=rest)
+        return mean, potential.add_(_combined(shares, [image.lifted for image in images]), alpha=rest)
+
+    def _shares(self) -> list[Tensor]:
+        """Of each earlier point, in the combination whose gradient is shortest if it is affine, (g, r, 1)."""
+        newest, *earlier = self._images
+        if not earlier:
+            return []
+        tiny = torch.finfo(newest.square.dtype).tiny ** 0.5
+        # The differences of the newest gradient from the earlier ones: their products with it, and their squares.
+        along = [newest.square - product for product in self._newest]
+        squares = [
+            (part - product + image.square).clamp_(min=tiny)
+            for part, product, image in zip(along, self._newest, earlier, strict=True)
+        ]
+        if len(along) == 1:
+            return [(along[0] / squares[0]).unsqueeze(-1)]
+        (first, second), (one, other) = along, squares
+        cross = first - self._newest[1] + self._between[0]
+        one, other = one * RIDGE, other * RIDGE
+        determinant = torch.addcmul(one * other, cross, cross, value=-1)
+        return [
+            (torch.addcmul(first * other, second, cross, value=-1) / determinant).unsqueeze(-1),
+            (torch.addcmul(second * one, first, cross, value=-1) / determinant).unsqueeze(-1),
+        ]
+
+
+def _combined(shares: list[Tensor], parts: list[Tensor]) -> Tensor:
+    """An affine combination: of each part but the first its share, and of the first what is left; in a new array."""
+    newest, *earlier = parts
+    if not shares:
+        return newest.clone()
+    combined = newest * (1 - sum(shares))
+    for share, part in zip(shares, earlier, strict=True):
+        combined.addcmul_(share, part)
+    return combined
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Where mixing ended: at the next point, which was not looked at.
+
+    Attributes:
+        mixing: The points before it.
+        x: Its coordinates, (g, r, size).
+        steps: Iterations.
+        falling: Rows whose gradient fell at every iteration, or met the tolerance, bool (g, r).
+        ended: Whether few of them are expected not to meet the tolerance.
+    """
+
+    mixing: Mixing
+    x: Tensor
+    steps: int
+    falling: Tensor
+    ended: bool
+
+
+def mix(
+    coordinates: AbstractCoordinates,
+    first: NewtonState,
+    *,
+    low_precision: AbstractCoordinates | None,
+    wanted: Tensor,
+    tol: float,
+    max_steps: int,
+) -> Mixed:
+    """Mix until nearly all rows can be expected to meet a tolerance at the next point.
+
+    Args:
+        coordinates: Those of the rows.
+        first: Where to start.
+        low_precision: Coordinates for the products, where a faster lower precision is good enough.
+        wanted: Rows that count, bool (g, r).
+        tol: Length of the gradient, relative to the evidence.
+        max_steps: Iterations at most, one or more.
+    """
+    rows, lifting = first.rows, low_precision or coordinates
+    square = before = first.square.squeeze(-1)
+    goal = tol**2 * rows.evidence_square.squeeze(-1)
+    falling, few = wanted, STRAGGLERS * int(wanted.sum())
+    mixing, step = Mixing(coordinates), 1
+    potential = coordinates.scaled_potential(rows, first.lifted)
+    mixing.add(
+        coordinates.complement(rows, first.x), potential, first.residual, first.lifted_residual, square
+    )
+    while True:
+        mean, potential = mixing.following()
+        # An iteration is expected to do as well as the one before it.
+        expected = square * (square / before)
+        ended = int((falling & (expected > goal)).sum()) <= few
+        if ended or step == min(MOST, max_steps):
+            return Mixed(mixing, coordinates.complement(rows, mean), step, falling, ended)
+        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
+        residual = mean - coordinates.pull(weights)
+        lifted = lifting.lift(residual)
+        before, square = square, coordinates.inner(residual, residual, lifted)
+        falling = falling & ((square <= FALLING**2 * before) | (square <= goal))
+        mixing.add(mean, potential, residual, lifted, square)
+        step += 1

@@ -1,0 +1,91 @@
+"""The first stage towards a certified dual point, in the working dtype: mixing, and Newton's method for what is left.
+
+What the working dtype believes of its own residual decides when it stops, never what is certified.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fenchel.solver.conjugate_gradient import Direction
+from fenchel.solver.coordinates import AbstractCoordinates
+from fenchel.solver.loop import iterate
+from fenchel.solver.mixing import Mixed, mix
+from fenchel.solver.newton import Newton, NewtonState, by_conjugate_gradients
+from fenchel.solver.rows import Rows
+
+__all__ = ["WorkingStage"]
+
+DONE = 0.5
+"""Rows at this fraction of the tolerance, by the working dtype's own account, take no step more."""
+
+LAST = 0.75
+"""At this multiple of √tol the next Newton step is the last: what it leaves is of the order of its square."""
+
+LOW_PRECISION_TO = 1e-4
+"""Least tolerance to which products in low precision lead: what they carry along is off by about a tenth of it."""
+
+
+class WorkingStage:
+    """Mixing and Newton's method on a block of rows, in one dtype.
+
+    Args:
+        coordinates: Coordinates in the working dtype.
+        low_precision: The same for products in a still lower precision, where that is faster.
+        tol: Relative tolerance on λ that the float64 certificate will ask for.
+        max_steps: Steps that a row may take.
+    """
+
+    def __init__(
+        self,
+        coordinates: AbstractCoordinates,
+        *,
+        low_precision: AbstractCoordinates | None,
+        tol: float,
+        max_steps: int,
+    ) -> None:
+        self._coordinates, self._low_precision = coordinates, low_precision
+        self._tol, self._max_steps = tol, max_steps
+        self._near = max(DONE * tol, LAST * tol**0.5)
+        self.newton = Newton(coordinates, tol=tol, direction=self._direction, low_precision=low_precision)
+
+    def start(self, rows: Rows) -> NewtonState:
+        """The first-order point."""
+        return self.newton.start(rows)
+
+    def mix(self, first: NewtonState) -> Mixed:
+        """Mix from ``first`` on, (g, r). Rows that are stalled there are not wanted."""
+        return mix(
+            self._coordinates,
+            first,
+            low_precision=self._low_precision if self._tol >= LOW_PRECISION_TO else None,
+            wanted=~first.stalled,
+            tol=DONE * self._tol,
+            max_steps=self._max_steps,
+        )
+
+    def iterate(self, first: NewtonState) -> tuple[Tensor, Tensor]:
+        """Where Newton's method arrives, coordinates in float64 (g, r, size), and steps (g, r).
+
+        Its last step, which the certificate follows, is not looked at; it is added in float64, so that the working
+        dtype's rounding of x is no floor.
+        """
+        outcome = iterate(self.newton.step, first, tol=self._near, max_steps=self._max_steps)
+        state, steps = outcome.state, outcome.steps
+        going = (state.error > DONE * self._tol) & ~first.stalled & (steps < self._max_steps)
+        if not bool(going.any()):
+            return state.x.double(), steps
+        target = (0.3 * self._tol * state.dual_norm).square().unsqueeze(-1)
+        target = target.masked_fill(~going.unsqueeze(-1), torch.inf)
+        coordinates = self.newton.low_precision or self._coordinates
+        found = by_conjugate_gradients(coordinates, state, target)
+        return state.x.double().add_(found.step), steps + going
+
+    def _direction(self, coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
+        """A direction fine enough to end where one step is left, if that is not much finer than was asked for."""
+        enough = (0.4 * self._near * state.dual_norm).square().unsqueeze(-1)
+        finer = torch.where(
+            torch.isinf(target), target, torch.minimum(target, enough.clamp(min=0.01 * target))
+        )
+        return by_conjugate_gradients(coordinates, state, finer)
