@@ -46,7 +46,7 @@ HELP = (
     "first order at other alphas, tells what is only smoothing. MODEL is a name on the Hugging Face hub, a local "
     "folder, or 'demo'."
 )
-EXAMPLE = "Example: fenchel swap demo --text examples/demo.txt --out swap --alphas 0.8,1.2. Then look at swap/swap.png."
+EXAMPLE = "Example: fenchel swap demo --text examples/demo.txt --out swap --alphas 0.8,1.2. Then open swap/swap.html."
 
 
 def run(
@@ -168,3 +168,4 @@ def run(
     console.print(terminal_table(report))
     console.print(report.finding, markup=False, highlight=False)
     typer.echo(f"Figure: {place / 'swap.png'}")
+    typer.echo(f"Page: {place / 'swap.html'}")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["render_html", "signed_short"]
 
 _PACKAGE = "fenchel.comparing"
+_REPORT = "fenchel.auditing.report"
 _ORDER = (METRIC, *(metric for metric in METRICS if metric != METRIC))
 _STATISTICS = {"p50": "median", "mean": "mean"}
 _ENTRY_NAMES = {"texts": "text", "text_sha256": "SHA-256 of the text", "tol": "tolerance"}
@@ -103,7 +104,8 @@ def render_html(comparison: Comparison) -> str:
         moved=[(metric, moved_heads(comparison, metric)) for metric in _ORDER],
         trajectories=trajectories(comparison, _ORDER) if len(comparison.audits) > 2 else [],
         kind_names=KIND_NAMES,
-        style=page_file("fenchel.auditing.report", "report.css") + page_file(_PACKAGE, "compare.css"),
+        style="".join(page_file(_REPORT, name) for name in ("report.css", "whiskers.css"))
+        + page_file(_PACKAGE, "compare.css"),
         light_scale=stylesheet(dark=False),
         dark_scale=stylesheet(dark=True),
         script=script,

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from fenchel.storage import Form, check_writable, read_document, schema, write_document, write_text
 from fenchel.swap.figure import write_figures
+from fenchel.swap.html import render_html
 from fenchel.swap.state import SCHEMA
 from fenchel.swap.swap_tables import SwapTables
 
 __all__ = ["FILES", "SwapReport"]
 
-FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png")
+FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png", "swap.html")
 """What a swap writes for people, in the order in which it is written."""
 
 _NUMBERS = schema.record({}, others=True)
@@ -70,14 +71,16 @@ class SwapReport(SwapTables):
 
         Raises:
             OutputError: If something cannot be written.
-            MissingExtraError: If matplotlib is not installed.
+            MissingExtraError: If matplotlib or jinja2 is not installed.
         """
         folder = Path(directory).expanduser()
         check_writable(folder)
         saved = {"manifest": self.manifest, "finding": self.finding, **self.results}
         write_document(folder / FILES[0], RESULTS_FORM, saved)
         write_text(folder / "swap.csv", self.csv())
-        return write_figures(self, folder)
+        figure = write_figures(self, folder)
+        write_text(folder / "swap.html", render_html(self))
+        return figure
 
     def csv(self) -> str:
         """The arms as a table with commas, a line an arm; empty where a number is missing."""

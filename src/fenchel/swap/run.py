@@ -163,7 +163,7 @@ def swap(
     scored = _scored(pairs, columns, max_pairs)
     with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
-            require_packages("report", "matplotlib")
+            require_packages("report", "matplotlib", "jinja2")
             check_writable(folder)
             SWAP.refuse_occupied(folder, resume=resume, overwrite=overwrite)
 

@@ -1,0 +1,161 @@
+"""``swap.html``: its numbers are those of the swap, and it is one page that runs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenchel.runs.colour import level
+from fenchel.runs.number import decimal, short
+from fenchel.runs.whisker import WhiskerAxis
+from fenchel.swap import SwapReport
+from fenchel.swap.arm_rows import arm_tables
+from fenchel.swap.finding import signed
+from fenchel.swap.html import render_html
+from fenchel.swap.where_it_arises import head_maps, stacks
+from tests.auditing.report.samples import HOSTILE
+from tests.auditing.report.test_browser import CHROMIUM, Watched, sync_api
+from tests.swap.small_swaps import SCORED, small_swap
+
+
+@pytest.fixture(scope="module")
+def masked() -> SwapReport:
+    return small_swap("bert", per_layer=True, per_head=True)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> SwapReport:
+    return small_swap("bert", pairs=SCORED, estimators=["exact"])
+
+
+@pytest.fixture(scope="module")
+def translated() -> SwapReport:
+    return small_swap("t5", estimators=["second_order"])
+
+
+def cells(html: str) -> list[list[str]]:
+    """The texts of all body rows of tables."""
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", html, flags=re.DOTALL)
+    return [
+        [
+            unescape(re.sub(r"<[^>]+>", "", cell)).strip()
+            for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
+        ]
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("name", ["masked", "embedded", "translated"])
+def test_every_number_of_an_arm_is_there(name: str, request: pytest.FixtureRequest) -> None:
+    report: SwapReport = request.getfixturevalue(name)
+    rows = cells(render_html(report))
+    quality = report.results["quality"]
+    for arm in report.arms:
+        if arm["where"] != "model" or arm["estimator"] == "model":
+            continue
+        called = f"α = {arm['alpha']:g}" if arm["control"] else arm["estimator"].replace("_", " ")
+        mine = [row for row in rows if row and row[0] == called]
+        if quality is not None:
+            name = f"{quality}_difference"
+            spread = f"[{signed(arm[f'{name}_low'])}, {signed(arm[f'{name}_high'])}]"
+            assert [called, decimal(arm[quality]), signed(arm[name]), spread, ""] in mine
+        low, high = arm["hidden_change_low"], arm["hidden_change_high"]
+        spread = f"[{decimal(low)}, {decimal(high)}]"
+        assert [called, decimal(arm["hidden_change"]), spread, ""] in mine
+
+
+def test_what_is_drawn_lies_where_the_numbers_say(masked: SwapReport) -> None:
+    table = arm_tables(masked)[0]
+    assert (table.measure, table.of_difference) == ("loss", True)
+    assert [row.role for row in table.rows] == ["model", "control", "control", "control", "swap", "swap"]
+    ends = [end for row in table.rows for end in (row.shown, row.low, row.high) if end is not None]
+    axis = WhiskerAxis(min(0.0, *ends), max(0.0, *ends))
+    assert table.model_at == axis.place(0.0)
+    for row in table.rows:
+        assert row.shown is not None
+        assert row.whisker.at is not None
+        assert row.whisker.at == axis.place(row.shown)
+        if row.low is not None and row.high is not None:
+            assert row.whisker.low_at <= row.whisker.at <= row.whisker.high_at
+            assert (row.whisker.low_at, row.whisker.high_at) == (axis.place(row.low), axis.place(row.high))
+
+
+def test_bars_of_layers_are_the_layers_of_the_swap(masked: SwapReport, translated: SwapReport) -> None:
+    [stack] = stacks(masked)
+    longest = max(value for layer in stack.layers for _, value, _ in layer.bars)
+    for layer in stack.layers:
+        assert [name for name, _, _ in layer.bars] == ["exact", "second", "control"]
+        found = [one for one in masked.layers if one["layer"] == layer.layer]
+        exact = next(one["hidden_change"] for one in found if one["estimator"] == "exact")
+        assert layer.bars[0][1:] == (exact, round(100 * exact / longest, 2))
+        assert layer.alone["exact"] == masked.arm("exact", layer=layer.layer)["hidden_change"]
+    assert [stack.name for stack in stacks(translated)] == ["encoder", "decoder"]
+    assert stacks(translated)[0].layers[0].alone == {}
+
+
+def test_the_maps_are_the_heads_of_the_swap(masked: SwapReport, embedded: SwapReport) -> None:
+    assert [shown.estimator for shown in head_maps(masked)] == ["second_order", "exact"]
+    exact = head_maps(masked)[1]
+    for layer, row in exact.rows:
+        for head, cell in zip(exact.heads, row, strict=True):
+            change = masked.arm("exact", layer=layer, head=head)["hidden_change"]
+            assert cell == (f"q{level(change, exact.highest)}", short(change))
+    record, by_alpha = exact.farthest[0]
+    assert record["hidden_change"] == max(
+        arm["hidden_change"] for arm in masked.arms if arm["where"] == "head" and arm["estimator"] == "exact"
+    )
+    assert by_alpha is not None
+    assert by_alpha[0] <= by_alpha[1]
+    assert head_maps(embedded) == []
+    assert 'id="heads"' not in render_html(embedded)
+
+
+def test_the_finding_stands_on_the_page(masked: SwapReport) -> None:
+    assert masked.finding in unescape(render_html(masked))
+
+
+def test_the_page_is_written_with_the_other_files(masked: SwapReport, tmp_path: Path) -> None:
+    masked.save(tmp_path)
+    assert (tmp_path / "swap.html").read_text() == render_html(masked)
+
+
+def test_a_finished_swap_without_its_page_gets_it_by_resume(tmp_path: Path) -> None:
+    small_swap("bert", directory=tmp_path, estimators=["exact"])
+    page = (tmp_path / "swap.html").read_text()
+    (tmp_path / "swap.html").unlink()
+    small_swap("bert", directory=tmp_path, estimators=["exact"], resume=True)
+    assert (tmp_path / "swap.html").read_text() == page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_hostile_names_do_nothing_and_nothing_sticks_out(
+    masked: SwapReport, browser: Any, tmp_path: Path, width: int
+) -> None:
+    named = {"model": HOSTILE, "texts": HOSTILE + "/a" * 60, "model_class": HOSTILE, "revision": HOSTILE}
+    html = render_html(replace(masked, manifest={**masked.manifest, **named}))
+    assert "<script" not in html
+    (tmp_path / "swap.html").write_text(html, encoding="utf-8")
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    seen = Watched(context.new_page())
+    seen.page.goto((tmp_path / "swap.html").as_uri())
+    assert seen.page.locator("h1").inner_text() == HOSTILE
+    assert seen.page.locator("img").count() == 0
+    assert seen.overflow() == 0
+    assert seen.troubles == []
+    context.close()
