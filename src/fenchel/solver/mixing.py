@@ -87,7 +87,7 @@ class Mixing:
         """
         earlier = self._images[:DEPTH]
         self._between = self._newest[:1]
-        self._newest = [self._coordinates.inner(residual, residual, image.lifted) for image in earlier]
+        self._newest = [self._coordinates.inner(residual, image.residual, image.lifted) for image in earlier]
         moved = torch.sub(mean, residual, alpha=DAMPING)
         reached = torch.add(potential, lifted, alpha=DAMPING)
         self._images = [_Image(moved, reached, residual, lifted, square), *earlier]
