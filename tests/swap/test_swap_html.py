@@ -64,10 +64,10 @@ def test_every_number_of_an_arm_is_there(name: str, request: pytest.FixtureReque
         if quality is not None:
             name = f"{quality}_difference"
             spread = f"[{signed(arm[f'{name}_low'])}, {signed(arm[f'{name}_high'])}]"
-            assert [called, decimal(arm[quality]), signed(arm[name]), spread, ""] in mine
+            assert [called, "", decimal(arm[quality]), signed(arm[name]), spread] in mine
         low, high = arm["hidden_change_low"], arm["hidden_change_high"]
         spread = f"[{decimal(low)}, {decimal(high)}]"
-        assert [called, decimal(arm["hidden_change"]), spread, ""] in mine
+        assert [called, "", decimal(arm["hidden_change"]), spread] in mine
 
 
 def test_what_is_drawn_lies_where_the_numbers_say(masked: SwapReport) -> None:
