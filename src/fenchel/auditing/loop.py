@@ -194,7 +194,6 @@ class _ModelMeasures(SiteMeasures):
         self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier, examples: ExampleSearch
     ) -> None:
         super().__init__(model, options, tokens)
-        self.keeps_queries = False
         self.queries: list[dict[str, Any]] = []
         self._examples = examples
         self._batch: Batch | None = None
@@ -210,4 +209,6 @@ class _ModelMeasures(SiteMeasures):
             return
         self._examples.look(site.call, site.heads, site.measures, self._batch)
         if self.keeps_queries:
-            self.queries.append(query_columns(site.call, site.heads, site.measures, self._batch))
+            self.queries.append(
+                query_columns(site.call, site.heads, site.measures, self._batch, self._tokens.texts)
+            )
