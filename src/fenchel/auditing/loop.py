@@ -22,6 +22,7 @@ from fenchel.auditing.token_classes import TokenClassifier
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.data.batch import Batch
 from fenchel.errors import InputError, ModelError, OutputError
+from fenchel.integrations.transformers.language_head import swaps_whole_model
 from fenchel.runs.model import evaluating, seeded
 from fenchel.runs.progress import ProgressClock
 
@@ -168,8 +169,12 @@ class AuditRun:
         used = {site.name for site in sites}
         in_order = [name for name, _ in self.model.named_modules() if name in used]
         numbers = {name: number for number, name in enumerate(in_order, start=1)}
+        whole = swaps_whole_model(self.model)
         self.state.modules = {
-            (site.kind, site.layer): AttentionModule(site.name, numbers[site.name]) for site in sites
+            (site.kind, site.layer): AttentionModule(
+                site.name, numbers[site.name] if whole or site.kind == "encoder_self" else 0
+            )
+            for site in sites
         }
 
     def _save_what_is_complete(self, error: BaseException) -> None:
