@@ -14,11 +14,13 @@ from fenchel.auditing.attention_matrix import MOST_TOKENS, AttentionMatrix, keep
 from fenchel.auditing.examples import (
     LEAST_SHARE,
     MOST_PATTERNS,
+    MOST_WINDOWS,
     FarQueries,
     HeadExample,
     Passage,
     TemplateWeight,
     examples_from_json,
+    is_full,
     keep_the_farthest,
 )
 from fenchel.auditing.heads import HeadKey
@@ -61,17 +63,29 @@ def kept_of(examples: list[HeadExample]) -> FarQueries:
 
 
 def test_the_farthest_of_each_pattern_is_kept_and_of_equals_the_earliest() -> None:
-    others = [example(0.9, document=3), example(0.9, document=2), example(0.9, document=2, position=2)]
-    assert kept_of(others)[KEY] == (others[1],)
-    other = example(0.6, leaves="itself")
-    assert kept_of([*others, other])[KEY] == (others[1], other)
+    others = [
+        example(0.9, document=2),
+        example(0.9, document=2, position=2),
+        example(0.8, document=2, position=3),
+    ]
+    assert kept_of(others)[KEY] == (others[0],)
+    other = example(0.6, document=2, leaves="itself")
+    assert kept_of([*others, other])[KEY] == (others[0], other)
+
+
+def test_the_farthest_of_different_windows_are_kept_too() -> None:
+    some = [example(0.9 - document / 100, document) for document in range(1, 9)]
+    assert kept_of(some)[KEY] == tuple(some[:MOST_WINDOWS])
+    assert not is_full(kept_of(some)[KEY])
+    assert is_full(kept_of(many_examples())[KEY])
 
 
 def test_neither_order_nor_grouping_matters() -> None:
     examples = many_examples()
     whole = kept_of(examples)
-    assert len(whole[KEY]) == MOST_PATTERNS
-    assert len({one.pattern for one in whole[KEY]}) == MOST_PATTERNS
+    assert MOST_PATTERNS <= len(whole[KEY]) <= MOST_PATTERNS + MOST_WINDOWS
+    assert len({one.pattern for one in whole[KEY]}) >= MOST_PATTERNS
+    assert len({one.document for one in whole[KEY]}) >= MOST_WINDOWS
     for seed in range(20):
         draw = random.Random(seed)  # noqa: S311
         draw.shuffle(examples)
@@ -99,13 +113,14 @@ def test_an_example_survives_json() -> None:
     assert HeadExample.from_json(finite.to_json()) != infinite
 
 
-def test_more_than_is_kept_is_none_that_was_kept() -> None:
-    six = [example(0.9, leaves=f"p{i}").to_json() for i in range(MOST_PATTERNS + 1)]
+def test_what_would_not_be_kept_was_not_kept() -> None:
+    six = [example(0.9, position=i + 1, leaves=f"p{i}").to_json() for i in range(MOST_PATTERNS + 1)]
     assert len(examples_from_json(six[:-1])[KEY]) == MOST_PATTERNS
-    with pytest.raises(Mismatch, match="6 of different patterns"):
-        examples_from_json(six)
-    with pytest.raises(Mismatch, match="2 of the same patterns"):
-        examples_from_json([six[0], six[0]])
+    for wrong in (six, [six[0], six[0]], six[:2][::-1]):
+        with pytest.raises(
+            Mismatch, match=r"examples is \d of cross layer 1 head 2; expected those that are farthest"
+        ):
+            examples_from_json(wrong)
 
 
 def matrix(document: int, tokens: int) -> AttentionMatrix:

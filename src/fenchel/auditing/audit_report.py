@@ -53,7 +53,7 @@ class AuditReport(AuditResults):
         manifest: Model, text, versions and options: what decides the numbers.
         statistics: Distribution of every metric over the queries of every head.
         far_queries: For each head, queries at which first-order and exact weights are far apart, the farthest first,
-            each of another pattern; ``examples`` are the first of each.
+            of different patterns and windows; ``examples`` are the first of each.
         twin: Distribution of every metric over the same queries in the model's untrained twin; None without one.
         modules: The attention module of every layer.
         effects: What changes when single heads infer exactly, from a swap; None where none was given.

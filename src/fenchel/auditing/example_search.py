@@ -14,11 +14,11 @@ from fenchel.auditing.answers import Solving, answers
 from fenchel.auditing.attention_matrix import MOST_TOKENS, AttentionMatrix, keep_the_longest, matrix_rank
 from fenchel.auditing.examples import (
     LEAST_SHARE,
-    MOST_PATTERNS,
     FarQueries,
     HeadExample,
     Passage,
     TemplateWeight,
+    is_full,
     keep_the_farthest,
 )
 from fenchel.auditing.farthest import FarthestQueries
@@ -49,7 +49,7 @@ class _Candidate:
 
 
 class ExampleSearch:
-    """Keeps, for each head, the counted queries with the largest total variation, one a pattern.
+    """Keeps, for each head, the counted queries with the largest total variation, of different patterns and windows.
 
     Of every window the farthest queries are looked at. What is kept does not depend on the order of the batches: of
     equals it is the earliest in the text.
@@ -120,7 +120,7 @@ class ExampleSearch:
             [
                 max(
                     LEAST_SHARE * some[0].total_variation if some else 0.0,
-                    some[-1].total_variation if len(some) == MOST_PATTERNS else 0.0,
+                    some[-1].total_variation if is_full(some) else 0.0,
                 )
                 for some in kept
             ]

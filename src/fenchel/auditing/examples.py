@@ -16,17 +16,22 @@ __all__ = [
     "EXAMPLE_SCHEMA",
     "LEAST_SHARE",
     "MOST_PATTERNS",
+    "MOST_WINDOWS",
     "FarQueries",
     "HeadExample",
     "Passage",
     "TemplateWeight",
     "examples_from_json",
+    "is_full",
     "keep_the_farthest",
     "reads_decoder",
 ]
 
 MOST_PATTERNS = 5
-"""How many queries are kept of a head, each of another pattern."""
+"""Of how many patterns the farthest query of a head is kept."""
+
+MOST_WINDOWS = 4
+"""Of how many windows the farthest query of a head is kept."""
 
 LEAST_SHARE = 0.5
 """How far a query has to be to be kept, next to the head's farthest."""
@@ -114,7 +119,7 @@ class HeadExample:
     Attributes:
         key: The head.
         total_variation: Distance between the first-order and the exact weights; the largest that the head showed with
-            this pattern.
+            this pattern or in this window.
         relative_deviation: The same query's relative deviation, possibly infinite.
         document: Number of the document, from 1.
         window: Number of the window within the document, from 1.
@@ -192,46 +197,68 @@ def _passage(record: Mapping[str, Any]) -> Passage:
 
 
 FarQueries = dict[HeadKey, tuple[HeadExample, ...]]
-"""What is kept of every head: its farthest query of each pattern, farthest first; at most ``MOST_PATTERNS`` of them,
-and none that is not ``LEAST_SHARE`` as far as the first."""
+"""What is kept of every head, farthest first: its farthest query of each pattern and of each window.
+
+Of ``MOST_PATTERNS`` patterns and of ``MOST_WINDOWS`` windows, those with the farthest; none is nearer than
+``LEAST_SHARE`` of the first.
+"""
 
 
 def keep_the_farthest(kept: FarQueries, others: Iterable[HeadExample]) -> None:
     """Put into ``kept`` those of ``others`` that are farther; neither their order nor how they are grouped matters.
 
-    Of each pattern the farthest query is kept, and of the patterns those whose farthest query is the farthest: whatever
-    is dropped among some queries would be dropped among all of them.
+    Whatever is not among the farthest of some queries, by pattern or by window, is not among those of all queries.
     """
     found: dict[HeadKey, list[HeadExample]] = {}
     for example in others:
         found.setdefault(example.key, []).append(example)
     for key, examples in found.items():
-        of_pattern: dict[tuple[str, str, str], HeadExample] = {}
-        for example in (*kept.get(key, ()), *examples):
-            if example.farther_than(of_pattern.get(example.pattern)):
-                of_pattern[example.pattern] = example
-        ranked = sorted(of_pattern.values(), key=lambda example: example.rank, reverse=True)
-        least = LEAST_SHARE * ranked[0].total_variation
-        kept[key] = tuple(example for example in ranked[:MOST_PATTERNS] if example.total_variation >= least)
+        kept[key] = _farthest((*kept.get(key, ()), *examples))
+
+
+def is_full(kept: tuple[HeadExample, ...]) -> bool:
+    """Whether a query that is not as far as the last of those kept cannot be kept."""
+    patterns, windows = (len({of(example) for example in kept}) for of in (_pattern, _window))
+    return patterns >= MOST_PATTERNS and windows >= MOST_WINDOWS
+
+
+def _farthest(examples: tuple[HeadExample, ...]) -> tuple[HeadExample, ...]:
+    chosen: dict[tuple[float, int, int, int], HeadExample] = {}
+    for most, of in ((MOST_PATTERNS, _pattern), (MOST_WINDOWS, _window)):
+        best: dict[Any, HeadExample] = {}
+        for example in examples:
+            if example.farther_than(best.get(of(example))):
+                best[of(example)] = example
+        ranked = sorted(best.values(), key=lambda example: example.rank, reverse=True)[:most]
+        chosen |= {example.rank: example for example in ranked}
+    ranks = sorted(chosen, reverse=True)
+    least = LEAST_SHARE * ranks[0][0]
+    return tuple(chosen[rank] for rank in ranks if rank[0] >= least)
+
+
+def _pattern(example: HeadExample) -> tuple[str, str, str]:
+    return example.pattern
+
+
+def _window(example: HeadExample) -> tuple[int, int]:
+    return example.document, example.window
 
 
 def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
     """The queries of every head from records of single ones.
 
     Raises:
-        Mismatch: If there are more of a head than are kept, or two of one pattern.
+        Mismatch: If they are none that are kept together.
     """
-    kept: FarQueries = {}
+    found: dict[HeadKey, list[HeadExample]] = {}
     for example in map(HeadExample.from_json, records):
-        before = kept.get(example.key, ())
-        patterns = {other.pattern for other in before}
-        if len(before) >= MOST_PATTERNS or example.pattern in patterns:
-            found = (
-                f"{len(before) + 1} of {'the same' if example.pattern in patterns else 'different'} patterns"
-            )
-            raise Mismatch("examples of a head", Shown(found), f"at most {MOST_PATTERNS}, of different ones")
-        kept[example.key] = (*before, example)
-    return {key: tuple(sorted(some, key=lambda one: one.rank, reverse=True)) for key, some in kept.items()}
+        found.setdefault(example.key, []).append(example)
+    kept = {key: tuple(examples) for key, examples in found.items()}
+    for key, examples in kept.items():
+        if _farthest(examples) != examples:
+            shown = Shown(f"{len(examples)} of {key.kind} layer {key.layer} head {key.head}")
+            raise Mismatch("examples", shown, "those that are farthest, farthest first")
+    return kept
 
 
 def reads_decoder(kind: Kind, batch: Batch) -> bool:

@@ -36,7 +36,7 @@ class AuditResults:
         manifest: Model, text, versions and options: what decides the numbers.
         statistics: Distribution of every metric over the queries of every head.
         far_queries: For each head, queries at which first-order and exact weights are far apart, the farthest first,
-            each of another pattern; ``examples`` are the first of each.
+            of different patterns and windows; ``examples`` are the first of each.
         twin: The same of the model's untrained twin on the same text; None where it was not audited.
         modules: The attention module of every layer.
         effects: What changes when single heads infer exactly, from a swap; None where none was given.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ import torch
 from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, Passage, TemplateWeight
-from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.packed import Packing, packed
+from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES, PatternSums
 from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.swap_effects import HeadEffect, SwapEffects
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -30,7 +32,7 @@ class SampleMeasures:
     values: dict[str, torch.Tensor]
     newton_steps: torch.Tensor
     converged: torch.Tensor
-    patterns: None = None
+    patterns: PatternSums | None = None
 
 
 def manifest(model: str = "demo", **changes: Any) -> dict[str, Any]:
@@ -101,6 +103,38 @@ def draw(
     return SampleMeasures(values, steps, converged)
 
 
+def moved_sums(rng: random.Random, heads: int, queries: int) -> PatternSums:
+    """What moves in a layer: from the first token to the rest, between the words of the vocabulary."""
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+    classes = torch.zeros(1, heads, len(TOKEN_TYPES), len(KEY_CLASSES), 3, dtype=torch.float64)
+    words, moved = TOKEN_TYPES.index("word"), 0.2 * queries * torch.rand(heads, generator=generator)
+    classes[0, :, words, :, 0] = queries / len(KEY_CLASSES)
+    classes[0, :, words, KEY_CLASSES.index("first"), 1] = moved
+    classes[0, :, words, KEY_CLASSES.index("rest"), 2] = moved
+    columns = torch.zeros(1, heads, 3, 2, dtype=torch.float64)
+    columns[0, :, 0, 0] = columns[0, :, 2, 1] = moved
+    counted = torch.zeros(len(TOKEN_TYPES), dtype=torch.int64)
+    counted[words] = queries
+    return PatternSums(classes, columns, counted, torch.tensor([[2, 7, 9]]))
+
+
+def effects_of(report: AuditReport) -> SwapEffects:
+    """What a swap of the report's model may have found."""
+    heads = tuple(
+        HeadEffect(
+            HeadKey(record["kind"], record["layer"], record["head"]),  # pyright: ignore[reportArgumentType]
+            {name: record[f"{name}_mean"] for name in ("total_variation", "relative_deviation")},  # pyright: ignore[reportArgumentType]
+            effect=0.01 * number,
+            low=0.008 * number,
+            high=0.012 * number,
+            same_by_alpha=None,
+            quality=None,
+        )
+        for number, record in enumerate(report.heads, 1)
+    )
+    return SwapEffects(heads, {"total_variation": 0.81, "relative_deviation": 0.34}, None, "")
+
+
 def example(rng: random.Random, key: HeadKey, *, token: str | None = None, number: int = 0) -> HeadExample:
     words = TEXT.split()
     place = rng.randrange(8, len(words))
@@ -148,9 +182,11 @@ def sample_report(
     unbounded: bool = False,
     missed: int = 0,
     token: str | None = None,
+    twin: bool = False,
+    moved: bool = False,
     **changes: Any,
 ) -> AuditReport:
-    """A report of ``shape[kind] = (layers, heads)``."""
+    """A report of ``shape[kind] = (layers, heads)``, on request with an untrained twin and with what moves."""
     rng = random.Random(0)  # noqa: S311
     statistics = AuditStatistics()
     report = AuditReport(manifest(**changes), statistics)
@@ -161,10 +197,20 @@ def sample_report(
             measures: Any = draw(
                 rng, heads, queries, layer=layer, unbounded=unbounded and first, missed=missed if first else 0
             )
+            if moved:
+                measures = replace(measures, patterns=moved_sums(rng, heads, queries))
             statistics.add(kind, layer, range(1, heads + 1), measures, counted)
+            if twin:
+                report.twin = report.twin or AuditStatistics()
+                untrained: Any = draw(rng, heads, queries, layer=layer, unbounded=False, missed=0)
+                report.twin.add(kind, layer, range(1, heads + 1), untrained, counted)
             for head in range(1, heads + 1):
                 key = HeadKey(kind, layer, head)
                 some = [example(rng, key, token=token, number=number) for number in range(3)]
                 report.far_queries[key] = tuple(sorted(some, key=lambda one: one.rank, reverse=True))
                 report.matrices[key] = matrix(rng, key, token=token)
+    if moved:
+        sites = enumerate(statistics.layers(), 1)
+        report.modules |= {site: AttentionModule(f"layer.{number}", number) for number, site in sites}
+        statistics.words = {2: token or "[CLS]", 7: token or "a", 9: token or "fortune"}
     return report

@@ -112,7 +112,8 @@ def test_pointing_at_a_cell_shows_its_numbers(visit: Any, report: AuditReport) -
     tooltip = seen.page.locator("#tooltip")
     assert not tooltip.is_visible()
     seen.page.locator(cell("total_variation", 6)).hover()
-    words = tooltip.inner_text().split("\n")
+    *words, _, last = tooltip.inner_text().split("\n")
+    assert last == "Click or press Enter to open the head"
     assert words[:2] == ["Encoder self-attention, layer 2, head 3", "Total variation"]
     record = report.statistics.record(key)
     expected = {

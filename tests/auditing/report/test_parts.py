@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,12 +14,14 @@ from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.report import notebook_html, summary_sentence, terminal_table
 from fenchel.auditing.report.distribution import AXES, distribution
-from fenchel.auditing.report.example import marked, worst_heads
+from fenchel.auditing.report.example import farthest_heads, marked
 from fenchel.auditing.report.findings import Findings
+from fenchel.auditing.report.opened import head_address, opened_data, shown_queries
 from fenchel.auditing.report.panel import outline
 from fenchel.auditing.report.reproduce import command, manifest_entries
+from fenchel.auditing.report.scatter import scatters
 from fenchel.runs.number import short
-from tests.auditing.report.samples import HOSTILE, TEXT, manifest, sample_report
+from tests.auditing.report.samples import HOSTILE, TEXT, effects_of, manifest, sample_report
 
 
 def is_falling(numbers: list[float]) -> bool:
@@ -72,34 +75,14 @@ def test_the_farthest_heads_come_first() -> None:
     assert means[0] == max(head.value("total_variation") or 0.0 for head in findings.heads)
 
 
-@pytest.mark.parametrize(
-    ("context", "token", "position", "expected"),
-    [
-        ("the cat then sat", "the", 2, ("", "the", " cat then sat")),
-        ("then the cat", "the", 3, ("then ", "the", " cat")),
-        ("a b c a b c a", "a", 40, ("a b c ", "a", " b c a")),
-        ("walking", "##ing", 3, ("walk", "ing", "")),
-        ("Truth be told", "▁truth", 2, ("", "Truth", " be told")),
-        ("a (b) c", "(", 3, ("a ", "(", "b) c")),
-        ("no such word", "[CLS]", 1, ("no such word", "", "")),
-        ("only a mark", "▁", 2, ("only a mark", "", "")),
-        ("", "x", 1, ("", "", "")),
-    ],
-)
-def test_the_token_is_marked_in_its_context(
-    context: str, token: str, position: int, expected: tuple[str, str, str]
-) -> None:
-    assert marked(context, token, position) == expected
-
-
-def test_a_word_that_occurs_twice_is_marked_where_the_query_is() -> None:
-    words = TEXT.split()
-    for place, word in enumerate(words):
-        context = words[max(0, place - 12) : place + 13]
-        before, found, _ = marked(" ".join(context), word, place + 1)
-        assert found == word
-        if place + 12 < len(words):
-            assert len(before.split()) == min(place, 12)
+def test_a_sentence_is_parted_at_its_token_and_holds_nothing_twice() -> None:
+    report = sample_report({"encoder_self": (1, 1)})
+    [[first, *_]] = report.far_queries.values()
+    before, token, after = marked(first)
+    assert before + token + after == first.context
+    assert token == TEXT.split()[first.position - 1]
+    assert len(before.split()) == first.position - 1
+    assert marked(replace(first, context_token=None)) == (first.context, "", "")
 
 
 def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
@@ -107,7 +90,7 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
     key = HeadKey("encoder_self", 1, 1)
     weights = (TemplateWeight(9, "late", 0.1, 0.8), TemplateWeight(2, "early", 0.4, 0.2))
     report.far_queries[key] = (HeadExample(key, 0.7, math.inf, 1, 1, 2, "early", weights, "early and late"),)
-    (card,) = worst_heads(report, Findings.of(report))
+    (card,) = farthest_heads(report, Findings.of(report))
     assert card.reasons == ["largest total variation", "largest output error"]
     assert [(bar.token, bar.first_order, bar.exact) for bar in card.bars] == [
         ("early", "0.400", "0.200"),
@@ -119,7 +102,7 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
 
 def test_the_query_of_cross_attention_is_no_template() -> None:
     report = sample_report({"cross": (1, 1)})
-    (card,) = worst_heads(report, Findings.of(report))
+    (card,) = farthest_heads(report, Findings.of(report))
     assert not any(bar.is_query for bar in card.bars)
 
 
@@ -204,3 +187,59 @@ def test_the_notebook_table_of_nothing_says_so() -> None:
     report = sample_report({"encoder_self": (1, 1)})
     report.heads.clear()
     assert "nothing has been measured" in notebook_html(report)
+
+
+def far(document: int, position: int, leaves: str, variation: float) -> HeadExample:
+    key = HeadKey("encoder_self", 1, 1)
+    place = document, 1, position, f"w{position}", (), f"sentence {document}"
+    return HeadExample(key, variation, 0.1, *place, pattern=("rest", leaves, "rest"))
+
+
+def test_the_queries_shown_are_of_different_sentences_patterns_and_places() -> None:
+    kept = [far(1, 1, "first", 0.9), far(1, 2, "rest", 0.8), far(2, 3, "first", 0.7), far(3, 4, "rest", 0.6)]
+    assert shown_queries(kept) == [kept[0], kept[2], kept[3]]
+    assert shown_queries(kept[:2]) == kept[:2]
+    assert shown_queries([kept[0], far(2, 1, "rest", 0.5)]) == [kept[0]]
+    assert len(shown_queries([far(i, i, f"p{i}", 1 / i) for i in range(1, 9)])) == 4
+
+
+def test_addresses_name_the_kind_of_all_but_the_first() -> None:
+    kinds: list[Kind] = ["encoder_self", "decoder_self", "cross"]
+    keys = [HeadKey(kind, 2, 3) for kind in kinds]
+    assert [head_address(key, kinds) for key in keys] == ["L2H3", "decoder-L2H3", "cross-L2H3"]
+    assert head_address(HeadKey("decoder_self", 1, 1), ["decoder_self"]) == "L1H1"
+
+
+def test_histograms_of_opened_heads_count_every_query_on_an_axis_that_fits() -> None:
+    report = sample_report({"encoder_self": (2, 3)}, queries=40, twin=True)
+    findings = Findings.of(report)
+    for head, histograms in zip(findings.heads, opened_data(report, findings)["histograms"], strict=True):
+        for axis, (upper, counts, twins) in zip(AXES, histograms, strict=True):
+            assert sum(counts) == sum(twins) == 40
+            most, high = (head.value(axis.metric, name) or 0.0 for name in ("max", "p95"))
+            assert high <= upper < 2.6 * most
+
+
+def test_a_page_of_many_heads_keeps_the_farthest_open() -> None:
+    report = sample_report({"decoder_self": (3, 7)}, queries=4)
+    findings = Findings.of(report)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fenchel.auditing.report.opened.MOST_QUERIES", 10)
+        patched.setattr("fenchel.auditing.report.opened.MOST_MATRICES", 5)
+        data = opened_data(report, findings)
+    far_heads = sorted(range(21), key=lambda i: -(findings.heads[i].value("total_variation") or 0.0))
+    assert {i for i, some in enumerate(data["queries"]) if some is not None} == set(far_heads[:10])
+    assert {i for i, some in enumerate(data["matrices"]) if some is not None} == set(far_heads[:5])
+    assert all(len(some) == 1 for some in data["queries"] if some)
+
+
+def test_points_lie_where_their_numbers_are() -> None:
+    report = sample_report({"encoder_self": (2, 3)})
+    both = scatters(effects_of(report))
+    assert [plot.metric for plot in both] == ["total_variation", "relative_deviation"]
+    for plot in both:
+        assert len(plot.points) == 6
+        for point in plot.points:
+            assert point.x / 100 * plot.widest == pytest.approx(point.deviation, abs=1e-3)
+            assert point.y / 100 * plot.highest == pytest.approx(point.effect, abs=1e-4)
+            assert (point.low or 0) < point.y < (point.high or 0) <= 100

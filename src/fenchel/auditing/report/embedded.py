@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS
+from fenchel.auditing.report.distribution import AXES
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES, STATISTICS, Findings
+from fenchel.auditing.report.opened import KIND_PREFIXES, opened_data
+
+if TYPE_CHECKING:
+    from fenchel.auditing.results import AuditResults
 
 __all__ = ["embedded_json", "page_data"]
 
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+PLACES: dict[str, str] = {
+    "first": "the first token",
+    "special": "special tokens",
+    "itself": "the query itself",
+    "neighbour": "its neighbours",
+    "punctuation": "punctuation",
+    "rest": "other tokens",
+}
+"""What the page calls the places that weight moves between."""
 
 
 def embedded_json(data: object) -> str:
@@ -33,14 +49,16 @@ def _number(value: float | None) -> float | str | None:
     return "inf" if math.isinf(value) else float(f"{value:.6g}")
 
 
-def page_data(findings: Findings, *, most_rows: int) -> dict[str, Any]:
-    """Every head's numbers, a row a head, with the names of the columns.
+def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> dict[str, Any]:
+    """Every head's numbers, a row a head, with the names of the columns, and what a head shows when it is opened.
 
     Args:
-        findings: The heads.
+        report: The audit.
+        findings: Its heads.
         most_rows: How many rows of the table the page shows before it is asked for all.
     """
     columns = ["kind", "layer", "head", "queries", "not_converged", "newton_steps"]
+    metrics_from = len(columns)
     columns += [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS]
     rows = []
     for head in findings.heads:
@@ -53,7 +71,12 @@ def page_data(findings: Findings, *, most_rows: int) -> dict[str, Any]:
         "short_kinds": [SHORT_KIND_NAMES[kind] for kind in findings.kinds],
         "metrics": METRIC_NAMES,
         "statistics": STATISTICS,
+        "kind_prefixes": [KIND_PREFIXES[kind] for kind in findings.kinds],
+        "places": PLACES,
+        "axes": [axis.metric for axis in AXES],
         "columns": columns,
+        "metrics_from": metrics_from,
         "most_rows": most_rows,
         "rows": rows,
+        **opened_data(report, findings),
     }

@@ -1,8 +1,7 @@
-"""The worst heads, each with the query at which its two answers differ most: text, tokens, weights."""
+"""The heads farthest from exact, each with the query at which its two answers differ most."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,9 @@ if TYPE_CHECKING:
     from fenchel.auditing.examples import HeadExample
     from fenchel.auditing.results import AuditResults
 
-__all__ = ["Bar", "Card", "marked", "worst_heads"]
+__all__ = ["Bar", "Card", "farthest_heads", "marked"]
 
-_WORD_MARKS = re.compile(r"^(?:##|[▁ĠĊ]+)|(?:</w>|@@)$")
 _MOST_CARDS = 6
-_REACH = 12  # tokens to each side of the query in an example's context
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Card:
-    """One of the worst heads.
+    """One of the farthest heads.
 
     Args:
         head: Its record.
@@ -59,36 +56,12 @@ def _ordinal(rank: int) -> str:
     return f"{rank}{({1: 'st', 2: 'nd', 3: 'rd'}).get(rank, 'th')}"
 
 
-def marked(context: str, token: str, position: int) -> tuple[str, str, str]:
-    """Part a context at its query's token.
-
-    Tokenizers mark word starts and endings on tokens (``##ing``, ``▁the``); the text has no such marks. Where
-    the token occurs more than once, the place is taken that is nearest to where it should be: a context
-    reaches as far to both sides of its query, except at the beginning of a window.
-
-    Args:
-        context: The text around the query.
-        token: The query's token.
-        position: Its position in the window, from 1.
-
-    Returns:
-        What stands before the token, the token and what stands after; where the token does not occur, all of
-        the context, and nothing twice.
-
-    Example:
-        >>> marked("we were walking home", "##ing", 5)
-        ('we were walk', 'ing', ' home')
-    """
-    piece = re.escape(_WORD_MARKS.sub("", token).strip())
-    before = min(_REACH, max(position - 1, 0))
-    expected = len(context) * before / (before + _REACH)
-    # A whole word first, so that "a" does not light up inside another word.
-    for pattern in (rf"(?<!\w){piece}(?!\w)", rf"(?<!\w){piece}", piece) if piece else ():
-        places = list(re.finditer(pattern, context, re.IGNORECASE))
-        if places:
-            place = min(places, key=lambda match: abs((match.start() + match.end()) / 2 - expected))
-            return context[: place.start()], place.group(), context[place.end() :]
-    return context, "", ""
+def marked(example: HeadExample) -> tuple[str, str, str]:
+    """The sentence of an example before its query's token, the token, and what follows; nothing is there twice."""
+    if example.context_token is None:
+        return example.context, "", ""
+    start, end = example.context_token
+    return example.context[:start], example.context[start:end], example.context[end:]
 
 
 def _bars(example: HeadExample) -> tuple[list[Bar], float]:
@@ -122,15 +95,13 @@ def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
     return reasons
 
 
-def worst_heads(report: AuditResults, findings: Findings) -> list[Card]:
-    """The six worst heads, taken in turn from the rankings by total variation and by output error."""
+def farthest_heads(report: AuditResults, findings: Findings) -> list[Card]:
+    """The six farthest heads, taken in turn from the rankings by total variation and by output error."""
     by_key = {head.key: head for head in findings.heads}
     cards = []
     for key, why in _reasons(findings).items():
         example = report.examples.get(key)
         bars, longest = _bars(example) if example is not None else ([], 0.0)
-        context = (
-            marked(example.context, example.token, example.position) if example is not None else ("", "", "")
-        )
+        context = marked(example) if example is not None else ("", "", "")
         cards.append(Card(by_key[key], why, example, context, bars, short(longest)))
     return cards

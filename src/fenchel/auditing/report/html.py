@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, Kind
 from fenchel.auditing.report.distribution import AXES
 from fenchel.auditing.report.embedded import embedded_json, page_data
-from fenchel.auditing.report.example import worst_heads
+from fenchel.auditing.report.example import farthest_heads
 from fenchel.auditing.report.findings import (
     KIND_NAMES,
     METRIC_NAMES,
@@ -22,9 +22,12 @@ from fenchel.auditing.report.findings import (
 )
 from fenchel.auditing.report.headline import headline
 from fenchel.auditing.report.heatmap import heat_maps, highest_finite
+from fenchel.auditing.report.opened import head_address
 from fenchel.auditing.report.panel import MOST_PANELS, head_panels, layer_panels, strips
 from fenchel.auditing.report.reproduce import command, manifest_entries
+from fenchel.auditing.report.scatter import scatters
 from fenchel.auditing.report.self_contained import page_environment, page_file, script_hash
+from fenchel.runs import number
 from fenchel.runs.colour import LEVELS, scale, stylesheet
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["render_html"]
 
 _MOST_ROWS = 200
+_SCRIPTS = ("format", "maps", "choices", "sentence", "histogram", "matrix", "table", "opened")
 _PACKAGE = "fenchel.auditing.report"
 
 
@@ -96,7 +100,9 @@ def _environment() -> Environment:
     environment = page_environment(_PACKAGE)
     environment.globals.update(
         head_name=head_name,
+        difference=_difference,
         is_finite=_is_finite,
+        percent=number.percent,
         metric_names=METRIC_NAMES,
         metrics=METRICS,
         short_kind_names=SHORT_KIND_NAMES,
@@ -107,6 +113,19 @@ def _environment() -> Environment:
 
 def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
+
+
+def _difference(value: float | None, other: float | None, write: Callable[[float | None], str]) -> str:
+    """What the first has more, with its sign."""
+    if value is None or other is None or not (math.isfinite(value) and math.isfinite(other)):
+        return number.MISSING
+    return f"{'−' if value < other else '+'}{write(abs(value - other))}"
+
+
+def _script() -> str:
+    """One script of all parts, so that its hash is the only one that the page's policy names."""
+    parts = "".join(page_file(_PACKAGE, f"{name}.js") for name in _SCRIPTS)
+    return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
 def render_html(report: AuditResults) -> str:
@@ -125,7 +144,7 @@ def render_html(report: AuditResults) -> str:
     environment = _environment()
     findings = Findings.of(report)
     highest = _highest_order_mean(findings)
-    script = page_file(_PACKAGE, "report.js")
+    script = _script()
     colours = scale()
     return environment.get_template("report.html.jinja").render(
         report=report,
@@ -140,13 +159,17 @@ def render_html(report: AuditResults) -> str:
         levels=range(LEVELS),
         most_panels=MOST_PANELS,
         most_rows=_MOST_ROWS,
-        cards=worst_heads(report, findings),
+        cards=farthest_heads(report, findings),
+        suggestions=report.suggestions,
+        scatters=[] if report.effects is None else scatters(report.effects),
+        addresses={head.key: head_address(head.key, findings.kinds) for head in findings.heads},
+        twin=Findings.of_records(report.twin_heads) if report.twin_heads else None,
         command=command(report.manifest),
         entries=manifest_entries(report.manifest),
         light_scale=stylesheet(colours),
         dark_scale=stylesheet(colours[::-1]),
-        style=page_file(_PACKAGE, "report.css"),
+        style="".join(page_file(_PACKAGE, name) for name in ("report.css", "opened.css")),
         script=script,
         script_hash=script_hash(script),
-        data=embedded_json(page_data(findings, most_rows=_MOST_ROWS)),
+        data=embedded_json(page_data(report, findings, most_rows=_MOST_ROWS)),
     )

@@ -1,0 +1,246 @@
+"""What the page's script shows of a head that is opened: its queries, its attention in a sentence, its histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any
+
+from fenchel.auditing.examples import HeadExample
+from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.packed import Packing, unpacked
+from fenchel.auditing.pattern import KEY_CLASSES
+from fenchel.auditing.report.distribution import AXES
+from fenchel.auditing.report.findings import STATISTICS, Findings, Head
+
+if TYPE_CHECKING:
+    from fenchel.auditing.attention_matrix import AttentionMatrix
+    from fenchel.auditing.head_pattern import HeadPattern
+    from fenchel.auditing.results import AuditResults
+    from fenchel.auditing.statistics import AuditStatistics
+
+__all__ = ["KIND_PREFIXES", "MOST_MATRICES", "MOST_QUERIES", "head_address", "opened_data", "shown_queries"]
+
+MOST_QUERIES = 1_200
+"""Queries that a page shows, over all heads; those of the heads that are farthest."""
+
+MOST_MATRICES = 240
+"""Heads whose attention in a sentence a page shows, likewise."""
+
+KIND_PREFIXES: dict[Kind, str] = {"encoder_self": "encoder-", "decoder_self": "decoder-", "cross": "cross-"}
+"""How the addresses of heads begin that are not of the report's first kind."""
+
+_QUERIES_OF_A_HEAD = 4
+_NAMED = 5  # tokens that get too much, and too little, of a query
+_LEAST_NAMED = 0.001
+_BINS = 24
+
+
+def head_address(key: HeadKey, kinds: Sequence[Kind]) -> str:
+    """What follows the ``#`` in the address of a head; heads of the report's first kind need not say which it is.
+
+    Example:
+        >>> head_address(HeadKey("cross", 2, 3), ["encoder_self", "cross"])
+        'cross-L2H3'
+    """
+    return f"{'' if key.kind == kinds[0] else KIND_PREFIXES[key.kind]}L{key.layer}H{key.head}"
+
+
+def shown_queries(examples: Sequence[HeadExample]) -> list[HeadExample]:
+    """The farthest queries of a head: new patterns first, no sentence twice if there are others, no place twice."""
+    shown: list[HeadExample] = []
+    for most, of in ((_QUERIES_OF_A_HEAD, (_sentence, _pattern)), (3, (_sentence,)), (2, ())):
+        for example in examples:
+            new = all(mark(example) not in map(mark, shown) for mark in (_place, *of))
+            if new and len(shown) < most:
+                shown.append(example)
+    return sorted(shown, key=lambda example: example.rank, reverse=True)
+
+
+def _pattern(example: HeadExample) -> object:
+    return example.pattern
+
+
+def _sentence(example: HeadExample) -> object:
+    return example.document, example.window, example.context
+
+
+def _place(example: HeadExample) -> object:
+    return example.position, example.token
+
+
+def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
+    """Entries of the page's data, each a list with one entry a head, in the order of the rows.
+
+    Args:
+        report: The audit.
+        findings: Its heads.
+    """
+    keys = [head.key for head in findings.heads]
+    far = sorted(findings.heads, key=lambda head: -(head.value("total_variation") or 0.0))
+    most = max(1, min(_QUERIES_OF_A_HEAD, MOST_QUERIES // len(keys)))
+    with_queries = {head.key for head in far[: MOST_QUERIES // most]}
+    with_matrix = {head.key for head in far[:MOST_MATRICES]}
+    texts, sentences = _Numbered(), _Numbered()
+    patterns = {pattern.key: pattern for pattern in report.patterns}
+    twins = {head.key: head for head in map(Head.from_record, report.twin_heads)}
+    effects = {} if report.effects is None else {effect.key: effect for effect in report.effects.heads}
+    return {
+        "addresses": [head_address(key, findings.kinds) for key in keys],
+        "twins": [_numbers(twins[key]) if key in twins else None for key in keys] if twins else None,
+        "histograms": [list(_histograms(report, head)) for head in findings.heads],
+        "queries": [
+            [_query(one, texts) for one in shown_queries(report.far_queries.get(key, ()))[:most]]
+            if key in with_queries
+            else None
+            for key in keys
+        ],
+        "matrices": [
+            _matrix(report.matrices[key], sentences)
+            if key in with_matrix and key in report.matrices
+            else None
+            for key in keys
+        ],
+        "patterns": [_moves(patterns[key]) if key in patterns else None for key in keys],
+        "effects": [
+            [_short(number) for number in (effects[key].effect, effects[key].low, effects[key].high)]
+            if key in effects
+            else None
+            for key in keys
+        ],
+        "classes": KEY_CLASSES,
+        "texts": texts.entries,
+        "sentences": sentences.entries,
+    }
+
+
+class _Numbered:
+    """Entries that many heads share, each once."""
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self._number: dict[Any, int] = {}
+
+    def of(self, entry: Any, written: Any) -> int:
+        """The number of an entry."""
+        if entry not in self._number:
+            self._number[entry] = len(self.entries)
+            self.entries.append(written)
+        return self._number[entry]
+
+
+def _short(value: float | None, digits: int = 4) -> float | str | None:
+    if value is None:
+        return None
+    return "inf" if math.isinf(value) else round(value, digits)
+
+
+def _numbers(head: Head) -> list[float | str | None]:
+    values = [head.value(metric, statistic) for metric in METRICS for statistic in STATISTICS]
+    return [
+        None if value is None else "inf" if math.isinf(value) else float(f"{value:.6g}") for value in values
+    ]
+
+
+def _histograms(report: AuditResults, head: Head) -> Iterator[list[Any] | None]:
+    """Of each axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
+    for axis in AXES:
+        high, most = head.value(axis.metric, "p95"), head.value(axis.metric, "max")
+        if high is None or most is None or not head.queries:
+            yield None
+            continue
+        # One query far out does not squeeze all others into the first bins.
+        upper = _round_number(most if most <= 1.6 * high else 1.25 * high)
+        edges = [upper * i / _BINS for i in range(_BINS + 1)]
+        yield [
+            upper,
+            _counts(report.statistics, axis.metric, head.key, edges),
+            _twin(report, axis.metric, head, edges),
+        ]
+
+
+def _counts(statistics: AuditStatistics, metric: str, key: HeadKey, edges: list[float]) -> list[int]:
+    return statistics.histogram(metric, *key, edges=edges)
+
+
+def _twin(report: AuditResults, metric: str, head: Head, edges: list[float]) -> list[int] | None:
+    return None if report.twin is None else _counts(report.twin, metric, head.key, edges)
+
+
+def _round_number(value: float) -> float:
+    """The least of 1, 1.5, 2, 3, ... times a power of ten that is at least the value.
+
+    Example:
+        >>> _round_number(0.117), _round_number(0.62), _round_number(0.0)
+        (0.15, 0.8, 1.0)
+    """
+    if not 0 < value < math.inf:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    factor = next((f for f in (1, 1.5, 2, 3, 4, 5, 6, 8) if f * power >= value), 10)
+    return float(f"{factor * power:.3g}")
+
+
+def _query(example: HeadExample, texts: _Numbered) -> dict[str, Any]:
+    passage, mark = example.passage, example.context_token
+    weights = {template.position: astuple(template)[1:] for template in example.templates}
+    found: dict[str, Any] = {
+        "variation": _short(example.total_variation),
+        "deviation": _short(example.relative_deviation),
+        "place": [example.document, example.window, example.position],
+        "token": example.token,
+        "pattern": example.pattern,
+    }
+    if passage is not None:
+        sides = [unpacked(side, Packing.FINE) for side in (passage.first_order, passage.exact)]
+        for place, (piece, first, exact) in enumerate(zip(passage.pieces, *sides, strict=True)):
+            weights.setdefault(passage.first_position + place, (piece.strip(), first, exact))
+        found |= {
+            "first": passage.first_position,
+            "window": passage.window_tokens,
+            "text": texts.of(passage.pieces, passage.pieces),
+            "weights": [passage.first_order, passage.exact],
+        }
+    if passage is None or example.key.kind == "cross":
+        before, token, after = (
+            ("", "", example.context)
+            if mark is None
+            else (example.context[: mark[0]], example.context[slice(*mark)], example.context[mark[1] :])
+        )
+        found["context"] = [before, token, after]
+    order = sorted(weights.items(), key=lambda item: (item[1][1] - item[1][2], item[0]))
+    found["little"] = list(_named(order, 1))
+    found["much"] = list(_named(order[::-1], -1))
+    return found
+
+
+def _named(order: Sequence[tuple[int, tuple[str, float, float]]], sign: int) -> Iterator[list[Any]]:
+    """Position, token, attention's weight and the exact one of those that change most."""
+    for position, (token, first, exact) in order[:_NAMED]:
+        if sign * (exact - first) >= _LEAST_NAMED:
+            yield [position, token, _short(first), _short(exact)]
+
+
+def _matrix(matrix: AttentionMatrix, sentences: _Numbered) -> list[Any]:
+    sides = matrix.query_positions, matrix.key_positions, matrix.queries, matrix.keys
+    place = matrix.document, matrix.window, matrix.window_tokens
+    return [sentences.of((place, sides), [place, *sides]), matrix.first_order, matrix.exact]
+
+
+def _moves(pattern: HeadPattern) -> Mapping[str, Any]:
+    return {
+        "classes": [
+            [
+                _short(getattr(pattern.classes[name], side))
+                for side in ("attention", "exact", "leaves", "reaches")
+            ]
+            for name in KEY_CLASSES
+        ],
+        "much": [
+            [token.token, _short(token.net)] for token in pattern.too_much if -token.net >= _LEAST_NAMED
+        ],
+        "little": [
+            [token.token, _short(token.net)] for token in pattern.too_little if token.net >= _LEAST_NAMED
+        ],
+    }

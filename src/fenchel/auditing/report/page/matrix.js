@@ -1,0 +1,96 @@
+// ---- all of a head's attention in one sentence: queries by keys
+const VIEWS = { attention: "Attention", exact: "Exact", difference: "Exact − attention" };
+let view = "difference";
+
+const roughWeights = (text) => Array.from(bytesOf(text), (byte) => (byte / 255) ** 2);
+
+function matrixOf(index) {
+  const section = element("section", undefined, "matrix");
+  section.append(element("h4", "All attention in one sentence"));
+  const entry = data.matrices[index];
+  if (!entry) {
+    section.append(element("p", data.matrices.some(Boolean) ? "Kept on the page for the heads that are farthest; examples.json has those of all heads." : "No sentence of this head was recorded.", "note"));
+    return section;
+  }
+  const [[document_, window_, length], queries, keys, queryTexts, keyTexts] = data.sentences[entry[0]];
+  const weights = { attention: roughWeights(entry[1]), exact: roughWeights(entry[2]) };
+  weights.difference = weights.exact.map((weight, place) => weight - weights.attention[place]);
+  const width = keys.length + 1;
+  const label = (texts, positions, place) => (place < positions.length ? (texts[place] ?? "").trim() || String(positions[place]) : "other");
+  const most = Math.sqrt(Math.max(...weights.attention, ...weights.exact, 1e-9));
+  const apart = Math.sqrt(Math.max(...weights.difference.map(Math.abs), 1e-9));
+  const shown = queries.length < length ? `the first ${queries.length} of its ${length} tokens` : `its ${length} tokens`;
+  section.append(element("p", `Document ${document_}, window ${window_}: ${shown}. Rows are queries, columns keys${width > keys.length ? "; “other” is all that is on tokens not shown" : ""}. Colour grows with the square root, and what is shown was kept to ±0.004.`, "note"));
+
+  const choice = element("fieldset", undefined, "choice");
+  choice.append(element("legend", "What to show"));
+  for (const [name, words] of Object.entries(VIEWS)) {
+    const option = element("label");
+    const radio = element("input");
+    Object.assign(radio, { type: "radio", name: "matrix-view", value: name, checked: name === view });
+    option.append(radio, element("span", words));
+    choice.append(option);
+  }
+  const says = element("p", "Point at a cell, or tab into the grid and use the arrow keys, to read its values.", "readout");
+  says.setAttribute("role", "status");
+
+  const table = element("table", undefined, "attention");
+  table.setAttribute("role", "grid");
+  table.setAttribute("aria-label", "Attention, queries by keys");
+  const header = table.createTHead().insertRow();
+  header.append(element("td", undefined, "corner"));
+  for (let key = 0; key < width; key += 1) {
+    const cell = element("th");
+    cell.scope = "col";
+    cell.append(element("span", label(keyTexts, keys, key)));
+    header.append(cell);
+  }
+  const body = table.createTBody();
+  queries.forEach((_, query) => {
+    const row = body.insertRow();
+    const name = element("th", label(queryTexts, queries, query));
+    name.scope = "row";
+    row.append(name);
+    for (let key = 0; key < width; key += 1) row.insertCell().tabIndex = query || key ? -1 : 0;
+  });
+  const cells_ = [...body.rows].map((row) => [...row.cells].slice(1));
+
+  function paint() {
+    cells_.forEach((row, query) => row.forEach((cell, key) => {
+      const value = weights[view][query * width + key];
+      if (view === "difference") cell.className = Math.abs(value) < 0.004 ? "" : change(Math.sign(value) * Math.sqrt(Math.abs(value)), apart);
+      else cell.className = `q${Math.min(levels - 1, Math.floor((levels * Math.sqrt(value)) / most))}`;
+    }));
+  }
+  function tell(cell) {
+    const query = cell.parentElement.rowIndex - 1;
+    const key = cell.cellIndex - 1;
+    const place = query * width + key;
+    says.replaceChildren(
+      element("b", label(queryTexts, queries, query)), ` (${queries[query]}) on `, element("b", label(keyTexts, keys, key)), key < keys.length ? ` (${keys[key]})` : " tokens",
+      `: attention ${short(weights.attention[place])}, exact ${short(weights.exact[place])}, difference ${signed(weights.difference[place])}`,
+    );
+    for (const other of table.querySelectorAll(".on")) other.classList.remove("on");
+    cell.parentElement.cells[0].classList.add("on");
+    header.cells[key + 1].classList.add("on");
+  }
+  const cellOf = (event) => event.target.closest("tbody td");
+  for (const kind of ["pointerover", "focusin"]) table.addEventListener(kind, (event) => cellOf(event) && tell(cellOf(event)));
+  table.addEventListener("keydown", (event) => {
+    const cell = cellOf(event);
+    if (!cell || !(event.key in arrows) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const [down, right] = arrows[event.key];
+    const clamp = (place, last) => Math.max(0, Math.min(last, place));
+    const next = cells_[clamp(cell.parentElement.rowIndex - 1 + down, cells_.length - 1)][clamp(cell.cellIndex - 1 + right, width - 1)];
+    cell.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+  choice.addEventListener("change", (event) => { view = event.target.value; paint(); });
+  paint();
+  const scroll = element("div", undefined, "scroll");
+  scroll.append(table);
+  section.append(choice, says, scroll);
+  return section;
+}

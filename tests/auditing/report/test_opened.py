@@ -1,0 +1,294 @@
+"""Heads that open, in a real browser: by pointer, keyboard and address; what they show and how they are left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.packed import Packing, unpacked
+from fenchel.auditing.report import render_html
+from fenchel.runs.number import decimal, short
+from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
+from tests.auditing.report.test_browser import SHAPE, browser, cell, pytestmark, visit
+
+__all__ = ["browser", "pytestmark", "visit"]
+
+MINUS = "\N{MINUS SIGN}"
+FIRST, OTHER = HeadKey("encoder_self", 2, 3), HeadKey("cross", 2, 3)
+
+
+@pytest.fixture(scope="module")
+def report() -> AuditReport:
+    return sample_report(SHAPE, queries=40, twin=True, moved=True)
+
+
+@pytest.fixture(scope="module")
+def html(report: AuditReport) -> str:
+    return render_html(report)
+
+
+def open_head(seen: Any) -> str | None:
+    """The title of the head that is open."""
+    title = seen.page.locator("#opened-title")
+    return title.inner_text() if title.count() and title.is_visible() else None
+
+
+def focused(seen: Any) -> str:
+    return seen.page.evaluate("document.activeElement.dataset.row ?? document.activeElement.id")
+
+
+def waits_for(seen: Any, title: str | None) -> None:
+    seen.page.wait_for_function(
+        "title => (document.querySelector('#opened-title')?.textContent ?? null) === title", arg=title
+    )
+
+
+def test_a_click_opens_a_head_with_its_address_and_escape_returns_to_the_cell(visit: Any, html: str) -> None:
+    seen = visit(html)
+    assert not seen.page.locator("#opened").is_visible()
+    seen.page.locator(cell("mean_error", 6)).click()
+    waits_for(seen, "Encoder self-attention, layer 2, head 3")
+    assert seen.page.evaluate("location.hash") == "#L2H3"
+    assert focused(seen) == "opened-title"
+    assert seen.page.locator("td.opened[aria-selected=true]").count() == 4
+    seen.page.keyboard.press("Escape")
+    waits_for(seen, None)
+    assert seen.page.evaluate("location.hash") == ""
+    assert focused(seen) == "6"
+    assert seen.page.evaluate("document.activeElement.closest('table').dataset.metric") == "mean_error"
+    assert seen.page.locator("td.opened").count() == 0
+    assert seen.troubles == []
+
+
+@pytest.mark.parametrize("key", ["Enter", " "])
+def test_a_head_opens_from_the_keyboard(visit: Any, html: str, key: str) -> None:
+    seen = visit(html)
+    seen.page.locator("#heat-source").focus()
+    seen.page.keyboard.press("Tab")
+    seen.page.keyboard.press("ArrowDown")
+    seen.page.keyboard.press(key)
+    waits_for(seen, "Encoder self-attention, layer 2, head 1")
+    seen.page.get_by_role("button", name="close").click()
+    waits_for(seen, None)
+    assert focused(seen) == "4"
+
+
+def test_an_address_opens_its_head_and_back_closes_what_was_opened_here(visit: Any, html: str) -> None:
+    seen = visit(html)
+    address = seen.page.url
+    for name, title in (
+        ("#cross-L2H3", "Cross-attention, layer 2, head 3"),
+        ("#encoder-L1H2", "Encoder self-attention, layer 1, head 2"),
+    ):
+        seen.page.goto("about:blank")
+        seen.page.goto(address + name)
+        waits_for(seen, title)
+    # Nothing to go back to on this page: closing leaves the address without the head.
+    seen.page.keyboard.press("Escape")
+    waits_for(seen, None)
+    assert seen.page.url == address
+    seen.page.locator(cell("total_variation", 2)).click()
+    waits_for(seen, "Encoder self-attention, layer 1, head 3")
+    seen.page.get_by_role("button", name="Next:").click()
+    waits_for(seen, "Encoder self-attention, layer 1, head 4")
+    seen.page.go_back()
+    waits_for(seen, None)
+    seen.page.goto(address + "#L99H1")
+    assert open_head(seen) is None
+    assert seen.troubles == []
+
+
+def test_links_to_heads_open_them_and_links_to_sections_close_them(visit: Any, html: str) -> None:
+    seen = visit(html)
+    seen.page.locator("#heads-table tbody tr").nth(1).get_by_role("link").click()
+    waits_for(seen, "Encoder self-attention, layer 1, head 2")
+    seen.page.locator("#next .heads-of a").first.click()
+    title = seen.page.locator("#next .heads-of a").first.get_attribute("href")
+    seen.page.wait_for_function("hash => location.hash === hash", arg=title)
+    assert open_head(seen) is not None
+    seen.page.locator("nav a[href='#table']").click()
+    waits_for(seen, None)
+    assert seen.page.evaluate("location.hash") == "#table"
+    assert seen.troubles == []
+
+
+def test_an_open_head_shows_its_numbers_beside_those_of_the_twin(
+    visit: Any, html: str, report: AuditReport
+) -> None:
+    seen = visit(html)
+    seen.page.evaluate("location.hash = '#L2H3'")
+    waits_for(seen, "Encoder self-attention, layer 2, head 3")
+    assert report.twin is not None
+    row = seen.page.locator("table.numbers-of-head tbody tr").nth(2).locator("th, td").all_text_contents()
+    record, twin = (source.record(FIRST) for source in (report.statistics, report.twin))
+    expected = [decimal(record[f"total_variation_{name}"]) for name in ("mean", "p50", "p95", "max")]  # pyright: ignore[reportArgumentType]
+    assert row[:6] == ["Total variation", *expected, decimal(twin["total_variation_mean"])]  # pyright: ignore[reportArgumentType]
+    above = sum(head["total_variation_mean"] > record["total_variation_mean"] for head in report.heads)  # pyright: ignore[reportOperatorIssue]
+    assert row[-1] == f"{above + 1} of 20"
+    assert seen.page.locator(".histogram svg path.bars").count() == 3
+    assert seen.page.locator(".histogram svg path.twin-bars").count() == 3
+    beside = seen.page.locator(".beside").inner_text()
+    for value in (
+        record["relative_deviation_mean"],
+        twin["relative_deviation_mean"],
+        record["predicted_deviation_mean"],
+    ):
+        assert short(value) in beside  # pyright: ignore[reportArgumentType]
+    assert "fortune" in seen.page.locator(".pattern").inner_text()
+
+
+def test_sentences_are_shaded_by_what_would_move(visit: Any, html: str, report: AuditReport) -> None:
+    seen = visit(html)
+    seen.page.evaluate("location.hash = '#L2H3'")
+    waits_for(seen, "Encoder self-attention, layer 2, head 3")
+    shown = report.far_queries[FIRST]
+    cards = seen.page.locator("#opened .card")
+    assert cards.count() == len(shown) == 3
+    for place, example in enumerate(shown):
+        tokens = cards.nth(place).locator(".sentence .token")
+        assert example.passage is not None
+        first, exact = (
+            unpacked(side, Packing.FINE) for side in (example.passage.first_order, example.passage.exact)
+        )
+        moved = [b - a for a, b in zip(first, exact, strict=True)]
+        classes = [tokens.nth(i).get_attribute("class") or "" for i in range(tokens.count())]
+        assert len(classes) == len(moved)
+        for style, change in zip(classes, moved, strict=True):
+            expected = "more" if change >= 0.004 else "less" if change <= -0.004 else ""
+            assert {"more", "less"} & set(style.split()) == ({expected} if expected else set())
+        assert [i for i, style in enumerate(classes) if "query" in style] == [example.position - 1]
+        most = max(range(len(moved)), key=lambda i: abs(moved[i]))
+        assert "by8" in classes[most]
+        # What colour and hatching say is there as a number too.
+        sign = "+" if moved[most] > 0 else MINUS
+        assert tokens.nth(most).locator("sub").inner_text() == f"{sign}{short(abs(moved[most]))}"
+
+
+def test_the_attention_in_a_sentence_is_read_by_pointer_and_keyboard(
+    visit: Any, html: str, report: AuditReport
+) -> None:
+    seen = visit(html)
+    seen.page.evaluate("location.hash = '#cross-L2H3'")
+    waits_for(seen, "Cross-attention, layer 2, head 3")
+    matrix = report.matrices[OTHER]
+    cells = seen.page.locator("table.attention tbody td")
+    assert cells.count() == 12 * 13
+    first, exact = (unpacked(side, Packing.ROUGH) for side in (matrix.first_order, matrix.exact))
+
+    def said(place: int) -> None:
+        words = seen.page.locator(".readout").inner_text()
+        assert f"attention {short(first[place])}, exact {short(exact[place])}" in words
+
+    cells.nth(13 + 2).hover()
+    said(13 + 2)
+    assert seen.page.locator(".readout").inner_text().startswith("is (2) on a (3)")
+    cells.nth(0).focus()
+    for key, place in (("ArrowRight", 1), ("ArrowDown", 14), ("End", 25), ("Home", 13), ("ArrowUp", 0)):
+        seen.page.keyboard.press(key)
+        said(place)
+    assert seen.page.locator("table.attention td[tabindex='0']").count() == 1
+
+    def styles() -> list[str]:
+        return seen.page.evaluate(
+            "[...document.querySelectorAll('table.attention tbody td')].map(c => c.className)"
+        )
+
+    assert {style.split()[0] for style in styles() if style} == {"more", "less"}
+    for view, weights in (("Attention", first), ("Exact", exact)):
+        seen.page.locator(".matrix .choice").get_by_text(view, exact=True).click()
+        found = [int(style.removeprefix("q")) for style in styles()]
+        strongest = max(range(len(weights)), key=weights.__getitem__)
+        assert found[strongest] == max(found)
+        in_order = [level for _, level in sorted(zip(weights, found, strict=True))]
+        assert in_order == sorted(in_order)
+    assert seen.troubles == []
+
+
+def test_maps_show_the_model_its_twin_and_the_difference(visit: Any, html: str, report: AuditReport) -> None:
+    seen = visit(html)
+    assert report.twin is not None
+    own, twin = (source.mean("mean_error", *FIRST) for source in (report.statistics, report.twin))
+    shown = seen.page.locator(cell("mean_error", 6))
+    plain = (shown.get_attribute("class"), shown.text_content())
+    seen.page.select_option("#heat-source", "twin")
+    assert shown.text_content() == short(twin)
+    seen.page.select_option("#heat-source", "difference")
+    assert shown.text_content() == f"{'+' if own > twin else MINUS}{short(abs(own - twin))}"
+    assert ("more" if own > twin else "less") in (shown.get_attribute("class") or "")
+    assert seen.page.locator("figure .legend.change").first.is_visible()
+    assert not seen.page.locator("figure .legend.amount").first.is_visible()
+    seen.page.select_option("#heat-source", "model")
+    assert (shown.get_attribute("class"), shown.text_content()) == plain
+    assert seen.troubles == []
+
+
+def test_without_a_twin_there_is_no_choice_of_one(visit: Any) -> None:
+    seen = visit(render_html(sample_report({"encoder_self": (1, 2)}, queries=5)))
+    assert seen.page.locator("#heat-source").count() == 0
+    seen.page.locator(cell("mean_error", 1)).click()
+    waits_for(seen, "Encoder self-attention, layer 1, head 2")
+    assert seen.page.locator("path.twin-bars").count() == 0
+    assert seen.troubles == []
+
+
+def test_commands_can_be_copied_and_points_of_the_swap_open_heads(visit: Any, report: AuditReport) -> None:
+    report.effects = effects_of(report)
+    seen = visit(render_html(report), permissions=["clipboard-read", "clipboard-write"])
+    report.effects = None
+    button = seen.page.locator("button.copy").first
+    command = seen.page.locator(f"#{button.get_attribute('data-of')}").inner_text()
+    button.click()
+    seen.page.wait_for_function("document.querySelector('button.copy').textContent !== 'copy'")
+    if button.inner_text() == "copied":
+        assert seen.page.evaluate("navigator.clipboard.readText()") == command
+    else:
+        assert seen.page.evaluate("getSelection().toString()") == command
+    assert seen.page.locator("#effects .scatter").count() == 2
+    seen.page.locator("#effects .scatter a").nth(6).focus()
+    seen.page.keyboard.press("Enter")
+    waits_for(seen, "Encoder self-attention, layer 2, head 3")
+    assert "0.070 (0.056 to 0.084)" in seen.page.locator(".beside").inner_text()
+    assert seen.troubles == []
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_an_open_head_does_not_stick_out_and_is_printed(visit: Any, html: str, width: int) -> None:
+    seen = visit(html, width=width)
+    seen.page.evaluate("location.hash = '#L1H1'")
+    waits_for(seen, "Encoder self-attention, layer 1, head 1")
+    assert seen.overflow() == 0
+    seen.page.emulate_media(media="print")
+    assert seen.page.locator("#opened table.attention").is_visible()
+    assert not seen.page.locator("#opened .bar").is_visible()
+    assert seen.troubles == []
+
+
+def test_hostile_tokens_of_an_open_head_do_nothing(visit: Any) -> None:
+    report = sample_report({"encoder_self": (1, 2)}, token=HOSTILE, model=HOSTILE, twin=True, moved=True)
+    seen = visit(render_html(report))
+    seen.page.evaluate("location.hash = '#L1H1'")
+    waits_for(seen, "Encoder self-attention, layer 1, head 1")
+    assert seen.page.locator(".sentence .token").first.inner_text().startswith(HOSTILE)
+    seen.page.locator("table.attention tbody td").first.hover()
+    assert HOSTILE in seen.page.locator(".readout").inner_text()
+    assert seen.page.locator("img").count() == 0
+    assert seen.troubles == []
+
+
+def test_without_scripts_the_page_says_what_they_would_add(visit: Any, html: str) -> None:
+    seen = visit(html, java_script_enabled=False)
+    assert seen.page.get_by_text("With scripts allowed, a head opens here").is_visible()
+    assert not seen.page.locator("#opened").is_visible()
+    assert seen.page.locator("#next pre").first.is_visible()
+    assert not seen.page.locator("button.copy").first.is_visible()
+
+
+def test_two_sided_colours_differ_in_more_than_hue(visit: Any, html: str) -> None:
+    seen = visit(html)
+    style = "name => getComputedStyle(document.querySelector(`.legend.change i.${name}.by8`)).backgroundImage"
+    seen.page.select_option("#heat-source", "difference")
+    assert seen.page.evaluate(style, "more") == "none"
+    assert "repeating-linear-gradient" in seen.page.evaluate(style, "less")
