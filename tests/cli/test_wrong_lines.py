@@ -406,3 +406,6 @@ def test_folders_of_audits_without_a_name(command, command_name, folder):
     done = command(command_name, folder)
     assert done.code == INPUT
     assert "DIR is " in done.line
+    compared = command("compare", folder, "another")
+    assert compared.code == INPUT
+    assert "audit 1 is " in compared.line

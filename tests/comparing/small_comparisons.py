@@ -12,7 +12,7 @@ from fenchel.auditing.manifest import SCHEMA
 from fenchel.auditing.statistics import AuditStatistics
 from tests.auditing.report.samples import SampleMeasures, manifest
 
-__all__ = ["SHAPE", "known_audit", "known_values"]
+__all__ = ["QUERIES", "SHAPE", "known_audit", "known_values"]
 
 SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (2, 3), "cross": (1, 2)}
 QUERIES = 300

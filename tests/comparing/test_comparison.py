@@ -15,11 +15,13 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report import render_html
 from fenchel.comparing import ComparisonReport, compare
+from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.convention import CONVENTIONS
+from fenchel.comparing.interval import median_ranks
 from fenchel.errors import InputError
 from fenchel.storage import parse_json
 from tests.auditing.small_audits import files_of
-from tests.comparing.small_comparisons import known_audit, known_values
+from tests.comparing.small_comparisons import QUERIES, known_audit, known_values
 
 RAISED, LOWERED = HeadKey("encoder_self", 2, 3), HeadKey("cross", 1, 1)
 BEFORE = known_values(0)
@@ -40,6 +42,24 @@ def test_differences_are_those_of_the_queries(comparison: ComparisonReport, metr
         medians = [float(np.median(values)) for values in (first, second)]
         assert change.median == pytest.approx(medians[1] - medians[0], abs=0.002 * sum(medians))
         assert change.interval.low < medians[1] - medians[0] < change.interval.high
+
+
+def test_intervals_are_shared_out_over_both_medians_and_all_heads(comparison: ComparisonReport) -> None:
+    ranks = median_ranks(QUERIES, (1 - CONFIDENCE) / (2 * len(comparison.keys)))
+    alone = median_ranks(QUERIES, 1 - CONFIDENCE)
+    assert ranks is not None
+    assert alone is not None
+    assert ranks[0] < alone[0]
+    for key in comparison.keys:
+        for values, shape in (
+            (BEFORE, comparison.first.heads[key]["gap"]),
+            (AFTER, comparison.last.heads[key]["gap"]),
+        ):
+            ordered = values[key]["gap"].sort().values
+            assert shape.interval.low == pytest.approx(float(ordered[ranks[0] - 1]), rel=1 / 256)
+            assert shape.interval.high == pytest.approx(float(ordered[ranks[1] - 1]), rel=1 / 256)
+            assert shape.interval.low <= ordered[ranks[0] - 1]
+            assert shape.interval.high >= ordered[ranks[1] - 1]
 
 
 @pytest.mark.parametrize("metric", METRICS)

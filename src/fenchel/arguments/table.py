@@ -120,6 +120,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     # Files and machines. Thirty years between savings are never.
     "directory": Maybe(PathName("a folder for the results")),
     "folder": PathName("a folder for the results"),
+    "audit_folder": PathName("the folder of an audit"),
     "checkpoint_seconds": Number("60", least=0.0, most=1e9),
     "device": Maybe(Device()),
     "observer": Maybe(

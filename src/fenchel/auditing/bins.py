@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -59,6 +60,7 @@ def bins_of(patterns: Tensor) -> Tensor:
     return ((patterns >> _SHIFT) - (_FIRST_PATTERN - 1)).clamp_(0, NUM_BINS - 1)
 
 
+@cache
 def bin_edges() -> Tensor:
     """Where the bins begin and end, float64: bin i holds [edges[i], edges[i + 1]), the last one infinity too."""
     patterns = torch.arange(NUM_BINS - 1, dtype=torch.int32) + _FIRST_PATTERN
@@ -67,6 +69,7 @@ def bin_edges() -> Tensor:
     return torch.cat([ends[:1], inner, ends[1:]])
 
 
+@cache
 def bin_midpoints() -> Tensor:
     """The number that stands for each bin, float64: 0 for the lowest bin, infinity for the highest."""
     edges = bin_edges()

@@ -85,7 +85,7 @@ def _given(audit: object, place: int) -> Path | AuditReport:
         raise InputError(
             f"audit {place} is {shown(audit)}; expected the folder of an audit, or what fenchel.audit returned."
         )
-    return checked("folder", audit, name=f"audit {place}")
+    return checked("audit_folder", audit, name=f"audit {place}")
 
 
 def _names(given: Sequence[Path | AuditReport], names: Sequence[str] | None) -> list[str]:
