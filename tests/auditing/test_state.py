@@ -25,7 +25,7 @@ Saved = tuple[dict[str, torch.Tensor], Any]
 def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished audit; not to be changed."""
     folder = tmp_path_factory.mktemp("audit")
-    small_audit(directory=folder)
+    small_audit(directory=folder, baseline="twin")
     return folder
 
 
@@ -52,7 +52,7 @@ def test_every_command_refuses_a_damaged_state_and_leaves_every_file(folder: Pat
     refuses(path, lambda: AuditReport.load(folder))
     refuses(path, lambda: merge([folder], folder.parent / "out", partial=True))
     assert files_of(folder) == before
-    small_audit(directory=folder, overwrite=True)
+    small_audit(directory=folder, overwrite=True, baseline="twin")
     assert path.read_bytes() == content
 
 
@@ -96,6 +96,12 @@ def _field(*path: str | int, to: Any) -> Callable[[Saved], None]:
     return apply
 
 
+def _without_layer(saved: Saved) -> None:
+    for name in [name for name in saved[0] if name.startswith("twin.encoder_self.2.")]:
+        del saved[0][name]
+    saved[1]["twin"]["layers"].pop()
+
+
 TENSORS = (
     "bins",
     "counts",
@@ -106,6 +112,11 @@ TENSORS = (
     "queries",
     "newton_steps",
     "not_converged",
+    "class_sums",
+    "type_queries",
+    "token_ids",
+    "token_moves",
+    "rarer_moves",
 )
 
 WRONG: dict[str, Callable[[Saved], None]] = {
@@ -143,6 +154,18 @@ WRONG: dict[str, Callable[[Saved], None]] = {
     "no layers": _field("statistics", "layers", to=KeyError),
     "other metrics": _field("statistics", "metrics", to=["beauty"]),
     "other bins in words": _field("statistics", "grid", to="fine"),
+    "other classes": _field("statistics", "classes", to=["beauty"]),
+    "words without an id": _field("statistics", "words", 0, to=["w1"]),
+    "more weight than queries": _tensor("class_sums", lambda one: one * 2),
+    "more that moves in tokens": _tensor("token_moves", lambda one: one + 2**34),
+    "no twin": _field("twin", to=None),
+    "a twin of fewer heads": _field("twin", "layers", 0, "heads", to=[1]),
+    "a twin without metrics": _field("twin", "metrics", to=[]),
+    "a tensor of the twin too few": lambda saved: saved[0].pop("twin.encoder_self.1.queries"),
+    "a layer of the twin too few": _without_layer,
+    "another baseline": _field("manifest", "baseline", to="sister"),
+    "no modules": _field("modules", to=KeyError),
+    "a module of another kind": _field("modules", 0, "kind", to="sideways"),
     "no model": _field("manifest", "model", to=KeyError),
     "an empty model": _field("manifest", "model", to=""),
     "alpha x": _field("manifest", "alpha", to="x"),

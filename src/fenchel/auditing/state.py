@@ -137,6 +137,8 @@ class AuditState:
             raise InputError(f"{path}: {error} {STATE_FORM.advice}") from error
         with STATE_FORM.reading(path):
             check_shards(saved["manifest"]["shard"], "manifest.shard")
+            if twin is not None and twin.keys() != statistics.keys():
+                raise Mismatch("the twin", Shown("of other heads"), "the heads that were counted")
             far_queries = examples_from_json(saved["examples"])
             matrices = {matrix.key: matrix for matrix in map(AttentionMatrix.from_json, saved["matrices"])}
             for name, keys in (("an example", far_queries), ("a matrix", matrices)):
