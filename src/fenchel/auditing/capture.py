@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fenchel.auditing.attention_call import AttentionCall
+from fenchel.auditing.capture_arguments import check_capture, check_evaluating, check_names
 from fenchel.auditing.sites import AttentionSite, AttentionSites
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.transformers.arguments import refuse_unsupported
@@ -36,34 +38,6 @@ _BACKEND = "fenchel_capture"
 
 _capturing: dict[int, Capture] = {}
 """The capture at work on each module, by ``id``: the registries are process-wide and know no models."""
-
-
-@dataclass(frozen=True)
-class AttentionCall:
-    """What one site attends with: its weights are softmax(scaling·⟨query, key⟩ + log_preference).
-
-    Attributes:
-        site: Where.
-        query: (B, H, m, d_h), as it reaches the attention function.
-        key: (B, H_kv, n, d_h), likewise; a head shared by a group of query heads is not repeated.
-        scaling: What the model multiplies scores with.
-        log_preference: Broadcastable to (B, H, m, n), float32 (float64 for float64 models); -inf where
-            masked; size 1 along batch, head and query where it is constant there. None is uniform.
-        counted: (B, m) bool, the queries that are real. One that may attend to nothing is not.
-        inputs: (B, n, width), x_i, what the key map takes; None for space="key".
-        key_weight: (H_kv, d_h, width), the key map; None for space="key".
-        key_bias: (H_kv, d_h), its bias; None if it has none, and for space="key".
-    """
-
-    site: AttentionSite
-    query: Tensor
-    key: Tensor
-    scaling: float
-    log_preference: Tensor | None
-    counted: Tensor
-    inputs: Tensor | None
-    key_weight: Tensor | None
-    key_bias: Tensor | None
 
 
 @dataclass
@@ -117,10 +91,7 @@ class Capture:
                 f"got a {type(model).__name__}; expected a model of transformers (PreTrainedModel). "
                 "Unwrap compiled and parallel models first"
             )
-        if space not in ("input", "key"):
-            raise InputError(f"space is {space!r}; expected 'input' or 'key'")
-        if layers is not None and (not layers or any(not isinstance(n, int) or n < 1 for n in layers)):
-            raise InputError(f"layers is {layers!r}; expected whole numbers from 1, or None for all layers")
+        check_capture(space, layers)
         self._model = model
         self._space = space
         self._consume = consume
@@ -209,16 +180,8 @@ class Capture:
 
     def _require_fitting(self, inputs: Mapping[str, Tensor]) -> None:
         model = type(self._model).__name__
-        training = next((name for name, module in self._model.named_modules() if module.training), None)
-        if training is not None:
-            raise ModelError(
-                f"{model} is in training mode{f' in {training}' if training else ''}, where dropout makes "
-                "attention random. Call model.eval() first"
-            )
-        unknown = next((name for name in inputs if name not in self._parameters), None)
-        if unknown is not None:
-            takes = ", ".join(name for name in self._parameters if name not in ("args", "kwargs"))
-            raise InputError(f"the forward of {model} takes no {unknown!r}; it takes {takes}")
+        check_evaluating(self._model)
+        check_names(self._model, inputs)
         if self._sites.has_decoder and not {"decoder_input_ids", "decoder_inputs_embeds"} & inputs.keys():
             raise InputError(
                 f"{model} has a decoder and needs decoder_input_ids beside {', '.join(inputs) or 'nothing'}; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import cast
 
@@ -13,9 +12,8 @@ from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.blocks import QueryBlock, centre
 from fenchel.closeness.response import SoftmaxResponse, covariance
 from fenchel.selection import gather_rows
-from fenchel.solver.coordinates import TemplateCoordinates, coordinates_over, dot
+from fenchel.solver.coordinates import GramCoordinates, TemplateCoordinates, coordinates_over, dot
 from fenchel.solver.direct import hessian
-from fenchel.solver.passes import PassCoordinates, PassResponse
 from fenchel.solver.rows import Rows
 from fenchel.solver.staged import low_precision_for
 
@@ -23,12 +21,6 @@ __all__ = ["LayerGroup"]
 
 GRAM_FROM = 1e-6
 """Least tolerance that is certified in Gram coordinates, where a squared norm is rounded and not the norm."""
-
-
-def solved_by_passes(templates: Tensor, tol: float) -> bool:
-    """Whether rows over templates (..., n, d) are solved by passes over them, and not with their Gram matrix."""
-    n, d = templates.shape[-2:]
-    return n > 2 * d or tol < GRAM_FROM
 
 
 class LayerGroup:
@@ -45,7 +37,6 @@ class LayerGroup:
         dtype: The working dtype.
         tol: The tolerance.
         alpha: α, float64, (1, 1, 1).
-        gram: Whether rows are solved in Gram coordinates; otherwise by passes over the templates.
         centre: The mean of the templates that may be chosen, float64, (g, 1, d).
         templates: The templates less their centre, float64, (g, n, d).
         wide: Coordinates in float64.
@@ -65,12 +56,16 @@ class LayerGroup:
         self.centre = centre(templates, self._log_preference)
         self.templates = templates - self.centre
         self._lift = None if problem.lift is None else problem.lift.double()
-        self.gram = not solved_by_passes(templates, tol)
-        self.wide = coordinates_over(self.templates, "gram") if self.gram else PassCoordinates(self.templates)
+        self.wide = coordinates_over(self.templates, "auto" if tol >= GRAM_FROM else "template")
         self.working = self.wide
         if self.dtype != torch.float64:
             self.working = type(self.wide)(self.wide.operator.to(self.dtype))
-        self.low_precision = low_precision_for(self.working) if self.gram else None
+        self.low_precision = low_precision_for(self.working)
+
+    @property
+    def gram(self) -> bool:
+        """Whether the coordinates are the Gram matrix's."""
+        return isinstance(self.wide, GramCoordinates)
 
     @property
     def shares_preference(self) -> bool:
@@ -106,47 +101,26 @@ class LayerGroup:
         square = dot(queries @ form[block.where[1]], queries).clamp(min=0)
         return square.reshape(*self._rows_of(block), 1)
 
-    def usable_keys(self, block: LayerBlock) -> slice:
-        """The keys from the first to the last that some query of a block may use; all in Gram coordinates."""
-        n = self.templates.shape[1]
+    def rows(self, block: LayerBlock, evidence_square: Tensor) -> Rows:
+        """A block's rows in the working dtype."""
+        evidence = (
+            self._scores(block, self._working_keys) if self.gram else self._evidence(block).to(self.dtype)
+        )
+        log_preference = self._of_rows(block).log_softmax(-1)
+        response = SoftmaxResponse.to_preference(log_preference)
+        return Rows(
+            response,
+            response.rest,
+            self.alpha.to(self.dtype),
+            evidence,
+            evidence_square.to(self.dtype),
+        )
+
+    def wide_rows(self, block: LayerBlock, evidence_square: Tensor) -> Rows:
+        """A block's rows in float64."""
         if self.gram:
-            return slice(0, n)
-        usable = (~torch.isneginf(block.log_preference)).flatten(0, 2).any(0).nonzero()
-        return slice(int(usable[0]), int(usable[-1]) + 1)
-
-    def rows(
-        self, block: LayerBlock, keys: slice, evidence_square: Tensor
-    ) -> tuple[Rows, Callable[[], Rows]]:
-        """A block's rows in the working dtype, and what gives them in float64.
-
-        Args:
-            block: The block.
-            keys: Its usable keys.
-            evidence_square: ‖z‖², float64, (g, r, 1).
-        """
-        if not self.gram:
-            return self._by_passes(block, keys, evidence_square)
-        response = SoftmaxResponse.to_preference(self._of_rows(block).log_softmax(-1))
-        scores, square = self._scores(block, self._working_keys), evidence_square.to(self.dtype)
-        rows = Rows(response, response.rest, self.alpha.to(self.dtype), scores, square)
-        return rows, lambda: self._wide(block, self._scores(block, self.keys), evidence_square)
-
-    def _by_passes(self, block: LayerBlock, keys: slice, square: Tensor) -> tuple[Rows, Callable[[], Rows]]:
-        templates, dtype = self.templates[:, keys], self.dtype
-        # The mean at rest of queries that share a preference is computed once.
-        preference = block.log_preference[..., keys].double()
-        h, q = preference.shape[1:3]
-        rest = PassResponse.to_preference(templates, preference.flatten(1, 2)).rest
-        if h * q > 1:
-            lead = (len(rest), *block.queries.shape[1:3])
-            rest = rest.unflatten(1, (h, q)).expand(*lead, -1).flatten(1, 2)
-            preference = preference.expand(-1, *lead[1:], -1)
-        response = PassResponse.around(templates, preference.flatten(1, 2), rest)
-        evidence = self._evidence(block)
-        wide = Rows(response, rest, self.alpha, evidence, square)
-        narrow = response.to(dtype)
-        rows = Rows(narrow, narrow.rest, self.alpha.to(dtype), evidence.to(dtype), square.to(dtype))
-        return rows, lambda: wide
+            return self._wide(block, self._scores(block, self.keys), evidence_square)
+        return self.template_rows(block)
 
     def template_rows(self, block: LayerBlock, index: Tensor | None = None) -> Rows:
         """A block's rows, or those at ``index`` (g, r'), in float64 and template coordinates."""

@@ -166,7 +166,8 @@ class AuditRun:
         if self.state.modules:
             return
         used = {site.name for site in sites}
-        in_order = [name for name, _ in self.model.named_modules() if name in used]
+        named = ((name or type(module).__name__) for name, module in self.model.named_modules())
+        in_order = [name for name in named if name in used]
         numbers = {name: number for number, name in enumerate(in_order, start=1)}
         self.state.modules = {
             (site.kind, site.layer): AttentionModule(site.name, numbers[site.name]) for site in sites

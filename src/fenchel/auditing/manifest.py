@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fenchel.auditing.layer_capture import has_layers
 from fenchel.runs.manifest import versions
+from fenchel.runs.model import device_and_dtype
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
 
 if TYPE_CHECKING:
@@ -29,6 +31,19 @@ CONVENTIONS: dict[str, str] = {
     ),
 }
 """What is taken for template and evidence in each space, one sentence each."""
+
+LAYER_CONVENTIONS: dict[str, str] = {
+    "input": (
+        "Templates are the inputs of the layer's key map times the scale of its evidence, t_i = x_i * scale; the "
+        "evidence is the layer's own z taken back through the key weight, K^T z; alpha and the preference are the "
+        "layer's own."
+    ),
+    "key": (
+        "Templates, evidence, alpha and preference are those that the attention layer itself infers with: "
+        "t_i = k_i * scale and z = q unless its evidence says otherwise."
+    ),
+}
+"""The same for attention layers of ``fenchel.nn``, which say all of it themselves."""
 
 KEYS = (
     "schema",
@@ -118,14 +133,15 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
         The manifest: JSON values only, keys in the order of ``KEYS``.
     """
     model = found.model
+    device, dtype = device_and_dtype(model)
     return in_order(
         {
             **versions(SCHEMA),
             "model": found.name,
             "revision": found.revision,
             "model_class": type(model).__name__,
-            "dtype": str(getattr(model, "dtype", None)).removeprefix("torch."),
-            "device": str(getattr(model, "device", None)),
+            "dtype": str(dtype).removeprefix("torch."),
+            "device": str(device),
             "space": options.space,
             "alpha": options.alpha,
             "tol": options.tol,
@@ -145,7 +161,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "shard": str(options.shard),
             "merged_from": None,
             "seed": options.seed,
-            "convention": CONVENTIONS[options.space],
+            "convention": (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
         }
     )
 

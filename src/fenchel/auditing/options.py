@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from fenchel.arguments import checked
+from fenchel.auditing.layer_capture import has_layers
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.ready_batches import ReadyBatches, ready_made
 from fenchel.data.shard import Shard
@@ -154,7 +155,17 @@ class AuditOptions:
         Raises:
             InputError: If there are texts and no tokenizer.
         """
-        config, shared = found.model.config, {"max_tokens": self.max_tokens, "shard": self.shard}
+        if self.alpha != 1 and has_layers(found.model):
+            raise InputError(
+                f"alpha is {self.alpha:g}, but the attention layers of {type(found.model).__name__} have α of "
+                "their own, "
+                "which is what is audited. Leave alpha out, or set it with fenchel.nn.use_estimator(model, "
+                "'first_order', alpha=...)."
+            )
+        config, shared = (
+            getattr(found.model, "config", None),
+            {"max_tokens": self.max_tokens, "shard": self.shard},
+        )
         if documents is None:
             return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
         if found.tokenizer is None:

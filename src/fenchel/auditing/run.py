@@ -59,7 +59,8 @@ def audit(
     """Measure every head of a trained transformer on texts.
 
     Args:
-        model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder).
+        model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder); or a module with
+            attention layers of :mod:`fenchel.nn`, whose own α and preference are audited.
         tokenizer: Its tokenizer; None to load the one of a named model, or if ``texts`` are ready-made
             inputs.
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from fenchel.auditing.capture import AttentionCall, Capture
+from fenchel.auditing.attention_call import AttentionCall
+from fenchel.auditing.capturing import capture_of
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.options import AuditOptions
 from fenchel.auditing.sites import AttentionSite
@@ -57,7 +58,7 @@ class SiteMeasures:
         self.model = model
         self._options, self._tokens = options, tokens
         self._heads = None if options.heads is None else frozenset(options.heads)
-        self._capture = Capture(model, space=options.space, consume=self._consume, layers=options.layers)
+        self._capture = capture_of(model, space=options.space, consume=self._consume, layers=options.layers)
         self._held: list[_Held] = []
 
     def __enter__(self) -> Self:

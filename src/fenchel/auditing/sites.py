@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.transformers.log_preference import LogPreference
 from fenchel.integrations.transformers.tracing import Visit
 
-__all__ = ["AttentionSite", "AttentionSites"]
+__all__ = ["AttentionSite", "AttentionSites", "check_layers"]
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,22 @@ class AttentionSites:
         Raises:
             InputError: Naming those that are not, and what there is.
         """
-        missing = sorted(layers - {site.layer for site in self})
-        if missing:
-            counts = Counter(site.kind for site in self)
-            exist = ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if counts[kind])
-            raise InputError(f"layers {missing} do not exist in {self._model_class}, which has {exist}")
+        check_layers(layers, tuple(self), self._model_class)
+
+
+def check_layers(layers: frozenset[int], sites: Sequence[AttentionSite], model: str) -> None:
+    """Check that every number in ``layers`` is a layer of some kind.
+
+    Args:
+        layers: The numbers.
+        sites: Where the model attends.
+        model: What to call it.
+
+    Raises:
+        InputError: Naming those that are not, and what there is.
+    """
+    missing = sorted(layers - {site.layer for site in sites})
+    if missing:
+        counts = Counter(site.kind for site in sites)
+        exist = ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if counts[kind])
+        raise InputError(f"layers {missing} do not exist in {model}, which has {exist}")

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from fenchel.auditing.capture import AttentionCall
-from fenchel.auditing.group import LayerGroup, solved_by_passes
+from fenchel.auditing.group import LayerGroup
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, rows_in_block
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where
 from fenchel.solver.certified import CertifiedSolver
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.newton import Newton, NewtonState
-from fenchel.solver.passes import PassResponse
 from fenchel.solver.staged import refine_rows
 
 __all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
 
 WORKING_ARRAYS = 32
 """Arrays of shape (rows, max(n, d)) alive at once, those in float64 counted twice beside a narrower dtype."""
-
-PASS_ARRAYS = 14
-"""The same where rows are solved by passes: preferences, and the weights of which patterns are sums."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,7 @@ class ExactPoint:
         x: Coordinates of the dual point, (g, r', size).
         moved: Coordinates of what lies between attention's point and it, λ/α less z, (g, r', size).
         lifted: The lift of that, (g, r', n).
-        potential: The potential over α at the point, up to a constant a row, (g, r', n).
+        weights: p, (g, r', n).
         dual_norm: ‖λ‖/α, (g, r').
         mean: Coordinates of the mean h, (g, r', size).
         mean_moved: The lift of what lies between attention's point and the point that stands for h, (g, r', n).
@@ -47,7 +41,7 @@ class ExactPoint:
     x: Tensor
     moved: Tensor
     lifted: Tensor
-    potential: Tensor
+    weights: Tensor
     dual_norm: Tensor
     mean: Tensor
     mean_moved: Tensor
@@ -64,11 +58,12 @@ class ExactPoint:
 
         A potential (g, r', n) may differ by a constant a row.
         """
-        (x, potential), (mean, image) = point, answer
-        start = coordinates.scaled_potential(first.rows, first.lifted)
+        (x, potential), (mean, image), rows = point, answer, first.rows
+        start = coordinates.scaled_potential(rows, first.lifted)
+        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
         lifted = potential - start
-        square = coordinates.dual_square(first.rows, x, first.lifted + lifted)
-        return cls(x, x - first.x, lifted, potential, square.clamp(min=0).sqrt(), mean, image - start)
+        dual_norm = coordinates.dual_square(rows, x, first.lifted + lifted).clamp(min=0).sqrt()
+        return cls(x, x - first.x, lifted, weights, dual_norm, mean, image - start)
 
 
 @dataclass(frozen=True)
@@ -79,24 +74,11 @@ class PartSolution:
         coordinates: The coordinates.
         first: Where attention stands, (g, r').
         exact: The exact point, in the same dtype.
-        outside: How many keys before and after those that the rows are solved with have no weight in any of them.
     """
 
     coordinates: AbstractCoordinates
     first: NewtonState
     exact: ExactPoint
-    outside: tuple[int, int] = (0, 0)
-
-    @cached_property
-    def weights(self) -> tuple[Tensor, Tensor]:
-        """Attention's weights and the exact ones, each (g, r', n)."""
-        rows, first = self.first.rows, self.first
-        argument = rows.response.argument(rows.alpha, self.exact.potential)
-        if not isinstance(rows.response, PassResponse):
-            return first.weights, rows.response.at(argument)
-        weights = (rows.response.weights(point) for point in (first.argument, argument))
-        attention, exact = (pad(of_rows, self.outside) for of_rows in weights)
-        return attention, exact
 
 
 @dataclass(frozen=True)
@@ -132,12 +114,11 @@ class BlockSolution:
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r, n)."""
-        first, exact = self.whole.weights
+        first, exact = self.whole.first.weights, self.whole.exact.weights
         for index, part in self.factorised:
-            of_part = part.weights
-            everywhere = index.unsqueeze(-1).expand_as(of_part[0])
-            first = first.scatter(1, everywhere, of_part[0].to(first.dtype))
-            exact = exact.scatter(1, everywhere, of_part[1].to(exact.dtype))
+            everywhere = index.unsqueeze(-1).expand_as(part.exact.weights)
+            first = first.scatter(1, everywhere, part.first.weights.to(first.dtype))
+            exact = exact.scatter(1, everywhere, part.exact.weights.to(exact.dtype))
         return first, exact
 
 
@@ -164,9 +145,8 @@ def exact_solutions(
     Yields:
         Solutions of blocks of queries that together make the layer.
     """
-    group, passes = None, solved_by_passes(problem.vectors, tol)
-    arrays = PASS_ARRAYS if passes else WORKING_ARRAYS
-    for block in problem.blocks(memory_budget, arrays, of_a_cache=not passes):
+    group = None
+    for block in problem.blocks(memory_budget, WORKING_ARRAYS):
         if group is None or group.where != block.where[0]:
             group = LayerGroup(problem, block.where[0], alpha, tol)
         yield _solved(group, block, counted[block.where], tol, max_steps, memory_budget)
@@ -179,23 +159,19 @@ def _solved(
         group.working, group.wide, low_precision=group.low_precision, tol=tol, max_steps=max_steps
     )
     square = group.evidence_square(block)
-    keys = group.usable_keys(block)
-    rows, wide_rows = group.rows(block, keys, square)
-    first = solver.start(rows)
+    first = solver.start(group.rows(block, square))
     # Rows that are stalled at the start are left alone.
     first = replace(first, stalled=~counted.reshape(first.error.shape))
-    found = solver.solve(first, wide_rows)
+    found = solver.solve(first, lambda: group.wide_rows(block, square))
     steps, converged = found.steps, (found.error <= tol) & ~first.stalled
     point, answer = (found.further, found.potential), (found.mean, found.image)
     exact = ExactPoint.of(group.working, first, point, answer)
-    outside = keys.start, group.templates.shape[1] - keys.stop
-    whole = PartSolution(group.working, first, exact, outside)
+    whole = PartSolution(group.working, first, exact)
     factorised: list[tuple[Tensor, PartSolution]] = []
     failing = ~converged & ~first.stalled & (steps < max_steps)
     if bool(failing.any()):
         # In float64 and template coordinates a row takes several times what it took until here, and a Hessian more.
-        most = rows_in_block(group.templates, memory_budget // (8 * WORKING_ARRAYS), 8, of_a_cache=False)
-        for index in rows_where(failing).split(min(most, max(1, failing.shape[1] // 4)), dim=1):
+        for index in rows_where(failing).split(max(1, failing.shape[1] // 4), dim=1):
             rows = group.template_rows(block, index)
             again = refine_rows(
                 group.query_block(rows),

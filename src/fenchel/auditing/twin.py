@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from fenchel.auditing.layer_capture import has_layers
+from fenchel.auditing.layer_twin import twin_of_layers
 from fenchel.errors import ModelError
 from fenchel.runs.model import seeded
 
@@ -41,7 +43,7 @@ def untrained_twin(model: Any, seed: int) -> nn.Module:
     """A model of the same class and configuration with freshly initialised weights, in eval mode, where the model is.
 
     Args:
-        model: A model of transformers.
+        model: A model of transformers, or one with attention layers of ``fenchel.nn``.
         seed: Of the weights.
 
     Raises:
@@ -61,6 +63,8 @@ def untrained_twin(model: Any, seed: int) -> nn.Module:
         False
     """
     made = type(model)
+    if not hasattr(model, "config") and has_layers(model):
+        return twin_of_layers(model, seed)
     if made.__module__.partition(".")[0] == _REMOTE:
         raise ModelError(
             f"{made.__name__} is code that came with the model, which is not run to build an untrained twin"

@@ -10,7 +10,7 @@ from torch import Tensor
 from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.passage import Sentences, passage_around
-from fenchel.data.batch import Batch
+from fenchel.data.batch import Batch, position_name
 
 __all__ = ["WindowText", "WindowTexts"]
 
@@ -25,7 +25,8 @@ class WindowText:
         batch: The batch.
         row: The window's row.
         decoder: Whether the tokens are those of the decoder's own input.
-        length: How many positions there are where the input is not text.
+        length: How many positions there are, padding included. Where the tokens are not as many, positions are none of
+            them, and the input is not text.
 
     Attributes:
         pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
@@ -34,9 +35,10 @@ class WindowText:
 
     def __init__(self, batch: Batch, row: int, *, decoder: bool, length: int) -> None:
         self._batch, self._row, self._decoder = batch, row, decoder
-        self.pieces = batch.pieces(row, decoder=decoder)
+        self._is_text = batch.is_text_of(length, decoder=decoder)
+        self.pieces = batch.pieces(row, decoder=decoder) if self._is_text else ()
         self.length = len(self.pieces) or length
-        special = batch.special(row, decoder=decoder)
+        special = batch.special(row, decoder=decoder) if self._is_text else ()
         self._special = (*special, *[False] * (self.length - len(special)))
         self._sentences = Sentences(self.pieces or (" ",) * self.length)
         self._passages: dict[tuple[int, int], range] = {}
@@ -44,6 +46,8 @@ class WindowText:
 
     def token(self, position: int) -> str:
         """A token's text."""
+        if not self._is_text:
+            return position_name(position)
         return self._batch.token(self._row, position, decoder=self._decoder)
 
     def place(self, position: int) -> str:
@@ -121,7 +125,7 @@ class WindowTexts:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self._known: dict[tuple[int, bool], WindowText] = {}
+        self._known: dict[tuple[int, bool, int], WindowText] = {}
 
     def sides(self, row: int, kind: Kind, lengths: Sequence[int]) -> tuple[WindowText, WindowText]:
         """The texts of queries and templates of a window.
@@ -135,6 +139,7 @@ class WindowTexts:
         return self._of(row, decoder, lengths[0]), self._of(row, decoder and kind != "cross", lengths[1])
 
     def _of(self, row: int, decoder: bool, length: int) -> WindowText:
-        if (row, decoder) not in self._known:
-            self._known[row, decoder] = WindowText(self.batch, row, decoder=decoder, length=length)
-        return self._known[row, decoder]
+        key = row, decoder, length
+        if key not in self._known:
+            self._known[key] = WindowText(self.batch, row, decoder=decoder, length=length)
+        return self._known[key]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.data.pieces import text_pieces
 
-__all__ = ["Batch", "Cursor"]
+__all__ = ["Batch", "Cursor", "position_name"]
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,18 @@ class Batch:
         """
         ids = self._ids(row, decoder)
         if ids is None:
-            return f"position {position + 1}"
+            return position_name(position)
         number = int(ids[position])
         if self.tokenizer is None:
             return str(number)
         return str(self.tokenizer.decode([number])).strip() or str(
             self.tokenizer.convert_ids_to_tokens(number)
         )
+
+    def is_text_of(self, length: int, *, decoder: bool = False) -> bool:
+        """Whether the input is text with a token for each of ``length`` positions, padding included."""
+        ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")
+        return ids is not None and tuple(ids.shape[1:]) == (length,)
 
     def pieces(self, row: int, *, decoder: bool = False) -> tuple[str, ...]:
         """What each token of a row adds to its text, without padding; together they are the text.
@@ -116,3 +121,13 @@ class Batch:
     def _ids(self, row: int, decoder: bool) -> Tensor | None:
         ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")
         return None if ids is None else ids[row]
+
+
+def position_name(position: int) -> str:
+    """What a position (from 0) is called where it is no token.
+
+    Example:
+        >>> position_name(0)
+        'position 1'
+    """
+    return f"position {position + 1}"

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fenchel.arguments.tensor import INTEGERS, check_tensor, checked_argument
 from fenchel.errors import ProblemError
-from fenchel.functional import attention
+from fenchel.nn.attending import AttendingLayer, KeyProjection, LayerCall
+from fenchel.nn.inference import Problem
 from fenchel.nn.preference import AttentionInputs, KeyPadding, LearnedBias
 from fenchel.nn.sizes import check_positive, check_sizes
 
@@ -97,7 +98,7 @@ class MeanPooling(AbstractSentenceClassifier):
         return (self.value(words) * real).sum(1) / real.sum(1).clamp_min(1)
 
 
-class AttentionPooling(AbstractSentenceClassifier):
+class AttentionPooling(AttendingLayer, AbstractSentenceClassifier):
     r"""Every head asks one learned question of the words of a sentence, and is answered by inference.
 
     For head h with question z_h, templates :math:`t_i = W_k x_i / \sqrt d` and preference u,
@@ -150,13 +151,17 @@ class AttentionPooling(AbstractSentenceClassifier):
             )
         if width % heads:
             raise ProblemError(f"heads of {_OWNER} is {heads} and width {width}; heads must divide the width")
-        self.heads, self.estimator, self.alpha, self.longest = heads, estimator, alpha, longest
+        self.heads = self.num_heads = heads
+        self.estimator, self.alpha, self.longest = estimator, alpha, longest
         self._preference = preference
         self.preference = (
             KeyPadding() if preference == "uniform" else KeyPadding() * LearnedBias(heads, 1, longest)
         )
         self.key = nn.Linear(width, width)
         self.question = nn.Parameter(torch.randn(heads, 1, width // heads))
+
+    def _reset_parameters(self) -> None:
+        nn.init.normal_(self.question)
 
     def configuration(self) -> dict[str, Any]:
         """The arguments from which the model was built, as JSON can hold them."""
@@ -179,12 +184,21 @@ class AttentionPooling(AbstractSentenceClassifier):
         inputs = AttentionInputs(
             batch, self.heads, 1, count, device=words.device, dtype=keys.dtype, key_padding=padding
         )
-        answer = attention(
-            self.question.to(keys.dtype).expand(batch, -1, -1, -1),
-            keys,
-            values,
-            log_preference=self.preference(inputs),
-            alpha=self.alpha,
-            estimator=self.estimator,
+        questions = self.question.to(keys.dtype).expand(batch, -1, -1, -1)
+        weight = self.key.weight.unflatten(0, (self.heads, -1))
+        bias = None if self.key.bias is None else self.key.bias.view(self.heads, -1)
+        call = LayerCall(
+            Problem(questions, keys, values, self.alpha, keys.shape[-1] ** -0.5),
+            self.preference(inputs),
+            KeyProjection(words, weight, bias),
         )
-        return answer.reshape(batch, width)
+        answer = self.answer(
+            call,
+            dropout=0.0,
+            need_weights=False,
+            need_certificate=False,
+            estimator=self.estimator,
+            tol=None,
+            max_steps=50,
+        )
+        return answer.output.reshape(batch, width)

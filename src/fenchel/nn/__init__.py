@@ -5,6 +5,7 @@ from __future__ import annotations
 from fenchel.nn import evidence as evidence
 from fenchel.nn import preference as preference
 from fenchel.nn.attention import MultiheadAttention as MultiheadAttention
+from fenchel.nn.estimator_switch import use_estimator as use_estimator
 from fenchel.nn.template_bank import LearnedTemplateBank as LearnedTemplateBank
 from fenchel.nn.template_bank import RunningTemplateBank as RunningTemplateBank
 from fenchel.nn.template_norm import norm_penalty as norm_penalty
@@ -18,4 +19,5 @@ __all__ = [
     "evidence",
     "norm_penalty",
     "preference",
+    "use_estimator",
 ]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.functional.certificate import AttentionCertificate
+from fenchel.nn.attending import AttendingLayer, LayerCall
 from fenchel.nn.attention_arguments import (
     check_alpha,
     check_causal_hint,
@@ -22,7 +23,7 @@ from fenchel.nn.attention_arguments import (
     checked_answer,
 )
 from fenchel.nn.evidence import ScaledDot
-from fenchel.nn.inference import Inferred, Problem, has_kernel, infer, infer_fused
+from fenchel.nn.inference import Inferred, Problem, has_kernel, infer_fused
 from fenchel.nn.last_call import LastCall
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import TorchMasks, torch_masks, with_added_templates
@@ -30,13 +31,14 @@ from fenchel.nn.nested import nested_self_attention
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import combined
 from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.projection import projected, seen
 from fenchel.nn.sizes import check_parameters
 from fenchel.nn.template_norm import template_spread
 
 __all__ = ["MultiheadAttention"]
 
 
-class MultiheadAttention(LastCall, nn.MultiheadAttention):
+class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     r"""``torch.nn.MultiheadAttention`` with a preference, an estimator and a certificate.
 
     Every head infers a distribution p over its templates, the scaled keys, from a preference u and evidence z, the
@@ -280,7 +282,7 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         check_causal_hint(is_causal, attn_mask, ". Or build the layer with preference=Causal()")
         layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
         queries, keys, values = (
-            layout.to_heads(sequence, self.num_heads) for sequence in self._projected(query, key, value)
+            layout.to_heads(sequence, self.num_heads) for sequence in projected(self, query, key, value)
         )
         batch, heads, m, n = *queries.shape[:3], keys.shape[2]
         masks = torch_masks(
@@ -337,9 +339,11 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         if self.keep_norm_penalty:
             spread = template_spread(problem.templates * problem.scale, log_u)
             self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
-        return infer(
-            problem,
-            log_u,
+        call = LayerCall(problem, log_u, added=added)
+        if self.onlooker is not None:
+            call = seen(self, call, keys, inputs)
+        return self.answer(
+            call,
             dropout=self.dropout if self.training else 0.0,
             need_weights=need_weights,
             need_certificate=self.keep_certificate,
@@ -353,23 +357,14 @@ class MultiheadAttention(LastCall, nn.MultiheadAttention):
         """Whether one kernel that takes the preference as functions of indices computes all that is asked for."""
         return (
             self.estimator == "first_order"
+            and self.onlooker is None
+            and self.other is None
             and masks.is_key_padding
             and not (self.keep_certificate or self.keep_gap or self.keep_norm_penalty)
             and not (self.training and self.dropout > 0)
             and not (self.add_zero_attn or self.bias_k is not None)
             and has_kernel(problem, self.preference, inputs)
         )
-
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self.in_proj_weight is None:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        elif query is key and key is value:
-            packed = nn.functional.linear(query, self.in_proj_weight, self.in_proj_bias)
-            return packed.chunk(3, -1)  # pyright: ignore[reportReturnType]
-        else:
-            weights = self.in_proj_weight.chunk(3)
-        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        return tuple(map(nn.functional.linear, (query, key, value), weights, biases))  # pyright: ignore[reportReturnType]
 
     def _extended(self, sequence: Tensor, bias: Tensor | None) -> Tensor:
         """Keys or values (B, H, n, d) with what add_bias_kv and add_zero_attn append."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from fenchel.arguments.tensor import check_flags, check_tensor
 from fenchel.closeness.cost import cost_named
 from fenchel.errors import ProblemError
 from fenchel.nn.atoms import Atoms, together
+from fenchel.nn.attending import AttendingLayer
 from fenchel.nn.attention_arguments import check_causal_hint, check_sequences
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import torch_masks
@@ -23,7 +25,7 @@ from fenchel.nn.transport_arguments import check_atoms, check_layer, check_memor
 __all__ = ["TransportAttention"]
 
 
-class TransportAttention(nn.Module):
+class TransportAttention(AttendingLayer, nn.Module):
     r"""Attention as inference kept close to its preference by entropic optimal transport, in every head.
 
     .. math:: \min_p\; \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{W}_\gamma(p, u; M)
@@ -242,6 +244,14 @@ class TransportAttention(nn.Module):
             )
             further = None
         gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
+        options: dict[str, Any] = {
+            "estimator": self.estimator,
+            "tol": self.tol,
+            "max_steps": self.max_steps,
+        }
+        if self.other is not None:
+            self.other.called = True
+            alpha, options = self.other.reliability(alpha), self.other.options(options)
         mean = functional.transport_attention(
             queries,
             keys,
@@ -254,9 +264,7 @@ class TransportAttention(nn.Module):
             gamma=gamma,
             cost=self.cost if self.cost_matrix is None else self.cost_matrix,
             scale=self.scale,
-            estimator=self.estimator,
-            tol=self.tol,
-            max_steps=self.max_steps,
+            **options,
         )
         if self.training and self.memory is not None and labels is not None:
             self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)

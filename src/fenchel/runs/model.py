@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
+from fenchel.nn.attending import attention_layers
 
-__all__ = ["RunModel", "evaluating", "on_device", "seeded"]
+__all__ = ["RunModel", "device_and_dtype", "evaluating", "on_device", "seeded"]
 
 
 @dataclass(frozen=True)
 class RunModel:
-    """A transformers model that is ready to run.
+    """A model that is ready to run: one of transformers, or one with attention layers of ``fenchel.nn``.
 
     Attributes:
         model: The model, where and as it is to run.
@@ -69,10 +70,10 @@ class RunModel:
                 with_head=with_head,
             )
             return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision)
-        if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        if not isinstance(model, nn.Module) or not (hasattr(model, "config") or attention_layers(model)):
             raise ModelError(
                 f"model is {shown(model)}; expected a model of transformers, with a config, or the name or "
-                "folder of one."
+                "folder of one, or a module with attention layers of fenchel.nn."
             )
         if revision is not None:
             raise InputError(
@@ -111,9 +112,23 @@ def seeded(seed: int, model: nn.Module) -> Iterator[None]:
         yield
 
 
+def device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:
+    """Where a model is, and what it computes in: as it says itself, or by its first floating parameter.
+
+    Example:
+        >>> device_and_dtype(nn.Linear(2, 2).double())
+        (device(type='cpu'), torch.float64)
+    """
+    device, dtype = getattr(model, "device", None), getattr(model, "dtype", None)
+    if device is not None and dtype is not None:
+        return device, dtype
+    first = next((one for one in model.parameters() if one.is_floating_point()), torch.empty(0))
+    return first.device, first.dtype
+
+
 def on_device(inputs: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
     """The inputs where the model is; floating-point inputs in its dtype."""
+    device, dtype = device_and_dtype(model)
     return {
-        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-        for name, value in inputs.items()
+        name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()
     }

@@ -11,7 +11,7 @@ from torch import nn
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 
-__all__ = ["attention_modules", "check_model"]
+__all__ = ["attention_modules", "calls_registry", "check_model"]
 
 _DISPATCHES = "get_interface("
 _COMPUTES_ITSELF = re.compile(r"\b(softmax|scaled_dot_product_attention)\(")
@@ -44,6 +44,11 @@ def _computes_itself(module: nn.Module) -> bool:
     ):
         return False
     return _COMPUTES_ITSELF.search(_source(type(module))) is not None
+
+
+def calls_registry(model: nn.Module) -> bool:
+    """Whether any module of a model calls the attention registry; whatever else there is."""
+    return any(_dispatches(module) for module in model.modules())
 
 
 def check_model(model: nn.Module) -> None:

@@ -1,0 +1,221 @@
+"""One forward pass of a model with attention layers of ``fenchel.nn``, seen as the inference problems of its heads.
+
+The layers say themselves what they ask: templates, preference, evidence and α are taken as they use them, and the
+forward pass is the model's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.auditing.attention_call import AttentionCall
+from fenchel.auditing.capture_arguments import check_capture, check_evaluating, check_names
+from fenchel.auditing.layer_call import attention_call, kind_of
+from fenchel.auditing.sites import AttentionSite, check_layers
+from fenchel.errors import CaptureError, ModelError
+from fenchel.integrations.transformers.real_queries import RealQueries
+from fenchel.nn.attending import AttendingLayer, LayerCall, attention_layers
+from fenchel.nn.transport import TransportAttention
+
+__all__ = ["LayerCapture", "has_layers"]
+
+
+def has_layers(model: object) -> bool:
+    """Whether a model has attention layers of ``fenchel.nn``."""
+    return isinstance(model, nn.Module) and bool(attention_layers(model))
+
+
+class LayerCapture:
+    """Run a model and hand every call of its attention layers to a consumer; a context manager.
+
+    Layers are numbered from 1 within their kind in the order of their first calls, and a layer that is called several
+    times in a forward is a layer for every call. Kinds: *cross* where the queries are of another sequence than the
+    keys, else *decoder_self* where no query may see a later key, else *encoder_self*.
+
+    Real queries are those of ``counted`` where there are as many positions as it has, less what is padding as a key; a
+    query that may attend to nothing is never real.
+
+    Args:
+        model: A module in eval mode with :class:`~fenchel.nn.MultiheadAttention` in it, or another layer that attends.
+        space: "input" also gives the key map and its input; "key" gives neither, and works for every layer.
+        consume: Called inside the forward, once per call and batch, under ``torch.no_grad``.
+        layers: Numbers (from 1) of the layers to consume, within each kind; None is all.
+
+    Raises:
+        ModelError: If the model has attention that is not seen or not to be measured.
+        InputError: If ``space`` or ``layers`` is none.
+
+    Example:
+        >>> from fenchel.nn import MultiheadAttention
+        >>> x = torch.randn(2, 5, 16)
+        >>> def consume(call):
+        ...     print(call.site.name, call.site.kind, call.site.layer, tuple(call.query.shape))
+        >>> layer = MultiheadAttention(16, 4, batch_first=True).eval()
+        >>> with LayerCapture(layer, space="key", consume=consume) as capture:
+        ...     capture.run({"query": x, "key": x, "value": x})
+        MultiheadAttention encoder_self 1 (2, 4, 5, 4)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        space: Literal["input", "key"],
+        consume: Callable[[AttentionCall], None],
+        layers: Collection[int] | None = None,
+    ) -> None:
+        check_capture(space, layers)
+        self._model, self._space, self._consume = model, space, consume
+        self._chosen = None if layers is None else frozenset(layers)
+        known = attention_layers(model)
+        _check_all_are_seen(model, known, chosen=self._chosen is not None)
+        self._layers = {
+            layer: name or type(model).__name__
+            for name, layer in known.items()
+            if not isinstance(layer, TransportAttention)
+        }
+        self._sites: list[tuple[AttendingLayer, AttentionSite]] = []
+        self._called = 0
+        self._complete = False
+        self._real: RealQueries | None = None
+        self._rows = 0
+
+    @property
+    def sites(self) -> tuple[AttentionSite, ...]:
+        """The sites in the order in which the model calls them; complete after the first batch."""
+        return tuple(site for _, site in self._sites)
+
+    def __enter__(self) -> LayerCapture:
+        busy = next((name for layer, name in self._layers.items() if layer.onlooker is not None), None)
+        if busy is not None:
+            raise CaptureError(
+                f"{busy} of this {type(self._model).__name__} is being captured already; leave that first"
+            )
+        for layer in self._layers:
+            layer.onlooker = self._seen
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for layer in self._layers:
+            layer.__dict__.pop("onlooker", None)
+
+    def run(
+        self,
+        inputs: Mapping[str, Tensor],
+        *,
+        counted: Tensor | None = None,
+        counted_decoder: Tensor | None = None,
+    ) -> None:
+        """One forward pass, with ``consume`` called inside it.
+
+        Args:
+            inputs: What the model's forward takes, by name.
+            counted: (B, n) bool, restricts further which queries are real.
+            counted_decoder: Taken for the sake of a common form; models of ``fenchel.nn`` have one stack.
+
+        Raises:
+            CaptureError: If a layer was not called, or called otherwise than in the first forward.
+            ModelError: If the model is in training mode, or a layer has nothing to measure.
+            InputError: If the inputs do not fit the model, or a layer that was asked for does not exist.
+        """
+        del counted_decoder
+        check_evaluating(self._model)
+        forward = inspect.signature(self._model.forward).parameters.values()
+        if not any(one.kind is one.VAR_KEYWORD for one in forward):
+            check_names(self._model, inputs)
+        self._real = RealQueries(inputs, counted, None)
+        self._rows = next((len(value) for value in inputs.values() if value.dim()), 1)
+        self._called = 0
+        try:
+            with torch.no_grad():
+                self._model(**inputs)
+        finally:
+            self._real = None
+        self._finish()
+
+    def _finish(self) -> None:
+        called = {id(layer) for layer, _ in self._sites[: self._called]}
+        silent = next((name for layer, name in self._layers.items() if id(layer) not in called), None)
+        model = type(self._model).__name__
+        if silent is not None:
+            raise CaptureError(
+                f"{silent} did not attend in this forward; every attention layer of {model} has to, or heads would be "
+                "missing. Give the model every input that it has layers for, or give the submodule that the inputs go "
+                "through"
+            )
+        if self._called < len(self._sites):
+            raise CaptureError(
+                f"{model} attended {self._called} times in this forward, and {len(self._sites)} times before, so which "
+                "call is which layer is not known. Give batches that go through the model alike"
+            )
+        self._complete = True
+        check_layers(self._chosen or frozenset(), self.sites, model)
+
+    def _seen(self, module: nn.Module, asked: LayerCall) -> None:
+        layer: Any = module
+        name, real = self._layers[layer], self._real
+        if real is None:
+            raise CaptureError(f"{name} attended outside of run; call capture.run(inputs), not the model")
+        evidence = asked.problem.evidence
+        if len(evidence) != self._rows:
+            raise CaptureError(
+                f"{name} attends for {len(evidence)} sequences, but the batch has {self._rows} rows, so which "
+                "row a query "
+                "is of is not known. Check batch_first of the layer; a model that cuts its input into more sequences "
+                "cannot be audited"
+            )
+        site = self._visit(layer, name, asked)
+        if self._chosen is not None and site.layer not in self._chosen:
+            return
+        if layer.effective_estimator != "first_order":
+            raise ModelError(
+                f"{name} infers by {layer.effective_estimator!r}, and an audit measures how far first-order "
+                "attention is "
+                "from exact. Audit the model under first order (with fenchel.nn.use_estimator(model, "
+                "'first_order'): ...)"
+                ", or leave this layer out of layers"
+            )
+        self._consume(attention_call(site, asked, self._space, real))
+
+    def _visit(self, layer: AttendingLayer, name: str, asked: LayerCall) -> AttentionSite:
+        place, self._called = self._called, self._called + 1
+        heads = asked.problem.evidence.shape[1]
+        if place < len(self._sites):
+            before, site = self._sites[place]
+            if before is layer and site.num_heads == heads:
+                return site
+        elif not self._complete:
+            kind = kind_of(asked)
+            number = 1 + sum(site.kind == kind for site in self.sites)
+            self._sites.append((layer, AttentionSite(name, kind, number, heads)))
+            return self._sites[-1][1]
+        raise CaptureError(
+            f"{name} attended as number {place + 1} in this forward, which it did not before, so which call is which "
+            "layer is not known. Give batches that go through the model alike"
+        )
+
+
+def _check_all_are_seen(model: nn.Module, known: Mapping[str, AttendingLayer], *, chosen: bool) -> None:
+    """Refuse a model of which some attention would be missing from the result without notice."""
+    own = type(model).__name__
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and not isinstance(module, AttendingLayer):
+            raise ModelError(
+                f"{name} of {own} is a torch.nn.MultiheadAttention, which is not seen, so its heads would be "
+                "missing. Put "
+                "fenchel.nn.MultiheadAttention.from_torch(layer) in its place: it computes the same"
+            )
+    transport = [name for name, layer in known.items() if isinstance(layer, TransportAttention)]
+    if transport and (len(transport) == len(known) or not chosen):
+        others = ",".join(str(number + 1) for number in range(len(known) - len(transport)))
+        advice = f". Choose the other attention layers: layers {others}" if others else ""
+        raise ModelError(
+            f"{transport[0] or own} is a TransportAttention, whose closeness is optimal transport, and an "
+            "audit measures "
+            f"closeness by Kullback and Leibler{advice}"
+        )

@@ -1,0 +1,164 @@
+"""Layers of a model that infer by another estimator for a while: all of them, or chosen ones and chosen heads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from torch import nn
+
+from fenchel.arguments import checked, shown
+from fenchel.arguments.tensor import checked_argument
+from fenchel.errors import InputError, ModelError
+from fenchel.functional.arguments import check_estimator
+from fenchel.nn.attending import AttendingLayer, OtherInference, attention_layers
+from fenchel.nn.transport import TransportAttention
+
+__all__ = ["carry_over", "use_estimator"]
+
+
+@contextmanager
+def use_estimator(
+    model: nn.Module,
+    estimator: str = "exact",
+    *,
+    alpha: float | None = None,
+    layers: Collection[int | str] | None = None,
+    heads: Collection[int] | None = None,
+    tol: float | None = None,
+    max_steps: int | None = None,
+) -> Iterator[None]:
+    r"""Have the attention layers of ``model`` infer by another estimator until the block ends.
+
+    Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for its own templates,
+    preference and evidence. Every other head, and every other layer, stays as it is. The counterpart of
+    :func:`fenchel.integrations.transformers.use_backend` for modules with :class:`~fenchel.nn.MultiheadAttention`,
+    :class:`~fenchel.nn.TransportAttention` or :class:`~fenchel.models.AttentionPooling` anywhere in them.
+
+    What the layers did before they do again at the end, after an exception too; parameters and attributes are never
+    touched, and a copy or a file that is made inside of the block is of the model without it. Contexts nest: the inner
+    one alone counts, for all layers, until it ends.
+
+    Args:
+        model: Any module; itself such a layer, or one that holds some. In eval or training mode.
+        estimator: "first_order", "second_order" or "exact".
+        alpha: α > 0 for the chosen heads; None is the layer's own.
+        layers: Which layers: numbers from 1 in the order in which the model holds them, or qualified names. None is
+            all.
+        heads: Which heads of those layers, numbers from 1. None is all.
+        tol: Tolerance of "exact"; None is the layer's own.
+        max_steps: Newton steps that "exact" may take; None is the layer's own.
+
+    Raises:
+        ModelError: If the model has no such layer; and if the block ends without any having been called, or without one
+            that ``layers`` names.
+        InputError: If the estimator, a layer or a head does not exist, or single heads are asked of
+            :class:`~fenchel.nn.TransportAttention`, whose heads infer together.
+        ProblemError: If α or the tolerance cannot be used.
+
+    Reference:
+        Sections 5 and 6, eqs. (7), (9), (13), (14).
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn import MultiheadAttention
+        >>> layer = MultiheadAttention(16, 4, batch_first=True)
+        >>> x = torch.randn(2, 5, 16)
+        >>> with use_estimator(layer, "exact", heads=[2, 3]):
+        ...     _, weights = layer(x, x, x, average_attn_weights=False)
+        >>> (weights == layer(x, x, x, average_attn_weights=False)[1]).flatten(2).all(-1).all(0)
+        tensor([ True, False, False,  True])
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model is {shown(model)}; expected a torch.nn.Module")
+    checked("estimator", estimator)
+    check_estimator(estimator, tol, 50 if max_steps is None else max_steps)
+    if alpha is not None:
+        checked_argument("alpha", alpha)
+    known = attention_layers(model)
+    if not known:
+        raise ModelError(
+            f"{type(model).__name__} has no attention layer of fenchel.nn, so there is nothing to switch. "
+            "Give a module "
+            "with MultiheadAttention in it; for a model of transformers use "
+            "fenchel.integrations.transformers.use_backend"
+        )
+    chosen = _chosen_layers(model, known, layers)
+    chosen_heads = None if heads is None else checked("heads", heads)
+    for name in chosen if chosen_heads is not None else ():
+        _check_heads(name, known[name], chosen_heads)
+    others = {
+        name: OtherInference(name, estimator, alpha, chosen_heads, tol, max_steps)
+        if name in chosen
+        else OtherInference(name, None, None, None)
+        for name in known
+    }
+    before = {name: layer.other for name, layer in known.items()}
+    try:
+        for name, layer in known.items():
+            layer.other = others[name]
+        yield
+    finally:
+        for name, layer in known.items():
+            if before[name] is None:
+                del layer.other
+            else:
+                layer.other = before[name]
+    silent = [name for name in chosen if not others[name].called]
+    if silent and (layers is not None or len(silent) == len(chosen)):
+        raise ModelError(
+            f"{_called(silent[0], model)} was to infer by {estimator!r}, but was not called inside of "
+            "use_estimator. Call "
+            "the model inside of the block, or leave this layer out of layers"
+        )
+
+
+def carry_over(model: nn.Module, copy: nn.Module) -> None:
+    """Let the layers of a copy of ``model`` infer as those of the model do now."""
+    for layer, other in zip(attention_layers(model).values(), attention_layers(copy).values(), strict=True):
+        if layer.other is not None:
+            other.other = replace(layer.other)
+
+
+def _called(name: str, model: nn.Module) -> str:
+    return f"{name} of {type(model).__name__}" if name else type(model).__name__
+
+
+def _chosen_layers(
+    model: nn.Module, known: Mapping[str, AttendingLayer], layers: Collection[int | str] | None
+) -> tuple[str, ...]:
+    names = tuple(known)
+    if layers is None:
+        return names
+    if isinstance(layers, str | bytes | Mapping) or not isinstance(layers, Collection) or not len(layers):
+        raise InputError(
+            f"layers is {shown(layers)}; expected numbers from 1 or names of attention layers, or None for all layers"
+        )
+    chosen: dict[str, None] = {}
+    for layer in layers:
+        if isinstance(layer, str) and layer in known:
+            chosen[layer] = None
+        elif isinstance(layer, int) and not isinstance(layer, bool) and 1 <= layer <= len(names):
+            chosen[names[layer - 1]] = None
+        else:
+            raise InputError(
+                f"layer {shown(layer)} does not exist in {type(model).__name__}, which has attention layers 1 to "
+                f"{len(names)}: {', '.join(names)}"
+            )
+    return tuple(chosen)
+
+
+def _check_heads(name: str, layer: AttendingLayer, heads: tuple[int, ...] | None) -> None:
+    kind = type(layer).__name__
+    if isinstance(layer, TransportAttention):
+        raise InputError(
+            f"heads {list(heads or ())} were asked of {name or kind}, a TransportAttention, whose heads infer "
+            "together. "
+            "Leave heads out, or leave this layer out of layers"
+        )
+    missing = sorted(head for head in heads or () if head > layer.num_heads)
+    if missing:
+        raise InputError(
+            f"heads {missing} do not exist in {name or kind}, which has heads 1 to {layer.num_heads}"
+        )

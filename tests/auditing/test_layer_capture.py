@@ -1,0 +1,471 @@
+"""Audits of models with attention layers of ``fenchel.nn``: seen as the layers infer, and refused where "
+"there is nothing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+import fenchel
+from fenchel.auditing.attention_call import AttentionCall
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.layer_capture import LayerCapture
+from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.models import AttentionPooling, OTViT, ViT
+from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
+from fenchel.nn.evidence import AbstractEvidence, Content, General
+from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, RelativePosition
+from tests.auditing.small_audits import files_of
+from tests.problems import by_dense_newton
+from tests.tiny_models import tiny_model
+
+WIDTH, HEADS, TOKENS = 12, 3, 5
+
+
+class LooksAtContent(AbstractPreference):
+    """A preference of each query of each input: what it would like before it meets a key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taste = nn.Linear(WIDTH, TOKENS, dtype=torch.float64)
+
+    @override
+    def forward(self, inputs: AttentionInputs) -> Tensor:
+        assert inputs.query_inputs is not None
+        return self.taste(inputs.query_inputs)[:, None, :, : inputs.keys]
+
+
+class Encoder(nn.Module):
+    """Tokens through attention layers, one after the other."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers: Any = nn.ModuleList(layers)
+
+    @override
+    def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+        for layer in self.layers:
+            tokens = tokens + layer(tokens, tokens, tokens, padding, need_weights=False)[0]
+        return tokens
+
+
+def layer(**options: Any) -> Any:
+    made = MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, **options)
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return made
+
+
+def tokens(batch: int = 2, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+
+
+@contextmanager
+def seen_by(module: nn.Module) -> Iterator[list[Tensor]]:
+    """The first argument of every call of a module."""
+    found: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, args: found.append(args[0]))
+    yield found
+    handle.remove()
+
+
+def by_hand(
+    made: Any,
+    x: Tensor,
+    *,
+    space: str,
+    alphas: Sequence[float],
+    log_u: Tensor | None = None,
+    counted: Tensor | None = None,
+) -> list[dict[str, float]]:
+    """Means of each head's numbers from its weights and the definitions, solved by a dense Newton method."""
+    d = WIDTH // HEADS
+    weight, bias = made.in_proj_weight.detach(), made.in_proj_bias.detach()
+    query, key, _ = (x.detach() @ weight.T + bias).split(WIDTH, -1)
+    log_u = torch.zeros(1, 1, 1, TOKENS, dtype=torch.float64) if log_u is None else log_u
+    log_u = log_u.expand(len(x), HEADS, TOKENS, TOKENS)
+    found = []
+    for h in range(HEADS):
+        own = slice(h * d, (h + 1) * d)
+        k_map = weight[WIDTH : 2 * WIDTH][own]
+        rows: list[dict[str, float]] = []
+        for b in range(len(x)):
+            for m in range(TOKENS):
+                if counted is not None and not counted[b, m]:
+                    continue
+                z = query[b, m, own]
+                templates = key[b, :, own] / d**0.5
+                if space == "input":
+                    z, templates = z @ k_map, x[b] / d**0.5
+                given = (part.numpy() for part in (templates, log_u[b, h, m].softmax(-1), z))
+                exact = torch.from_numpy(by_dense_newton(*given, alphas[h])[0])
+                first = alphas[h] * z
+                p, q = ((log_u[b, h, m] + templates @ at).softmax(-1) for at in (first, exact))
+                mean, best, prior = p @ templates, q @ templates, log_u[b, h, m].softmax(-1) @ templates
+                rows.append(
+                    {
+                        "relative_deviation": float((exact - first).norm() / exact.norm()),
+                        "total_variation": float((p - q).abs().sum() / 2),
+                        "mean_error": float((mean - best).norm() / best.norm()),
+                        "gap": float(alphas[h] / 2 * (mean - prior).square().sum()),
+                    }
+                )
+        found.append({name: sum(row[name] for row in rows) / len(rows) for name in rows[0]})
+    return found
+
+
+def audited(model: nn.Module, inputs: dict[str, Tensor], **options: Any) -> AuditReport:
+    return fenchel.audit(model, None, [inputs], **{"tol": 1e-9, **options})
+
+
+def agree(report: AuditReport, expected: Sequence[dict[str, float]], layer_number: int = 1) -> None:
+    records = [record for record in report.heads if record["layer"] == layer_number]
+    assert len(records) == len(expected)
+    for record, of_head in zip(records, expected, strict=True):
+        for name, value in of_head.items():
+            # Numbers are counted as float32.
+            assert record[f"{name}_mean"] == pytest.approx(value, rel=1e-6), name
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+def test_numbers_of_every_layer_are_those_of_its_weights(space: str) -> None:
+    torch.manual_seed(0)
+    model = Encoder(layer(), layer(alpha=0.3)).eval()
+    with seen_by(model.layers[1]) as second:
+        report = audited(model, {"tokens": tokens()}, space=space)
+    agree(report, by_hand(model.layers[0], tokens(), space=space, alphas=[1.0] * HEADS))
+    agree(report, by_hand(model.layers[1], second[0], space=space, alphas=[0.3] * HEADS), 2)
+    assert [record["queries"] for record in report.heads] == [2 * TOKENS] * 2 * HEADS
+    assert {record["kind"] for record in report.heads} == {"encoder_self"}
+
+
+def test_heads_with_alphas_of_their_own() -> None:
+    torch.manual_seed(1)
+    made = layer(learn_alpha=True)
+    alphas = [0.2, 1.0, 1.7]
+    made.log_alpha.data.copy_(torch.tensor(alphas).log())
+    agree(
+        audited(Encoder(made).eval(), {"tokens": tokens()}, space="key"),
+        by_hand(made, tokens(), space="key", alphas=alphas),
+    )
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+def test_a_preference_of_each_query_and_the_padding_are_the_layers_own(space: str) -> None:
+    torch.manual_seed(2)
+    taste = LooksAtContent()
+    made = layer(preference=taste)
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, 3:] = True
+    with torch.no_grad():
+        log_u = taste.taste(tokens())[:, None].masked_fill(padding[:, None, None], -torch.inf)
+    expected = by_hand(made, tokens(), space=space, alphas=[1.0] * HEADS, log_u=log_u, counted=~padding)
+    report = audited(Encoder(made).eval(), {"tokens": tokens(), "padding": padding}, space=space)
+    agree(report, expected)
+    assert report.heads[0]["queries"] == TOKENS + 3
+
+
+def test_switched_layers_are_audited_as_they_infer_then() -> None:
+    torch.manual_seed(3)
+    model = Encoder(layer(estimator="exact", alpha=2.0)).eval()
+    with pytest.raises(ModelError, match=r"layers\.0 infers by 'exact'.*first order"):
+        audited(model, {"tokens": tokens()})
+    with use_estimator(model, "first_order", alpha=0.5):
+        report = audited(model, {"tokens": tokens()}, space="key")
+    agree(report, by_hand(model.layers[0], tokens(), space="key", alphas=[0.5] * HEADS))
+    model = Encoder(layer()).eval()
+    with use_estimator(model, "first_order", alpha=0.5, heads=[2]):
+        report = audited(model, {"tokens": tokens()}, space="key")
+    agree(report, by_hand(model.layers[0], tokens(), space="key", alphas=[1.0, 0.5, 1.0]))
+    with use_estimator(model, "exact", heads=[2]), pytest.raises(ModelError, match="infers by 'exact'"):
+        audited(model, {"tokens": tokens()})
+
+
+def calls_of(model: nn.Module, inputs: dict[str, Tensor], space: Any = "key") -> list[AttentionCall]:
+    calls: list[AttentionCall] = []
+    with LayerCapture(model, space=space, consume=calls.append) as capture:
+        capture.run(inputs)
+    return calls
+
+
+def weights_of(call: AttentionCall) -> Tensor:
+    scores = call.scaling * call.query @ call.key.mT
+    return (scores if call.log_preference is None else scores + call.log_preference).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preference": Causal()},
+        {"preference": RelativePosition(HEADS, 4).double()},
+        {"evidence": General(HEADS, WIDTH // HEADS).double()},
+        {"evidence": Content(HEADS).double()},
+        {"normalize_templates": True, "learn_radius": True, "radius": 1.5},
+        {"add_bias_kv": True, "add_zero_attn": True},
+        {"learn_alpha": True},
+        {"alpha": 0.4, "bias": False},
+    ],
+)
+def test_what_is_captured_has_the_weights_of_the_layer(options: dict[str, Any]) -> None:
+    torch.manual_seed(4)
+    made = layer(**options).eval()
+    x = tokens()
+    (call,) = calls_of(made, {"query": x, "key": x, "value": x})
+    _, weights = made(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(weights_of(call), weights, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"evidence": Content(HEADS).double()}, "no linear map"),
+        ({"normalize_templates": True}, "no linear map"),
+        ({"add_bias_kv": True}, "no linear map"),
+        ({"add_zero_attn": True}, "no linear map"),
+        ({"learn_alpha": True}, "α of their own"),
+    ],
+)
+def test_space_input_is_refused_where_templates_are_not_the_inputs(
+    options: dict[str, Any], reason: str
+) -> None:
+    model = Encoder(layer(**options)).eval()
+    if model.layers[0].log_alpha is not None:
+        model.layers[0].log_alpha.data[0] = 1.0
+    with pytest.raises(ModelError, match=reason) as raised:
+        audited(model, {"tokens": tokens()})
+    assert "--space key" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    audited(model, {"tokens": tokens()}, space="key")
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_kinds_are_told_apart() -> None:
+    torch.manual_seed(5)
+    model = nn.Transformer(WIDTH, HEADS, 1, 2, 16, batch_first=True, dropout=0.0, dtype=torch.float64).eval()
+    model.encoder.use_nested_tensor = False
+    for module in model.modules():
+        for name in ("self_attn", "multihead_attn"):
+            if hasattr(module, name):
+                setattr(module, name, MultiheadAttention.from_torch(getattr(module, name)))
+    mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
+    calls = calls_of(model, {"src": tokens(), "tgt": tokens()[:, :4], "tgt_mask": mask})
+    assert [(call.site.kind, call.site.layer) for call in calls] == [
+        ("encoder_self", 1),
+        ("decoder_self", 1),
+        ("cross", 1),
+        ("decoder_self", 2),
+        ("cross", 2),
+    ]
+
+
+def test_the_vision_transformer_of_the_papers() -> None:
+    torch.manual_seed(6)
+    model = ViT(image_size=8, width=WIDTH, depth=3, heads=HEADS, mlp_width=16).double()
+    report = audited(model, {"images": torch.randn(4, 1, 8, 8)})
+    assert [(r["kind"], r["layer"], r["queries"]) for r in report.heads[::HEADS]] == [
+        ("encoder_self", 1, 20),
+        ("encoder_self", 2, 20),
+        ("encoder_self", 3, 4),  # the class token alone asks
+    ]
+    assert model.training
+    assert report.modules["encoder_self", 3].name == "layers.2.self_attn"
+    assert report.modules["encoder_self", 3].number == 3
+
+
+@pytest.mark.parametrize("preference", ["uniform", "position"])
+def test_attention_pooling_asks_its_questions_of_the_words(preference: str) -> None:
+    torch.manual_seed(7)
+    model = AttentionPooling(
+        vocabulary=20, classes=3, width=WIDTH, heads=HEADS, alpha=1.5, preference=preference
+    )
+    model = model.double().eval()
+    numbers = torch.tensor([[4, 7, 2, 9], [5, 3, 0, 0]])
+    (call,) = calls_of(model, {"numbers": numbers}, "input")
+    values = model.value(model.embed(numbers)).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    pooled = (weights_of(call) @ values).reshape(2, WIDTH)
+    torch.testing.assert_close(model.classify(pooled), model(numbers))
+    assert (call.site.kind, call.site.name) == ("cross", "AttentionPooling")
+
+
+def test_transport_attention_is_left_out_by_name_or_refused() -> None:
+    model = OTViT(
+        image_size=8, width=WIDTH, depth=3, heads=HEADS, mlp_width=16, cost="squared_euclidean"
+    ).eval()
+    images = {"images": torch.randn(2, 1, 8, 8)}
+    with pytest.raises(ModelError, match=r"layers\.2\.self_attn is a TransportAttention.*layers 1,2"):
+        audited(model, images)
+    assert len(audited(model, images, layers=[1, 2], tol=1e-5).heads) == 2 * HEADS
+    with pytest.raises(ModelError, match="TransportAttention is a TransportAttention"):
+        audited(TransportAttention(8, 2).eval(), {"query": torch.zeros(1, 2, 8)}, layers=[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "options", "error", "message"),
+    [
+        (nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, {}, ModelError, "layers of fenchel.nn"),
+        (
+            Encoder(nn.MultiheadAttention(WIDTH, HEADS), layer()),
+            {"tokens": tokens()},
+            {},
+            ModelError,
+            "layers.0 of Encoder is a torch.nn.MultiheadAttention.*from_torch",
+        ),
+        (Encoder(layer()), {"words": tokens()}, {}, InputError, "takes no 'words'; it takes tokens, padding"),
+        (Encoder(layer()), {"tokens": tokens()}, {"layers": [2]}, InputError, "encoder_self 1 to 1"),
+        (Encoder(layer()), {"tokens": tokens()}, {"heads": [4]}, InputError, "encoder_self 1 to 3"),
+        (Encoder(layer()), {"tokens": tokens()}, {"alpha": 0.5}, InputError, "alpha is 0.5.*their own"),
+        (Encoder(layer()), {"tokens": tokens()}, {"revision": "main"}, InputError, "loaded already"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_one_line(
+    model: nn.Module, inputs: dict[str, Tensor], options: dict[str, Any], error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        audited(model.eval(), inputs, **options)
+    assert "\n" not in str(raised.value)
+
+
+class Piecewise(nn.Module):
+    """Attends differently from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = layer(), layer()
+        self.calls = 0
+
+    @override
+    def forward(self, tokens: Tensor, times: Tensor) -> Tensor:
+        for _ in range(int(times[0])):
+            tokens = self.one(tokens, tokens, tokens)[0]
+        if times[0] < 3:
+            tokens = self.other(tokens, tokens, tokens)[0]
+        return tokens
+
+
+def test_a_layer_that_is_shared_is_a_layer_for_every_call_and_calls_stay_the_same() -> None:
+    model = Piecewise().eval()
+    with LayerCapture(model, space="key", consume=lambda call: None) as capture:
+        capture.run({"tokens": tokens(), "times": torch.tensor([2, 2])})
+        assert [(site.name, site.layer) for site in capture.sites] == [("one", 1), ("one", 2), ("other", 3)]
+        with pytest.raises(CaptureError, match="number 2 in this forward"):
+            capture.run({"tokens": tokens(), "times": torch.tensor([1, 1])})
+    with (
+        LayerCapture(model, space="key", consume=lambda call: None) as capture,
+        pytest.raises(CaptureError, match="other did not attend"),
+    ):
+        capture.run({"tokens": tokens(), "times": torch.tensor([3, 3])})
+
+
+def test_sequences_that_are_not_the_batch_are_refused() -> None:
+    torch_layout = MultiheadAttention(WIDTH, HEADS, dtype=torch.float64)
+    with pytest.raises(CaptureError, match=r"attends for 5 sequences.*2 rows.*batch_first"):
+        audited(Encoder(torch_layout).eval(), {"tokens": tokens()})
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = Encoder(layer()).eval()
+    before = copy.deepcopy(model.state_dict())
+    keys = set(model.layers[0].__dict__)
+
+    def fail(call: AttentionCall) -> None:
+        raise KeyError(call.site.name)
+
+    with LayerCapture(model, space="key", consume=fail) as capture:
+        with pytest.raises(KeyError, match=r"layers\.0"):
+            capture.run({"tokens": tokens()})
+        with pytest.raises(CaptureError, match="outside of run"):
+            model(tokens())
+        with (
+            pytest.raises(CaptureError, match="being captured already"),
+            LayerCapture(model, space="key", consume=fail),
+        ):
+            pass
+    model(tokens())
+    assert set(model.layers[0].__dict__) == keys
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_the_twin_has_the_numbers_of_fresh_weights() -> None:
+    model = ViT(image_size=8, width=WIDTH, depth=2, heads=HEADS, mlp_width=16).double()
+    images = {"images": torch.randn(2, 1, 8, 8)}
+    report = audited(model, images, baseline="twin", seed=3)
+    torch.manual_seed(3)
+    fresh = ViT(**model.configuration()).double()
+    assert report.twin_heads == audited(fresh, images, seed=3).heads
+    assert report.twin_heads != report.heads
+
+
+def test_the_twin_of_any_module_draws_every_parameter_anew() -> None:
+    made = Encoder(layer(alpha=0.5, learn_alpha=True)).eval()
+    made.layers[0].log_alpha.data.fill_(0.0)
+    report = audited(made, {"tokens": tokens()}, baseline="twin", seed=1, space="key")
+    torch.manual_seed(1)
+    fresh = Encoder(MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, alpha=0.5)).eval()
+    agree(report, by_hand(made.layers[0], tokens(), space="key", alphas=[1.0] * HEADS))
+    records = [record["gap_mean"] for record in report.twin_heads]
+    torch.manual_seed(1)
+    fresh.layers[0].out_proj.reset_parameters()
+    fresh.layers[0]._reset_parameters()
+    expected = by_hand(fresh.layers[0], tokens(), space="key", alphas=[0.5] * HEADS)
+    assert records == pytest.approx([head["gap"] for head in expected], rel=1e-6)
+
+
+def test_a_twin_that_cannot_draw_its_weights_anew_is_refused() -> None:
+    model = Encoder(layer())
+    model.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+    with pytest.raises(
+        ModelError, match=r"a parameter 'scale' and no method reset_parameters.*--baseline none"
+    ):
+        audited(model, {"tokens": tokens()}, baseline="twin")
+    assert "reset_parameters" in audited(model, {"tokens": tokens()}, baseline="auto").manifest["twin"]
+
+
+def test_saved_resumed_and_read_back(tmp_path: Path) -> None:
+    torch.manual_seed(8)
+    model = Encoder(layer()).eval()
+    batches = [{"tokens": tokens(seed=seed)} for seed in range(3)]
+    whole = fenchel.audit(model, None, batches, directory=tmp_path / "one", baseline="none")
+    again = fenchel.audit(model, None, batches, directory=tmp_path / "two", baseline="none")
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    assert AuditReport.load(tmp_path / "one").heads == whole.heads == again.heads
+    assert "layer's own" in whole.manifest["convention"] or "itself" in whole.manifest["convention"]
+
+
+def test_an_evidence_that_is_anybodys_own_is_taken_as_it_is() -> None:
+    class Doubled(AbstractEvidence):
+        @override
+        def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+            return 2 * query, key, 0.25
+
+    torch.manual_seed(9)
+    made = layer(evidence=Doubled())
+    plain = layer()
+    plain.load_state_dict(made.state_dict())
+    with (
+        torch.no_grad()
+    ):  # z = 2q and scale 1/4 with keys of width 4: as if q had been doubled and the scale halved
+        plain.in_proj_weight[:WIDTH] *= 2
+        plain.in_proj_bias[:WIDTH] *= 2
+        for rows in (slice(WIDTH, 2 * WIDTH),):
+            plain.in_proj_weight[rows] /= 2
+            plain.in_proj_bias[rows] /= 2
+    agree(
+        audited(Encoder(made).eval(), {"tokens": tokens()}, space="key"),
+        by_hand(plain, tokens(), space="key", alphas=[1.0] * HEADS),
+    )
+
+
+def test_a_model_of_transformers_with_a_layer_of_ours_beside_its_own_is_refused() -> None:
+    model = tiny_model("bert")
+    model.extra = layer()
+    with pytest.raises(ModelError, match="attention of transformers and attention layers of fenchel"):
+        fenchel.audit(model, None, [{"input_ids": torch.tensor([[1, 2]])}])

@@ -1,0 +1,210 @@
+"""``use_estimator``: what is switched infers otherwise, everything else as it did, and afterwards all of it "
+"as before."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel.errors import FenchelError, InputError, ModelError, ProblemError
+from fenchel.models import AttentionPooling, MeanPooling, OTViT, ViT
+from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
+from fenchel.nn.preference import Causal, LearnedBias
+
+WIDTH, HEADS, TOKENS = 12, 3, 5
+
+
+def x(seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(2, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def layer(**options: Any) -> MultiheadAttention:
+    torch.manual_seed(0)
+    made = MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, **options)
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return made.eval()
+
+
+def like(given: MultiheadAttention, **options: Any) -> MultiheadAttention:
+    """A layer with the same weights and other options."""
+    made = layer(**options)
+    made.load_state_dict(given.state_dict())
+    return made
+
+
+def called(module: MultiheadAttention, **options: Any) -> tuple[Tensor, Tensor]:
+    output, weights = module(x(), x(), x(), average_attn_weights=False, **options)
+    assert weights is not None
+    return output, weights
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+@pytest.mark.parametrize("alpha", [None, 0.4])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_switched_layer_is_one_that_was_built_so(
+    estimator: str, alpha: float | None, need_weights: bool
+) -> None:
+    own = layer(estimator="second_order", alpha=1.5, preference=Causal())
+    other = like(own, estimator=estimator, alpha=1.5 if alpha is None else alpha, preference=Causal())
+    before = own(x(), x(), x(), need_weights=need_weights)
+    with use_estimator(own, estimator, alpha=alpha):
+        found = own(x(), x(), x(), need_weights=need_weights)
+    expected = other(x(), x(), x(), need_weights=need_weights)
+    for one, same in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, same, rtol=0, atol=0)
+    for one, same in zip(own(x(), x(), x(), need_weights=need_weights), before, strict=True):
+        torch.testing.assert_close(one, same, rtol=0, atol=0)
+
+
+def test_single_heads_infer_otherwise_and_the_rest_as_the_layer_does() -> None:
+    bias = LearnedBias(HEADS, TOKENS, TOKENS).double()
+    own = layer(learn_alpha=True, preference=bias, keep_certificate=True)
+    assert own.log_alpha is not None
+    own.log_alpha.data.copy_(torch.tensor([-0.5, 0.2, 0.4]))
+    exact = copy.deepcopy(own)
+    exact.estimator = "exact"
+    _, first = called(own)
+    own_certificate = own.last_certificate
+    _, solved = called(exact)
+    with use_estimator(own, "exact", heads=[3, 1]):
+        output, weights = called(own)
+        certificate = own.last_certificate
+    torch.testing.assert_close(weights[:, [0, 2]], solved[:, [0, 2]], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(weights[:, 1], first[:, 1], rtol=0, atol=0)
+    torch.testing.assert_close(certificate.gap[:, 1], own_certificate.gap[:, 1])
+    assert float(certificate.gap[:, [0, 2]].max()) < 1e-12 < float(own_certificate.gap.min())
+    values = x() @ own.in_proj_weight[2 * WIDTH :].T + own.in_proj_bias[2 * WIDTH :]
+    by_head = weights @ values.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    torch.testing.assert_close(output, own.out_proj(by_head.transpose(1, 2).flatten(2)))
+
+
+def test_alpha_of_single_heads() -> None:
+    own = layer()
+    scaled = layer(learn_alpha=True)
+    scaled.load_state_dict({**own.state_dict(), "log_alpha": torch.tensor([1.0, 0.3, 1.0]).log()})
+    with use_estimator(own, "first_order", alpha=0.3, heads=[2]):
+        found = called(own)[1]
+    torch.testing.assert_close(found, called(scaled)[1], rtol=1e-6, atol=1e-8)
+
+
+def test_layers_are_chosen_by_number_or_name() -> None:
+    torch.manual_seed(1)
+    model = ViT(image_size=8, width=WIDTH, depth=3, heads=HEADS, mlp_width=16).double().eval()
+    images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+
+    def built(*exact: int) -> Tensor:
+        made = copy.deepcopy(model)
+        for number in exact:
+            setattr(made.get_submodule(f"layers.{number}.self_attn"), "estimator", "exact")  # noqa: B010
+        return made(images)
+
+    choices: list[tuple[Any, tuple[int, ...]]] = [
+        (None, (0, 1, 2)),
+        ([2], (1,)),
+        (["layers.0.self_attn", 3, 1], (0, 2)),
+    ]
+    for layers, exact in choices:
+        with use_estimator(model, "exact", layers=layers):
+            torch.testing.assert_close(model(images), built(*exact), rtol=0, atol=0)
+    torch.testing.assert_close(model(images), built(), rtol=0, atol=0)
+
+
+def test_transport_and_pooling_are_switched_too() -> None:
+    torch.manual_seed(2)
+    sizes: dict[str, Any] = {"image_size": 8, "width": WIDTH, "depth": 2, "heads": HEADS, "mlp_width": 16}
+    ot = OTViT(**sizes, cost="squared_euclidean").double().eval()
+    pooling = AttentionPooling(20, 3, width=WIDTH, heads=HEADS).double().eval()
+    given: list[tuple[nn.Module, str, Tensor]] = [
+        (ot, "layers.1.self_attn", torch.randn(2, 1, 8, 8, dtype=torch.float64)),
+        (pooling, "", torch.tensor([[3, 4, 5], [6, 7, 0]])),
+    ]
+    for model, name, inputs in given:
+        built = copy.deepcopy(model)
+        setattr(built.get_submodule(name), "estimator", "exact")  # noqa: B010
+        with use_estimator(model, "exact", layers=[name]):
+            torch.testing.assert_close(model(inputs), built(inputs), rtol=0, atol=0)
+        assert not torch.allclose(model(inputs), built(inputs), rtol=1e-6)
+
+
+def test_contexts_nest_and_the_inner_one_alone_counts() -> None:
+    own = layer()
+    first, exact = called(own)[1], called(like(own, estimator="exact"))[1]
+    second = called(like(own, estimator="second_order"))[1]
+    with use_estimator(own, "exact"):
+        with use_estimator(own, "second_order"):
+            torch.testing.assert_close(called(own)[1], second)
+        torch.testing.assert_close(called(own)[1], exact)
+    torch.testing.assert_close(called(own)[1], first)
+
+
+def test_an_exception_puts_everything_back() -> None:
+    own = layer()
+    state = dict(own.__dict__)
+    with pytest.raises(KeyError), use_estimator(own, "exact"):
+        raise KeyError
+    assert dict(own.__dict__) == state
+
+
+def test_gradients_pass_through_a_switched_layer() -> None:
+    own = layer()
+    built = like(own, estimator="exact")
+    with use_estimator(own, "exact"):
+        own(x(), x(), x())[0].square().sum().backward()
+    built(x(), x(), x())[0].square().sum().backward()
+    assert own.in_proj_weight.grad is not None
+    torch.testing.assert_close(own.in_proj_weight.grad, built.in_proj_weight.grad)
+
+
+def test_copies_and_files_that_are_made_inside_are_of_the_model_without_it() -> None:
+    own = layer()
+    first = called(own)[1]
+    file = io.BytesIO()
+    with use_estimator(own, "exact"):
+        copied = copy.deepcopy(own)
+        torch.save(own, file)
+        own(x(), x(), x())
+    file.seek(0)
+    for made in (copied, torch.load(file, weights_only=False)):
+        torch.testing.assert_close(called(made)[1], first, rtol=0, atol=0)
+
+
+def _outside(model: nn.Module, **options: Any) -> Callable[[], None]:
+    def run() -> None:
+        with use_estimator(model, **options):
+            pass
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "message"),
+    [
+        (_outside(MeanPooling(9, 2)), ModelError, "MeanPooling has no attention layer of fenchel.nn"),
+        (_outside("demo"), ModelError, "expected a torch.nn.Module"),  # pyright: ignore[reportArgumentType]
+        (_outside(layer()), ModelError, "MultiheadAttention was to infer by 'exact', but was not called"),
+        (_outside(layer(), layers=[1]), ModelError, "not called inside of use_estimator"),
+        (_outside(layer(), layers=[2]), InputError, "layer 2 does not exist.*layers 1 to 1"),
+        (_outside(layer(), layers=[True]), InputError, "layer True does not exist"),
+        (_outside(layer(), layers=[]), InputError, "expected numbers from 1"),
+        (_outside(layer(), layers="1"), InputError, "expected numbers from 1"),
+        (_outside(layer(), heads=[4]), InputError, r"heads \[4\] do not exist.*heads 1 to 3"),
+        (_outside(layer(), heads=[0]), InputError, "heads"),
+        (_outside(TransportAttention(8, 2), heads=[1]), InputError, "whose heads infer together"),
+        (_outside(layer(), estimator="newton"), FenchelError, "estimator is 'newton'"),
+        (_outside(layer(), alpha=0.0), ProblemError, "alpha is 0"),
+        (_outside(layer(), tol=-1.0), ProblemError, "tol"),
+    ],
+)
+def test_wrong_uses(run: Callable[[], None], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        run()
+    assert re.search(r"\n", str(raised.value)) is None
