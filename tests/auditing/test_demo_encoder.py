@@ -33,8 +33,10 @@ def independently(layer: int, head: int) -> dict[str, np.ndarray]:
     u = np.full(n, 1 / n)
     mu = u @ t
     found: dict[str, list[float]] = {
-        name: [] for name in ("relative_deviation", "total_variation", "mean_error", "gap")
+        name: []
+        for name in ("relative_deviation", "total_variation", "mean_error", "gap", "predicted_deviation")
     }
+    covariance = (t - mu).T @ (u[:, None] * (t - mu))
     for evidence in z:
         logits = t @ evidence
         p = np.exp(logits - logits.max())
@@ -44,6 +46,8 @@ def independently(layer: int, head: int) -> dict[str, np.ndarray]:
         found["total_variation"].append(np.abs(p - exact).sum() / 2)
         found["mean_error"].append(np.linalg.norm((p - exact) @ t) / np.linalg.norm(exact @ t))
         found["gap"].append(np.square(p @ t - mu).sum() / 2)
+        second = np.linalg.solve(np.eye(len(covariance)) + covariance, evidence)
+        found["predicted_deviation"].append(np.linalg.norm(covariance @ second) / np.linalg.norm(second))
     return {name: np.array(values) for name, values in found.items()}
 
 
@@ -69,3 +73,23 @@ def test_heads_agree_within_half_a_percent(
 def test_another_head_does_not_agree(records: dict[tuple[int, int], dict[str, Any]]) -> None:
     other = independently(1, 4)["total_variation"].mean()
     assert records[1, 3]["total_variation_mean"] != pytest.approx(other, rel=5e-3)
+
+
+def test_the_covariance_alone_predicts_the_deviation_as_well_for_the_untrained_twin() -> None:
+    """Fact 14: what the papers' number measures is there without training; what moves is not."""
+    report = fenchel.audit("demo", None, [" ".join([TEXT] * 6)], max_length=128, baseline="twin")
+
+    def layers(records: list[dict[str, Any]], metric: str) -> list[float]:
+        return [
+            float(np.mean([record[f"{metric}_mean"] for record in records if record["layer"] == layer]))
+            for layer in range(1, 7)
+        ]
+
+    for records, closeness in ((report.heads, 0.5), (report.twin_heads, 0.01)):
+        predicted, solved = layers(records, "predicted_deviation"), layers(records, "relative_deviation")
+        assert predicted == pytest.approx(solved, rel=closeness)
+        assert all(0.02 < deviation < 0.1 for deviation in solved)
+    moved, untrained = (
+        np.mean(layers(records, "total_variation")) for records in (report.heads, report.twin_heads)
+    )
+    assert moved > 10 * untrained

@@ -84,6 +84,7 @@ def slow(call: AttentionCall, space: str, alpha: float, b: int, h: int, k: int) 
         "mean_error": float((first.mean - exact.mean).norm() / exact.mean.norm()),
         "certificate": float(shift / room) if room > 0 else math.inf,
         "gap": float(problem.primal(first.weights) - problem.dual(alpha * z)),
+        "predicted_deviation": float((second.dual - alpha * z).norm() / second.dual.norm()),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fenchel.auditing.head_pattern import GROUPS, LARGE_SHARE, STILL, HeadPattern
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.runs.number import percent
 
 __all__ = ["Suggestion", "suggestions"]
 
@@ -127,17 +128,17 @@ def _found(name: str, heads: Sequence[HeadPattern], total: int) -> str:
     direction, _, group = name.partition("_")
     mean = _mean(heads, lambda pattern: pattern.moved)
     if name == "still":
-        return f"{where} less than {STILL:.0%} of the weight would move."
+        return f"{where} less than {percent(STILL)} of the weight would move."
     if group not in _KEYS:
         ends = ", from and to ordinary words for the most part" if name == "among_the_rest" else ""
-        return f"{where} {mean:.0%} of the weight would move on average{ends}."
+        return f"{where} {percent(mean)} of the weight would move on average{ends}."
     attention, exact = (
         _mean(heads, lambda pattern, side=side: sum(getattr(pattern.classes[k], side) for k in GROUPS[group]))
         for side in ("attention", "exact")
     )
     return (
-        f"{where} at least {LARGE_SHARE:.0%} of the weight that would move {direction} {_KEYS[group]}: they hold "
-        f"{attention:.0%} of these heads' weight in attention and {exact:.0%} in the exact answer."
+        f"{where} at least {percent(LARGE_SHARE)} of the weight that would move {direction} {_KEYS[group]}: they hold "
+        f"{percent(attention)} of these heads' weight in attention and {percent(exact)} in the exact answer."
     )
 
 
@@ -154,6 +155,7 @@ def _command(
 ) -> str | None:
     """The swap of the heads in which most moves, one at a time."""
     source = manifest.get("texts")
+    modules = {site: module for site, module in modules.items() if module.number}
     known = [pattern.key for pattern in heads if (pattern.key.kind, pattern.key.layer) in modules]
     chosen = known[:MOST_HEADS]
     if not chosen or source in (None, _READY_MADE):

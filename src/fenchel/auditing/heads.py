@@ -34,7 +34,8 @@ class HeadKey(NamedTuple):
 class AttentionModule(NamedTuple):
     """The module that a layer attends with: its qualified name, and its number among those of the model, from 1.
 
-    ``fenchel swap`` counts layers by this number; it is the layer's own where all of a model's layers are of one kind.
+    ``fenchel swap`` counts layers by this number, which is the layer's own where all layers of a model are of one kind.
+    It is 0 where a swap does not come: of a translation model without a language-model head it reads the encoder alone.
     """
 
     name: str

@@ -22,6 +22,7 @@ from fenchel.auditing.token_classes import TokenClassifier
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.data.batch import Batch
 from fenchel.errors import InputError, ModelError, OutputError
+from fenchel.integrations.transformers.language_head import swaps_whole_model
 from fenchel.runs.model import evaluating, seeded
 from fenchel.runs.progress import ProgressClock
 
@@ -169,8 +170,12 @@ class AuditRun:
         named = ((name or type(module).__name__) for name, module in self.model.named_modules())
         in_order = [name for name in named if name in used]
         numbers = {name: number for number, name in enumerate(in_order, start=1)}
+        whole = swaps_whole_model(self.model)
         self.state.modules = {
-            (site.kind, site.layer): AttentionModule(site.name, numbers[site.name]) for site in sites
+            (site.kind, site.layer): AttentionModule(
+                site.name, numbers[site.name] if whole or site.kind == "encoder_self" else 0
+            )
+            for site in sites
         }
 
     def _save_what_is_complete(self, error: BaseException) -> None:
@@ -195,7 +200,6 @@ class _ModelMeasures(SiteMeasures):
         self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier, examples: ExampleSearch
     ) -> None:
         super().__init__(model, options, tokens)
-        self.keeps_queries = False
         self.queries: list[dict[str, Any]] = []
         self._examples = examples
         self._batch: Batch | None = None
@@ -211,4 +215,6 @@ class _ModelMeasures(SiteMeasures):
             return
         self._examples.look(site.call, site.heads, site.measures, self._batch)
         if self.keeps_queries:
-            self.queries.append(query_columns(site.call, site.heads, site.measures, self._batch))
+            self.queries.append(
+                query_columns(site.call, site.heads, site.measures, self._batch, self._tokens.texts)
+            )

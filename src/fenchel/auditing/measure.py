@@ -30,6 +30,7 @@ from torch import Tensor
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.farthest import FarthestQueries, FarthestSearch
 from fenchel.auditing.heads import METRICS
+from fenchel.auditing.largest_move import LargestMoves, LargestMoveSearch
 from fenchel.auditing.layer import layer_problem
 from fenchel.auditing.pattern import PatternSearch, PatternSums, TokenClasses
 from fenchel.auditing.solution import BlockSolution, PartSolution, exact_solutions
@@ -52,6 +53,7 @@ class Measures:
             where a query is not counted.
         farthest: The queries that may be shown, with their weights.
         patterns: What moved between which tokens; None where the tokens were not given.
+        moves: The key of every query whose weight moves most; None where it was not asked for.
     """
 
     values: dict[str, Tensor]
@@ -59,6 +61,7 @@ class Measures:
     converged: Tensor
     farthest: FarthestQueries | None = None
     patterns: PatternSums | None = None
+    moves: LargestMoves | None = None
 
     def cpu(self) -> Measures:
         """The same on the CPU, without the queries that a report shows."""
@@ -80,6 +83,7 @@ def measure(
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     heads: Sequence[int] | None = None,
     tokens: TokenClasses | None = None,
+    moves: bool = False,
 ) -> Measures:
     """Measure every query of a captured attention call.
 
@@ -92,6 +96,7 @@ def measure(
         memory_budget: Bytes of working memory.
         heads: Heads to measure, from 1; all where None.
         tokens: What queries and keys are, to see what moves between them.
+        moves: Find the key of every query whose weight moves most.
 
     Returns:
         The measures, in float64 for a float64 model and float32 otherwise.
@@ -105,6 +110,7 @@ def measure(
         counted = problem.counted(call)
         farthest = FarthestSearch(problem)
         patterns = None if tokens is None else PatternSearch(problem, tokens)
+        largest = LargestMoveSearch(problem) if moves else None
         for solution in exact_solutions(
             problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
         ):
@@ -118,12 +124,15 @@ def measure(
             farthest.look(where, found["total_variation"], counted[where], weights)
             if patterns is not None:
                 patterns.add(where, *weights)
+            if largest is not None:
+                largest.look(where, *weights)
         return Measures(
             {name: problem.by_head(value) for name, value in values.items()},
             problem.by_head(steps),
             problem.by_head(converged),
             farthest.found(problem),
             None if patterns is None else patterns.found(problem.batch),
+            None if largest is None else largest.found(problem),
         )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.pattern import KEY_CLASSES, MOVES, TOKEN_TYPES, PatternSums
+from fenchel.errors import InputError
 from fenchel.storage.schema import Mismatch, Shown, TensorSchema, check_tensors
 
 __all__ = ["MOST_TOKENS", "PATTERN_SCHEMA", "UNIT", "PatternCounts"]
@@ -21,6 +22,9 @@ MOST_TOKENS = 1 << 14
 Which they are does not depend on the order: an id that has made room for lower ones would have to do so in the end,
 too. Vocabularies list frequent tokens first.
 """
+
+MOST_QUERIES = 1 << 32
+"""Of one head: in units, the weight of twice as many fits 63 bits."""
 
 PATTERN_SCHEMA: dict[str, TensorSchema] = {
     "class_sums": TensorSchema(
@@ -62,6 +66,7 @@ class PatternCounts:
 
     def add(self, sums: PatternSums) -> None:
         """Count what moved in an attention call, on the CPU."""
+        self._make_room(sums.queries)
         self.class_sums += _in_units(sums.classes).sum(0)
         self.type_queries += sums.queries
         if sums.key_ids is None:
@@ -75,10 +80,19 @@ class PatternCounts:
 
     def merge(self, other: PatternCounts) -> None:
         """Count everything that ``other`` counted."""
+        self._make_room(other.type_queries)
         self.class_sums += other.class_sums
         self.type_queries += other.type_queries
         self.rarer_moves += other.rarer_moves
         self._add_tokens(other.token_ids, other.token_moves)
+
+    def _make_room(self, queries: Tensor) -> None:
+        together = int(self.type_queries.sum() + queries.sum())
+        if together > MOST_QUERIES:
+            raise InputError(
+                f"{together} queries of one head do not fit the sums of what moves, which hold {MOST_QUERIES}. "
+                "Audit a part of the text, or keep the parts unmerged."
+            )
 
     def _add_tokens(self, ids: Tensor, moves: Tensor) -> None:
         together = torch.unique(torch.cat([self.token_ids, ids]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fenchel.auditing.capture import AttentionCall
     from fenchel.auditing.measure import Measures
 
-__all__ = ["ROWS_IN_A_PART", "QueryFiles", "query_columns", "remove_queries"]
+__all__ = ["ROWS_IN_A_PART", "QueryFiles", "TokenColumn", "query_columns", "remove_queries"]
 
 ROWS_IN_A_PART = 1 << 20
 """A file is closed after the first batch with which it holds this many queries."""
@@ -30,24 +31,44 @@ ROWS_IN_A_PART = 1 << 20
 _WAITING = ".queries-waiting-"
 
 
+@dataclass(frozen=True)
+class TokenColumn:
+    """Texts of tokens as a column, each text once.
+
+    Attributes:
+        ids: Token ids, -1 where there is none.
+        texts: Text of every token, by id.
+    """
+
+    ids: torch.Tensor
+    texts: Mapping[int, str]
+
+
 def query_columns(
-    call: AttentionCall, heads: Sequence[int], measures: Measures, batch: Batch
-) -> dict[str, list[Any] | torch.Tensor]:
+    call: AttentionCall,
+    heads: Sequence[int],
+    measures: Measures,
+    batch: Batch,
+    texts: Mapping[int, str],
+) -> dict[str, list[Any] | torch.Tensor | TokenColumn]:
     """The counted queries of one attention call, a column each for where they are and what was measured.
 
     Args:
         call: The attention call.
         heads: Numbers of the heads that were measured, from 1.
-        measures: What was measured.
+        measures: What was measured, with the largest moves.
         batch: The batch that the model was called with.
+        texts: Text of every token that was seen, by id.
 
     Returns:
         Columns of equal length by name, head by head, in the order of the batch. ``token`` is the query's id,
         -1 where the input is not text.
     """
     rows, positions = call.counted.cpu().nonzero(as_tuple=True)
-    ids = batch.inputs.get("decoder_input_ids" if reads_decoder(call.site.kind, batch) else "input_ids")
-    tokens = torch.full_like(rows, -1) if ids is None else ids.cpu()[rows, positions]
+    decoder = reads_decoder(call.site.kind, batch)
+    tokens = _ids(batch, decoder, call.query.shape[2])[rows, positions]
+    keys = _ids(batch, decoder and call.site.kind != "cross", call.key.shape[2])
+    known = {} if batch.tokenizer is None else texts
     documents, windows = torch.tensor(batch.documents)[rows], torch.tensor(batch.windows)[rows]
     count = len(rows)
 
@@ -57,6 +78,14 @@ def query_columns(
     def measured(values: torch.Tensor) -> torch.Tensor:
         return values.detach().cpu().transpose(0, 1)[:, rows, positions].flatten()
 
+    moved: dict[str, torch.Tensor | TokenColumn] = {}
+    if measures.moves is not None:
+        places = measured(measures.moves.positions)
+        moved = {
+            "moved_position": places + 1,
+            "moved_text": TokenColumn(keys[of_each_head(rows), places], known),
+            "moved_weight": measured(measures.moves.changes.float()),
+        }
     return {
         "kind": [call.site.kind] * (count * len(heads)),
         "layer": torch.full((count * len(heads),), call.site.layer),
@@ -68,7 +97,17 @@ def query_columns(
         **{name: measured(measures.values[name].float()) for name in METRICS},
         "newton_steps": measured(measures.newton_steps),
         "converged": measured(measures.converged),
+        "token_text": TokenColumn(of_each_head(tokens), known),
+        **moved,
     }
+
+
+def _ids(batch: Batch, decoder: bool, length: int) -> torch.Tensor:
+    """Token ids, (B, length); -1 where the input is not text."""
+    ids = batch.inputs.get("decoder_input_ids" if decoder else "input_ids")
+    if ids is None or ids.shape[1] != length:
+        return torch.full((len(batch.documents), length), -1)
+    return ids.cpu()
 
 
 class QueryFiles:
@@ -182,8 +221,12 @@ def _remove_parts(directory: Path, first: int) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _column(values: list[Any] | torch.Tensor, kind: Any) -> Any:
+def _column(values: list[Any] | torch.Tensor | TokenColumn, kind: Any) -> Any:
     pa = _pyarrow()
+    if isinstance(values, TokenColumn):
+        seen, codes = torch.unique(values.ids, return_inverse=True)
+        texts = pa.array([values.texts.get(number) for number in seen.tolist()], type=kind)
+        return texts.take(pa.array(codes.numpy()))
     return pa.array(values if isinstance(values, list) else values.numpy()).cast(kind)
 
 
@@ -201,6 +244,10 @@ def _schema() -> Any:
             *((name, pa.float32()) for name in METRICS),
             ("newton_steps", pa.int32()),
             ("converged", pa.bool_()),
+            ("token_text", pa.string()),
+            ("moved_position", pa.int32()),
+            ("moved_text", pa.string()),
+            ("moved_weight", pa.float32()),
         ]
     )
 

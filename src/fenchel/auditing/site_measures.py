@@ -56,6 +56,8 @@ class SiteMeasures:
 
     def __init__(self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier) -> None:
         self.model = model
+        self.keeps_queries = False
+        """Whether single queries are written, for which more is measured."""
         self._options, self._tokens = options, tokens
         self._heads = None if options.heads is None else frozenset(options.heads)
         self._capture = capture_of(model, space=options.space, consume=self._consume, layers=options.layers)
@@ -103,6 +105,7 @@ class SiteMeasures:
             memory_budget=options.memory_budget,
             heads=None if len(heads) == site.num_heads else heads,
             tokens=self._tokens.of(call),
+            moves=self.keeps_queries,
         )
         self.found(MeasuredSite(call, heads, measures))
         self._held.append(_Held(site, heads, measures.cpu(), call.counted.cpu()))

@@ -41,7 +41,7 @@ STATE_FORM = Form(
                         "kind": text(among=KINDS),
                         "layer": whole(1),
                         "name": text(),
-                        "number": whole(1),
+                        "number": whole(),
                     }
                 )
             ),

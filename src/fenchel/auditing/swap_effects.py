@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.errors import InputError
 
-__all__ = ["HeadEffect", "Modules", "SwapEffects", "SwapTable", "swap_effects"]
+__all__ = ["HeadEffect", "Modules", "SwapEffects", "SwapTable", "is_module", "swap_effects"]
 
 Modules = Mapping[tuple[Kind, int], AttentionModule]
 """The attention module of every layer."""
@@ -119,7 +119,7 @@ def swap_effects(
     heads = []
     for record in records:
         key = HeadKey(record["kind"], record["layer"], record["head"])
-        own = [arm for arm in arms if arm["head"] == key.head and _is_module(arm, key, modules)]
+        own = [arm for arm in arms if arm["head"] == key.head and is_module(arm, key, modules)]
         arm = next((arm for arm in own if arm["estimator"] == "exact"), None)
         if arm is not None:
             heads.append(_effect(key, record, arm, [other for other in own if other["control"]], quality))
@@ -156,13 +156,18 @@ def _require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:
         )
 
 
-def _is_module(arm: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
-    """Whether an arm's layer is that of a head: modules have longer names below a language-model head."""
+def is_module(arm: Mapping[str, Any], key: HeadKey, modules: Modules) -> bool:
+    """Whether an arm's layer is that of a head.
+
+    Modules have longer names below a language-model head and shorter ones in an encoder that is run alone; what one
+    name has before the other never is the decoder.
+    """
     module, other = modules.get((key.kind, key.layer)), arm.get("module")
     if module is None or other is None:
         return False
-    one = module.name
-    return one == other or one.endswith(f".{other}") or str(other).endswith(f".{one}")
+    shorter, longer = sorted((module.name, str(other)), key=len)
+    before = longer.removesuffix(shorter)
+    return before == "" or (longer.endswith(f".{shorter}") and "decoder" not in before.split("."))
 
 
 def _effect(

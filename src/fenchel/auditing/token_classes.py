@@ -66,6 +66,8 @@ class TokenTypes:
             return _OTHER
         if number in self._special:
             return _SPECIAL
+        if not str(self._tokenizer.decode([number])).strip():
+            return _PUNCTUATION  # a space or the end of a line
         raw = str(self._tokenizer.convert_ids_to_tokens(number))
         kinds = {unicodedata.category(character)[0] for character in _MARKS.sub("", text)}
         if _UNDECODED not in text and not kinds & {"L", "M", "N"}:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.requirement import require_transformers
 
-__all__ = ["LanguageHead", "automatic_class", "language_head"]
+__all__ = ["LanguageHead", "automatic_class", "language_head", "swaps_whole_model"]
 
 LanguageHead = Literal["masked", "causal", "seq2seq"]
 """What a head predicts: tokens that are hidden, the next token, or the next token of another text."""
@@ -52,6 +52,23 @@ def language_head(class_name: str) -> LanguageHead | None:
         ("causal", modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
     )
     return next((head for head, table in tables if class_name in table.values()), None)
+
+
+def swaps_whole_model(model: Any) -> bool:
+    """Whether a checkpoint is more than an encoder to whoever predicts tokens with it or embeds sentences.
+
+    Args:
+        model: A loaded model, with or without the head that its checkpoint has.
+
+    Returns:
+        False for an encoder-decoder without a language-model head, whose encoder alone embeds; else true.
+    """
+    config = getattr(model, "config", None)
+    if not getattr(config, "is_encoder_decoder", False):
+        return True
+    return any(
+        language_head(name) for name in getattr(config, "architectures", None) or [type(model).__name__]
+    )
 
 
 def automatic_class(config: Any, name: str) -> Any:

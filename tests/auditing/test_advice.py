@@ -1,0 +1,95 @@
+"""What is suggested, and that the command it prints is one that runs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenchel.auditing.advice import MOST_HEADS, suggestions
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.head_pattern import LARGE_SHARE, HeadPattern
+from fenchel.auditing.heads import AttentionModule, HeadKey
+from fenchel.auditing.run import audit
+from fenchel.cli import main
+from fenchel.runs.number import percent
+from fenchel.swap.report import SwapReport
+from tests.auditing.small_audits import small_audit, some_texts
+from tests.auditing.test_head_pattern import pattern
+from tests.cli.conftest import saved
+from tests.tiny_models import tiny_images, tiny_model
+
+
+def moved(key: HeadKey, **leaves: float) -> HeadPattern:
+    found = pattern(leaves, {"rest": sum(leaves.values())})
+    return HeadPattern(key, found.queries, found.moved, found.classes, {}, (), ())
+
+
+def test_the_pattern_that_moves_most_comes_first_and_still_heads_last() -> None:
+    heads = [
+        moved(HeadKey("encoder_self", 1, 1), sinks=0.001),
+        moved(HeadKey("encoder_self", 1, 2), sinks=0.2),
+        moved(HeadKey("encoder_self", 2, 1), sinks=0.3),
+        moved(HeadKey("encoder_self", 2, 2), neighbours=0.1),
+    ]
+    found = suggestions(heads, {"model": "demo", "texts": "a b.txt"}, {})
+    assert [one.pattern for one in found] == ["leaves_sinks", "leaves_neighbours", "still"]
+    assert found[0].heads == (HeadKey("encoder_self", 2, 1), HeadKey("encoder_self", 1, 2))
+    assert found[0].found.startswith(f"In 2 of 4 heads at least {percent(LARGE_SHARE)}")
+    assert found[-1].command is None
+
+
+def test_the_command_names_the_heads_in_which_most_moves() -> None:
+    keys = [HeadKey("decoder_self", layer, layer + 1) for layer in range(1, 6)]
+    heads = [moved(key, sinks=0.1 * key.layer) for key in keys]
+    modules = {(key.kind, key.layer): AttentionModule(f"l{key.layer}", 2 * key.layer) for key in keys}
+    manifest = {
+        **{"model": "some model", "texts": "a b.txt", "whole_file": True, "revision": "main"},
+        **{"max_length": 128, "dtype": "bfloat16", "max_tokens": None},
+    }
+    (found,) = suggestions(heads, manifest, modules)
+    assert found.command is not None
+    assert found.command == (
+        "fenchel swap 'some model' --text 'a b.txt' --whole-file --max-length 128 --dtype bfloat16 --revision main "
+        "--per-head --layers 6,8,10 --heads 4,5,6 --out swap-leaves-sinks"
+    )
+    assert len(found.heads) == 5 > MOST_HEADS
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_the_command_runs_and_its_swap_goes_beside_the_audit(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path / "model", family)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(some_texts()))
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", str(folder), "--text", str(text), "--out", "audit", "--max-length", "12"]) == 0
+    report = AuditReport.load(tmp_path / "audit")
+    commands = [found.command for found in report.suggestions if found.command is not None]
+    assert commands
+    assert commands[0] in capsys.readouterr().out.replace("\n  ", "")
+    words = shlex.split(commands[0])
+    assert words[:2] == ["fenchel", "swap"]
+    assert main([*words[1:], "--alphas", "0.8", "--bootstrap", "100"]) == 0
+    swap = SwapReport.load(words[words.index("--out") + 1])
+    effects = report.beside_swap(swap).effects
+    assert effects is not None
+    wanted = report.suggestions[0].heads[:MOST_HEADS]
+    assert {head.key for head in effects.heads} >= set(wanted)
+    for head in effects.heads:
+        module = report.modules[head.key.kind, head.key.layer]
+        arm = swap.arm("exact", layer=module.number, head=head.key.head)
+        assert head.effect == arm["hidden_change"]
+
+
+def test_texts_of_python_get_a_call_and_images_nothing() -> None:
+    report = small_audit()
+    command = next(found.command for found in report.suggestions if found.command)
+    assert command.startswith("fenchel.swap(")
+    assert "texts, per_head=True, layers=[" in command
+    images: Any = audit(tiny_model("vit"), None, [tiny_images(batch=2, seed=1)])
+    assert images.suggestions
+    assert all(found.command is None for found in images.suggestions)
