@@ -52,7 +52,7 @@ def _certified(
     """
     evidence_norm = rows.evidence_square.squeeze(-1).sqrt()
     added = evidence_norm + coordinates.longest
-    n, alpha = weights.shape[-1], rows.alpha.squeeze(-1)
+    n, alpha = coordinates.terms, rows.alpha.squeeze(-1)
     hidden = summed(n) * UNIT * (1 + added / dual_norm)
     # A potential is a sum of products of vectors as long as these, and what moves the mean is its spread under p.
     reach = dual_norm
@@ -159,7 +159,7 @@ class CertifiedSolver:
         found = CertifiedRows(
             x, seen.dual_norm, seen.error, steps, *self._further(first.rows, mixed, x, seen)
         )
-        far = wanted & ~(found.error < NEAR)
+        far = wanted & ~(found.error < NEAR) & (found.steps < self._max_steps)
         if bool(far.any()):
             self._solve_by_newton(found, first, rows, far)
         near = wanted & (found.error > self._tol) & (found.error < NEAR) & (found.steps < self._max_steps)
@@ -226,7 +226,7 @@ class CertifiedSolver:
         index = rows_where(far)
         chosen = far.gather(1, index)
         start = replace(select(first, index), stalled=~chosen)
-        x, steps = self._stage.iterate(start)
+        x, steps = self._stage.iterate(start, int(found.steps.max()))
         seen = self._evaluated(select(rows, index), x)
         _store(found, self._at(start.rows, x, seen, found.steps.gather(1, index) + steps), index, chosen)
 
@@ -234,7 +234,8 @@ class CertifiedSolver:
         """Newton steps in float64, with directions in the working dtype, in place."""
         index = rows_where(near)
         chosen, steps = near.gather(1, index), found.steps.gather(1, index)
-        narrow = None if self._working.operator.dtype == torch.float64 else self._working
+        c = self._working
+        narrow = None if c.operator.dtype == torch.float64 or c.products_each == 0 else c
         method = Newton(self._wide, tol=self._tol, low_precision=narrow, refresh=True)
         state = method.start(select(rows, index), gather_rows(found.x, index))
         left = min(self._max_steps - int(steps[chosen].max()), PATIENCE)

@@ -98,6 +98,11 @@ class AbstractCoordinates(ABC):
         """How many coordinates a vector has."""
         return self.operator.shape[-1]
 
+    @property
+    def terms(self) -> int:
+        """How many templates a mean is made of."""
+        return self.operator.shape[-2]
+
     def low_precision(self) -> AbstractCoordinates:
         """The same coordinates with products in bfloat16: good enough for directions, never for residuals."""
         return type(self)(self.operator.bfloat16())

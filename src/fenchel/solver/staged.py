@@ -20,13 +20,13 @@ from fenchel.selection import rows_where, select, store
 from fenchel.solver.certified import CertifiedSolver
 from fenchel.solver.coordinates import (
     AbstractCoordinates,
-    TemplateCoordinates,
     coordinates_for,
     multiplies_fast_in_bfloat16,
 )
 from fenchel.solver.direct import Span, by_factorisation
 from fenchel.solver.loop import iterate
 from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
+from fenchel.solver.passes import PassCoordinates, PassResponse, rows_by_passes
 from fenchel.solver.rows import Rows
 
 __all__ = ["WORKING_ARRAYS", "RowSolution", "StagedSolver", "low_precision_for", "refine_rows", "solve_rows"]
@@ -82,7 +82,7 @@ def solve_rows(
 ) -> RowSolution:
     """Solve a block of rows without making an estimate of it: for layers, which want λ* and nothing else.
 
-    Template coordinates, in which λ has no cancellation.
+    By passes over the templates, in coordinates in which λ has no cancellation.
 
     Args:
         block: The rows.
@@ -94,13 +94,12 @@ def solve_rows(
         What was reached; rows whose error exceeds ``tol`` did not converge.
     """
     dtype, wide = block.evidence.dtype, block.to(torch.float64)
-    certifying = TemplateCoordinates(wide.offsets)
-    working = certifying if dtype == torch.float64 else TemplateCoordinates(certifying.operator.to(dtype))
-    solver = CertifiedSolver(
-        working, certifying, low_precision=low_precision_for(working), tol=tol, max_steps=max_steps
-    )
-    first = solver.start(Rows.of(block, block.evidence))
-    solved = solver.solve(first, lambda: Rows.of(wide, wide.evidence))
+    templates = wide.offsets
+    response = PassResponse.to_preference(templates, wide.log_preference)
+    working = PassCoordinates(templates.to(dtype))
+    solver = CertifiedSolver(working, PassCoordinates(templates), tol=tol, max_steps=max_steps)
+    first = solver.start(rows_by_passes(block, response.to(dtype)))
+    solved = solver.solve(first, lambda: rows_by_passes(wide, response))
     dual = wide.alpha * solved.x
     found = RowSolution(dual.to(dtype), solved.error, solved.steps)
     failing = ~(solved.error <= tol)

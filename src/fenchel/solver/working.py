@@ -23,6 +23,9 @@ DONE = 0.5
 LAST = 0.75
 """At this multiple of √tol the next Newton step is the last: what it leaves is of the order of its square."""
 
+PATIENCE = 12
+"""Newton steps before float64 takes over: what takes more has met the rounding of the working dtype, or soon will."""
+
 LOW_PRECISION_TO = 1e-4
 """Least tolerance to which products in low precision lead: what they carry along is off by about a tenth of it."""
 
@@ -65,15 +68,16 @@ class WorkingStage:
             max_steps=self._max_steps,
         )
 
-    def iterate(self, first: NewtonState) -> tuple[Tensor, Tensor]:
+    def iterate(self, first: NewtonState, steps_taken: int) -> tuple[Tensor, Tensor]:
         """Where Newton's method arrives, coordinates in float64 (g, r, size), and steps (g, r).
 
         Its last step, which the certificate follows, is not looked at; it is added in float64, so that the working
         dtype's rounding of x is no floor.
         """
-        outcome = iterate(self.newton.step, first, tol=self._near, max_steps=self._max_steps)
+        most = min(PATIENCE, self._max_steps - steps_taken)
+        outcome = iterate(self.newton.step, first, tol=self._near, max_steps=most)
         state, steps = outcome.state, outcome.steps
-        going = (state.error > DONE * self._tol) & ~first.stalled & (steps < self._max_steps)
+        going = (state.error > DONE * self._tol) & ~first.stalled & (steps < most)
         if not bool(going.any()):
             return state.x.double(), steps
         target = (0.3 * self._tol * state.dual_norm).square().unsqueeze(-1)
