@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import cast
 
@@ -14,6 +15,7 @@ from fenchel.closeness.response import SoftmaxResponse, covariance
 from fenchel.selection import gather_rows
 from fenchel.solver.coordinates import GramCoordinates, TemplateCoordinates, coordinates_over, dot
 from fenchel.solver.direct import hessian
+from fenchel.solver.passes import PassCoordinates, PassResponse
 from fenchel.solver.rows import Rows
 from fenchel.solver.staged import low_precision_for
 
@@ -37,6 +39,7 @@ class LayerGroup:
         dtype: The working dtype.
         tol: The tolerance.
         alpha: α, float64, (1, 1, 1).
+        gram: Whether rows are solved in Gram coordinates; otherwise by passes over the templates.
         centre: The mean of the templates that may be chosen, float64, (g, 1, d).
         templates: The templates less their centre, float64, (g, n, d).
         wide: Coordinates in float64.
@@ -56,16 +59,13 @@ class LayerGroup:
         self.centre = centre(templates, self._log_preference)
         self.templates = templates - self.centre
         self._lift = None if problem.lift is None else problem.lift.double()
-        self.wide = coordinates_over(self.templates, "auto" if tol >= GRAM_FROM else "template")
+        wide = coordinates_over(self.templates, "auto" if tol >= GRAM_FROM else "template")
+        self.gram = isinstance(wide, GramCoordinates)
+        self.wide = wide if self.gram else PassCoordinates(self.templates)
         self.working = self.wide
         if self.dtype != torch.float64:
             self.working = type(self.wide)(self.wide.operator.to(self.dtype))
-        self.low_precision = low_precision_for(self.working)
-
-    @property
-    def gram(self) -> bool:
-        """Whether the coordinates are the Gram matrix's."""
-        return isinstance(self.wide, GramCoordinates)
+        self.low_precision = low_precision_for(self.working) if self.gram else None
 
     @property
     def shares_preference(self) -> bool:
@@ -101,26 +101,23 @@ class LayerGroup:
         square = dot(queries @ form[block.where[1]], queries).clamp(min=0)
         return square.reshape(*self._rows_of(block), 1)
 
-    def rows(self, block: LayerBlock, evidence_square: Tensor) -> Rows:
-        """A block's rows in the working dtype."""
-        evidence = (
-            self._scores(block, self._working_keys) if self.gram else self._evidence(block).to(self.dtype)
-        )
-        log_preference = self._of_rows(block).log_softmax(-1)
-        response = SoftmaxResponse.to_preference(log_preference)
-        return Rows(
-            response,
-            response.rest,
-            self.alpha.to(self.dtype),
-            evidence,
-            evidence_square.to(self.dtype),
-        )
-
-    def wide_rows(self, block: LayerBlock, evidence_square: Tensor) -> Rows:
-        """A block's rows in float64."""
-        if self.gram:
-            return self._wide(block, self._scores(block, self.keys), evidence_square)
-        return self.template_rows(block)
+    def rows(self, block: LayerBlock, evidence_square: Tensor) -> tuple[Rows, Callable[[], Rows]]:
+        """A block's rows in the working dtype, and what gives them in float64."""
+        if not self.gram:
+            response = PassResponse.to_preference(self.templates, self._of_rows(block).double())
+            evidence = self._evidence(block)
+            wide = Rows(response, response.rest, self.alpha, evidence, evidence_square)
+            narrow, dtype = response.to(self.dtype), self.dtype
+            return (
+                Rows(
+                    narrow, narrow.rest, self.alpha.to(dtype), evidence.to(dtype), evidence_square.to(dtype)
+                ),
+                lambda: wide,
+            )
+        response = SoftmaxResponse.to_preference(self._of_rows(block).log_softmax(-1))
+        scores, square = self._scores(block, self._working_keys), evidence_square.to(self.dtype)
+        rows = Rows(response, response.rest, self.alpha.to(self.dtype), scores, square)
+        return rows, lambda: self._wide(block, self._scores(block, self.keys), evidence_square)
 
     def template_rows(self, block: LayerBlock, index: Tensor | None = None) -> Rows:
         """A block's rows, or those at ``index`` (g, r'), in float64 and template coordinates."""

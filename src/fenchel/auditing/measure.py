@@ -34,7 +34,6 @@ from fenchel.auditing.largest_move import LargestMoves, LargestMoveSearch
 from fenchel.auditing.layer import layer_problem
 from fenchel.auditing.pattern import PatternSearch, PatternSums, TokenClasses
 from fenchel.auditing.solution import BlockSolution, PartSolution, exact_solutions
-from fenchel.closeness.response import softmax_curvature
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import GramCoordinates, dot
@@ -151,7 +150,7 @@ class _PartMeasures:
 
     def __init__(self, solution: BlockSolution, part: PartSolution) -> None:
         self._group, self._block = solution.group, solution.block
-        self._whole = part is solution.whole
+        self._whole, self._weights = part is solution.whole, part.weights
         self._c, self._first, self._exact, self._rows = (
             part.coordinates,
             part.first,
@@ -168,7 +167,7 @@ class _PartMeasures:
         values = {
             "relative_deviation": moved / exact.dual_norm,
             "second_order_deviation": self._second_order_distance() / exact.dual_norm,
-            "total_variation": (first.weights - exact.weights).abs().sum(-1) / 2,
+            "total_variation": (self._weights[0] - self._weights[1]).abs().sum(-1) / 2,
             "mean_error": self._mean_error(),
             "certificate": torch.where(room > 0, shift / room, torch.full_like(room, torch.inf)),
             "gap": self._rows.alpha[..., 0] / 2 * shift.square(),
@@ -191,12 +190,12 @@ class _PartMeasures:
         lifted = exact.mean_moved - first.lifted_residual
         mean, lifted_mean = exact.mean, c.lift(preferred) - exact.mean_moved
         centre = self._group.centre
-        along = (centre @ self._group.templates.mT).to(exact.weights.dtype)
-        size = (
-            centre.to(exact.weights.dtype).square().sum(-1)
-            + 2 * (exact.weights @ along.mT).squeeze(-1)
-            + c.inner(mean, mean, lifted_mean)
-        )
+        if isinstance(c, GramCoordinates):
+            along = (centre @ self._group.templates.mT).to(mean.dtype)
+            across = (self._weights[1] @ along.mT).squeeze(-1)
+        else:
+            across = dot(mean, centre.to(mean.dtype).expand_as(mean))
+        size = centre.to(mean.dtype).square().sum(-1) + 2 * across + c.inner(mean, mean, lifted_mean)
         return (
             c.inner(error, error, lifted).clamp(min=0) / size.clamp(min=torch.finfo(size.dtype).tiny)
         ).sqrt()
@@ -246,14 +245,14 @@ class _PartMeasures:
         """x₂ by conjugate gradients, where every query has its own preference."""
         c, rows, first = self._c, self._rows, self._first
         scores = c.scores(rows, first.lifted)
-        images = rows.rest * (scores - dot(rows.rest, scores).unsqueeze(-1))
-        right = -rows.alpha * c.pull(images)
+        curvature = rows.response.curvature(torch.zeros_like(scores), rows.rest.expand_as(scores))
+        right = -rows.alpha * c.pull(curvature(scores))
         lifted = c.lift(right)
         target = (0.25 * self._group.tol) ** 2 * rows.evidence_square
         found = newton_direction(
             c,
             rows.alpha,
-            softmax_curvature(rows.rest.expand_as(images)),
+            curvature,
             right,
             lifted,
             c.inner(right, right, lifted).unsqueeze(-1),

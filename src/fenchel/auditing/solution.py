@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fenchel.selection import rows_where
 from fenchel.solver.certified import CertifiedSolver
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.newton import Newton, NewtonState
+from fenchel.solver.passes import PassResponse
 from fenchel.solver.staged import refine_rows
 
 __all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
@@ -32,7 +34,7 @@ class ExactPoint:
         x: Coordinates of the dual point, (g, r', size).
         moved: Coordinates of what lies between attention's point and it, λ/α less z, (g, r', size).
         lifted: The lift of that, (g, r', n).
-        weights: p, (g, r', n).
+        potential: The potential over α at the point, up to a constant a row, (g, r', n).
         dual_norm: ‖λ‖/α, (g, r').
         mean: Coordinates of the mean h, (g, r', size).
         mean_moved: The lift of what lies between attention's point and the point that stands for h, (g, r', n).
@@ -41,7 +43,7 @@ class ExactPoint:
     x: Tensor
     moved: Tensor
     lifted: Tensor
-    weights: Tensor
+    potential: Tensor
     dual_norm: Tensor
     mean: Tensor
     mean_moved: Tensor
@@ -58,12 +60,11 @@ class ExactPoint:
 
         A potential (g, r', n) may differ by a constant a row.
         """
-        (x, potential), (mean, image), rows = point, answer, first.rows
-        start = coordinates.scaled_potential(rows, first.lifted)
-        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
+        (x, potential), (mean, image) = point, answer
+        start = coordinates.scaled_potential(first.rows, first.lifted)
         lifted = potential - start
-        dual_norm = coordinates.dual_square(rows, x, first.lifted + lifted).clamp(min=0).sqrt()
-        return cls(x, x - first.x, lifted, weights, dual_norm, mean, image - start)
+        square = coordinates.dual_square(first.rows, x, first.lifted + lifted)
+        return cls(x, x - first.x, lifted, potential, square.clamp(min=0).sqrt(), mean, image - start)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,15 @@ class PartSolution:
     coordinates: AbstractCoordinates
     first: NewtonState
     exact: ExactPoint
+
+    @cached_property
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Attention's weights and the exact ones, each (g, r', n)."""
+        rows, first = self.first.rows, self.first
+        argument = rows.response.argument(rows.alpha, self.exact.potential)
+        if isinstance(rows.response, PassResponse):
+            return rows.response.weights(first.argument), rows.response.weights(argument)
+        return first.weights, rows.response.at(argument)
 
 
 @dataclass(frozen=True)
@@ -114,11 +124,12 @@ class BlockSolution:
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r, n)."""
-        first, exact = self.whole.first.weights, self.whole.exact.weights
+        first, exact = self.whole.weights
         for index, part in self.factorised:
-            everywhere = index.unsqueeze(-1).expand_as(part.exact.weights)
-            first = first.scatter(1, everywhere, part.first.weights.to(first.dtype))
-            exact = exact.scatter(1, everywhere, part.exact.weights.to(exact.dtype))
+            of_part = part.weights
+            everywhere = index.unsqueeze(-1).expand_as(of_part[0])
+            first = first.scatter(1, everywhere, of_part[0].to(first.dtype))
+            exact = exact.scatter(1, everywhere, of_part[1].to(exact.dtype))
         return first, exact
 
 
@@ -159,10 +170,11 @@ def _solved(
         group.working, group.wide, low_precision=group.low_precision, tol=tol, max_steps=max_steps
     )
     square = group.evidence_square(block)
-    first = solver.start(group.rows(block, square))
+    rows, wide_rows = group.rows(block, square)
+    first = solver.start(rows)
     # Rows that are stalled at the start are left alone.
     first = replace(first, stalled=~counted.reshape(first.error.shape))
-    found = solver.solve(first, lambda: group.wide_rows(block, square))
+    found = solver.solve(first, wide_rows)
     steps, converged = found.steps, (found.error <= tol) & ~first.stalled
     point, answer = (found.further, found.potential), (found.mean, found.image)
     exact = ExactPoint.of(group.working, first, point, answer)

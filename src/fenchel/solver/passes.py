@@ -68,14 +68,18 @@ class PassResponse(AbstractResponse):
     def at(self, argument: Tensor) -> Tensor:
         return _attend(argument, self.templates, self.log_preference)
 
+    def weights(self, argument: Tensor) -> Tensor:
+        """P at λ (g, r, d), as an array (g, r, n)."""
+        logits = argument @ self.templates.mT
+        if self.log_preference is not None:
+            logits += self.log_preference
+        return torch.softmax(logits, -1, out=logits)
+
     @override
     def curvature(self, argument: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
         def product(vector: Tensor) -> Tensor:
             # The weights are not kept from product to product: whoever has that much memory solves with weights.
-            logits = argument @ self.templates.mT
-            if self.log_preference is not None:
-                logits += self.log_preference
-            inner = (vector @ self.templates.mT).mul_(torch.softmax(logits, -1, out=logits))
+            inner = (vector @ self.templates.mT).mul_(self.weights(argument))
             return inner @ self.templates - weights * torch.linalg.vecdot(weights, vector).unsqueeze(-1)
 
         return product
