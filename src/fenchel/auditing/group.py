@@ -13,7 +13,7 @@ from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.blocks import QueryBlock, centre
 from fenchel.closeness.response import SoftmaxResponse, covariance
 from fenchel.selection import gather_rows
-from fenchel.solver.coordinates import GramCoordinates, TemplateCoordinates, coordinates_over, dot
+from fenchel.solver.coordinates import TemplateCoordinates, coordinates_over, dot
 from fenchel.solver.direct import hessian
 from fenchel.solver.passes import PassCoordinates, PassResponse
 from fenchel.solver.rows import Rows
@@ -23,6 +23,12 @@ __all__ = ["LayerGroup"]
 
 GRAM_FROM = 1e-6
 """Least tolerance that is certified in Gram coordinates, where a squared norm is rounded and not the norm."""
+
+
+def solved_by_passes(templates: Tensor, tol: float) -> bool:
+    """Whether rows over templates (..., n, d) are solved by passes over them, and not with their Gram matrix."""
+    n, d = templates.shape[-2:]
+    return n > 2 * d or tol < GRAM_FROM
 
 
 class LayerGroup:
@@ -59,9 +65,8 @@ class LayerGroup:
         self.centre = centre(templates, self._log_preference)
         self.templates = templates - self.centre
         self._lift = None if problem.lift is None else problem.lift.double()
-        wide = coordinates_over(self.templates, "auto" if tol >= GRAM_FROM else "template")
-        self.gram = isinstance(wide, GramCoordinates)
-        self.wide = wide if self.gram else PassCoordinates(self.templates)
+        self.gram = not solved_by_passes(templates, tol)
+        self.wide = coordinates_over(self.templates, "gram") if self.gram else PassCoordinates(self.templates)
         self.working = self.wide
         if self.dtype != torch.float64:
             self.working = type(self.wide)(self.wide.operator.to(self.dtype))
@@ -101,23 +106,47 @@ class LayerGroup:
         square = dot(queries @ form[block.where[1]], queries).clamp(min=0)
         return square.reshape(*self._rows_of(block), 1)
 
-    def rows(self, block: LayerBlock, evidence_square: Tensor) -> tuple[Rows, Callable[[], Rows]]:
-        """A block's rows in the working dtype, and what gives them in float64."""
+    def usable_keys(self, block: LayerBlock) -> slice:
+        """The keys from the first to the last that some query of a block may use; all in Gram coordinates."""
+        n = self.templates.shape[1]
+        if self.gram:
+            return slice(0, n)
+        usable = (~torch.isneginf(block.log_preference)).flatten(0, 2).any(0).nonzero()
+        return slice(int(usable[0]), int(usable[-1]) + 1)
+
+    def rows(
+        self, block: LayerBlock, keys: slice, evidence_square: Tensor
+    ) -> tuple[Rows, Callable[[], Rows]]:
+        """A block's rows in the working dtype, and what gives them in float64.
+
+        Args:
+            block: The block.
+            keys: Its usable keys.
+            evidence_square: ‖z‖², float64, (g, r, 1).
+        """
         if not self.gram:
-            response = PassResponse.to_preference(self.templates, self._of_rows(block).double())
-            evidence = self._evidence(block)
-            wide = Rows(response, response.rest, self.alpha, evidence, evidence_square)
-            narrow, dtype = response.to(self.dtype), self.dtype
-            return (
-                Rows(
-                    narrow, narrow.rest, self.alpha.to(dtype), evidence.to(dtype), evidence_square.to(dtype)
-                ),
-                lambda: wide,
-            )
+            return self._by_passes(block, keys, evidence_square)
         response = SoftmaxResponse.to_preference(self._of_rows(block).log_softmax(-1))
         scores, square = self._scores(block, self._working_keys), evidence_square.to(self.dtype)
         rows = Rows(response, response.rest, self.alpha.to(self.dtype), scores, square)
         return rows, lambda: self._wide(block, self._scores(block, self.keys), evidence_square)
+
+    def _by_passes(self, block: LayerBlock, keys: slice, square: Tensor) -> tuple[Rows, Callable[[], Rows]]:
+        templates, dtype = self.templates[:, keys], self.dtype
+        # The mean at rest of queries that share a preference is computed once.
+        preference = block.log_preference[..., keys].double()
+        h, q = preference.shape[1:3]
+        rest = PassResponse.to_preference(templates, preference.flatten(1, 2)).rest
+        if h * q > 1:
+            lead = (len(rest), *block.queries.shape[1:3])
+            rest = rest.unflatten(1, (h, q)).expand(*lead, -1).flatten(1, 2)
+            preference = preference.expand(-1, *lead[1:], -1)
+        response = PassResponse.around(templates, preference.flatten(1, 2), rest)
+        evidence = self._evidence(block)
+        wide = Rows(response, rest, self.alpha, evidence, square)
+        narrow = response.to(dtype)
+        rows = Rows(narrow, narrow.rest, self.alpha.to(dtype), evidence.to(dtype), square.to(dtype))
+        return rows, lambda: wide
 
     def template_rows(self, block: LayerBlock, index: Tensor | None = None) -> Rows:
         """A block's rows, or those at ``index`` (g, r'), in float64 and template coordinates."""

@@ -71,11 +71,19 @@ class LayerProblem:
         shape = self.queries.shape[:3]
         return call.counted.repeat_interleave(shape[0] // self.batch, 0).unsqueeze(1).expand(shape)
 
-    def blocks(self, memory_budget: int, arrays: int) -> Iterator[LayerBlock]:
-        """Blocks whose working arrays, ``arrays`` of shape (rows, max(n, d)), fit in ``memory_budget`` bytes."""
+    def blocks(self, memory_budget: int, arrays: int, *, of_a_cache: bool = True) -> Iterator[LayerBlock]:
+        """Blocks of queries, of one group where groups do not fit together.
+
+        Args:
+            memory_budget: Bytes for the working arrays of a block.
+            arrays: How many of shape (rows, max(n, d)) there are.
+            of_a_cache: Whether one of them should fit in a processor's cache, because it is gone through often.
+        """
         keep_freed_memory()
         groups, heads, m, _ = self.queries.shape
-        most = rows_in_block(self.vectors, memory_budget // arrays, self.queries.element_size())
+        most = rows_in_block(
+            self.vectors, memory_budget // arrays, self.queries.element_size(), of_a_cache=of_a_cache
+        )
         queries_each = min(m, most)
         heads_each = max(1, min(heads, most // m))
         groups_each = max(1, most // (heads * m))

@@ -8,11 +8,12 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fenchel.auditing.capture import AttentionCall
-from fenchel.auditing.group import LayerGroup
+from fenchel.auditing.group import LayerGroup, solved_by_passes
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
-from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, rows_in_block
 from fenchel.selection import rows_where
 from fenchel.solver.certified import CertifiedSolver
 from fenchel.solver.coordinates import AbstractCoordinates
@@ -24,6 +25,9 @@ __all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
 
 WORKING_ARRAYS = 32
 """Arrays of shape (rows, max(n, d)) alive at once, those in float64 counted twice beside a narrower dtype."""
+
+PASS_ARRAYS = 14
+"""The same where rows are solved by passes: preferences, and the weights of which patterns are sums."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +79,24 @@ class PartSolution:
         coordinates: The coordinates.
         first: Where attention stands, (g, r').
         exact: The exact point, in the same dtype.
+        outside: How many keys before and after those that the rows are solved with have no weight in any of them.
     """
 
     coordinates: AbstractCoordinates
     first: NewtonState
     exact: ExactPoint
+    outside: tuple[int, int] = (0, 0)
 
     @cached_property
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r', n)."""
         rows, first = self.first.rows, self.first
         argument = rows.response.argument(rows.alpha, self.exact.potential)
-        if isinstance(rows.response, PassResponse):
-            return rows.response.weights(first.argument), rows.response.weights(argument)
-        return first.weights, rows.response.at(argument)
+        if not isinstance(rows.response, PassResponse):
+            return first.weights, rows.response.at(argument)
+        weights = (rows.response.weights(point) for point in (first.argument, argument))
+        attention, exact = (pad(of_rows, self.outside) for of_rows in weights)
+        return attention, exact
 
 
 @dataclass(frozen=True)
@@ -156,8 +164,9 @@ def exact_solutions(
     Yields:
         Solutions of blocks of queries that together make the layer.
     """
-    group = None
-    for block in problem.blocks(memory_budget, WORKING_ARRAYS):
+    group, passes = None, solved_by_passes(problem.vectors, tol)
+    arrays = PASS_ARRAYS if passes else WORKING_ARRAYS
+    for block in problem.blocks(memory_budget, arrays, of_a_cache=not passes):
         if group is None or group.where != block.where[0]:
             group = LayerGroup(problem, block.where[0], alpha, tol)
         yield _solved(group, block, counted[block.where], tol, max_steps, memory_budget)
@@ -170,7 +179,8 @@ def _solved(
         group.working, group.wide, low_precision=group.low_precision, tol=tol, max_steps=max_steps
     )
     square = group.evidence_square(block)
-    rows, wide_rows = group.rows(block, square)
+    keys = group.usable_keys(block)
+    rows, wide_rows = group.rows(block, keys, square)
     first = solver.start(rows)
     # Rows that are stalled at the start are left alone.
     first = replace(first, stalled=~counted.reshape(first.error.shape))
@@ -178,12 +188,14 @@ def _solved(
     steps, converged = found.steps, (found.error <= tol) & ~first.stalled
     point, answer = (found.further, found.potential), (found.mean, found.image)
     exact = ExactPoint.of(group.working, first, point, answer)
-    whole = PartSolution(group.working, first, exact)
+    outside = keys.start, group.templates.shape[1] - keys.stop
+    whole = PartSolution(group.working, first, exact, outside)
     factorised: list[tuple[Tensor, PartSolution]] = []
     failing = ~converged & ~first.stalled & (steps < max_steps)
     if bool(failing.any()):
         # In float64 and template coordinates a row takes several times what it took until here, and a Hessian more.
-        for index in rows_where(failing).split(max(1, failing.shape[1] // 4), dim=1):
+        most = rows_in_block(group.templates, memory_budget // (8 * WORKING_ARRAYS), 8, of_a_cache=False)
+        for index in rows_where(failing).split(min(most, max(1, failing.shape[1] // 4)), dim=1):
             rows = group.template_rows(block, index)
             again = refine_rows(
                 group.query_block(rows),

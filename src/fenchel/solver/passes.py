@@ -42,12 +42,17 @@ class PassResponse(AbstractResponse):
     @classmethod
     def to_preference(cls, templates: Tensor, log_preference: Tensor) -> PassResponse:
         """Around log u (g or 1, r or 1, n), given in the dtype of the templates."""
-        uniform = log_preference.shape[1] == 1 and bool((log_preference == log_preference[..., :1]).all())
         if log_preference.shape[1] == 1:
             rest = log_preference.softmax(-1) @ templates
         else:
             zeros = templates.new_zeros(len(templates), log_preference.shape[1], templates.shape[-1])
             rest = _attend(zeros, templates, log_preference)
+        return cls.around(templates, log_preference, rest)
+
+    @classmethod
+    def around(cls, templates: Tensor, log_preference: Tensor, rest: Tensor) -> PassResponse:
+        """The same, of which the mean at rest is known."""
+        uniform = log_preference.shape[1] == 1 and bool((log_preference == log_preference[..., :1]).all())
         return cls(templates, None if uniform else log_preference, rest)
 
     def to(self, dtype: torch.dtype) -> PassResponse:
