@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["SHARED", "gather_rows", "rows_where", "select", "store"]
+__all__ = ["SHARED", "gather_rows", "put_rows", "rows_where", "select", "store"]
 
 R = TypeVar("R")
 
@@ -46,6 +46,12 @@ def store(record: Any, part: Any, index: Tensor) -> None:
         into, value = getattr(record, name), getattr(part, name)
         if into.shape[:2] == (index.shape[0], rows):
             into.scatter_(1, _spread(index, value), value)
+
+
+def put_rows(into: Tensor, rows: Tensor, index: Tensor, chosen: Tensor) -> Tensor:
+    """Write those of ``rows`` (g, r', ...) that are chosen (g, r') into a tensor (g, r, ...) at ``index``, in place."""
+    place, kept = _spread(index, rows), _spread(chosen, rows)
+    return into.scatter_(1, place, torch.where(kept, rows, into.gather(1, place)))
 
 
 def gather_rows(value: Tensor, index: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fenchel.closeness.rounding import UNIT, summed
-from fenchel.selection import gather_rows, rows_where, select
+from fenchel.selection import gather_rows, put_rows, rows_where, select
 from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, dot
-from fenchel.solver.loop import iterate
+from fenchel.solver.loop import COMPACT_BELOW, iterate
 from fenchel.solver.mixing import Mixed
 from fenchel.solver.newton import Newton, NewtonState
 from fenchel.solver.rows import Rows
@@ -152,8 +152,11 @@ class CertifiedSolver:
             first: Where to start, (g, r). Rows that are stalled there are not wanted: they stay and cost nothing.
             wide_rows: Gives the rows' data in float64; called when the working dtype has done its part.
         """
-        wanted, mixed = ~first.stalled, self._stage.mix(first)
-        rows, x = wide_rows(), mixed.x.double()
+        wanted = ~first.stalled
+        if first.rows.response.selectable and int(wanted.sum(-1).max()) <= COMPACT_BELOW * wanted.shape[1]:
+            return self._solve_some(first, wanted, wide_rows)
+        mixed = self._stage.mix(first)
+        rows, x = wide_rows(), mixed.x.to(torch.float64, copy=True)
         seen = self._evaluated(rows, x)
         steps = mixed.steps * wanted
         found = CertifiedRows(
@@ -165,6 +168,26 @@ class CertifiedSolver:
         near = wanted & (found.error > self._tol) & (found.error < NEAR) & (found.steps < self._max_steps)
         if bool(near.any()):
             self._refine(found, rows, first.rows, near)
+        return found
+
+    def _solve_some(self, first: NewtonState, wanted: Tensor, wide_rows: Callable[[], Rows]) -> CertifiedRows:
+        """Solve for the wanted rows alone; the others stay at the first-order point, uncertified."""
+        c, rows, index = self._working, first.rows, rows_where(wanted)
+        mean, potential = c.complement(rows, first.x), c.scaled_potential(rows, first.lifted)
+        found = CertifiedRows(
+            first.x.to(torch.float64, copy=True),
+            first.dual_norm.to(torch.float64, copy=True),
+            torch.full_like(first.error, torch.inf, dtype=torch.float64),
+            torch.zeros_like(wanted, dtype=torch.int64),
+            first.x.clone(),
+            potential.expand_as(first.argument).clone(),
+            mean - first.residual,
+            (potential + first.lifted_residual).expand_as(first.argument).clone(),
+        )
+        if index.shape[1]:
+            chosen = wanted.gather(1, index)
+            part = replace(select(first, index), stalled=~chosen)
+            _store(found, self.solve(part, lambda: select(wide_rows(), index)), index, chosen)
         return found
 
     def _evaluated(self, rows: Rows, x: Tensor) -> _Evaluated:
@@ -252,7 +275,4 @@ class CertifiedSolver:
 def _store(found: CertifiedRows, part: CertifiedRows, index: Tensor, chosen: Tensor) -> None:
     """Put the chosen (g, r') of some rows in their places, in place."""
     for field in fields(CertifiedRows):
-        of_all, new = getattr(found, field.name), getattr(part, field.name)
-        place = index.reshape(*index.shape, *(1,) * (new.dim() - 2)).expand_as(new)
-        kept = chosen.reshape(*chosen.shape, *(1,) * (new.dim() - 2))
-        of_all.scatter_(1, place, torch.where(kept, new, of_all.gather(1, place)))
+        put_rows(getattr(found, field.name), getattr(part, field.name), index, chosen)

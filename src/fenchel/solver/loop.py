@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel.selection import rows_where, select, store
 
-__all__ = ["IterationState", "Outcome", "iterate"]
+__all__ = ["COMPACT_BELOW", "IterationState", "Outcome", "iterate"]
 
 
 class IterationState(Protocol):

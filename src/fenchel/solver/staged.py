@@ -28,6 +28,7 @@ from fenchel.solver.loop import iterate
 from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
 from fenchel.solver.passes import PassCoordinates, PassResponse, rows_by_passes
 from fenchel.solver.rows import Rows
+from fenchel.solver.working import WorkingStage
 
 __all__ = ["WORKING_ARRAYS", "RowSolution", "StagedSolver", "low_precision_for", "refine_rows", "solve_rows"]
 
@@ -36,9 +37,6 @@ WORKING_ARRAYS = 24
 
 MARGIN = 0.7
 """Newton aims at this fraction of the tolerance: its residual is carried along, the certificate is computed afresh."""
-
-MARGIN_IN_FLOAT64 = 0.02
-"""The same for the first stage of float64 problems, where the last digits cost a step at most."""
 
 PATIENCE = 6
 """Newton steps with conjugate gradients before the next, sturdier stage takes over; ordinary problems take 2 to 5."""
@@ -171,26 +169,20 @@ class StagedSolver:
         self.operator_products = 0
         self._dtype, self._tol, self._max_steps, self._budget = dtype, tol, max_steps, memory_budget
         self._wide = block.to(torch.float64)
-        self._dual, self.steps = self._newton(block, coordinates) if start is None else start
+        self._dual, self.steps = self._in_working_dtype(block, coordinates) if start is None else start
         self.certificate = certify(self._wide, self._dual, self._dtype)
         self._polish()
         self._factorise()
 
-    def _newton(self, block: AbstractBlock, coordinates: str) -> tuple[Tensor, Tensor]:
-        """Where Newton's method in the problem's dtype arrives from the first-order point, and the steps it takes."""
+    def _in_working_dtype(self, block: AbstractBlock, coordinates: str) -> tuple[Tensor, Tensor]:
+        """Where the problem's dtype arrives from the first-order point, and the steps it takes."""
         basis = coordinates_for(block, coordinates)
-        rows = Rows.of(block, basis.evidence_of(block))
-        margin = MARGIN if self._dtype == torch.float32 else MARGIN_IN_FLOAT64
-        method = Newton(basis, tol=margin * self._tol, low_precision=low_precision_for(basis))
-        outcome = iterate(
-            method.step,
-            method.start(rows),
-            tol=margin * self._tol,
-            max_steps=min(PATIENCE, self._max_steps),
-            selectable=rows.response.selectable,
+        stage = WorkingStage(
+            basis, low_precision=low_precision_for(basis), tol=self._tol, max_steps=self._max_steps
         )
-        self.operator_products += method.operator_products
-        return self._wide.alpha * basis.vectors_of(self._wide, outcome.state.x.double()), outcome.steps
+        x, steps = stage.approach(stage.start(Rows.of(block, basis.evidence_of(block))))
+        self.operator_products += stage.operator_products
+        return self._wide.alpha * basis.vectors_of(self._wide, x), steps
 
     def _polish(self) -> None:
         """Conjugate gradients in float64: for rows that are near, or for Hessians too large to factorise."""

@@ -5,9 +5,12 @@ What the working dtype believes of its own residual decides when it stops, never
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from fenchel.selection import put_rows, rows_where, select
 from fenchel.solver.conjugate_gradient import Direction
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.loop import iterate
@@ -51,15 +54,60 @@ class WorkingStage:
         self._coordinates, self._low_precision = coordinates, low_precision
         self._tol, self._max_steps = tol, max_steps
         self._near = max(DONE * tol, LAST * tol**0.5)
+        self._mixing_products = 0
         self.newton = Newton(coordinates, tol=tol, direction=self._direction, low_precision=low_precision)
 
     def start(self, rows: Rows) -> NewtonState:
         """The first-order point."""
         return self.newton.start(rows)
 
+    @property
+    def operator_products(self) -> int:
+        """Products of one row with the operator."""
+        return self.newton.operator_products + self._mixing_products
+
+    def approach(self, first: NewtonState) -> tuple[Tensor, Tensor]:
+        """Mix, and take Newton's method where that does not lead, for whoever certifies once, at the end of the stage.
+
+        Args:
+            first: Where to start, (g, r). Rows that meet the tolerance there stay.
+
+        Returns:
+            Coordinates in float64, (g, r, size), and steps, int64 (g, r).
+        """
+        going = ~first.stalled & ~(first.error <= DONE * self._tol)
+        x, steps = first.x.to(torch.float64, copy=True), torch.zeros_like(first.error, dtype=torch.int64)
+        if not bool(going.any()):
+            return x, steps
+        if not first.rows.response.selectable:
+            found, taken = self._led(replace(first, stalled=~going))
+            return torch.where(going.unsqueeze(-1), found, x), taken * going
+        index = rows_where(going)
+        chosen = going.gather(1, index)
+        found, taken = self._led(replace(select(first, index), stalled=~chosen))
+        return put_rows(x, found, index, chosen), put_rows(steps, taken, index, chosen)
+
+    def _led(self, first: NewtonState) -> tuple[Tensor, Tensor]:
+        """Mixing, then Newton's method; rows that are stalled are not wanted."""
+        mixed = self.mix(first)
+        x, steps = (
+            mixed.x.to(torch.float64, copy=True),
+            torch.full_like(first.error, mixed.steps, dtype=torch.int64),
+        )
+        left = ~first.stalled & ~mixed.falling if mixed.ended else ~first.stalled
+        if mixed.steps >= self._max_steps or not bool(left.any()):
+            return x, steps
+        if not first.rows.response.selectable:
+            found, taken = self.iterate(replace(first, stalled=~left), mixed.steps)
+            return torch.where(left.unsqueeze(-1), found, x), steps + taken
+        index = rows_where(left)
+        chosen = left.gather(1, index)
+        found, taken = self.iterate(replace(select(first, index), stalled=~chosen), mixed.steps)
+        return put_rows(x, found, index, chosen), steps.scatter_add_(1, index, taken)
+
     def mix(self, first: NewtonState) -> Mixed:
         """Mix from ``first`` on, (g, r). Rows that are stalled there are not wanted."""
-        return mix(
+        mixed = mix(
             self._coordinates,
             first,
             low_precision=self._low_precision if self._tol >= LOW_PRECISION_TO else None,
@@ -67,15 +115,19 @@ class WorkingStage:
             tol=DONE * self._tol,
             max_steps=self._max_steps,
         )
+        products = (mixed.steps - 1) * self._coordinates.products_each
+        self._mixing_products += products * first.error.numel()
+        return mixed
 
     def iterate(self, first: NewtonState, steps_taken: int) -> tuple[Tensor, Tensor]:
-        """Where Newton's method arrives, coordinates in float64 (g, r, size), and steps (g, r).
+        """Where Newton's method arrives from ``first``: coordinates in float64 (g, r, size), and steps (g, r).
 
         Its last step, which the certificate follows, is not looked at; it is added in float64, so that the working
         dtype's rounding of x is no floor.
         """
         most = min(PATIENCE, self._max_steps - steps_taken)
-        outcome = iterate(self.newton.step, first, tol=self._near, max_steps=most)
+        selectable = first.rows.response.selectable
+        outcome = iterate(self.newton.step, first, tol=self._near, max_steps=most, selectable=selectable)
         state, steps = outcome.state, outcome.steps
         going = (state.error > DONE * self._tol) & ~first.stalled & (steps < most)
         if not bool(going.any()):
