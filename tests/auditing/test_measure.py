@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
+from fenchel.auditing.answers import Solving, answers
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.farthest import OF_A_WINDOW
 from fenchel.auditing.heads import METRICS
@@ -203,6 +205,27 @@ def test_the_farthest_queries_come_with_attention_and_the_exact_weights(memory_b
         scores = given.query[0, 3, k] @ given.key[0, 1].T * given.scaling
         weights = (scores + given.log_preference[0, 3, k]).softmax(-1)
         torch.testing.assert_close(farthest.first_order[0, 3, place], weights)
+
+
+@pytest.mark.parametrize("memory_budget", [2**29, 20_000])
+@pytest.mark.parametrize(("space", "heads"), [("key", None), ("input", None), ("key", [2, 4])])
+def test_the_beginning_of_a_window_comes_with_its_weights(
+    memory_budget: int, space: str, heads: list[int] | None
+) -> None:
+    given = call("bias padding", key_heads=2)
+    options: dict[str, Any] = {"space": space, "tol": 1e-9, "memory_budget": memory_budget, "heads": heads}
+    measures = measure(given, beginning=(1, 3), **options)
+    assert measures.farthest is not None
+    assert measures.farthest.beginning is not None
+    first, exact = measures.farthest.beginning
+    chosen = heads or [1, 2, 3, 4]
+    solving = Solving(space, alpha=1.0, tol=1e-9, memory_budget=2**24)
+    again = answers(given, 1, chosen, [[0, 1, 2]] * len(chosen), solving)
+    torch.testing.assert_close(first.float(), again.first_order, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(exact.float(), again.exact, atol=1e-6, rtol=1e-5)
+    variation = (first - exact).abs().sum(-1) / 2
+    torch.testing.assert_close(variation, measures.values["total_variation"][1, :, :3])
+    assert measure(given, **options).farthest.beginning is None  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_where_nothing_is_counted_there_is_no_farthest_query() -> None:

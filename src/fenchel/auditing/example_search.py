@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,13 +17,15 @@ from fenchel.auditing.examples import (
     FarQueries,
     HeadExample,
     Passage,
+    Rank,
     TemplateWeight,
+    farthest,
     is_full,
     keep_the_farthest,
 )
 from fenchel.auditing.farthest import FarthestQueries
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.packed import Packing, packed
+from fenchel.auditing.packed import Packing, packed_rows
 from fenchel.auditing.window_text import WindowText, WindowTexts
 from fenchel.data.batch import Batch
 
@@ -38,14 +40,23 @@ _PASSAGE = 112  # tokens of a passage
 _MATRIX_TOL = 1e-3
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A query that may be kept: its example without words, where it is in the batch, and its weights."""
+class _Candidate(NamedTuple):
+    """A query that may be kept: what decides that, where it is in the batch, and its weights."""
 
-    example: HeadExample
+    total_variation: float
+    document: int
+    window: int
+    position: int
+    pattern: tuple[str, str, str]
     row: int
+    relative_deviation: float
     first_order: Tensor
     exact: Tensor
+
+    @property
+    def rank(self) -> Rank:
+        """As of the example that it would become."""
+        return self.total_variation, -self.document, -self.window, -self.position
 
 
 class ExampleSearch:
@@ -86,16 +97,16 @@ class ExampleSearch:
         """
         if measures.farthest is None:
             return
-        if self._texts is None or self._texts.batch is not batch:
-            self._texts = WindowTexts(batch)
+        sides = self._sides(call, batch)
         by_head: dict[HeadKey, list[_Candidate]] = defaultdict(list)
-        sides = _Sides(self._texts, call)
-        for candidate in self._candidates(sides, heads, measures, measures.farthest):
-            by_head[candidate.example.key].append(candidate)
+        for key, candidate in self._candidates(sides, heads, measures, measures.farthest):
+            by_head[key].append(candidate)
         for key, some in by_head.items():
-            for candidate in self._chosen(key, some):
-                self._found.append(_with_words(candidate, *sides.of(candidate.row)))
-        self._matrices += self._seen(sides, heads)
+            kept = {example.rank for example in self.examples.get(key, ())}
+            for one in farthest((*self.examples.get(key, ()), *some)):
+                if isinstance(one, _Candidate) and one.rank not in kept:
+                    self._found.append(_with_words(key, one, *sides.of(one.row)))
+        self._matrices += self._seen(sides, heads, measures.farthest.beginning)
 
     def end_batch(self) -> None:
         """Keep what was found in the batch."""
@@ -105,7 +116,7 @@ class ExampleSearch:
 
     def _candidates(
         self, sides: _Sides, heads: Sequence[int], measures: Measures, farthest: FarthestQueries
-    ) -> Iterator[_Candidate]:
+    ) -> Iterator[tuple[HeadKey, _Candidate]]:
         """Queries that may have to be kept, with their patterns."""
         batch, call = sides.batch, sides.call
         keys = [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
@@ -146,47 +157,76 @@ class ExampleSearch:
             own = None if call.site.kind == "cross" else positions
             moved = templates.moved(first_order, exact, own)
             for number, (column, position, far, off) in enumerate(of_row):
-                example = HeadExample(
-                    key=keys[column],
-                    total_variation=far,
-                    relative_deviation=off,
-                    document=batch.documents[row],
-                    window=batch.windows[row],
-                    position=position + 1,
-                    token="",
-                    templates=(),
-                    context="",
-                    pattern=(queries.place(position), *moved[number]),
+                yield (
+                    keys[column],
+                    _Candidate(
+                        far,
+                        batch.documents[row],
+                        batch.windows[row],
+                        position + 1,
+                        (queries.place(position), *moved[number]),
+                        row,
+                        off,
+                        first_order[number],
+                        exact[number],
+                    ),
                 )
-                yield _Candidate(example, row, first_order[number], exact[number])
 
-    def _chosen(self, key: HeadKey, candidates: Sequence[_Candidate]) -> list[_Candidate]:
-        """Those that are among the head's farthest, with what is kept."""
-        kept = {key: self.examples.get(key, ())}
-        keep_the_farthest(kept, [candidate.example for candidate in candidates])
-        ranks = {example.rank for example in kept[key]}
-        return [candidate for candidate in candidates if candidate.example.rank in ranks]
+    def beginning(self, call: AttentionCall, heads: Sequence[int], batch: Batch) -> tuple[int, int] | None:
+        """The window whose attention is worth keeping, and how many of its queries, before it is measured.
 
-    def _seen(self, sides: _Sides, heads: Sequence[int]) -> list[AttentionMatrix]:
-        """The matrices of the window that shows most of a sentence, unless those that are kept show as much."""
-        batch, call = sides.batch, sides.call
+        Args:
+            call: The attention call.
+            heads: Numbers of the heads that will be measured, from 1.
+            batch: The batch that the model was called with.
+
+        Returns:
+            The row and the number of queries; None where those that are kept show as much.
+        """
+        sides = self._sides(call, batch)
         windows = range(len(batch.documents))
         lengths = [sides.of(row)[0].length for row in windows]
         ranks = [matrix_rank(batch.documents[row], batch.windows[row], lengths[row]) for row in windows]
         row = max(windows, key=ranks.__getitem__)
-        keys = [HeadKey(call.site.kind, call.site.layer, head) for head in heads]
-        kept = [self.matrices[key].rank for key in keys if key in self.matrices]
-        if not lengths[row] or (len(kept) == len(keys) and min(kept) >= ranks[row]):
+        kept = [self.matrices.get(HeadKey(call.site.kind, call.site.layer, head)) for head in heads]
+        if not lengths[row] or all(matrix is not None and matrix.rank >= ranks[row] for matrix in kept):
+            return None
+        return row, len(sides.of(row)[0].beginning(MOST_TOKENS))
+
+    def _seen(
+        self, sides: _Sides, heads: Sequence[int], measured: tuple[Tensor, Tensor] | None
+    ) -> list[AttentionMatrix]:
+        """The matrices of the window that ``beginning`` found."""
+        batch, call = sides.batch, sides.call
+        found = self.beginning(call, heads, batch)
+        if found is None:
             return []
+        row, count = found
         queries, templates = sides.of(row)
-        shown, on = queries.beginning(MOST_TOKENS), templates.beginning(MOST_TOKENS)
-        found = answers(call, row, heads, [shown] * len(heads), self._rough)
-        place = batch.documents[row], batch.windows[row], lengths[row]
+        shown, on = list(range(count)), templates.beginning(MOST_TOKENS)
+        # Queries that do not count, which overlap the window before, were not solved.
+        if measured is None or not bool(call.counted[row, :count].all()):
+            solved = answers(call, row, heads, [shown] * len(heads), self._rough)
+            measured = solved.first_order, solved.exact
+        first_order, exact = (weights.float().cpu() for weights in measured)
+        place = batch.documents[row], batch.windows[row], queries.length
         pieces = queries.pieces, templates.pieces
         return [
-            AttentionMatrix.of(key, place, found.first_order[i], found.exact[i], (shown, on), pieces)
-            for i, key in enumerate(keys)
+            AttentionMatrix.of(
+                HeadKey(call.site.kind, call.site.layer, head),
+                place,
+                first_order[i],
+                exact[i],
+                (shown, on),
+                pieces,
+            )
+            for i, head in enumerate(heads)
         ]
+
+    def _sides(self, call: AttentionCall, batch: Batch) -> _Sides:
+        if self._texts is None or self._texts.batch is not batch:
+            self._texts = WindowTexts(batch)
+        return _Sides(self._texts, call)
 
 
 class _Sides:
@@ -202,33 +242,39 @@ class _Sides:
         return self._texts.sides(row, call.site.kind, (call.query.shape[2], call.key.shape[2]))
 
 
-def _with_words(candidate: _Candidate, queries: WindowText, templates: WindowText) -> HeadExample:
+def _with_words(
+    key: HeadKey, candidate: _Candidate, queries: WindowText, templates: WindowText
+) -> HeadExample:
     """The example with its tokens, its sentence and the heaviest templates under either answer."""
-    example, first_order, exact = candidate.example, candidate.first_order, candidate.exact
-    heaviest = torch.maximum(first_order, exact)
+    both = torch.stack((candidate.first_order, candidate.exact))
+    heaviest = both.amax(0)
     heavy = torch.argsort(heaviest, descending=True, stable=True)[:NUM_TEMPLATES]
-    weights = zip(heavy.tolist(), first_order[heavy].tolist(), exact[heavy].tolist(), strict=True)
-    position = example.position - 1
+    position = candidate.position - 1
     # Queries of another text say nothing about where the templates' weights are.
-    centre = int((first_order - exact).abs().argmax()) if example.key.kind == "cross" else position
+    centre = int((both[0] - both[1]).abs().argmax()) if key.kind == "cross" else position
     span = templates.passage(centre, _PASSAGE)
     context, token = queries.context(position, _PASSAGE)
-    return replace(
-        example,
+    return HeadExample(
+        key=key,
+        total_variation=candidate.total_variation,
+        relative_deviation=candidate.relative_deviation,
+        document=candidate.document,
+        window=candidate.window,
+        position=candidate.position,
         token=queries.token(position),
         templates=tuple(
             TemplateWeight(place + 1, templates.token(place), attended, inferred)
-            for place, attended, inferred in weights
+            for place, attended, inferred in zip(heavy.tolist(), *both[:, heavy].tolist(), strict=True)
             if max(attended, inferred) > 0
         ),
         context=context,
+        pattern=candidate.pattern,
         context_token=token,
         passage=Passage(
-            first_position=span.start + 1,
-            window_tokens=templates.length,
-            pieces=templates.pieces[span.start : span.stop],
-            first_order=packed(first_order[span.start : span.stop], Packing.FINE),
-            exact=packed(exact[span.start : span.stop], Packing.FINE),
+            span.start + 1,
+            templates.length,
+            templates.pieces[span.start : span.stop],
+            *packed_rows(both[:, span.start : span.stop], Packing.FINE),
         )
         if templates.pieces
         else None,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fenchel.auditing.heads import KINDS, HeadKey, Kind
 from fenchel.auditing.packed import Packing, check_packed
@@ -20,8 +20,10 @@ __all__ = [
     "FarQueries",
     "HeadExample",
     "Passage",
+    "Rank",
     "TemplateWeight",
     "examples_from_json",
+    "farthest",
     "is_full",
     "keep_the_farthest",
     "reads_decoder",
@@ -74,6 +76,37 @@ EXAMPLE_SCHEMA = record(
     },
 )
 """What ``HeadExample.to_json`` gives."""
+
+
+Rank = tuple[float, int, int, int]
+"""What the queries of a head are ordered by: how far apart their answers are, and of equals the earlier in the text."""
+
+
+class FarQuery(Protocol):
+    """What decides whether a query is kept."""
+
+    @property
+    def rank(self) -> Rank:
+        """Its place among the queries of its head; no two have the same."""
+        ...
+
+    @property
+    def pattern(self) -> tuple[str, str, str]:
+        """What it is, what most of the moved weight leaves, and what it reaches."""
+        ...
+
+    @property
+    def document(self) -> int:
+        """Number of its document."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Number of its window within the document."""
+        ...
+
+
+Q = TypeVar("Q", bound=FarQuery)
 
 
 @dataclass(frozen=True)
@@ -145,12 +178,8 @@ class HeadExample:
     context_token: tuple[int, int] | None = None
     passage: Passage | None = None
 
-    def farther_than(self, other: HeadExample | None) -> bool:
-        """Whether this one comes before the other: farther apart, or as far and earlier in the text."""
-        return other is None or self.rank > other.rank
-
     @property
-    def rank(self) -> tuple[float, int, int, int]:
+    def rank(self) -> Rank:
         """What the queries of a head are ordered by; no two have the same."""
         return self.total_variation, -self.document, -self.window, -self.position
 
@@ -213,35 +242,32 @@ def keep_the_farthest(kept: FarQueries, others: Iterable[HeadExample]) -> None:
     for example in others:
         found.setdefault(example.key, []).append(example)
     for key, examples in found.items():
-        kept[key] = _farthest((*kept.get(key, ()), *examples))
+        kept[key] = farthest((*kept.get(key, ()), *examples))
 
 
 def is_full(kept: tuple[HeadExample, ...]) -> bool:
     """Whether a query that is not as far as the last of those kept cannot be kept."""
-    patterns, windows = (len({of(example) for example in kept}) for of in (_pattern, _window))
-    return patterns >= MOST_PATTERNS and windows >= MOST_WINDOWS
+    patterns = {example.pattern for example in kept}
+    windows = {(example.document, example.window) for example in kept}
+    return len(patterns) >= MOST_PATTERNS and len(windows) >= MOST_WINDOWS
 
 
-def _farthest(examples: tuple[HeadExample, ...]) -> tuple[HeadExample, ...]:
-    chosen: dict[tuple[float, int, int, int], HeadExample] = {}
-    for most, of in ((MOST_PATTERNS, _pattern), (MOST_WINDOWS, _window)):
-        best: dict[Any, HeadExample] = {}
-        for example in examples:
-            if example.farther_than(best.get(of(example))):
-                best[of(example)] = example
-        ranked = sorted(best.values(), key=lambda example: example.rank, reverse=True)[:most]
-        chosen |= {example.rank: example for example in ranked}
-    ranks = sorted(chosen, reverse=True)
-    least = LEAST_SHARE * ranks[0][0]
-    return tuple(chosen[rank] for rank in ranks if rank[0] >= least)
+def farthest(queries: Sequence[Q]) -> tuple[Q, ...]:
+    """Those of some queries of a head that are kept, farthest first."""
+    in_order = sorted({query.rank: query for query in queries}.items(), key=_of_pair, reverse=True)
+    patterns, windows = dict[object, Rank](), dict[object, Rank]()
+    for rank, query in in_order:
+        if len(patterns) < MOST_PATTERNS:
+            patterns.setdefault(query.pattern, rank)
+        if len(windows) < MOST_WINDOWS:
+            windows.setdefault((query.document, query.window), rank)
+    chosen = {*patterns.values(), *windows.values()}
+    least = LEAST_SHARE * in_order[0][0][0]
+    return tuple(query for rank, query in in_order if rank in chosen and rank[0] >= least)
 
 
-def _pattern(example: HeadExample) -> tuple[str, str, str]:
-    return example.pattern
-
-
-def _window(example: HeadExample) -> tuple[int, int]:
-    return example.document, example.window
+def _of_pair(pair: tuple[Rank, object]) -> Rank:
+    return pair[0]
 
 
 def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
@@ -255,7 +281,7 @@ def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
         found.setdefault(example.key, []).append(example)
     kept = {key: tuple(examples) for key, examples in found.items()}
     for key, examples in kept.items():
-        if _farthest(examples) != examples:
+        if farthest(examples) != examples:
             shown = Shown(f"{len(examples)} of {key.kind} layer {key.layer} head {key.head}")
             raise Mismatch("examples", shown, "those that are farthest, farthest first")
     return kept

@@ -9,6 +9,7 @@ from torch import nn
 from typing_extensions import override
 
 from fenchel.auditing.answers import Solving
+from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
@@ -208,6 +209,10 @@ class _ModelMeasures(SiteMeasures):
         """What is measured from now on is of this batch."""
         self._batch, self.queries = batch, []
         self._examples.begin_batch()
+
+    @override
+    def beginning(self, call: AttentionCall, heads: tuple[int, ...]) -> tuple[int, int] | None:
+        return None if self._batch is None else self._examples.beginning(call, heads, self._batch)
 
     @override
     def found(self, site: MeasuredSite) -> None:

@@ -83,6 +83,7 @@ def measure(
     heads: Sequence[int] | None = None,
     tokens: TokenClasses | None = None,
     moves: bool = False,
+    beginning: tuple[int, int] | None = None,
 ) -> Measures:
     """Measure every query of a captured attention call.
 
@@ -96,6 +97,7 @@ def measure(
         heads: Heads to measure, from 1; all where None.
         tokens: What queries and keys are, to see what moves between them.
         moves: Find the key of every query whose weight moves most.
+        beginning: A row of the batch and how many of its first queries have their weights kept.
 
     Returns:
         The measures, in float64 for a float64 model and float32 otherwise.
@@ -107,7 +109,7 @@ def measure(
         steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = problem.counted(call)
-        farthest = FarthestSearch(problem)
+        farthest = FarthestSearch(problem, beginning)
         patterns = None if tokens is None else PatternSearch(problem, tokens)
         largest = LargestMoveSearch(problem) if moves else None
         for solution in exact_solutions(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel.storage.schema import Mismatch, Shown
 
-__all__ = ["Packing", "check_packed", "packed", "unpacked"]
+__all__ = ["Packing", "check_packed", "packed", "packed_rows", "unpacked"]
 
 
 class Packing(Enum):
@@ -30,13 +30,28 @@ def packed(weights: Tensor, packing: Packing) -> str:
         >>> packed(torch.tensor([0.0, 1.0]), Packing.FINE)
         'AAD//w=='
     """
-    weights = weights.detach().double().clamp(0, 1).flatten().cpu()
-    if packing is Packing.ROUGH:
-        numbers = (weights.sqrt() * 255).round().long()
-    else:
-        whole = (weights * 65535).round().long()
-        numbers = torch.stack((whole % 256, whole // 256), -1).flatten()
-    return base64.b64encode(bytes(numbers.tolist())).decode()
+    return base64.b64encode(_bytes(_numbers(weights, packing), packing)).decode()
+
+
+def packed_rows(weights: Tensor, packing: Packing) -> tuple[str, ...]:
+    """Each row of weights (rows, n) as a text of its own."""
+    numbers = _numbers(weights, packing)
+    width = numbers.shape[-1] * packing.value
+    content = _bytes(numbers, packing)
+    return tuple(
+        base64.b64encode(content[place : place + width]).decode() for place in range(0, len(content), width)
+    )
+
+
+def _numbers(weights: Tensor, packing: Packing) -> Tensor:
+    weights = weights.detach().double().clamp(0, 1).cpu()
+    return (weights.sqrt() * 255 if packing is Packing.ROUGH else weights * 65535).round().long()
+
+
+def _bytes(numbers: Tensor, packing: Packing) -> bytes:
+    if packing is Packing.FINE:
+        numbers = torch.stack((numbers % 256, numbers // 256), -1)
+    return bytes(numbers.flatten().tolist())
 
 
 def unpacked(text: str, packing: Packing) -> list[float]:

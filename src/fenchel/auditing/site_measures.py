@@ -87,6 +87,11 @@ class SiteMeasures:
         for held in self._held:
             statistics.add(held.site.kind, held.site.layer, held.heads, held.measures, held.counted)
 
+    def beginning(self, call: AttentionCall, heads: tuple[int, ...]) -> tuple[int, int] | None:
+        """A row of the batch and how many of its first queries are to be kept with their weights, if any."""
+        del call, heads
+        return None
+
     def found(self, site: MeasuredSite) -> None:
         """Look at a site while its tensors are there; the batch may yet fail."""
 
@@ -106,6 +111,7 @@ class SiteMeasures:
             heads=None if len(heads) == site.num_heads else heads,
             tokens=self._tokens.of(call),
             moves=self.keeps_queries,
+            beginning=self.beginning(call, heads),
         )
         self.found(MeasuredSite(call, heads, measures))
         self._held.append(_Held(site, heads, measures.cpu(), call.counted.cpu()))

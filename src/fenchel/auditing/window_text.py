@@ -42,17 +42,22 @@ class WindowText:
         self._special = (*special, *[False] * (self.length - len(special)))
         self._sentences = Sentences(self.pieces or (" ",) * self.length)
         self._passages: dict[tuple[int, int], range] = {}
-        self._places = torch.tensor([self._own_place(position) for position in range(self.length)])
+        self._contexts: dict[range, tuple[str, dict[int, int]]] = {}
+        self._tokens: dict[int, str] = {}
+        places = [self._own_place(position) for position in range(self.length)]
+        self._places, self._names = torch.tensor(places), [_PLACES[place] for place in places]
 
     def token(self, position: int) -> str:
         """A token's text."""
         if not self._is_text:
             return position_name(position)
-        return self._batch.token(self._row, position, decoder=self._decoder)
+        if position not in self._tokens:
+            self._tokens[position] = self._batch.token(self._row, position, decoder=self._decoder)
+        return self._tokens[position]
 
     def place(self, position: int) -> str:
         """What a token is by itself."""
-        return _PLACES[int(self._places[position])]
+        return self._names[position]
 
     def moved(self, first_order: Tensor, exact: Tensor, queries: Tensor | None) -> list[tuple[str, str]]:
         """What most of the weight leaves that moves from attention to the exact answer, and what it reaches.
@@ -92,20 +97,24 @@ class WindowText:
         if not self.pieces:
             return "", None
         span = self.passage(position, most)
-        shown = [place for place in span if not self._special[place]]
-        if not shown:
-            return "", None
-        text = "".join(self.pieces[place] for place in shown)
-        before = "… " if any(not special for special in self._special[: span.start]) else ""
-        after = " …" if any(not special for special in self._special[span.stop :]) else ""
-        stripped = text.lstrip()
-        whole = f"{before}{stripped}{after}"
-        if self._special[position]:
-            return whole, None
-        shift = len(before) - (len(text) - len(stripped))
-        start = sum(len(self.pieces[place]) for place in shown if place < position) + shift
-        piece = self.pieces[position]
-        return whole, (start + len(piece) - len(piece.lstrip()), start + len(piece))
+        if span not in self._contexts:
+            self._contexts[span] = self._spelled(span)
+        text, starts = self._contexts[span]
+        if position not in starts:
+            return text, None
+        return text, (starts[position], starts[position] + len(self.pieces[position].lstrip()))
+
+    def _spelled(self, span: range) -> tuple[str, dict[int, int]]:
+        """The text of a passage, and where in it each token starts."""
+        text = "… " if not all(self._special[: span.start]) else ""
+        starts: dict[int, int] = {}
+        for place in span:
+            if not self._special[place]:
+                piece = self.pieces[place]
+                piece = piece if starts else piece.lstrip()
+                starts[place] = len(text) + len(piece) - len(piece.lstrip())
+                text += piece
+        return (f"{text} …" if not all(self._special[span.stop :]) else text), starts
 
     def _own_place(self, position: int) -> int:
         if position == 0:

@@ -35,7 +35,7 @@ const element = (name, text, className) => {
 const signed = (value) => (value === null ? "–" : `${value < 0 ? "−" : "+"}${short(Math.abs(value))}`);
 // What bounds and does not measure is written as a bound.
 const bounds = new Set(["certificate"]);
-const measured = (metric, value) => (bounds.has(metric) && value !== null ? `≤ ${decimal(value)}` : decimal(value));
+const measured = (metric, value) => (bounds.has(metric) && Number.isFinite(value) && value !== null ? `≤ ${decimal(value)}` : decimal(value));
 
 // A head's numbers in the model, in its untrained twin, and what the model has more.
 const sources = { model: "model", twin: "untrained twin", difference: "model less twin" };

@@ -16,11 +16,15 @@ function matrixOf(index) {
   const weights = { attention: roughWeights(entry[1]), exact: roughWeights(entry[2]) };
   weights.difference = weights.exact.map((weight, place) => weight - weights.attention[place]);
   const width = keys.length + 1;
+  // The last column is what is on tokens that are not shown: nothing where all are.
+  const last = (place) => place % width === width - 1;
+  const cut = ["attention", "exact"].some((name) => weights[name].some((weight, place) => last(place) && weight > 0.002));
+  const columns = cut ? width : width - 1;
   const label = (texts, positions, place) => (place < positions.length ? (texts[place] ?? "").trim() || String(positions[place]) : "other");
   const most = Math.sqrt(Math.max(...weights.attention, ...weights.exact, 1e-9));
   const apart = Math.sqrt(Math.max(...weights.difference.map(Math.abs), 1e-9));
   const shown = queries.length < length ? `the first ${queries.length} of its ${length} tokens` : `its ${length} tokens`;
-  section.append(element("p", `Document ${document_}, window ${window_}: ${shown}. Rows are queries, columns keys${width > keys.length ? "; “other” is all that is on tokens not shown" : ""}. Colour grows with the square root, and what is shown was kept to ±0.004.`, "note"));
+  section.append(element("p", `Document ${document_}, window ${window_}: ${shown}. Rows are queries, columns keys${cut ? "; “other” is all that is on tokens not shown" : ""}. Colour grows with the square root, and what is shown was kept to ±0.004.`, "note"));
 
   const choice = element("fieldset", undefined, "choice");
   choice.append(element("legend", "What to show"));
@@ -39,7 +43,7 @@ function matrixOf(index) {
   table.setAttribute("aria-label", "Attention, queries by keys");
   const header = table.createTHead().insertRow();
   header.append(element("td", undefined, "corner"));
-  for (let key = 0; key < width; key += 1) {
+  for (let key = 0; key < columns; key += 1) {
     const cell = element("th");
     cell.scope = "col";
     cell.append(element("span", label(keyTexts, keys, key)));
@@ -51,7 +55,7 @@ function matrixOf(index) {
     const name = element("th", label(queryTexts, queries, query));
     name.scope = "row";
     row.append(name);
-    for (let key = 0; key < width; key += 1) row.insertCell().tabIndex = query || key ? -1 : 0;
+    for (let key = 0; key < columns; key += 1) row.insertCell().tabIndex = query || key ? -1 : 0;
   });
   const cells_ = [...body.rows].map((row) => [...row.cells].slice(1));
 
@@ -82,7 +86,7 @@ function matrixOf(index) {
     event.preventDefault();
     const [down, right] = arrows[event.key];
     const clamp = (place, last) => Math.max(0, Math.min(last, place));
-    const next = cells_[clamp(cell.parentElement.rowIndex - 1 + down, cells_.length - 1)][clamp(cell.cellIndex - 1 + right, width - 1)];
+    const next = cells_[clamp(cell.parentElement.rowIndex - 1 + down, cells_.length - 1)][clamp(cell.cellIndex - 1 + right, columns - 1)];
     cell.tabIndex = -1;
     next.tabIndex = 0;
     next.focus();

@@ -81,6 +81,7 @@ function patternTable(pattern) {
   }
   const body = table.createTBody();
   pattern.classes.forEach((numbers, place) => {
+    if (numbers.every((value) => value === 0)) return;
     const line = body.insertRow();
     const name = element("th", data.places[data.classes[place]] ?? data.classes[place]);
     name.scope = "row";

@@ -18,10 +18,10 @@ function tokenMark(piece, value, most, numbered, isQuery) {
 
 function sentenceOf(query) {
   const quote = element("blockquote", undefined, "sentence");
-  if (query.context) {
+  if (query.context?.join("")) {
     const [before, token, after] = query.context;
     const line = element("bdi");
-    line.append(before, element("strong", token, "token query"), after);
+    line.append(before, ...(token ? [element("strong", token, "token query")] : []), after);
     const part = element("p");
     part.append(line);
     quote.append(part);
@@ -58,7 +58,9 @@ function weightList(title, tokens, sign) {
     name.scope = "row";
     const code = element("code");
     code.append(element("bdi", token));
-    name.append(code, element("small", ` at ${position}`));
+    name.append(code);
+    // What is no text is named by its position already.
+    if (token !== `position ${position}`) name.append(element("small", ` at ${position}`));
     row.append(name, element("td", `${short(attention)} → ${short(exact)}`, "number"), element("td", signed(exact - attention), `number ${sign}`));
   }
   if (tokens.length) part.append(table);
@@ -80,6 +82,7 @@ function queryCard(query) {
   if (leaves && reaches) moves.append("Most of what moves leaves ", element("b", data.places[leaves] ?? leaves), " and reaches ", element("b", data.places[reaches] ?? reaches), ".");
   const lists = element("div", undefined, "two");
   lists.append(weightList("Attention gives too much to", query.much, "less"), weightList("too little to", query.little, "more"));
-  card.append(title, facts, moves, sentenceOf(query), lists);
+  const sentence = sentenceOf(query);
+  card.append(title, facts, moves, ...(sentence.childNodes.length ? [sentence] : []), lists);
   return card;
 }
