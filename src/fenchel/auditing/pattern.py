@@ -99,16 +99,21 @@ def pattern_sums(
     Returns:
         By type of query and class of key (g, h, T, C, 3), and by key (g, h, n, 2) what leaves and what reaches.
     """
+    types = classes.types.unsqueeze(1)
     moved = first - exact
-    parts = (first, moved.clamp(min=0), moved)
-    by_key = [classes.types.unsqueeze(1) @ part for part in parts]
-    by_class = torch.stack([part @ classes.keys.unsqueeze(1) for part in by_key])
+    near = None
     if classes.beside is not None and classes.corrections is not None:
-        by_class += _beside(first, moved, classes.beside - first_key, classes.corrections)
-    on, leaving, net = by_class
-    of_columns = [part.sum(-2) for part in by_key[1:]]
-    columns = torch.stack([of_columns[0], of_columns[0] - of_columns[1]], -1)
-    return torch.stack([on, leaving, leaving - net], -1), columns
+        near = _beside(first, moved, classes.beside - first_key, classes.corrections)
+    net = types @ moved
+    # In place: another array as large as the weights takes longer than all that is summed of it.
+    leaving = types @ moved.clamp_(min=0)
+    by_class = torch.stack([part @ classes.keys.unsqueeze(1) for part in (types @ first, leaving, net)])
+    if near is not None:
+        by_class += near
+    on, leaves, gone = by_class
+    of_columns = leaving.sum(-2)
+    columns = torch.stack([of_columns, of_columns - net.sum(-2)], -1)
+    return torch.stack([on, leaves, leaves - gone], -1), columns
 
 
 def _beside(first: Tensor, moved: Tensor, beside: Tensor, corrections: Tensor) -> Tensor:
