@@ -78,7 +78,7 @@ IDS: list[tuple[dict[str, Any], str]] = [
     ({"input_ids": torch.tensor([[1, 999]])}, "there is a token 999, and the model knows the tokens 0 to 63"),
     ({"input_ids": torch.tensor([[1, -1]])}, "there is a token -1"),
     ({"input_ids": torch.rand(1, 4)}, "model input 1 has input_ids of shape"),
-    ({"input_ids": torch.tensor([1, 2])}, "expected whole numbers \\(batch, tokens\\)"),
+    ({"input_ids": torch.tensor([1, 2])}, "has no batch dimension; expected \\(batch, tokens\\)"),
     ({"input_ids": torch.zeros(1, 0).long()}, "of one token at least"),
     ({"input_ids": "w1"}, "not a mapping of names to tensors"),
 ]

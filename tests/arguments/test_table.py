@@ -51,7 +51,17 @@ def test_no_number_takes_what_is_no_number_or_out_of_every_range(name, value):
         set(ARGUMENTS)
         - set(NUMBERS)
         - WORDS
-        - {"directory", "folder", "audit_folder", "text", "pairs", "data_path", "model_name", "options"}
+        - {
+            "directory",
+            "folder",
+            "audit_folder",
+            "images",
+            "text",
+            "pairs",
+            "data_path",
+            "model_name",
+            "options",
+        }
     ),
 )
 @pytest.mark.parametrize(
@@ -65,7 +75,9 @@ def test_nothing_else_takes_them_either(name, value):
 
 @pytest.mark.parametrize(
     "name",
-    sorted(WORDS | {"directory", "folder", "audit_folder", "text", "pairs", "data_path", "model_name"}),
+    sorted(
+        WORDS | {"directory", "folder", "audit_folder", "images", "text", "pairs", "data_path", "model_name"}
+    ),
 )
 @pytest.mark.parametrize("value", ["", " ", "a\0b", "\ud800", 3, b"a", ["a"]], ids=shown)
 def test_names_are_words_that_a_result_can_hold(name, value):

@@ -47,7 +47,7 @@ def test_a_manifest_is_json_in_a_fixed_order() -> None:
     manifest = described()
     assert json.loads(json.dumps(manifest, allow_nan=False)) == manifest
     assert list(manifest) == [key for key in KEYS if key in manifest]
-    assert set(KEYS) - set(manifest) == {"whole_file", "text_column", "target_column"}
+    assert set(KEYS) - set(manifest) == {"reads", "whole_file", "text_column", "target_column"}
     assert list(in_order(json.loads(json.dumps(manifest, sort_keys=True)))) == list(manifest)
     assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
 

@@ -154,7 +154,8 @@ def test_ready_made_inputs_need_no_tokenizer() -> None:
     assert report.manifest["batch_size"] is None
     assert {record["queries"] for record in report.heads} == {3 * 5}
     example = report.examples[HeadKey("encoder_self", 1, 1)]
-    assert example.token == f"position {example.position}"
+    names = ["[CLS]", "row 1, column 1", "row 1, column 2", "row 2, column 1", "row 2, column 2"]
+    assert example.token == names[example.position - 1]
     assert example.context == ""
     single = audit(tiny_model("vit"), None, iter(images))
     assert single.heads == report.heads

@@ -71,6 +71,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "heads": NumbersFromOne(MOST_LAYERS),
     "model_name": PathName("a folder, or a name on the hub such as bert-base-uncased"),
     "text": PathName("a file, or the name of a data set"),
+    "images": PathName("a folder of images"),
     "pairs": PathName("a file of scored pairs"),
     "text_column": Maybe(Text("the name of a column, such as text")),
     "target_column": Maybe(Text("the name of a column, such as summary")),

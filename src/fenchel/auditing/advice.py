@@ -158,7 +158,7 @@ def _command(
     modules = {site: module for site, module in modules.items() if module.number}
     known = [pattern.key for pattern in heads if (pattern.key.kind, pattern.key.layer) in modules]
     chosen = known[:MOST_HEADS]
-    if not chosen or source in (None, _READY_MADE):
+    if not chosen or source in (None, _READY_MADE) or manifest.get("reads") == "images":
         return None
     layers = sorted({modules[key.kind, key.layer].number for key in chosen})
     which = sorted({key.head for key in chosen})

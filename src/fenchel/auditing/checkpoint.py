@@ -25,6 +25,8 @@ _FREE_TO_RESUME = OUTCOMES | {"python", "texts"}
 def _saved(directory: Path) -> Saved:
     state = AuditState.read(directory)
     counts = {"document": state.cursor.documents, "token": state.cursor.tokens}
+    if state.manifest.get("reads") == "images":
+        counts = {"image": state.cursor.documents}
     return Saved(str(state.manifest.get("model")), counts, state.finished)
 
 

@@ -270,6 +270,7 @@ def _with_words(
         context=context,
         pattern=candidate.pattern,
         context_token=token,
+        picture=templates.picture(*both),
         passage=Passage(
             span.start + 1,
             templates.length,

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from fenchel.auditing.heads import KINDS, HeadKey, Kind
 from fenchel.auditing.packed import Packing, check_packed
+from fenchel.auditing.picture import PICTURE_SCHEMA, Picture
 from fenchel.data.batch import Batch
 from fenchel.storage.schema import Mismatch, Shown, listing, number, optional, record, text, whole
 
@@ -74,6 +75,7 @@ EXAMPLE_SCHEMA = record(
             )
         ),
     },
+    {"picture": optional(PICTURE_SCHEMA)},
 )
 """What ``HeadExample.to_json`` gives."""
 
@@ -163,6 +165,7 @@ class HeadExample:
         pattern: What the query is, what most of the moved weight leaves, and what it reaches.
         context_token: Where in ``context`` the query's token starts and ends; None where it is not shown.
         passage: The sentence that the templates stand in, weight by weight.
+        picture: The image that the templates are patches of, weight by weight.
     """
 
     key: HeadKey
@@ -177,6 +180,7 @@ class HeadExample:
     pattern: tuple[str, str, str] = ("", "", "")
     context_token: tuple[int, int] | None = None
     passage: Passage | None = None
+    picture: Picture | None = None
 
     @property
     def rank(self) -> Rank:
@@ -207,6 +211,7 @@ class HeadExample:
         key = HeadKey(fields.pop("kind"), fields.pop("layer"), fields.pop("head"))
         deviation = fields.pop("relative_deviation")
         templates = tuple(TemplateWeight(**template) for template in fields.pop("templates"))
+        picture = fields.pop("picture", None)
         pattern, mark, passage = (fields.pop(name) for name in ("pattern", "context_token", "passage"))
         return cls(
             key=key,
@@ -215,8 +220,15 @@ class HeadExample:
             pattern=(pattern[0], pattern[1], pattern[2]),
             context_token=None if mark is None else (mark[0], mark[1]),
             passage=None if passage is None else _passage(passage),
+            picture=None if picture is None else _picture(picture),
             **fields,
         )
+
+
+def _picture(record: Mapping[str, Any]) -> Picture:
+    picture = Picture(**record)
+    picture.check()
+    return picture
 
 
 def _passage(record: Mapping[str, Any]) -> Passage:

@@ -68,6 +68,7 @@ KEYS = (
     "baseline",
     "twin",
     "texts",
+    "reads",
     "whole_file",
     "text_column",
     "target_column",
@@ -79,8 +80,8 @@ KEYS = (
     "seed",
     "convention",
 )
-"""Every key of a manifest, in the order in which people read it. ``whole_file`` and the columns are there
-only if given."""
+"""Every key of a manifest, in the order in which people read it. ``reads`` is there where it is no text;
+``whole_file`` and the columns only if given."""
 
 _NAME = text(pattern=".+", called="a text that is not empty")
 _SHA256 = text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits")
@@ -103,7 +104,12 @@ MANIFEST_SCHEMA = record(
         "merged_from": optional(whole(1)),
         "seed": whole(-(2**63), 2**64 - 1),
     },
-    {"whole_file": truth(), "text_column": text(), "target_column": text()},
+    {
+        "reads": text(among=("images", "inputs")),
+        "whole_file": truth(),
+        "text_column": text(),
+        "target_column": text(),
+    },
     others=True,
 )
 """What a saved manifest is; what a later version adds is let pass."""
@@ -134,6 +140,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
     """
     model = found.model
     device, dtype = device_and_dtype(model)
+    reads = getattr(batches, "reads", "text")
     return in_order(
         {
             **versions(SCHEMA),
@@ -155,6 +162,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "twin": None,
             "texts": batches.description,
             **{key: value for key, value in options.of_text.items() if value not in (None, False)},
+            **({} if reads == "text" else {"reads": reads}),
             "text_sha256": batches.text_sha256,
             "documents": 0,
             "tokens": 0,

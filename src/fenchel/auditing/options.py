@@ -12,12 +12,14 @@ from torch import Tensor
 from fenchel.arguments import checked
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.data.batch import Batch, Cursor
+from fenchel.data.image_batches import ImageBatches
+from fenchel.data.image_files import ImageFiles, open_images
 from fenchel.data.ready_batches import ReadyBatches, ready_made
 from fenchel.data.shard import Shard
 from fenchel.data.text.documents import Documents, open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
-from fenchel.runs.model import RunModel
+from fenchel.runs.model import RunModel, image_processor
 from fenchel.runs.observer import SilentObserver
 from fenchel.runs.occupied import refuse_without_folder
 from fenchel.runs.progress import ReadingObserver
@@ -133,18 +135,42 @@ class AuditOptions:
             "target_column": self.target_column,
         }
 
-    def documents(self, texts: Texts, source: Any) -> Documents | None:
-        """The documents of texts; None where they are ready-made inputs.
+    def documents(
+        self, texts: Texts | None, source: Any, images: str | Path | None = None
+    ) -> Documents | ImageFiles | None:
+        """The documents of texts, or the images; None where the inputs are ready-made.
 
         Args:
             texts: As they were given.
             source: The name of the model, or the tokenizer.
+            images: As they were given.
+
+        Raises:
+            InputError: If there are neither or both, an option of texts is given with images, or they cannot be read.
         """
+        if (texts is None) == (images is None):
+            raise InputError(
+                "there is nothing to read: give texts (--text FILE) or images (--images FOLDER)."
+                if texts is None
+                else "both texts and images were given; an audit reads one of them. Leave --text or --images out."
+            )
+        if images is not None:
+            of_text = {"max_length": self.max_length, "stride": self.stride, "max_tokens": self.max_tokens}
+            given = [
+                name for name, value in {**of_text, **self.of_text}.items() if value not in (None, False)
+            ]
+            if given:
+                raise InputError(
+                    f"{given[0].replace('_', ' ')} is an option of texts, and images were given. Leave it out."
+                )
+            return open_images(images)
         if ready_made(texts, source):
             return None
         return open_documents(texts, **self.of_text)  # pyright: ignore[reportArgumentType]
 
-    def batches(self, texts: Texts, documents: Documents | None, found: RunModel) -> Batches:
+    def batches(
+        self, texts: Texts | None, documents: Documents | ImageFiles | None, found: RunModel
+    ) -> Batches:
         """The batches that the model reads.
 
         Args:
@@ -153,7 +179,7 @@ class AuditOptions:
             found: The model.
 
         Raises:
-            InputError: If there are texts and no tokenizer.
+            InputError: If there are texts and no tokenizer, or images for a model that reads none.
         """
         if self.alpha != 1 and has_layers(found.model):
             raise InputError(
@@ -166,12 +192,20 @@ class AuditOptions:
             getattr(found.model, "config", None),
             {"max_tokens": self.max_tokens, "shard": self.shard},
         )
+        if isinstance(documents, ImageFiles):
+            return ImageBatches(
+                documents,
+                image_processor(found, self.revision),
+                config=config,
+                batch_size=self.batch_size,
+                shard=self.shard,
+            )
         if documents is None:
             return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
         if found.tokenizer is None:
             raise InputError(
                 f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
-                "inputs such as [{'pixel_values': tensor}]."
+                "inputs such as [{'pixel_values': tensor}], or images (--images FOLDER)."
             )
         return TokenWindows(
             documents,

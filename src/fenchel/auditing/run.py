@@ -27,9 +27,10 @@ __all__ = ["audit", "shard_directory"]
 
 def audit(
     model: str | nn.Module,
-    tokenizer: Any,
-    texts: Texts,
+    tokenizer: Any = None,
+    texts: Texts | None = None,
     *,
+    images: str | Path | None = None,
     space: Literal["input", "key"] = "input",
     alpha: float = 1.0,
     tol: float = 2e-4,
@@ -65,6 +66,9 @@ def audit(
             inputs.
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
             ready-made model inputs such as ``{"pixel_values": tensor}``.
+        images: In the place of texts: a folder of images, or one image, for a vision model. They go through its own
+        image
+            processor, which is loaded with a named model and else given in the place of the tokenizer.
         space: What the templates are: ``input``, the inputs of the key map as in the papers, or ``key``, the
             keys, which works for every model.
         alpha: Reliability of the evidence.
@@ -133,7 +137,7 @@ def audit(
         memory_budget=memory_budget,
     )
     folder = options.folder
-    documents = options.documents(texts, model if isinstance(model, str) else tokenizer)
+    documents = options.documents(texts, model if isinstance(model, str) else tokenizer, images)
     with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
             require_extras()

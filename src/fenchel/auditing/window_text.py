@@ -10,7 +10,8 @@ from torch import Tensor
 from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.passage import Sentences, passage_around
-from fenchel.data.batch import Batch, position_name
+from fenchel.auditing.picture import Picture
+from fenchel.data.batch import Batch
 
 __all__ = ["WindowText", "WindowTexts"]
 
@@ -50,10 +51,14 @@ class WindowText:
     def token(self, position: int) -> str:
         """A token's text."""
         if not self._is_text:
-            return position_name(position)
+            return self._batch.place(position, self.length)
         if position not in self._tokens:
             self._tokens[position] = self._batch.token(self._row, position, decoder=self._decoder)
         return self._tokens[position]
+
+    def picture(self, first_order: Tensor, exact: Tensor) -> Picture | None:
+        """The image with the weights of all positions; None where positions are no patches of one."""
+        return Picture.of(self._batch.pictures, self._row, first_order, exact)
 
     def place(self, position: int) -> str:
         """What a token is by itself."""

@@ -22,6 +22,7 @@ from fenchel.cli.options import (
     Layers,
     MaxLength,
     MaxTokens,
+    MaybeText,
     ModelName,
     Out,
     Overwrite,
@@ -30,7 +31,6 @@ from fenchel.cli.options import (
     Seed,
     Stride,
     TargetColumn,
-    Text,
     TextColumn,
     WholeFile,
     WindowBatchSize,
@@ -45,8 +45,8 @@ NAME = "audit"
 SUMMARY = "Measure a model's attention on a text and write a report."
 HELP = (
     "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
-    "approximates, and write a report. MODEL is a name on the Hugging Face hub, a local folder, or 'demo' "
-    "for a small encoder that comes with fenchel's extra of that name."
+    "approximates, on a text or on images, and write a report. MODEL is a name on the Hugging Face hub, a local "
+    "folder, or 'demo' for a small encoder that comes with fenchel's extra of that name."
 )
 EXAMPLE = (
     "Example: fenchel audit demo --text examples/demo.txt --out audit --layers 1,3-5. "
@@ -71,8 +71,16 @@ class Space(str, Enum):
 
 def run(
     model: ModelName,
-    text: Text,
     out: Out,
+    text: MaybeText = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="In the place of a text, for a vision model: a folder of images, or one image.",
+            show_default=False,
+        ),
+    ] = None,
     whole_file: WholeFile = False,
     text_column: TextColumn = None,
     target_column: TargetColumn = None,
@@ -128,8 +136,11 @@ def run(
     from fenchel.data.text.documents import open_documents
 
     part = Shard.from_environment() if shard is None else Shard.parse(shard)
+    if text is None and images is None:
+        raise typer.BadParameter("Missing option '--text' or '--images': there is nothing to read.")
     # A mistake in the text shows before the model, which can take minutes, is loaded.
-    open_documents(text, whole_file=whole_file, text_column=text_column, target_column=target_column)
+    if text is not None:
+        open_documents(text, whole_file=whole_file, text_column=text_column, target_column=target_column)
     place: Path = checked("folder", out, name="out")
     folder = shard_directory(place, part)
     require_swap(swap)
@@ -138,6 +149,7 @@ def run(
             model,
             None,
             text,
+            images=images,
             space=space.value,
             alpha=alpha,
             tol=tol,

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from fenchel.auditing.counted import READS
 from fenchel.runs.observer import SilentObserver
 from fenchel.runs.progress import Progress, ReadingObserver
 
@@ -34,7 +35,7 @@ class TerminalObserver:
     """
 
     def __init__(self, console: Console, doing: str = "auditing") -> None:
-        self._doing = doing
+        self._doing, self._reads = doing, "text"
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), console=console
         )
@@ -42,6 +43,7 @@ class TerminalObserver:
 
     def started(self, manifest: Mapping[str, Any]) -> None:
         """Begins to draw."""
+        self._reads = str(manifest.get("reads") or "text")
         self._bar.update(self._task, description=f"{self._doing} {manifest.get('model')}")
         self._bar.start()
 
@@ -51,7 +53,7 @@ class TerminalObserver:
             self._task,
             total=None if progress.fraction is None else 1.0,
             completed=progress.fraction or 0.0,
-            state=state(progress),
+            state=state(progress, self._reads),
         )
 
     def finished(self) -> None:
@@ -59,18 +61,21 @@ class TerminalObserver:
         self._bar.stop()
 
 
-def state(progress: Progress) -> str:
+def state(progress: Progress, reads: str = "text") -> str:
     """How far an audit is, in words.
 
     Example:
         >>> state(Progress(3, 12_500, 950.4, 0.25, 13.2, 39.5))
         '3 documents, 12,500 tokens, 950 tokens/s, 0:40 left'
+        >>> state(Progress(3, 3, 0.5, 0.25, 6.0, 18.0), "images")
+        '3 images, 0.5 images/s, 0:18 left'
     """
-    parts = [
-        f"{progress.documents:,} document{'' if progress.documents == 1 else 's'}",
-        f"{progress.tokens:,} tokens",
-        f"{progress.tokens_per_second:,.0f} tokens/s",
-    ]
+    one, several = READS[reads]
+    parts = [f"{progress.documents:,} {one if progress.documents == 1 else several}"]
+    if reads == "images":
+        parts.append(f"{progress.tokens_per_second:.3g} images/s")
+    else:
+        parts += [f"{progress.tokens:,} tokens", f"{progress.tokens_per_second:,.0f} tokens/s"]
     if progress.seconds_left is not None:
         minutes, seconds = divmod(round(progress.seconds_left), 60)
         hours, minutes = divmod(minutes, 60)

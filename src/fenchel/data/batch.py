@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from fenchel.data.patches import PatchImages
 from fenchel.data.pieces import text_pieces
 
-__all__ = ["Batch", "Cursor", "position_name"]
+__all__ = ["Batch", "Cursor"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Batch:
         after: Where the next batch starts.
         fraction: Share of the source read so far, from 0 to 1, or None where the source does not know its
             length.
+        tokenizer: What made the tokens, to have their texts; None where there is none.
+        pictures: Which positions are which patches of which images; None where the input is no image.
     """
 
     inputs: dict[str, Tensor]
@@ -60,6 +63,7 @@ class Batch:
     after: Cursor
     fraction: float | None = None
     tokenizer: Any = field(default=None, repr=False)
+    pictures: PatchImages | None = field(default=None, repr=False)
 
     def token(self, row: int, position: int, *, decoder: bool = False) -> str:
         """The token at a position, as text that a person can read.
@@ -74,13 +78,18 @@ class Batch:
         """
         ids = self._ids(row, decoder)
         if ids is None:
-            return position_name(position)
+            return f"position {position + 1}"
         number = int(ids[position])
         if self.tokenizer is None:
             return str(number)
         return str(self.tokenizer.decode([number])).strip() or str(
             self.tokenizer.convert_ids_to_tokens(number)
         )
+
+    def place(self, position: int, length: int) -> str:
+        """What a position (from 0) of ``length`` is called that is no token: a patch of an image, or its number."""
+        grid = None if self.pictures is None else self.pictures.grid(length)
+        return f"position {position + 1}" if grid is None else grid.name(position)
 
     def is_text_of(self, length: int, *, decoder: bool = False) -> bool:
         """Whether the input is text with a token for each of ``length`` positions, padding included."""
@@ -121,13 +130,3 @@ class Batch:
     def _ids(self, row: int, decoder: bool) -> Tensor | None:
         ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")
         return None if ids is None else ids[row]
-
-
-def position_name(position: int) -> str:
-    """What a position (from 0) is called where it is no token.
-
-    Example:
-        >>> position_name(0)
-        'position 1'
-    """
-    return f"position {position + 1}"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fenchel.arguments import checked, shown
 from fenchel.data.batch import Batch, Cursor
+from fenchel.data.patches import patch_images
 from fenchel.data.shard import Shard
 from fenchel.data.text.tokenization import check_known
 from fenchel.errors import InputError
@@ -44,6 +45,7 @@ class ReadyBatches:
     stride = None
     text_sha256 = None
     description = "ready-made model inputs"
+    reads = "inputs"
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class ReadyBatches:
         place, rows_before, number = start, 0, 0
         for number, inputs in enumerate(self.inputs, start=1):
             rows = _rows(inputs, number)
+            _check_batched(inputs, number, self._config)
             self._check_ids(inputs, number)
             rows_before += rows
             if number <= start.document or not self.shard.takes(number - 1):
@@ -94,6 +97,7 @@ class ReadyBatches:
                 tokens=tokens,
                 after=place,
                 fraction=number / length if length else None,
+                pictures=patch_images(inputs.get("pixel_values"), self._config),
             )
         if number == 0:
             raise InputError("there are no model inputs to audit: the iterable gave none.")
@@ -141,6 +145,26 @@ def _mask(inputs: Mapping[str, Tensor], mask: str, ids: str) -> Tensor | None:
     if mask in inputs and inputs[mask].dim() == 2:
         return inputs[mask].bool()
     return torch.ones_like(inputs[ids], dtype=torch.bool) if ids in inputs else None
+
+
+def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> None:
+    """Refuse one text or one image that stands where a batch of them is expected."""
+    pixels = inputs.get("pixel_values")
+    single = [
+        name for name in ("input_ids", "decoder_input_ids") if name in inputs and inputs[name].dim() == 1
+    ]
+    if pixels is not None and (
+        pixels.dim() == 2 or (pixels.dim() == 3 and len(pixels) == getattr(config, "num_channels", 3))
+    ):
+        single.append("pixel_values")
+    for name in single:
+        shape = tuple(inputs[name].shape)
+        expected = "(batch, channels, height, width)" if name == "pixel_values" else "(batch, tokens)"
+        raise InputError(
+            f"model input {number} has {name} of shape {shape}, which has no batch dimension; expected "
+            f"{expected}. For a "
+            f"batch of one write {name}.unsqueeze(0)."
+        )
 
 
 def _rows(inputs: Mapping[str, Tensor], number: int) -> int:

@@ -14,7 +14,7 @@ from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
 from fenchel.nn.attending import attention_layers
 
-__all__ = ["RunModel", "device_and_dtype", "evaluating", "on_device", "seeded"]
+__all__ = ["RunModel", "device_and_dtype", "evaluating", "image_processor", "on_device", "seeded"]
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,14 @@ class RunModel:
         tokenizer: Its tokenizer, None if there is none.
         name: What the user called it, or what it calls itself.
         revision: Commit or digest of what was loaded; None if nobody knows.
+        named: Whether it was loaded by its name.
     """
 
     model: Any
     tokenizer: Any
     name: str
     revision: str | None
+    named: bool = False
 
     @classmethod
     def of(
@@ -69,7 +71,7 @@ class RunModel:
                 revision=revision,
                 with_head=with_head,
             )
-            return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision)
+            return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision, named=True)
         if not isinstance(model, nn.Module) or not (hasattr(model, "config") or attention_layers(model)):
             raise ModelError(
                 f"model is {shown(model)}; expected a model of transformers, with a config, or the name or "
@@ -89,6 +91,26 @@ class RunModel:
             getattr(config, "_name_or_path", None) or type(model).__name__,
             getattr(config, "_commit_hash", None),
         )
+
+
+def image_processor(found: RunModel, revision: str | None) -> Any:
+    """What makes the inputs of a vision model from images: what was given with it, or what a named one was saved with.
+
+    Raises:
+        InputError: If the model reads no images, or is loaded already and came without a processor.
+        ModelError: If a named model was saved without one.
+    """
+    from fenchel.integrations.transformers.image_processor import check_reads_images, load_image_processor
+
+    check_reads_images(found.model)
+    if found.tokenizer is not None:
+        return found.tokenizer
+    if not found.named:
+        raise InputError(
+            f"{type(found.model).__name__} was given images without an image processor. Give it in the place of the "
+            "tokenizer, or the name or folder of the model."
+        )
+    return load_image_processor(found.name, revision)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.picture import Picture
 from fenchel.auditing.report.findings import METRIC_NAMES, Findings, Head
+from fenchel.auditing.report.picture import drawn_picture
 from fenchel.runs.number import reading, short
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Card:
         context: The text before the query's token, the token and the text after it.
         bars: The heaviest templates under either answer, in the order of the text.
         longest: The weight that the longest bar stands for.
+        picture: The image that the query is of, as HTML; empty where the input is none.
     """
 
     head: Head
@@ -50,6 +53,7 @@ class Card:
     context: tuple[str, str, str]
     bars: list[Bar]
     longest: str
+    picture: str = ""
 
 
 def _ordinal(rank: int) -> str:
@@ -83,6 +87,10 @@ def _bars(example: HeadExample) -> tuple[list[Bar], float]:
     return bars, longest
 
 
+def _picture(example: HeadExample, picture: Picture) -> str:
+    return drawn_picture(picture, None if example.key.kind == "cross" else example.position)
+
+
 def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
     ranked = {metric: findings.farthest(metric, _MOST_CARDS) for metric in ("total_variation", "mean_error")}
     reasons: dict[HeadKey, list[str]] = {}
@@ -103,5 +111,6 @@ def farthest_heads(report: AuditResults, findings: Findings) -> list[Card]:
         example = report.examples.get(key)
         bars, longest = _bars(example) if example is not None else ([], 0.0)
         context = marked(example) if example is not None else ("", "", "")
-        cards.append(Card(by_key[key], why, example, context, bars, short(longest)))
+        picture = "" if example is None or example.picture is None else _picture(example, example.picture)
+        cards.append(Card(by_key[key], why, example, context, bars, short(longest), picture))
     return cards

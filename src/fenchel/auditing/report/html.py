@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fenchel.auditing.counted import counted_in_words
 from fenchel.auditing.heads import METRICS, Kind
 from fenchel.auditing.report.distribution import AXES
 from fenchel.auditing.report.embedded import embedded_json, page_data
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["render_html"]
 
 _MOST_ROWS = 200
-_SCRIPTS = ("format", "maps", "choices", "sentence", "histogram", "lines", "matrix", "table", "opened")
+_SCRIPTS = ("format", "maps", "choices", "sentence", "histogram", "matrix", "table", "opened")
 _PACKAGE = "fenchel.auditing.report"
 
 
@@ -148,6 +149,7 @@ def render_html(report: AuditResults) -> str:
     colours = scale()
     return environment.get_template("report.html.jinja").render(
         report=report,
+        counted=counted_in_words(report.manifest, report.heads),
         manifest=report.manifest,
         model=model_name(report.manifest),
         findings=findings,

@@ -74,7 +74,8 @@ def command(manifest: Mapping[str, Any]) -> str:
     if manifest.get("texts") in _FROM_PYTHON:
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({model!r}, texts=texts{options})"
-    words = ["fenchel", "audit", model, "--text", _argument(manifest.get("texts") or "FILE")]
+    source = "--images" if manifest.get("reads") == "images" else "--text"
+    words = ["fenchel", "audit", model, source, _argument(manifest.get("texts") or "FILE")]
     if manifest.get("whole_file"):
         words.append("--whole-file")
     for name, value in given.items():

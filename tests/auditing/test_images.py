@@ -1,0 +1,204 @@
+"""Audits of images: the model's own processor, patches with their weights, positions in words, and wrong uses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, ViTModel
+
+import fenchel
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.counted import counted_in_words
+from fenchel.auditing.packed import Packing, packed, unpacked
+from fenchel.auditing.picture import Picture
+from fenchel.auditing.report.picture import drawn_picture
+from fenchel.auditing.report.reproduce import command
+from fenchel.auditing.state import AuditState
+from fenchel.cli import main
+from fenchel.errors import InputError, ModelError
+from tests.auditing.small_audits import files_of, small_audit
+from tests.tiny_models import tiny_model
+from tests.vision_models import PATCHES, image_folder, saved_vision_model
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vision")
+    saved_vision_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"), 5)
+
+
+def pixels_of(model_folder: Path, images: Path) -> torch.Tensor:
+    processor = AutoImageProcessor.from_pretrained(model_folder, local_files_only=True)
+    names = sorted(path for path in images.iterdir() if path.suffix != ".txt")
+    pictures: list[Image.Image] = []
+    for path in names:
+        with Image.open(path) as picture:
+            pictures.append(picture.convert("RGB"))
+    return processor(images=pictures, return_tensors="pt")["pixel_values"]
+
+
+def audited(model_folder: Path, images: Path, **options: Any) -> AuditReport:
+    return fenchel.audit(
+        str(model_folder), images=images, **{"baseline": "none", "dtype": "float64", **options}
+    )
+
+
+def test_numbers_are_those_of_the_pixels_that_the_processor_makes(model_folder: Path, images: Path) -> None:
+    report = audited(model_folder, images, batch_size=2)
+    pixels = pixels_of(model_folder, images)
+    model = ViTModel.from_pretrained(model_folder).double().eval()
+    expected = fenchel.audit(model, None, [{"pixel_values": pixels.double()}], baseline="none").heads
+    assert report.heads == [
+        {
+            key: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+            for key, value in one.items()
+        }
+        for one in expected
+    ]
+    positions = 5 * (PATCHES + 1)
+    assert report.heads[0]["queries"] == positions
+    assert counted_in_words(report.manifest, report.heads) == f"{positions} positions of 5 images"
+    assert report.manifest["reads"] == "images"
+
+
+def test_examples_have_their_image_and_the_weight_of_every_patch(model_folder: Path, images: Path) -> None:
+    report = audited(model_folder, images)
+    model = ViTModel.from_pretrained(model_folder, attn_implementation="eager").double().eval()
+    with torch.no_grad():
+        weights = model(pixels_of(model_folder, images).double(), output_attentions=True).attentions
+    for key, example in report.examples.items():
+        picture = example.picture
+        assert picture is not None
+        assert (picture.rows * picture.columns, picture.extra) == (PATCHES, 1)
+        own = weights[key.layer - 1][example.document - 1, key.head - 1, example.position - 1]
+        assert unpacked(picture.first_order, Packing.FINE) == pytest.approx(own.tolist(), abs=1e-4)
+        assert sum(unpacked(picture.exact, Packing.FINE)) == pytest.approx(1, abs=1e-3)
+        assert example.token == ("[CLS]" if example.position == 1 else example.token)
+        assert re.fullmatch(r"\[CLS\]|row [12], column [12]", example.token)
+
+
+def test_saved_read_back_resumed_and_shown(model_folder: Path, images: Path, tmp_path: Path) -> None:
+    report = audited(model_folder, images, directory=tmp_path / "one")
+    assert AuditReport.load(tmp_path / "one").examples == report.examples
+    audited(model_folder, images, directory=tmp_path / "two")
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
+    assert page.count('<div class="picture">') == min(6, len(report.heads))
+    assert f"({5 * (PATCHES + 1)} positions of 5 images)" in page
+    assert f"fenchel audit {model_folder} --images {images}" in page
+    assert f"--images {images}" in command(report.manifest)
+    damaged = json.loads((tmp_path / "one" / "examples.json").read_text(encoding="utf-8"))
+    assert damaged[0]["picture"]["rows"] == 2
+
+
+def test_a_picture_with_other_weights_than_positions_is_refused(model_folder: Path, images: Path) -> None:
+    from fenchel.auditing.examples import HeadExample
+    from fenchel.storage.schema import Mismatch
+
+    example = next(iter(audited(model_folder, images).examples.values()))
+    record = example.to_json()
+    assert HeadExample.from_json(record) == example
+    record["picture"]["rows"] = 3
+    with pytest.raises(Mismatch, match="picture"):
+        HeadExample.from_json(record)
+
+
+def weights(*values: float) -> str:
+    return packed(torch.tensor(values), Packing.FINE)
+
+
+def test_a_drawing_shows_the_query_what_comes_and_what_leaves() -> None:
+    picture = Picture(
+        "data:image/jpeg;base64,AAAA", 1, 3, 1, weights(0.1, 0.6, 0.2, 0.1), weights(0.1, 0.2, 0.6, 0.1)
+    )
+    drawing = drawn_picture(picture, query=3)
+    assert drawing.count("<svg") == 3
+    assert (
+        drawing.count('<rect x="10" y="0" width="10" height="10" fill="none"') == 6
+    )  # a frame of two lines each
+    attention, exact, moved = drawing.split("<figure>")[1:]
+    assert '<rect x="0"' not in attention  # the heaviest patch has no veil
+    assert '<rect x="10" y="0" width="10" height="10" fill="#000"' not in exact
+    (ring,) = re.findall(r'<circle cx="(\S+)"[^>]*fill="none"', moved)
+    (disc,) = re.findall(r'<circle cx="(\S+)"[^>]*fill="#a9d0fb"', moved)
+    assert (ring, disc) == ("5", "15")  # the third patch does not move
+    assert "10 % of attention’s weight" in drawing
+    assert "The query is no patch" in drawn_picture(picture, query=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"texts": ["a"]}, InputError, "both texts and images"),
+        ({"max_length": 5}, InputError, "max length is an option of texts"),
+        ({"max_tokens": 5}, InputError, "max tokens is an option of texts"),
+        ({"whole_file": True}, InputError, "whole file is an option of texts"),
+        ({"images": "nowhere"}, InputError, "there is no folder nowhere"),
+    ],
+)
+def test_wrong_uses(
+    model_folder: Path, images: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        fenchel.audit(str(model_folder), **{"images": images, **options})
+    assert "\n" not in str(raised.value)
+
+
+def test_models_and_what_they_read_have_to_fit(model_folder: Path, images: Path, tmp_path: Path) -> None:
+    model = ViTModel.from_pretrained(model_folder)
+    with pytest.raises(InputError, match="BertModel reads no images: its forward takes input_ids"):
+        fenchel.audit(tiny_model("bert"), images=images)
+    with pytest.raises(InputError, match="ViTModel was given images without an image processor"):
+        fenchel.audit(model, images=images)
+    with pytest.raises(InputError, match=r"texts without a tokenizer.*--images FOLDER"):
+        fenchel.audit(str(model_folder), None, ["a text"])
+    with pytest.raises(InputError, match="there is nothing to read"):
+        fenchel.audit(str(model_folder))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"the image processor of .* cannot be loaded"):
+        fenchel.audit(str(tmp_path), images=images)
+
+
+def test_inputs_without_a_batch_are_refused_by_name() -> None:
+    bert, vit = tiny_model("bert"), tiny_model("vit")
+    with pytest.raises(
+        InputError, match=r"input_ids of shape \(3,\), which has no batch.*input_ids\.unsqueeze\(0\)"
+    ):
+        fenchel.audit(bert, None, [{"input_ids": torch.tensor([1, 2, 3])}])
+    shape = (vit.config.num_channels, 8, 8)
+    with pytest.raises(InputError, match=r"has pixel_values of shape .*pixel_values\.unsqueeze\(0\)"):
+        fenchel.audit(vit, None, [{"pixel_values": torch.zeros(shape)}])
+    report = fenchel.audit(vit, None, [{"pixel_values": torch.zeros(1, *shape)}])
+    assert counted_in_words(report.manifest, report.heads) == "5 positions of 1 input"
+
+
+def test_texts_are_counted_as_before() -> None:
+    report = small_audit()
+    documents, tokens = report.manifest["documents"], report.manifest["tokens"]
+    assert counted_in_words(report.manifest, report.heads) == f"{documents} documents, {tokens} tokens"
+    assert "reads" not in report.manifest
+
+
+def test_the_command_line(
+    model_folder: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    line = ["audit", str(model_folder), "--images", str(images), "--out", str(out), "--baseline", "none"]
+    assert main(line) == 0
+    assert AuditState.read(out).manifest["reads"] == "images"
+    assert main(line) == 3
+    assert "finished after 5 images." in capsys.readouterr().err
+    assert main(["audit", str(model_folder), "--out", str(tmp_path / "none")]) == 2
+    assert "'--text' or '--images'" in capsys.readouterr().err
