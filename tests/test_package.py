@@ -35,7 +35,7 @@ WRITTEN = [
 # counts: under TYPE_CHECKING and inside of functions too. The root, which shows everything, is imported by nobody.
 ORDER = [
     {"errors", "version"},
-    {"arguments", "storage", "selection"},
+    {"arguments", "storage", "selection", "native"},
     {"preference", "closeness"},
     {"conjugate"},
     {"problem"},

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fenchel.blocks import QueryBlock
 from fenchel.solver.coordinates import AbstractCoordinates, coordinates_over
-from fenchel.solver.mixing import DAMPING, Mixed, Mixing, mix
+from fenchel.solver.mixing import DAMPING, Mixed, Mixing, Point, mix
 from fenchel.solver.newton import Newton, NewtonState
 from fenchel.solver.rows import Rows
 
@@ -53,7 +53,8 @@ def test_combines_the_last_three_points_as_least_squares_would(name: str, points
         state = Newton(coordinates, tol=1e-6).start(rows, x)
         mean = coordinates.complement(rows, x)
         potential = coordinates.scaled_potential(rows, state.lifted)
-        mixing.add(mean, potential, state.residual, state.lifted_residual, state.square.squeeze(-1))
+        gradient_there = state.residual, state.lifted_residual, state.square.squeeze(-1)
+        mixing.add(Point(mean, potential, *gradient_there))
         means.append(mean)
         gradients.append(state.residual)
     kept = min(points, 3)

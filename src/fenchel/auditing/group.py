@@ -83,6 +83,17 @@ class LayerGroup:
         return self._log_preference.double().softmax(-1)
 
     @cached_property
+    def lifted_preference(self) -> Tensor:
+        """The lift of the mean of a preference that is shared, (g or 1, 1, n), in the working dtype."""
+        rest = self.preference.to(self.dtype)
+        return self.working.lift(self.working.pull(rest).expand(len(self.templates), 1, -1))
+
+    @cached_property
+    def centre_products(self) -> Tensor:
+        """Products of the centred templates with their centre, (g, 1, n), in the working dtype."""
+        return (self.centre @ self.templates.mT).to(self.dtype)
+
+    @cached_property
     def keys(self) -> Tensor:
         """What scores are products of queries with, (g, heads or 1, n, d_h), float64."""
         return (

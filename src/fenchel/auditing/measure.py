@@ -35,8 +35,10 @@ from fenchel.auditing.layer import layer_problem
 from fenchel.auditing.pattern import PatternSearch, PatternSums, TokenClasses
 from fenchel.auditing.solution import BlockSolution, PartSolution, exact_solutions
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.native import kernels
 from fenchel.solver.conjugate_gradient import newton_direction
 from fenchel.solver.coordinates import GramCoordinates, dot
+from fenchel.solver.served import served
 
 __all__ = ["Measures", "measure"]
 
@@ -152,7 +154,7 @@ class _PartMeasures:
 
     def __init__(self, solution: BlockSolution, part: PartSolution) -> None:
         self._group, self._block = solution.group, solution.block
-        self._whole, self._weights = part is solution.whole, part.weights
+        self._whole, self._part = part is solution.whole, part
         self._c, self._first, self._exact, self._rows = (
             part.coordinates,
             part.first,
@@ -162,14 +164,13 @@ class _PartMeasures:
 
     def values(self) -> dict[str, Tensor]:
         """Each of ``METRICS``, (g, r)."""
-        c, first, exact = self._c, self._first, self._exact
+        first, exact = self._first, self._exact
         shift = first.square.squeeze(-1).sqrt()
         room = self._rows.evidence_square.squeeze(-1).sqrt() - shift
-        moved = c.inner(exact.moved, exact.moved, exact.lifted).clamp(min=0).sqrt()
         values = {
-            "relative_deviation": moved / exact.dual_norm,
+            "relative_deviation": exact.moved / exact.dual_norm,
             "second_order_deviation": self._second_order_distance() / exact.dual_norm,
-            "total_variation": (self._weights[0] - self._weights[1]).abs().sum(-1) / 2,
+            "total_variation": self._part.variation,
             "mean_error": self._mean_error(),
             "certificate": torch.where(room > 0, shift / room, torch.full_like(room, torch.inf)),
             "gap": self._rows.alpha[..., 0] / 2 * shift.square(),
@@ -186,21 +187,37 @@ class _PartMeasures:
 
         A point stands for the mean c - λ/α: attention's for P u, so that P ĥ is P u less the residual there.
         """
-        c, first, exact = self._c, self._first, self._exact
-        preferred = c.pull(self._rows.rest)
-        error = (preferred - exact.mean).sub_(first.residual)
-        lifted = exact.mean_moved - first.lifted_residual
-        mean, lifted_mean = exact.mean, c.lift(preferred) - exact.mean_moved
-        centre = self._group.centre
+        dtype, centre = self._exact.mean.dtype, self._group.centre
+        error, product, square = self._mean_products()
+        size = centre.to(dtype).square().sum(-1) + 2 * product + square
+        return (error.clamp(min=0) / size.clamp(min=torch.finfo(dtype).tiny)).sqrt()
+
+    def _mean_products(self) -> tuple[Tensor, ...]:
+        """‖ĥ - h*‖², the weighted products of templates with their centre, and ‖h* - centre‖², each (g, r)."""
+        c, first, exact, rows = self._c, self._first, self._exact, self._rows
+        preferred = c.pull(rows.rest)
+        known = isinstance(c, GramCoordinates) and self._group.shares_preference
+        lifted_preferred = self._group.lifted_preference if known else c.lift(preferred)
+        parts = (first.residual, first.lifted_residual, exact.mean, exact.image)
+        native = served(c, rows, *parts)
+        if native is not None:
+            shared = {
+                "rest": native.rest,
+                "lifted_rest": lifted_preferred,
+                "centre": self._group.centre_products,
+            }
+            return tuple(kernels.mean_error(rows.evidence, *parts, self._part.weights[1], **shared))
         if isinstance(c, GramCoordinates):
-            along = (centre @ self._group.templates.mT).to(mean.dtype)
-            across = (self._weights[1] @ along.mT).squeeze(-1)
+            across = (self._part.weights[1] @ self._group.centre_products.mT).squeeze(-1)
         else:
-            across = dot(mean, centre.to(mean.dtype).expand_as(mean))
-        size = centre.to(mean.dtype).square().sum(-1) + 2 * across + c.inner(mean, mean, lifted_mean)
+            across = dot(exact.mean, self._group.centre.to(exact.mean.dtype).expand_as(exact.mean))
+        moved = exact.image - c.scaled_potential(rows, first.lifted)
+        error = (preferred - exact.mean).sub_(first.residual)
         return (
-            c.inner(error, error, lifted).clamp(min=0) / size.clamp(min=torch.finfo(size.dtype).tiny)
-        ).sqrt()
+            c.inner(error, error, moved - first.lifted_residual),
+            across,
+            c.inner(exact.mean, exact.mean, lifted_preferred - moved),
+        )
 
     def _second_order_distance(self) -> Tensor:
         """‖λ* - λ₂‖/α, (g, r)."""
@@ -212,9 +229,13 @@ class _PartMeasures:
             found, lifted = (self._applied(maps) for maps in self._group.second_order_maps)
         else:
             found = (rows.evidence.double() @ self._group.second_order_matrix).to(rows.evidence.dtype)
-            lifted = exact.lifted
-        apart = exact.x - found
-        return self._c.inner(apart, apart, exact.lifted - lifted).clamp(min=0).sqrt()
+            lifted = torch.zeros_like(exact.potential)
+        if served(self._c, rows, exact.x, exact.potential, found, lifted):
+            return (
+                kernels.distance(rows.evidence, exact.x, exact.potential, found, lifted).clamp_(min=0).sqrt_()
+            )
+        apart, start = exact.x - found, self._c.scaled_potential(rows, first.lifted)
+        return self._c.inner(apart, apart, exact.potential - start - lifted).clamp(min=0).sqrt()
 
     def _applied(self, maps: Tensor) -> Tensor:
         """Maps (g, heads or 1, d_h, n) applied to the block's queries, (g, r, n)."""

@@ -14,11 +14,13 @@ from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.group import LayerGroup, solved_by_passes
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, rows_in_block
+from fenchel.native import kernels
 from fenchel.selection import rows_where
 from fenchel.solver.certified import CertifiedSolver
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.newton import Newton, NewtonState
 from fenchel.solver.passes import PassResponse
+from fenchel.solver.served import served
 from fenchel.solver.staged import refine_rows
 
 __all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
@@ -36,21 +38,23 @@ class ExactPoint:
 
     Attributes:
         x: Coordinates of the dual point, (g, r', size).
-        moved: Coordinates of what lies between attention's point and it, λ/α less z, (g, r', size).
-        lifted: The lift of that, (g, r', n).
-        potential: The potential over α at the point, up to a constant a row, (g, r', n).
+        potential: The potential over α there, up to a constant a row, (g, r', n).
         dual_norm: ‖λ‖/α, (g, r').
+        moved: ‖λ/α - z‖, (g, r').
         mean: Coordinates of the mean h, (g, r', size).
-        mean_moved: The lift of what lies between attention's point and the point that stands for h, (g, r', n).
+        image: The potential over α of the point that stands for h, (g, r', n).
+        weights: p, (g, r', n), where it came with these.
+        variation: The total variation between attention's weights and p, (g, r'), likewise.
     """
 
     x: Tensor
-    moved: Tensor
-    lifted: Tensor
     potential: Tensor
     dual_norm: Tensor
+    moved: Tensor
     mean: Tensor
-    mean_moved: Tensor
+    image: Tensor
+    weights: Tensor | None
+    variation: Tensor | None
 
     @classmethod
     def of(
@@ -64,11 +68,19 @@ class ExactPoint:
 
         A potential (g, r', n) may differ by a constant a row.
         """
-        (x, potential), (mean, image) = point, answer
-        start = coordinates.scaled_potential(first.rows, first.lifted)
-        lifted = potential - start
-        square = coordinates.dual_square(first.rows, x, first.lifted + lifted)
-        return cls(x, x - first.x, lifted, potential, square.clamp(min=0).sqrt(), mean, image - start)
+        (x, potential), rows = point, first.rows
+        native = served(coordinates, rows, first.weights, x, potential)
+        if native is None:
+            apart, lifted = x - first.x, potential - coordinates.scaled_potential(rows, first.lifted)
+            square = coordinates.dual_square(rows, x, first.lifted + lifted)
+            moved, weights, variation = coordinates.inner(apart, apart, lifted), None, None
+        else:
+            weights, (beyond, moved, differences) = kernels.exact_point(
+                rows.evidence, first.weights, x, potential, native.log_preference, native.alpha
+            )
+            square, variation = rows.evidence_square.squeeze(-1) + beyond, differences / 2
+        dual_norm, moved = (part.clamp(min=0).sqrt() for part in (square, moved))
+        return cls(x, potential, dual_norm, moved, *answer, weights, variation)
 
 
 @dataclass(frozen=True)
@@ -91,12 +103,22 @@ class PartSolution:
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r', n)."""
         rows, first = self.first.rows, self.first
+        if self.exact.weights is not None:
+            return first.weights, self.exact.weights
         argument = rows.response.argument(rows.alpha, self.exact.potential)
         if not isinstance(rows.response, PassResponse):
             return first.weights, rows.response.at(argument)
         weights = (rows.response.weights(point) for point in (first.argument, argument))
         attention, exact = (pad(of_rows, self.outside) for of_rows in weights)
         return attention, exact
+
+    @property
+    def variation(self) -> Tensor:
+        """The total variation between the two, (g, r')."""
+        if self.exact.variation is not None:
+            return self.exact.variation
+        attention, exact = self.weights
+        return (attention - exact).abs().sum(-1) / 2
 
 
 @dataclass(frozen=True)

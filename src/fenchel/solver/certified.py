@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from fenchel.closeness.rounding import UNIT, summed
 from fenchel.selection import gather_rows, put_rows, rows_where, select
-from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, dot
+from fenchel.solver.coordinates import AbstractCoordinates
+from fenchel.solver.evaluation import Evaluated, certified_error, evaluated
 from fenchel.solver.loop import COMPACT_BELOW, iterate
-from fenchel.solver.mixing import Mixed
+from fenchel.solver.mixing import Mixed, Point
 from fenchel.solver.newton import Newton, NewtonState
 from fenchel.solver.rows import Rows
 from fenchel.solver.working import WorkingStage
@@ -29,42 +29,6 @@ NEAR = 1e-2
 
 PATIENCE = 6
 """Newton steps that refine in float64 before a row is left to a factorisation."""
-
-CANCELLATION = 1e-4
-"""In Gram coordinates λ/α = z + Tᵀx; where it is this much shorter than z, float64 loses half of its digits."""
-
-
-def _certified(
-    coordinates: AbstractCoordinates, rows: Rows, weights: Tensor, square: Tensor, dual_norm: Tensor
-) -> Tensor:
-    r"""Relative errors of λ that a float64 evaluation certifies, infinite where nothing is certified, (g, r).
-
-    What computing the gradient may hide is a few roundings of the vectors that are added up in it, λ/α, the evidence
-    and the templates, and those of the potentials: relative errors of the weights as large as these, times how far
-    templates are from their mean.
-
-    Args:
-        coordinates: In float64.
-        rows: The rows' data.
-        weights: p(λ), (g, r, n).
-        square: At least ‖∇𝒟(λ)‖² as evaluated, (g, r).
-        dual_norm: ‖λ‖/α, (g, r).
-    """
-    evidence_norm = rows.evidence_square.squeeze(-1).sqrt()
-    added = evidence_norm + coordinates.longest
-    n, alpha = coordinates.terms, rows.alpha.squeeze(-1)
-    hidden = summed(n) * UNIT * (1 + added / dual_norm)
-    # A potential is a sum of products of vectors as long as these, and what moves the mean is its spread under p.
-    reach = dual_norm
-    if isinstance(coordinates, GramCoordinates):
-        reach = evidence_norm + 2 * coordinates.longest
-    potential = (summed(coordinates.size) + 5) * UNIT * alpha * reach * coordinates.longest
-    error = square.sqrt() / dual_norm + hidden + 2.2 * potential * coordinates.spread(weights) / dual_norm
-    if isinstance(coordinates, GramCoordinates):
-        error = error.masked_fill(~(dual_norm > CANCELLATION * evidence_norm), torch.inf)
-    # No evidence: λ* = 0 = αz.
-    nothing = (square == 0) & (evidence_norm == 0)
-    return error.nan_to_num(nan=torch.inf).masked_fill(nothing, 0)
 
 
 @dataclass(frozen=True)
@@ -91,27 +55,6 @@ class CertifiedRows:
     potential: Tensor
     mean: Tensor
     image: Tensor
-
-
-@dataclass(frozen=True)
-class _Evaluated:
-    """What float64 sees at a point, all (g, r, ...).
-
-    Attributes:
-        potential: The potential over α, in the working dtype, as are the next three.
-        residual: ρ.
-        lifted: Its lift.
-        square: ‖ρ‖², (g, r).
-        dual_norm: ‖λ‖/α, float64, (g, r).
-        error: Certified relative error of λ, float64, (g, r).
-    """
-
-    potential: Tensor
-    residual: Tensor
-    lifted: Tensor
-    square: Tensor
-    dual_norm: Tensor
-    error: Tensor
 
 
 class CertifiedSolver:
@@ -190,47 +133,20 @@ class CertifiedSolver:
             _store(found, self.solve(part, lambda: select(wide_rows(), index)), index, chosen)
         return found
 
-    def _evaluated(self, rows: Rows, x: Tensor) -> _Evaluated:
-        """A point seen in float64, but for the product of its gradient with the Gram matrix, which is allowed for."""
-        wide, narrow = self._wide, self._working.operator.dtype
-        lifted = wide.lift(x)
-        potential = wide.scaled_potential(rows, lifted)
-        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
-        residual = wide.residual(rows, weights - rows.rest, x)
-        dual_norm = wide.dual_square(rows, x, lifted).clamp(min=0).sqrt()
-        working = residual.to(narrow)
-        lifted_residual = self._working.lift(working)
-        if isinstance(wide, GramCoordinates):
-            square = dot(working, lifted_residual).clamp(min=0)
-            unit = torch.finfo(narrow).eps / 2
-            allowance = (2 * summed(wide.size) + 8) * unit
-            bound = square.double() + allowance * (residual.abs().sum(-1) * wide.longest).square()
-        else:
-            square = bound = dot(residual, residual)
-        error = _certified(wide, rows, weights, bound, dual_norm)
-        return _Evaluated(potential.to(narrow), working, lifted_residual, square.to(narrow), dual_norm, error)
+    def _evaluated(self, rows: Rows, x: Tensor) -> Evaluated:
+        return evaluated(self._working, self._wide, rows, x)
 
-    def _further(self, rows: Rows, mixed: Mixed, x: Tensor, seen: _Evaluated) -> tuple[Tensor, ...]:
+    def _further(self, rows: Rows, mixed: Mixed, x: Tensor, seen: Evaluated) -> tuple[Tensor, ...]:
         """One iteration on from what was evaluated, where that leads nearer: its product has been computed.
 
         With an error of e at the certified point, a point at most 2e from it is within 3e of the answer.
         """
-        c = self._working
-        mean = c.complement(rows, x.to(seen.potential.dtype))
-        mixed.mixing.add(mean, seen.potential, seen.residual, seen.lifted, seen.square)
-        next_mean, next_potential = mixed.mixing.undamped()
-        moved = mean - next_mean
-        square = c.inner(moved, moved, next_potential - seen.potential)
-        leads = mixed.falling & (square <= (2 * seen.error * seen.dual_norm).square())
-        leads = leads.unsqueeze(-1)
-        return (
-            c.complement(rows, torch.where(leads, next_mean, mean)),
-            torch.where(leads, next_potential, seen.potential),
-            torch.where(leads, next_mean, mean - seen.residual),
-            torch.where(leads, next_potential, seen.potential + seen.lifted),
-        )
+        mean = self._working.complement(rows, x.to(seen.potential.dtype))
+        point = Point(mean, seen.potential, seen.residual, seen.lifted, seen.square)
+        most = (2 * seen.error * seen.dual_norm).square().to(seen.square.dtype)
+        return mixed.mixing.further(rows, point, most.masked_fill(~mixed.falling, -1))
 
-    def _at(self, rows: Rows, x: Tensor, seen: _Evaluated, steps: Tensor) -> CertifiedRows:
+    def _at(self, rows: Rows, x: Tensor, seen: Evaluated, steps: Tensor) -> CertifiedRows:
         """Rows that stay where they were evaluated."""
         working = x.to(seen.potential.dtype)
         return CertifiedRows(
@@ -267,7 +183,8 @@ class CertifiedSolver:
         seen = self._evaluated(state.rows, state.x)
         # The norm of the gradient is seen in float64 too: at this tolerance what float32 may hide of it is too much.
         square = state.square.squeeze(-1)
-        error = _certified(self._wide, state.rows, state.weights, square, state.dual_norm)
+        spread = self._wide.spread(state.weights)
+        error = certified_error(self._wide, state.rows, square, state.dual_norm, spread)
         seen = replace(seen, error=torch.minimum(seen.error, error))
         _store(found, self._at(select(working, index), state.x, seen, steps + outcome.steps), index, chosen)
 

@@ -169,15 +169,16 @@ class GramCoordinates(AbstractCoordinates):
     @property
     @override
     def longest(self) -> Tensor:
-        return self._squares.amax(-1, keepdim=True).sqrt()
+        return self.squares.amax(-1, keepdim=True).sqrt()
 
     @property
-    def _squares(self) -> Tensor:
+    def squares(self) -> Tensor:
+        """Squared norms of the templates, (g, n)."""
         return self.operator.diagonal(dim1=-2, dim2=-1).clamp(min=0)
 
     @override
     def spread(self, weights: Tensor) -> Tensor:
-        return (weights @ self._squares.unsqueeze(-1)).squeeze(-1).sqrt()
+        return (weights @ self.squares.unsqueeze(-1)).squeeze(-1).sqrt()
 
     @override
     def evidence_of(self, block: AbstractBlock) -> Tensor:
@@ -219,6 +220,10 @@ class GramCoordinates(AbstractCoordinates):
     @override
     def from_origin(self, rows: Rows, x: Tensor) -> Tensor:
         return -x
+
+    @override
+    def complement(self, rows: Rows, x: Tensor) -> Tensor:
+        return rows.rest - x
 
     @override
     def dual_square(self, rows: Rows, x: Tensor, lifted: Tensor) -> Tensor:

@@ -18,11 +18,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from fenchel.native import kernels
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.newton import NewtonState
+from fenchel.solver.rows import Rows
+from fenchel.solver.served import served
 
-__all__ = ["Mixed", "Mixing", "mix"]
+__all__ = ["Mixed", "Mixing", "NativeMixing", "Point", "mix", "mixing_from"]
 
 DAMPING = 0.8
 """τ: how far an iteration goes towards the mean of its point."""
@@ -62,6 +66,25 @@ class _Image:
     square: Tensor
 
 
+@dataclass(frozen=True)
+class Point:
+    """A point of the iteration, all (g, r, ...).
+
+    Attributes:
+        mean: Coordinates of the mean m that it stands for, (g, r, size).
+        potential: Its potential over α, up to a constant a row, (g, r, n).
+        residual: Coordinates of the gradient ρ there, (g, r, size).
+        lifted: Its lift, (g, r, n).
+        square: ‖ρ‖², (g, r).
+    """
+
+    mean: Tensor
+    potential: Tensor
+    residual: Tensor
+    lifted: Tensor
+    square: Tensor
+
+
 class Mixing:
     """The last points of rows of queries, and where to go from them.
 
@@ -75,28 +98,59 @@ class Mixing:
         self._newest: list[Tensor] = []
         self._between: list[Tensor] = []
 
-    def add(self, mean: Tensor, potential: Tensor, residual: Tensor, lifted: Tensor, square: Tensor) -> None:
-        """Take a point by the mean m that it stands for, (g, r, size).
-
-        Args:
-            mean: m.
-            potential: Its potential over α, up to a constant a row, (g, r, n).
-            residual: ρ, (g, r, size).
-            lifted: Its lift, (g, r, n).
-            square: Its squared norm, (g, r).
-        """
-        earlier = self._images[:DEPTH]
+    def add(self, point: Point) -> None:
+        """Take a point, the newest from then on."""
+        earlier, residual = self._images[:DEPTH], point.residual
         self._between = self._newest[:1]
         self._newest = [self._coordinates.inner(residual, image.residual, image.lifted) for image in earlier]
-        moved = torch.sub(mean, residual, alpha=DAMPING)
-        reached = torch.add(potential, lifted, alpha=DAMPING)
-        self._images = [_Image(moved, reached, residual, lifted, square), *earlier]
+        moved = torch.sub(point.mean, residual, alpha=DAMPING)
+        reached = torch.add(point.potential, point.lifted, alpha=DAMPING)
+        self._images = [_Image(moved, reached, residual, point.lifted, point.square), *earlier]
+
+    def step(self, rows: Rows, lifting: AbstractCoordinates) -> Tensor:
+        """Go to the next point and take it; gives the squared norm of its gradient, (g, r).
+
+        Args:
+            rows: Their data.
+            lifting: Coordinates for the product, which may be of lower precision.
+        """
+        mean, potential = self.following()
+        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
+        residual = mean - self._coordinates.pull(weights)
+        lifted = lifting.lift(residual)
+        square = self._coordinates.inner(residual, residual, lifted)
+        self.add(Point(mean, potential, residual, lifted, square))
+        return square
 
     def following(self) -> tuple[Tensor, Tensor]:
         """The mean of the next point, (g, r, size), and its potential over α, (g, r, n)."""
         images, shares = self._images, self._shares()
         return _combined(shares, [image.mean for image in images]), _combined(
             shares, [image.potential for image in images]
+        )
+
+    def further(self, rows: Rows, point: Point, most: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Take a point, and go one on from it in rows where that leads somewhere near; elsewhere stay.
+
+        Args:
+            rows: Their data.
+            point: The newest point.
+            most: The squared distance from it that is near, (g, r); negative where nothing is.
+
+        Returns:
+            The point's coordinates, (g, r, size), its potential over α, (g, r, n), and the same of the mean that it
+            leads to and of what stands for that.
+        """
+        self.add(point)
+        mean, potential = self.undamped()
+        moved = point.mean - mean
+        leads = self._coordinates.inner(moved, moved, potential - point.potential) <= most
+        leads = leads.unsqueeze(-1)
+        return (
+            self._coordinates.complement(rows, torch.where(leads, mean, point.mean)),
+            torch.where(leads, potential, point.potential),
+            torch.where(leads, mean, point.mean - point.residual),
+            torch.where(leads, potential, point.potential + point.lifted),
         )
 
     def undamped(self) -> tuple[Tensor, Tensor]:
@@ -144,6 +198,61 @@ def _combined(shares: list[Tensor], parts: list[Tensor]) -> Tensor:
     return combined
 
 
+class NativeMixing(Mixing):
+    """The same in native kernels, for a softmax response in Gram coordinates.
+
+    Args:
+        coordinates: Those of the points.
+        points: To keep them in.
+    """
+
+    def __init__(self, coordinates: AbstractCoordinates, points: kernels.Points) -> None:
+        super().__init__(coordinates)
+        self.points = points
+
+    @override
+    def add(self, point: Point) -> None:
+        parts = (point.mean, point.potential, point.residual, point.lifted)
+        self.points.add(parts, point.square, self.points.along(point.residual))
+
+    @override
+    def step(self, rows: Rows, lifting: AbstractCoordinates) -> Tensor:
+        low = lifting.operator.dtype == torch.bfloat16
+        mean, potential, residual, rounded, along = self.points.mixed(DAMPING, rounded=low)
+        lifted, square = kernels.squares(residual, lifting.lift(residual if rounded is None else rounded))
+        self.points.add((mean, potential, residual, lifted), square, along)
+        return square
+
+    @override
+    def following(self) -> tuple[Tensor, Tensor]:
+        return self.points.following(DAMPING)
+
+    @override
+    def undamped(self) -> tuple[Tensor, Tensor]:
+        return self.points.following(1.0)
+
+    @override
+    def further(self, rows: Rows, point: Point, most: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        self.add(point)
+        return self.points.further(rows.rest, most)
+
+
+def mixing_from(coordinates: AbstractCoordinates, first: NewtonState) -> Mixing:
+    """Mixing from the first-order point on, native where that can be."""
+    rows, square = first.rows, first.square.squeeze(-1)
+    gradient = (first.residual, first.lifted_residual, square)
+    native = served(coordinates, rows, *gradient[:2])
+    if native is not None:
+        mixing = NativeMixing(coordinates, kernels.Points(native.log_preference, native.alpha))
+        # In Gram coordinates the mean is there that at rest, and the potential over α the scores.
+        mixing.add(Point(native.rest, rows.evidence, *gradient))
+        return mixing
+    mixing = Mixing(coordinates)
+    mean, potential = coordinates.complement(rows, first.x), coordinates.scaled_potential(rows, first.lifted)
+    mixing.add(Point(mean, potential, *gradient))
+    return mixing
+
+
 @dataclass(frozen=True)
 class Mixed:
     """Where mixing ended: at the next point, which was not looked at.
@@ -176,7 +285,7 @@ def mix(
 
     Args:
         coordinates: Those of the rows.
-        first: Where to start.
+        first: The first-order point.
         low_precision: Coordinates for the products, where a faster lower precision is good enough.
         wanted: Rows that count, bool (g, r).
         tol: Length of the gradient, relative to the evidence.
@@ -186,22 +295,14 @@ def mix(
     square = before = first.square.squeeze(-1)
     goal = tol**2 * rows.evidence_square.squeeze(-1)
     falling, few = wanted, STRAGGLERS * int(wanted.sum())
-    mixing, step = Mixing(coordinates), 1
-    potential = coordinates.scaled_potential(rows, first.lifted)
-    mixing.add(
-        coordinates.complement(rows, first.x), potential, first.residual, first.lifted_residual, square
-    )
+    mixing, step = mixing_from(coordinates, first), 1
     while True:
-        mean, potential = mixing.following()
         # An iteration is expected to do as well as the one before it.
         expected = square * (square / before)
         ended = int((falling & (expected > goal)).sum()) <= few
         if ended or step == min(MOST, max_steps):
+            mean, _ = mixing.following()
             return Mixed(mixing, coordinates.complement(rows, mean), step, falling, ended)
-        weights = rows.response.at(rows.response.argument(rows.alpha, potential))
-        residual = mean - coordinates.pull(weights)
-        lifted = lifting.lift(residual)
-        before, square = square, coordinates.inner(residual, residual, lifted)
+        before, square = square, mixing.step(rows, lifting)
         falling = falling & ((square <= FALLING**2 * before) | (square <= goal))
-        mixing.add(mean, potential, residual, lifted, square)
         step += 1

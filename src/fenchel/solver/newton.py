@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from fenchel.certificate import reference_norm
+from fenchel.native import kernels
 from fenchel.selection import gather_rows, rows_where
 from fenchel.solver.conjugate_gradient import Direction, newton_direction
 from fenchel.solver.coordinates import AbstractCoordinates
 from fenchel.solver.line_search import step_length
 from fenchel.solver.rows import Rows
+from fenchel.solver.served import served, squared_norm
 
 __all__ = ["DirectionFinder", "Newton", "NewtonState", "by_conjugate_gradients"]
 
@@ -114,12 +116,20 @@ class Newton:
 
     def start(self, rows: Rows, x: Tensor | None = None) -> NewtonState:
         """The state at coordinates x, by default at the first-order point λ = αz."""
-        if x is None:
-            x, lifted = self.coordinates.first_order_point(rows)
-        else:
+        if x is not None:
             lifted = self.coordinates.lift(x)
+            self._count(1, lifted)
+            return self._at(rows, x, lifted, self._argument(rows, lifted), None)
+        x, lifted = self.coordinates.first_order_point(rows)
         self._count(1, lifted)
-        return self._at(rows, x, lifted, self._argument(rows, lifted), None)
+        native = None if self._refresh else served(self.coordinates, rows)
+        if native is None:
+            return self._at(rows, x, lifted, self._argument(rows, lifted), None)
+        argument, weights, residual = kernels.first_order(
+            rows.evidence, native.log_preference, native.rest, native.alpha
+        )
+        dual_norm = rows.evidence_square.squeeze(-1).clamp(min=0).sqrt()
+        return self._with_gradient(rows, x, lifted, argument, None, weights, residual, dual_norm)
 
     def step(self, state: NewtonState, active: Tensor) -> NewtonState:
         """One Newton step of the active rows (g, r)."""
@@ -182,6 +192,19 @@ class Newton:
             moved = weights - rows.rest
         residual = c.residual(rows, moved, x)
         dual_norm = c.dual_square(rows, x, lifted).clamp(min=0).sqrt()
+        return self._with_gradient(rows, x, lifted, argument, before, weights, residual, dual_norm)
+
+    def _with_gradient(
+        self,
+        rows: Rows,
+        x: Tensor,
+        lifted: Tensor,
+        argument: Tensor,
+        before: NewtonState | None,
+        weights: Tensor,
+        residual: Tensor,
+        dual_norm: Tensor,
+    ) -> NewtonState:
         reference = reference_norm(dual_norm, rows.evidence_square.squeeze(-1).sqrt())
         lifted_residual, square = self._lifted_residual(residual, reference, before is None)
         error = torch.where(square > 0, square.sqrt() / reference, torch.zeros_like(square))
@@ -211,7 +234,7 @@ class Newton:
         rough = None if precisely else self.low_precision
         self._count(self.coordinates.products_each, residual)
         lifted = (rough or self.coordinates).lift(residual)
-        square = self.coordinates.inner(residual, residual, lifted).clamp(min=0)
+        square = squared_norm(self.coordinates, residual, lifted)
         if rough is not None:
             near = square.sqrt() <= CLEARLY_ABOVE * self._tol * reference
             if bool(near.any()):
