@@ -13,6 +13,7 @@ from fenchel.errors import ModelError
 from fenchel.swap.arms import Arm
 from fenchel.swap.bootstrap import Bootstrap, Interval
 from fenchel.swap.control import against_best_control
+from fenchel.swap.differences import Differences, named
 from fenchel.swap.metric import AbstractMetric, RankingAgreement, ScoreCorrelation, TokenMean
 
 __all__ = ["QUALITIES", "Pairings", "tabulated"]
@@ -135,7 +136,7 @@ class _Tables:
     def arms(self) -> list[Record]:
         changes = self._output_change()
         embedding = self._embedding_change()
-        quality = _Differences(self._quality, self._bootstrap, self._keys[0])
+        quality = Differences(self._quality, self._bootstrap, self._keys[0])
         records = []
         for arm in self._arms:
             record: Record = {
@@ -191,7 +192,7 @@ class _Tables:
                     "measure": self.quality_name,
                     "best_alpha": self._alpha(found.best),
                     "chosen_alphas": [self._alpha(key) for key in found.chosen],
-                    **_fields("difference", found.compared),
+                    **named("difference", found.compared),
                 }
             )
         return records
@@ -219,7 +220,7 @@ class _Tables:
                     ],
                     "nearest_alpha": self._alpha(found.best),
                     "chosen_alphas": [self._alpha(key) for key in found.chosen],
-                    **_fields("share_left", found.compared),
+                    **named("share_left", found.compared),
                 }
             )
         return records
@@ -259,49 +260,10 @@ class _Tables:
 
     def _interval(self, name: str, metric: AbstractMetric, arm: str, with_interval: bool = True) -> Record:
         if not with_interval or arm == self._keys[0]:
-            return _fields(name, Interval(metric.of_all(arm)))
-        return _fields(name, self._bootstrap.interval(lambda weights: metric(arm, weights), metric.units))
-
-
-class _Differences:
-    """A metric of every arm and its difference from the model's, on the same resamples."""
-
-    def __init__(self, metric: AbstractMetric | None, bootstrap: Bootstrap, model: str) -> None:
-        self._metric, self._bootstrap, self._model = metric, bootstrap, model
-        self._own: Tensor | None = None
-
-    def _samples(self, arm: str) -> Tensor | None:
-        metric = self._metric
-        if metric is None or metric.units < 2 or self._bootstrap.repetitions == 0:
-            return None
-        return self._bootstrap.samples(
-            lambda weights: metric(arm, weights), [torch.arange(metric.units)], metric.units
-        )
-
-    def record(self, name: str, arm: str) -> Record:
-        if self._metric is None:
-            return {}
-        if self._own is None:
-            self._own = self._samples(self._model)
-        value, own = self._metric.of_all(arm), self._metric.of_all(self._model)
-        samples = self._own if arm == self._model else self._samples(arm)
-        if samples is None or self._own is None:
-            level, difference = Interval(value), Interval(value - own)
-        else:
-            level = Bootstrap.around(value, samples)
-            difference = Bootstrap.around(value - own, samples - self._own)
-        return _fields(name, level) | _fields(f"{name}_difference", difference)
+            return named(name, Interval(metric.of_all(arm)))
+        return named(name, self._bootstrap.interval(lambda weights: metric(arm, weights), metric.units))
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:
     """1 - cosine of vectors of length 1, without cancellation where they are close."""
     return (one.double() - other.double()).square().sum(-1) / 2
-
-
-def _fields(name: str, interval: Interval | None) -> Record:
-    values = (None, None, None) if interval is None else (interval.estimate, interval.low, interval.high)
-    # An undefined value (a ranking of equal similarities) is missing: JSON knows no NaN.
-    return {
-        key: None if value is None or value != value else float(value)
-        for key, value in zip((name, f"{name}_low", f"{name}_high"), values, strict=True)
-    }

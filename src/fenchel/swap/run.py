@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fenchel.arguments import checked, shown
-from fenchel.data.text.documents import Documents, open_documents
-from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
 from fenchel.runs.extras import require_packages
 from fenchel.runs.lock import claimed
 from fenchel.runs.manifest import versions
 from fenchel.runs.model import RunModel
-from fenchel.runs.observer import SilentObserver
-from fenchel.runs.occupied import refuse_without_folder
 from fenchel.runs.progress import ReadingObserver
 from fenchel.storage import check_writable, removed_if_empty
-from fenchel.swap.arms import make_arms, sites_of
+from fenchel.swap.arms import Arm, make_arms, sites_of
 from fenchel.swap.bootstrap import Bootstrap
 from fenchel.swap.folder import SWAP, open_state
 from fenchel.swap.language import LanguageTask
 from fenchel.swap.loop import SwapRun, check_room
-from fenchel.swap.options import (
-    DEFAULT_ALPHAS,
-    DEFAULT_ESTIMATORS,
-    checked_alphas,
-    checked_estimators,
-)
-from fenchel.swap.pairs import PairColumns, ScoredPairs, read_pairs, scored_pairs
+from fenchel.swap.options import DEFAULT_ALPHAS, DEFAULT_COLUMNS, DEFAULT_ESTIMATORS, SwapOptions
+from fenchel.swap.pairs import PairColumns
 from fenchel.swap.report import FILES, SwapReport
 from fenchel.swap.results import Pairings, tabulated
 from fenchel.swap.sentences import SentenceTask
 from fenchel.swap.state import SCHEMA, SwapState
+from fenchel.swap.tasks import task_of
 
 __all__ = ["swap"]
-
-_COLUMNS = PairColumns()
 
 
 def swap(
@@ -70,7 +58,7 @@ def swap(
     whole_file: bool = False,
     text_column: str | None = None,
     target_column: str | None = None,
-    columns: PairColumns = _COLUMNS,
+    columns: PairColumns = DEFAULT_COLUMNS,
     seed: int = 0,
     observer: ReadingObserver | None = None,
     directory: str | Path | None = None,
@@ -132,118 +120,84 @@ def swap(
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
     """
-    chosen, controls = checked_estimators(estimators), checked_alphas(alphas)
-    mask_probability = checked("mask_probability", mask_probability)
-    bootstrap, seed = checked("bootstrap", bootstrap), checked("seed", seed)
-    tol = None if tol is None else checked("tol", tol)
-    sample_pairs, max_pairs = checked("sample_pairs", sample_pairs), checked("max_pairs", max_pairs)
-    batch_size, max_tokens = checked("batch_size", batch_size), checked("max_tokens", max_tokens)
-    max_length, stride = checked("max_length", max_length), checked("stride", stride)
-    layers, heads = checked("layers", layers), checked("heads", heads)
-    device, folder = checked("device", device), checked("directory", directory)
-    checkpoint_seconds = checked("checkpoint_seconds", checkpoint_seconds)
-    resume, overwrite = checked("resume", resume), checked("overwrite", overwrite)
-    per_layer, per_head = checked("per_layer", per_layer), checked("per_head", per_head)
-    whole_file, observer = checked("whole_file", whole_file), checked("observer", observer)
-    revision = checked("revision", revision)
-    if not isinstance(columns, PairColumns):
-        raise InputError(
-            f"columns is {shown(columns)}; expected fenchel.swap.PairColumns(first, second, score)."
-        )
+    options = SwapOptions.checked(
+        estimators=estimators,
+        alphas=alphas,
+        per_layer=per_layer,
+        per_head=per_head,
+        layers=layers,
+        heads=heads,
+        max_length=max_length,
+        stride=stride,
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+        max_pairs=max_pairs,
+        sample_pairs=sample_pairs,
+        mask_probability=mask_probability,
+        bootstrap=bootstrap,
+        tol=tol,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        whole_file=whole_file,
+        text_column=text_column,
+        target_column=target_column,
+        columns=columns,
+        seed=seed,
+        observer=observer,
+        directory=directory,
+        resume=resume,
+        overwrite=overwrite,
+        checkpoint_seconds=checkpoint_seconds,
+    )
     if texts is None and pairs is None:
         raise InputError(
             "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both."
         )
-    refuse_without_folder(folder, resume=resume, overwrite=overwrite)
     require_packages("report", "scipy")
-    documents = None
-    text_options = {"whole_file": whole_file, "text_column": text_column, "target_column": target_column}
-    if texts is not None:
-        documents = open_documents(texts, **text_options)  # pyright: ignore[reportArgumentType]
-    scored = _scored(pairs, columns, max_pairs)
+    folder, documents, scored = options.directory, options.documents(texts), options.scored(pairs)
     with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
             require_packages("report", "matplotlib", "jinja2")
             check_writable(folder)
-            SWAP.refuse_occupied(folder, resume=resume, overwrite=overwrite)
-
-        with_head = scored is None
+            SWAP.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
         found = RunModel.of(
-            model, tokenizer, device=device, dtype=dtype, revision=revision, with_head=with_head
+            model,
+            tokenizer,
+            device=options.device,
+            dtype=options.dtype,
+            revision=options.revision,
+            with_head=scored is None,
         )
-        loaded, task = _task(
-            found.model,
-            found.tokenizer,
-            documents,
-            scored,
-            with_head=with_head,
-            max_length=max_length,
-            stride=stride,
-            batch_size=batch_size,
-            max_tokens=max_tokens,
-            sample_pairs=sample_pairs,
-            mask_probability=mask_probability,
-            seed=seed,
-        )
+        swapped, task = task_of(found, documents, scored, options)
         arms = make_arms(
-            sites_of(loaded),
-            estimators=chosen,
-            alphas=controls,
-            per_layer=per_layer,
-            per_head=per_head,
-            layers=layers,
-            heads=heads,
+            sites_of(swapped),
+            estimators=options.estimators,
+            alphas=options.alphas,
+            per_layer=options.per_layer,
+            per_head=options.per_head,
+            layers=options.layers,
+            heads=options.heads,
         )
         if isinstance(task, SentenceTask):
-            check_room(len(arms), task.count, int(getattr(loaded.config, "hidden_size", 0)))
-        manifest = {
-            **versions(SCHEMA),
-            "model": found.name,
-            "revision": found.revision,
-            "model_class": type(loaded).__name__,
-            "dtype": str(loaded.dtype).removeprefix("torch."),
-            "device": str(loaded.device),
-            "space": "key",
-            "estimators": list(chosen),
-            "alphas": list(controls),
-            "per_layer": per_layer,
-            "per_head": per_head,
-            "layers": None if layers is None else list(layers),
-            "heads": None if heads is None else list(heads),
-            "tol": tol,
-            "bootstrap": bootstrap,
-            "batch_size": batch_size,
-            "seed": seed,
-            **{key: value for key, value in text_options.items() if value not in (None, False)},
-            **task.description(),
-        }
+            check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
+        manifest = _described(found, swapped, task, options)
         if folder is None:
             state = SwapState(dict(manifest))
         else:
-            state = open_state(folder, manifest, len(arms), overwrite=overwrite)
+            state = open_state(folder, manifest, len(arms), overwrite=options.overwrite)
         if not state.finished:
             SwapRun(
-                loaded,
+                swapped,
                 task,
                 arms,
                 state,
-                tol=tol,
-                observer=observer or SilentObserver(),
+                tol=options.tol,
+                observer=options.told,
                 directory=folder,
-                seconds=checkpoint_seconds,
+                seconds=options.checkpoint_seconds,
             ).run()
-        measured = state.measured()
-        if isinstance(task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
-            raise InputError(
-                f"{state.manifest['texts']} has no token to predict: its windows are too short. Give longer texts."
-            )
-        pairings = None
-        if isinstance(task, SentenceTask) and task.ranked is not None:
-            pairings = Pairings(task.ranked, task.scored, task.scores, by_sentence=documents is not None)
-        report = SwapReport(
-            state.manifest,
-            tabulated(arms, measured, state.manifest["stacks"], pairings, Bootstrap(bootstrap, seed)),
-        )
+        report = _reported(arms, task, state, by_sentence=documents is not None, options=options)
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)
             state.finished = True
@@ -251,73 +205,51 @@ def swap(
         return report
 
 
-def _scored(
-    pairs: str | Path | Iterable[Sequence[object]] | None, columns: PairColumns, max_pairs: int | None
-) -> ScoredPairs | None:
-    if pairs is None:
-        if max_pairs is not None:
-            raise InputError(
-                f"max pairs is {max_pairs}, but no scored pairs were given. Add --pairs, or leave it out."
-            )
-        if columns != _COLUMNS:
-            raise InputError("columns of pairs were named, but no scored pairs were given. Add --pairs FILE.")
-        return None
-    if isinstance(pairs, str | Path):
-        return read_pairs(pairs, columns, max_pairs)
-    found = scored_pairs(pairs)
-    return replace(found, sentences=found.sentences[:max_pairs], scores=found.scores[:max_pairs])
+def _described(
+    found: RunModel, swapped: Any, task: LanguageTask | SentenceTask, options: SwapOptions
+) -> dict[str, Any]:
+    """What a manifest says before the swap begins."""
+    return {
+        **versions(SCHEMA),
+        "model": found.name,
+        "revision": found.revision,
+        "model_class": type(swapped).__name__,
+        "dtype": str(swapped.dtype).removeprefix("torch."),
+        "device": str(swapped.device),
+        "space": "key",
+        "estimators": list(options.estimators),
+        "alphas": list(options.alphas),
+        "per_layer": options.per_layer,
+        "per_head": options.per_head,
+        "layers": None if options.layers is None else list(options.layers),
+        "heads": None if options.heads is None else list(options.heads),
+        "tol": options.tol,
+        "bootstrap": options.bootstrap,
+        "batch_size": options.batch_size,
+        "seed": options.seed,
+        **{key: value for key, value in options.of_text.items() if value not in (None, False)},
+        **task.description(),
+    }
 
 
-def _task(
-    model: Any,
-    tokenizer: Any,
-    documents: Documents | None,
-    scored: ScoredPairs | None,
+def _reported(
+    arms: Sequence[Arm],
+    task: LanguageTask | SentenceTask,
+    state: SwapState,
     *,
-    with_head: bool,
-    max_length: int | None,
-    stride: int | None,
-    batch_size: int,
-    max_tokens: int | None,
-    sample_pairs: int,
-    mask_probability: float,
-    seed: int,
-) -> tuple[Any, LanguageTask | SentenceTask]:
-    """The model that is run, and what it is asked to do."""
-    from fenchel.integrations.transformers.language_head import language_head
-
-    if tokenizer is None:
+    by_sentence: bool,
+    options: SwapOptions,
+) -> SwapReport:
+    """The tables of what was measured."""
+    measured = state.measured()
+    if isinstance(task, LanguageTask) and (not measured or not float(measured["labels"].sum())):
         raise InputError(
-            f"{type(model).__name__} comes without a tokenizer, and texts need one. Give the tokenizer that it was "
-            "trained with, or a model that reads text."
+            f"{state.manifest['texts']} has no token to predict: its windows are too short. Give longer texts."
         )
-    head = language_head(type(model).__name__) if with_head else None
-    if head is not None and documents is not None:
-        windows = TokenWindows(
-            documents,
-            tokenizer,
-            config=model.config,
-            max_length=max_length,
-            stride=stride,
-            batch_size=batch_size,
-            max_tokens=max_tokens,
-        )
-        return model, LanguageTask(windows, head, mask_probability=mask_probability, seed=seed)
-    if stride is not None:
-        raise InputError(
-            f"stride is {stride}, but sentences are embedded one by one and not cut into windows. Leave it out."
-        )
-    # A sentence is embedded by the encoder alone, where there is one, and never by a head.
-    encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model.base_model
-    task = SentenceTask(
-        documents,
-        scored,
-        tokenizer,
-        config=encoder.config,
-        max_length=max_length,
-        batch_size=batch_size,
-        max_tokens=max_tokens,
-        sample_pairs=sample_pairs,
-        seed=seed,
+    pairings = None
+    if isinstance(task, SentenceTask) and task.ranked is not None:
+        pairings = Pairings(task.ranked, task.scored, task.scores, by_sentence=by_sentence)
+    bootstrap = Bootstrap(options.bootstrap, options.seed)
+    return SwapReport(
+        state.manifest, tabulated(arms, measured, state.manifest["stacks"], pairings, bootstrap)
     )
-    return encoder, task
