@@ -11,10 +11,12 @@ from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.interval import Interval
 from fenchel.errors import MissingExtraError
 from fenchel.runs.number import count, short
+from fenchel.runs.terminal import titled_table
 from fenchel.swap.finding import signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from fenchel.comparing.comparison import Comparison
 
@@ -71,15 +73,12 @@ def terminal_table(comparison: Comparison) -> RenderableType:
         MissingExtraError: If rich is not installed.
     """
     try:
-        from rich import box
         from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
 
     def table(title: str, *columns: str) -> Table:
-        made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+        made = titled_table(title)
         for place, words in enumerate(columns):
             made.add_column(words, justify="left" if place == 0 else "right", no_wrap=place > 0)
         return made

@@ -9,6 +9,7 @@ from fenchel.experiments.cell import Cell
 from fenchel.experiments.finding import signed
 from fenchel.experiments.interval import MeanInterval, is_possible
 from fenchel.experiments.results import Results
+from fenchel.runs.terminal import titled_table
 from fenchel.train.metric import Metric
 
 if TYPE_CHECKING:
@@ -87,11 +88,9 @@ def terminal_table(results: Results) -> RenderableType:
 
 
 def _table(title: str, results: Results, data: str, rate: float) -> RenderableType:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+    made = titled_table(title)
     for words in _columns(results)[_GROUPED:]:
         lines = words.replace(" ± ", "\n± ").replace(": ", ":\n")
         if words == "Arm":

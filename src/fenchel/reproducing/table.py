@@ -11,6 +11,7 @@ from fenchel.auditing.report.findings import KIND_NAMES
 from fenchel.errors import MissingExtraError
 from fenchel.reproducing.paper import SETTING, UNSAID
 from fenchel.runs.number import count, short
+from fenchel.runs.terminal import titled_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -121,15 +122,12 @@ def terminal_table(found: Reproduction) -> RenderableType:
         MissingExtraError: If rich is not installed.
     """
     try:
-        from rich import box
         from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
     tables: list[Any] = []
     for result in found.panels:
-        made = Table(box=box.SIMPLE_HEAD, title=Text(_title(result)), title_justify="left", pad_edge=False)
+        made = titled_table(_title(result))
         for name in _COLUMNS:
             made.add_column(name.replace(" ", "\n"), justify="right")
         for row in layer_rows(result):

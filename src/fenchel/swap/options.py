@@ -1,4 +1,4 @@
-"""What a swap is asked for, checked once: by the table of arguments, and estimators and controls that tell something."""
+"""What a swap is asked for, checked once; among it the estimators and controls that can tell something."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.errors import MissingExtraError
 from fenchel.runs.number import short
+from fenchel.runs.terminal import titled_table
 from fenchel.swap.finding import signed
 
 if TYPE_CHECKING:
@@ -68,12 +69,10 @@ def terminal_table(report: SwapTables) -> RenderableType:
 
 
 def _table(title: str, records: list[dict[str, Any]], report: SwapTables, labels: list[str]) -> Any:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     quality = report.results["quality"]
-    made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+    made = titled_table(title)
     columns = [*labels, "Attention"]
     if quality is not None:
         columns += ["Loss" if quality == "loss" else "Spearman", "Difference [95 %]"]

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from fenchel.auditing.report.findings import SHORT_KIND_NAMES, Findings, model_name
 from fenchel.errors import MissingExtraError
 from fenchel.runs.number import count, short
+from fenchel.runs.terminal import titled_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from fenchel.auditing.results import AuditResults
 
@@ -41,9 +43,7 @@ def terminal_table(report: AuditResults) -> RenderableType:
         InputError: If the report holds no head.
     """
     try:
-        from rich import box
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
@@ -55,7 +55,7 @@ def terminal_table(report: AuditResults) -> RenderableType:
     }
 
     def table(title: str, *columns: str) -> Table:
-        made = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+        made = titled_table(title)
         for words in columns:
             # Headers break between words and nothing else does, so that a table fits 80 columns.
             left = words == "Kind"
