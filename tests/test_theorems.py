@@ -11,7 +11,7 @@ from torch import Tensor
 from fenchel import KL, Discrete, InferenceProblem, OptimalTransport
 from fenchel.estimate import Estimate
 from fenchel.solver.exact import exact
-from tests.problems import problems, random_problem
+from tests.problems import problem_with_known_answer, problems, random_problem
 
 SLACK = 1e-9
 
@@ -160,6 +160,31 @@ def test_exact_inference_is_firmly_nonexpansive(problem: InferenceProblem, seed:
     moved, by = a - b, problem.alpha_column * (problem.evidence - other)
     assert bool(((moved.square().sum(-1) - (moved * by).sum(-1)) <= 1e-6 * (1 + by.square().sum(-1))).all())
     assert bool((a.norm(dim=-1) <= (problem.alpha_column * problem.evidence).norm(dim=-1) * (1 + 1e-8)).all())
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 8.0])
+def test_the_damped_fixed_point_contracts_where_fact_15_says(alpha: float) -> None:
+    problem, answer = problem_with_known_answer(m=1, alpha=alpha, seed=3)
+    assert isinstance(problem.preference, Discrete)
+    templates = problem.preference.templates
+    centre = problem.evidence + problem.preference.weights() @ templates
+
+    def image(dual: Tensor, damping: float) -> Tensor:
+        mean = torch.softmax(dual @ templates.T, -1) @ templates
+        return (1 - damping) * dual + damping * alpha * (centre - mean)
+
+    weights = torch.softmax(answer @ templates.T, -1).squeeze(0)
+    covariance = torch.cov(templates.T, aweights=weights, correction=0)
+    values, vectors = torch.linalg.eigh(covariance)
+    limit = 2 / (1 + alpha * float(values[-1]))
+    for damping in (0.5 * limit, 0.9 * limit, 1.1 * limit):
+        torch.testing.assert_close(image(answer, damping), answer, rtol=0, atol=1e-12)
+        factors = []
+        for value, vector in zip(values, vectors.T, strict=True):
+            moved = image(answer + 1e-6 * vector, damping) - answer
+            factors.append(float(moved @ vector) / 1e-6)
+            assert factors[-1] == pytest.approx(1 - damping * (1 + alpha * float(value)), abs=1e-4)
+        assert (max(abs(factor) for factor in factors) < 1) == (damping < limit)
 
 
 def test_evidence_goes_to_zero_and_the_estimators_meet() -> None:
