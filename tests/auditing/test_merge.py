@@ -51,7 +51,7 @@ def test_merging_in_any_order_gives_the_same_bytes(shards: Path, tmp_path: Path)
     assert len(results) == 6
     assert all(files == results[0] for files in results)
     assert set(results[0]) == {
-        "examples.json", "figure4.png", "figure5.png", "heads.json", "heads.parquet", "manifest.json",
+        "examples.json", "figure4.png", "figure5.png", "heads.json", "heads.parquet", "manifest.json", "patterns.json",
         "report.html", "state.safetensors", "summary.json",
     }  # fmt: skip
     small_audit(some_texts(seed=1), directory=tmp_path / "other")
