@@ -29,7 +29,7 @@ def compare(
     Which heads moved is judged by the difference of their medians. Its interval comes from the counts that an audit
     keeps, by the binomial distribution of order statistics; all heads' intervals of a metric hold at once with
     probability 0.95, whatever the distributions and however the two audits depend on each other, if the queries of an
-    audit are independent draws.
+    audit are independent draws. Tokens of long documents are not: docs/compare.md measures what that costs.
 
     Args:
         audits: Two or more, each a folder that ``fenchel.audit`` wrote or what it returned.
