@@ -11,7 +11,7 @@ import pytest
 from fenchel.auditing.advice import MOST_HEADS, suggestions
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.head_pattern import LARGE_SHARE, HeadPattern
-from fenchel.auditing.heads import AttentionModule, HeadKey
+from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.run import audit
 from fenchel.cli import main
 from fenchel.runs.number import percent
@@ -44,7 +44,9 @@ def test_the_pattern_that_moves_most_comes_first_and_still_heads_last() -> None:
 def test_the_command_names_the_heads_in_which_most_moves() -> None:
     keys = [HeadKey("decoder_self", layer, layer + 1) for layer in range(1, 6)]
     heads = [moved(key, sinks=0.1 * key.layer) for key in keys]
-    modules = {(key.kind, key.layer): AttentionModule(f"l{key.layer}", 2 * key.layer) for key in keys}
+    modules: dict[tuple[Kind, int], AttentionModule] = {
+        (key.kind, key.layer): AttentionModule(f"l{key.layer}", 2 * key.layer) for key in keys
+    }
     manifest = {
         **{"model": "some model", "texts": "a b.txt", "whole_file": True, "revision": "main"},
         **{"max_length": 128, "dtype": "bfloat16", "max_tokens": None},

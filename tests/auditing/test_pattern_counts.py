@@ -47,15 +47,14 @@ def frozen(counts: PatternCounts) -> dict[str, Any]:
 
 def test_counts_are_sums() -> None:
     counts, parts = counting(0, 1), [drawn(0), drawn(1)]
-    classes = sum(part.classes.sum(0) for part in parts)
+    classes = torch.stack([part.classes.sum(0) for part in parts]).sum(0)
     assert torch.allclose(counts.class_sums.double() * UNIT, classes, atol=4 * UNIT)
     assert torch.equal(counts.type_queries, parts[0].queries + parts[1].queries)
     for place, number in enumerate(counts.token_ids.tolist()):
-        expected = sum(
-            (part.columns * (part.key_ids == number)[:, None, :, None]).sum((0, 2))
-            for part in parts
-            if part.key_ids is not None
-        )
+        expected = torch.zeros(HEADS, 2, dtype=torch.float64)
+        for part in parts:
+            assert part.key_ids is not None
+            expected += (part.columns * (part.key_ids == number)[:, None, :, None]).sum((0, 2))
         assert torch.allclose(counts.token_moves[:, place].double() * UNIT, expected, atol=24 * UNIT)
 
 

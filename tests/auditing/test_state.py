@@ -161,7 +161,7 @@ WRONG: dict[str, Callable[[Saved], None]] = {
     "no twin": _field("twin", to=None),
     "a twin of fewer heads": _field("twin", "layers", 0, "heads", to=[1]),
     "a twin without metrics": _field("twin", "metrics", to=[]),
-    "a tensor of the twin too few": lambda saved: saved[0].pop("twin.encoder_self.1.queries"),
+    "a tensor of the twin too few": lambda saved: saved[0].__delitem__("twin.encoder_self.1.queries"),
     "a layer of the twin too few": _without_layer,
     "another baseline": _field("manifest", "baseline", to="sister"),
     "no modules": _field("modules", to=KeyError),
