@@ -54,7 +54,7 @@ class LayerStatistics:
 
         Args:
             values: Each of ``METRICS``, checked, (heads, N).
-            steps: Newton steps, (heads, N).
+            steps: Steps of the solver, (heads, N).
             converged: Whether each was certified, (heads, N).
             patterns: What moved; None where that was not looked at.
         """

@@ -94,7 +94,7 @@ def measure(
         space: ``"input"`` or ``"key"``: what templates and evidence are (:mod:`fenchel.auditing.layer`).
         alpha: α > 0.
         tol: Relative tolerance on λ that the float64 certificate of an exact point has to meet.
-        max_steps: Newton steps a query may take.
+        max_steps: Steps a query may take.
         memory_budget: Bytes of working memory.
         heads: Heads to measure, from 1; all where None.
         tokens: What queries and keys are, to see what moves between them.

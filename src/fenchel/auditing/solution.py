@@ -180,7 +180,7 @@ def exact_solutions(
         alpha: α > 0.
         tol: Relative tolerance, :math:`\alpha\lVert\nabla\mathcal{D}(\lambda)\rVert \le \mathtt{tol}\,
             \lVert\lambda\rVert` with everything computed in float64 from what was captured.
-        max_steps: Newton steps that a query may take.
+        max_steps: Steps that a query may take.
         memory_budget: Bytes of working memory.
 
     Yields:
@@ -262,7 +262,7 @@ def exact_duals(
         space: ``"input"`` or ``"key"``.
         alpha: α > 0.
         tol: Relative tolerance on λ that the float64 certificate has to meet.
-        max_steps: Newton steps a query may take.
+        max_steps: Steps a query may take.
         memory_budget: Bytes of working memory.
         heads: Heads to solve, from 1; all where None.
 

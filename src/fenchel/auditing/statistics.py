@@ -38,7 +38,7 @@ class AuditStatistics:
     r"""Distribution of every metric over the queries of every head, without keeping a query.
 
     Per head and metric: a histogram whose quantiles are within 0.2 %, the exact sum, the exact maximum and the number
-    of infinite values; per head also the number of queries, of Newton steps and of queries whose solve did not
+    of infinite values; per head also the number of queries, of steps and of queries whose solve did not
     converge, and what moved between which tokens. All are integers or maxima, so ``merge`` is commutative and
     associative bit for bit, and the batches in which queries arrive leave no trace.
 
@@ -119,7 +119,7 @@ class AuditStatistics:
         return int(statistics.queries[columns].sum())
 
     def newton_steps(self, kind: Kind, layer: int, head: int | None = None) -> int:
-        """Newton steps of all queries of a head, or of a layer."""
+        """Steps of all queries of a head, or of a layer."""
         statistics, columns = self._columns(kind, layer, head)
         return int(statistics.newton_steps[columns].sum())
 

@@ -59,7 +59,7 @@ def attention(
         dropout_p: Probability with which a weight is dropped; the others are divided by 1 - p. Pass 0 in evaluation.
         enable_gqa: Allow H_kv < H: H / H_kv heads of the query share each head of the key.
         tol: Of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖ for every query. By default 1e-5, and 1e-10 in float64.
-        max_steps: Newton steps that a query may take.
+        max_steps: Steps that a query may take.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query (autocast's, under autocast). A query with nothing to attend to gets

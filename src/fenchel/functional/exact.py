@@ -24,7 +24,7 @@ def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: in
     Args:
         given: Checked arguments.
         tol: Relative accuracy of λ*; None is 1e-5, and 1e-10 in float64.
-        max_steps: Newton steps that a query may take.
+        max_steps: Steps that a query may take.
 
     Raises:
         ConvergenceError: If a query does not get there.

@@ -86,7 +86,7 @@ def transport_attention(
         scale: Makes templates of keys and atoms: a number, or a tensor with one element.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         tol: Of the exact estimator, relative; by default 1e-5, and 1e-10 in float64.
-        max_steps: Newton steps that a query may take.
+        max_steps: Steps that a query may take.
 
     Returns:
         (B, H, m, d_v) in the dtype of the query. A query with nothing to attend to gets zeros and passes no gradient

@@ -85,7 +85,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         keep_norm_penalty: Whether a call stores :attr:`last_norm_penalty`, for :func:`~fenchel.nn.norm_penalty`; may
             be set at any time.
         tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-10 in float64.
-        max_steps: Newton steps of the exact estimator at most.
+        max_steps: Steps of the exact estimator at most.
 
     Raises:
         ProblemError: On an argument that cannot be used, with its value and what was expected.

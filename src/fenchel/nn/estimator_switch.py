@@ -48,7 +48,7 @@ def use_estimator(
             all.
         heads: Which heads of those layers, numbers from 1. None is all.
         tol: Tolerance of "exact"; None is the layer's own.
-        max_steps: Newton steps that "exact" may take; None is the layer's own.
+        max_steps: Steps that "exact" may take; None is the layer's own.
 
     Raises:
         ModelError: If the model has no such layer; and if the block ends without any having been called, or without one

@@ -58,7 +58,7 @@ class TransportAttention(AttendingLayer, nn.Module):
         bias: Whether the projections have a bias.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
         tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-10 in float64.
-        max_steps: Newton steps of the exact estimator at most.
+        max_steps: Steps of the exact estimator at most.
         device: Of the parameters.
         dtype: Of the parameters.
 

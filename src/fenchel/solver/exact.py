@@ -40,7 +40,7 @@ def exact(
     Args:
         problem: What to solve.
         tol: Relative tolerance on λ, > 0. Where λ is zero to rounding, it is relative to ‖αz‖.
-        max_steps: Newton steps a query may take.
+        max_steps: Steps a query may take.
         throw: Raise where the tolerance is not met; otherwise see ``estimate.converged``.
         memory_budget: Bytes of working memory besides input and result; queries are solved in blocks that fit.
         coordinates: ``"gram"`` (products with the n × n Gram matrix), ``"template"`` (two products with the n × d

@@ -67,7 +67,7 @@ class RowSolution:
     Attributes:
         dual: λ, (g, r, d).
         error: Relative error α‖∇𝒟(λ)‖/‖λ‖ that is certified in float64, (g, r).
-        steps: Newton steps that each row took, int64 (g, r).
+        steps: Steps that each row took, int64 (g, r).
     """
 
     dual: Tensor
@@ -85,7 +85,7 @@ def solve_rows(
     Args:
         block: The rows.
         tol: Relative tolerance on λ, certified in float64.
-        max_steps: Newton steps that a row may take.
+        max_steps: Steps that a row may take.
         memory_budget: Bytes of working memory for rows that are factorised.
 
     Returns:
@@ -123,9 +123,9 @@ def refine_rows(
     Args:
         block: The rows.
         dual: Where they are, (g, r, d), float64.
-        steps: Newton steps that they took, (g, r).
+        steps: Steps that they took, (g, r).
         tol: Relative tolerance on λ.
-        max_steps: Newton steps that a row may take, those before counted in.
+        max_steps: Steps that a row may take, those before counted in.
         memory_budget: Bytes of working memory.
     """
     dtype = block.evidence.dtype
@@ -142,14 +142,14 @@ class StagedSolver:
         block: The rows, in the problem's dtype.
         dtype: That dtype, to which results are rounded.
         tol: Relative tolerance on λ.
-        max_steps: Newton steps that a row may take.
+        max_steps: Steps that a row may take.
         coordinates: Of the first stage; see :func:`~fenchel.solver.coordinates.coordinates_for`.
         memory_budget: Bytes of working memory for rows that are factorised.
         start: Float64 dual points (g, r, d), and the steps (g, r) that led there, in the place of the first stage.
 
     Attributes:
         certificate: What is certified so far of every row.
-        steps: Newton steps that each row took.
+        steps: Steps that each row took.
         operator_products: Products of one row with the operator.
     """
 

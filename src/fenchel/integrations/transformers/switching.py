@@ -173,7 +173,7 @@ def use_backend(
             None is all. Layers that share one module (ALBERT) share its number.
         heads: Which heads of those layers, numbers from 1. None is all.
         tol: Tolerance of "exact"; None is the default of :func:`fenchel.functional.attention`.
-        max_steps: Newton steps that "exact" may take.
+        max_steps: Steps that "exact" may take.
         certificate: Called with the name of the module and its
             :class:`~fenchel.functional.AttentionCertificate` at every attention call, chosen or not.
 

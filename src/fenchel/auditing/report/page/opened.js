@@ -65,7 +65,7 @@ function comparison(index) {
   const effect = data.effects[index];
   if (effect) line.append(". Exact inference in this head alone changes the model’s hidden states by ", element("b", short(effect[0])), effect[1] === null ? "" : ` (${short(effect[1])} to ${short(effect[2])})`);
   const missed = read(data.rows[index], "not_converged");
-  line.append(`. ${short(read(data.rows[index], "newton_steps"))} Newton steps a query, ${missed ? `${count(missed)} not converged` : "all certified"}.`);
+  line.append(`. ${short(read(data.rows[index], "newton_steps"))} steps of the solver a query, ${missed ? `${count(missed)} not converged` : "all certified"}.`);
   return line;
 }
 
