@@ -207,6 +207,47 @@ def test_the_attention_in_a_sentence_is_read_by_pointer_and_keyboard(
     assert seen.troubles == []
 
 
+def test_the_attention_in_a_sentence_is_drawn_as_lines(visit: Any, html: str, report: AuditReport) -> None:
+    seen = visit(html)
+    seen.page.evaluate("location.hash = '#cross-L2H3'")
+    waits_for(seen, "Cross-attention, layer 2, head 3")
+    seen.page.locator(".matrix .choice").get_by_text("Lines", exact=True).click()
+    seen.page.locator(".matrix .choice").get_by_text("Exact", exact=True).click()
+    assert seen.page.locator("table.attention").count() == 0
+    exact = unpacked(report.matrices[OTHER].exact, Packing.ROUGH)
+    lines = seen.page.locator("svg.lines path")
+    assert lines.count() == sum(weight >= 0.02 for weight in exact)
+    tokens = seen.page.locator("svg.lines text")
+    assert tokens.count() == 12 + 13
+    tokens.nth(2).hover()
+    of_third = exact[2 * 13 : 3 * 13]
+    shown = seen.page.locator("svg.lines path:not(.aside)")
+    assert shown.count() == sum(weight >= 0.02 for weight in of_third)
+    assert short(max(of_third)) in seen.page.locator(".readout").inner_text()
+    seen.page.mouse.move(5, 5)
+    assert shown.count() == lines.count()
+    tokens.nth(0).focus()
+    for key, side, place in (
+        ("ArrowDown", "query", 1),
+        ("ArrowRight", "key", 1),
+        ("ArrowUp", "key", 0),
+        ("ArrowLeft", "query", 0),
+    ):
+        seen.page.keyboard.press(key)
+        focus = seen.page.evaluate("({...document.activeElement.dataset})")
+        assert focus == {"side": side, "place": str(place)}
+    assert seen.page.locator("svg.lines text[tabindex='0']").count() == 1
+    seen.page.locator(".matrix .choice").get_by_text("Exact − attention", exact=True).click()
+    styles = {lines.nth(i).get_attribute("class") for i in range(lines.count())}
+    assert styles == {"gains", "loses"}
+    dashes = [
+        seen.page.evaluate(f"getComputedStyle(document.querySelector('.lines .{c}')).strokeDasharray")
+        for c in ("gains", "loses")
+    ]
+    assert dashes[0] == "none" != dashes[1]
+    assert seen.troubles == []
+
+
 def test_maps_show_the_model_its_twin_and_the_difference(visit: Any, html: str, report: AuditReport) -> None:
     seen = visit(html)
     assert report.twin is not None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["render_html"]
 
 _MOST_ROWS = 200
-_SCRIPTS = ("format", "maps", "choices", "sentence", "histogram", "matrix", "table", "opened")
+_SCRIPTS = ("format", "maps", "choices", "sentence", "histogram", "lines", "matrix", "table", "opened")
 _PACKAGE = "fenchel.auditing.report"
 
 

@@ -1,6 +1,21 @@
 // ---- all of a head's attention in one sentence: queries by keys
 const VIEWS = { attention: "Attention", exact: "Exact", difference: "Exact − attention" };
+const FORMS = { grid: "Grid", lines: "Lines" };
 let view = "difference";
+let form = "grid";
+
+function choiceOf(name, words, options, chosen) {
+  const choice = element("fieldset", undefined, "choice");
+  choice.append(element("legend", words));
+  for (const [value, text] of Object.entries(options)) {
+    const option = element("label");
+    const radio = element("input");
+    Object.assign(radio, { type: "radio", name, value, checked: value === chosen });
+    option.append(radio, element("span", text));
+    choice.append(option);
+  }
+  return choice;
+}
 
 const roughWeights = (text) => Array.from(bytesOf(text), (byte) => (byte / 255) ** 2);
 
@@ -24,18 +39,11 @@ function matrixOf(index) {
   const most = Math.sqrt(Math.max(...weights.attention, ...weights.exact, 1e-9));
   const apart = Math.sqrt(Math.max(...weights.difference.map(Math.abs), 1e-9));
   const shown = queries.length < length ? `the first ${queries.length} of its ${length} tokens` : `its ${length} tokens`;
-  section.append(element("p", `Document ${document_}, window ${window_}: ${shown}. Rows are queries, columns keys${cut ? "; “other” is all that is on tokens not shown" : ""}. Colour grows with the square root, and what is shown was kept to ±0.004.`, "note"));
+  section.append(element("p", `Document ${document_}, window ${window_}: ${shown}. In the grid rows are queries and columns keys; lines, of 0.02 and more, lead from queries to keys${cut ? "; “other” is all that is on tokens not shown" : ""}. Colour grows with the square root, and what is shown was kept to ±0.004.`, "note"));
 
-  const choice = element("fieldset", undefined, "choice");
-  choice.append(element("legend", "What to show"));
-  for (const [name, words] of Object.entries(VIEWS)) {
-    const option = element("label");
-    const radio = element("input");
-    Object.assign(radio, { type: "radio", name: "matrix-view", value: name, checked: name === view });
-    option.append(radio, element("span", words));
-    choice.append(option);
-  }
-  const says = element("p", "Point at a cell, or tab into the grid and use the arrow keys, to read its values.", "readout");
+  const choice = choiceOf("matrix-view", "What to show", VIEWS, view);
+  const forms = choiceOf("matrix-form", "How to show it", FORMS, form);
+  const says = element("p", "Point at a cell or a token, or tab to it and use the arrow keys, to read its values.", "readout");
   says.setAttribute("role", "status");
 
   const table = element("table", undefined, "attention");
@@ -91,10 +99,29 @@ function matrixOf(index) {
     next.tabIndex = 0;
     next.focus();
   });
-  choice.addEventListener("change", (event) => { view = event.target.value; paint(); });
-  paint();
   const scroll = element("div", undefined, "scroll");
-  scroll.append(table);
-  section.append(choice, says, scroll);
+  const labels = {
+    query: queries.map((_, place) => label(queryTexts, queries, place)),
+    key: Array.from({ length: columns }, (_, place) => label(keyTexts, keys, place)),
+  };
+  function tellLines(side, place, others) {
+    const other = side === "query" ? "key" : "query";
+    const written = others.map(([index_, weight]) => `${labels[other][index_]} ${view === "difference" ? signed(weight) : short(weight)}`);
+    says.replaceChildren(element("b", labels[side][place]), side === "query" ? " as a query: " : " as a key, of: ", written.join(", ") || "no line");
+  }
+  function draw() {
+    if (form === "grid") {
+      paint();
+      scroll.replaceChildren(table);
+    } else {
+      scroll.replaceChildren(linesOf(labels, weights[view], width, view === "difference", tellLines));
+    }
+  }
+  choice.addEventListener("change", (event) => { view = event.target.value; draw(); });
+  forms.addEventListener("change", (event) => { form = event.target.value; draw(); });
+  draw();
+  const chosen = element("div", undefined, "choices");
+  chosen.append(choice, forms);
+  section.append(chosen, says, scroll);
   return section;
 }
