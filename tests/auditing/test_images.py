@@ -202,3 +202,19 @@ def test_the_command_line(
     assert "finished after 5 images." in capsys.readouterr().err
     assert main(["audit", str(model_folder), "--out", str(tmp_path / "none")]) == 2
     assert "'--text' or '--images'" in capsys.readouterr().err
+
+
+def test_a_model_that_cuts_its_images_into_windows_is_audited_window_by_window(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    pixels = torch.rand(2, 1, 16, 16, dtype=torch.float64)
+    model = tiny_model("swin")
+    report = fenchel.audit(model, None, [{"pixel_values": pixels}], directory=tmp_path, keep_queries=True)
+    # Four windows of 4 x 4 patches an image in the first stage; one after the patches are merged.
+    assert [record["queries"] for record in report.heads if record["head"] == 1] == [128, 128, 32, 32]
+    whole = [example for key, example in report.examples.items() if key.layer == 1]
+    assert {example.window for example in whole} <= {1, 2, 3, 4}
+    assert all(example.document in (1, 2) and example.picture is None for example in whole)
+    single = [fenchel.audit(model, None, [{"pixel_values": one[None]}]) for one in pixels]
+    for number, record in enumerate(report.heads):
+        mean = sum(one.heads[number]["gap_mean"] for one in single) / 2
+        assert record["gap_mean"] == pytest.approx(mean, rel=1e-5)

@@ -218,8 +218,9 @@ class _ModelMeasures(SiteMeasures):
     def found(self, site: MeasuredSite) -> None:
         if self._batch is None:
             return
-        self._examples.look(site.call, site.heads, site.measures, self._batch)
+        batch = self._batch.of_sequences(len(site.call.query))
+        self._examples.look(site.call, site.heads, site.measures, batch)
         if self.keeps_queries:
             self.queries.append(
-                query_columns(site.call, site.heads, site.measures, self._batch, self._tokens.texts)
+                query_columns(site.call, site.heads, site.measures, batch, self._tokens.texts)
             )

@@ -125,11 +125,12 @@ class TokenClassifier:
         batch, types = self._batch, self._types
         if batch is None or types is None:
             return None
+        batch = batch.of_sequences(len(call.query))
         crosses = call.site.kind == "cross"
         decoder = reads_decoder(call.site.kind, batch)
         dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
         sizes = call.query.shape[2], call.key.shape[2]
-        name = (crosses, decoder, *sizes, dtype)
+        name = (crosses, decoder, len(call.query), *sizes, dtype)
         made = self._made.get(name)
         if made is None or not torch.equal(made[0], call.counted):
             sides = _Side(batch, decoder, sizes[0]), _Side(batch, decoder and not crosses, sizes[1])

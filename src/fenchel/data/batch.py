@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from fenchel.data.patches import PatchImages
+from fenchel.errors import CaptureError
 from fenchel.data.pieces import text_pieces
 
 __all__ = ["Batch", "Cursor"]
@@ -64,6 +65,33 @@ class Batch:
     fraction: float | None = None
     tokenizer: Any = field(default=None, repr=False)
     pictures: PatchImages | None = field(default=None, repr=False)
+
+    def of_sequences(self, count: int) -> Batch:
+        """The batch as a layer sees it that attends in ``count`` sequences: itself, or each row cut into as many parts.
+
+        Of parts nothing is known but their row and their number, which is that of the window.
+
+        Raises:
+            CaptureError: If rows cannot have been cut into so many parts.
+        """
+        rows = len(self.documents)
+        parts, left = divmod(count, rows)
+        if left or not parts:
+            raise CaptureError(
+                f"a layer attends in {count} sequences, and the batch has {rows} rows, so which row a query is of is not "
+                "known. Give one input a batch"
+            )
+        if parts == 1:
+            return self
+        return replace(
+            self,
+            inputs={},
+            counted=None,
+            counted_decoder=None,
+            documents=tuple(document for document in self.documents for _ in range(parts)),
+            windows=tuple(range(1, parts + 1)) * rows,
+            pictures=None,
+        )
 
     def token(self, row: int, position: int, *, decoder: bool = False) -> str:
         """The token at a position, as text that a person can read.
