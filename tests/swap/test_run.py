@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fenchel.errors import ConvergenceError, InputError, ModelError
+from fenchel.nn import MultiheadAttention
 from fenchel.storage import write_document
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.arms import make_arms, sites_of
@@ -348,3 +349,9 @@ def test_dollars_in_a_path_are_no_mathematics_in_the_figure(tmp_path: Path) -> N
     texts.write_text("\n".join(some_texts()), encoding="utf-8")
     small_swap(texts=str(texts), directory=tmp_path / "out", estimators=["second_order"])
     assert (tmp_path / "out" / "swap.png").exists()
+
+
+def test_a_model_of_our_own_layers_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ModelError, match=r"no model of transformers.*use_estimator") as raised:
+        swap(MultiheadAttention(8, 2), None, ["a text", "another", "a third"])
+    assert "\n" not in str(raised.value)

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from fenchel.data.patches import PatchImages
-from fenchel.errors import CaptureError
 from fenchel.data.pieces import text_pieces
+from fenchel.errors import CaptureError
 
 __all__ = ["Batch", "Cursor"]
 
@@ -78,7 +78,8 @@ class Batch:
         parts, left = divmod(count, rows)
         if left or not parts:
             raise CaptureError(
-                f"a layer attends in {count} sequences, and the batch has {rows} rows, so which row a query is of is not "
+                f"a layer attends in {count} sequences, and the batch has {rows} rows, so which row a query "
+                "is of is not "
                 "known. Give one input a batch"
             )
         if parts == 1:

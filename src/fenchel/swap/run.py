@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from fenchel.errors import InputError
+from fenchel.errors import InputError, ModelError
+from fenchel.nn.attending import attention_layers
 from fenchel.runs.extras import require_packages
 from fenchel.runs.lock import claimed
 from fenchel.runs.manifest import versions
@@ -161,6 +162,12 @@ def swap(
             require_packages("report", "matplotlib", "jinja2")
             check_writable(folder)
             SWAP.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
+        if isinstance(model, nn.Module) and not hasattr(model, "config") and attention_layers(model):
+            raise ModelError(
+                f"{type(model).__name__} has attention layers of fenchel.nn and is no model of transformers, whose "
+                "losses and hidden states a swap measures. Compare what you measure of it yourself inside and outside "
+                "of fenchel.nn.use_estimator(model, ...)."
+            )
         found = RunModel.of(
             model,
             tokenizer,
