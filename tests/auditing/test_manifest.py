@@ -32,7 +32,14 @@ def described(**changes: Any) -> dict[str, Any]:
     )
     options: dict[str, Any] = {
         **{"space": "key", "alpha": 0.5, "tol": 1e-3, "seed": 0, "max_tokens": None, "baseline": None},
-        **{"max_length": 128, "stride": 64, "batch_size": 4, "memory_budget": 1, "checkpoint_seconds": 60},
+        **{
+            "max_length": 128,
+            "stride": 64,
+            "batch_size": 4,
+            "memory_budget": 1,
+            "checkpoint_seconds": 60,
+            "queries": None,
+        },
         **{"layers": (2, 1), "heads": None, "shard": Shard(1, 3), "device": None, "dtype": None},
         **{"whole_file": False, "text_column": None, "target_column": None, "revision": None},
         **{"observer": None, "directory": None, "resume": False, "overwrite": False, "keep_queries": False},
@@ -47,7 +54,7 @@ def test_a_manifest_is_json_in_a_fixed_order() -> None:
     manifest = described()
     assert json.loads(json.dumps(manifest, allow_nan=False)) == manifest
     assert list(manifest) == [key for key in KEYS if key in manifest]
-    assert set(KEYS) - set(manifest) == {"reads", "whole_file", "text_column", "target_column"}
+    assert set(KEYS) - set(manifest) == {"reads", "queries", "whole_file", "text_column", "target_column"}
     assert list(in_order(json.loads(json.dumps(manifest, sort_keys=True)))) == list(manifest)
     assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
 

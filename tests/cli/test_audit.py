@@ -58,6 +58,7 @@ def plain(tmp_path_factory, model):
     [
         (["--whole-file"], {"whole_file": True}),
         (["--max-tokens", "20"], {"max_tokens": 20}),
+        (["--queries", "3"], {"queries": 3}),
         (["--max-length", "10"], {"max_length": 10}),
         (["--stride", "5"], {"stride": 5}),
         (["--layers", "2"], {"layers": [2]}),

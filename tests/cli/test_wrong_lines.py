@@ -134,6 +134,23 @@ def test_ranges_are_bounded_before_they_are_written_out(refused, name, option, v
     assert option in refused(USAGE, name, option, value)
 
 
+@pytest.mark.parametrize("value", ["0", "-3", "10000000000"])
+def test_a_sample_of_so_many_queries_is_none(refused, value):
+    line = refused(INPUT, "audit", "--queries", value)
+    assert "queries is" in line
+    assert "expected a whole number from 1" in line
+
+
+@pytest.mark.parametrize("value", ["1.5", "many", "nan", ""])
+def test_a_sample_has_a_whole_number_of_queries(refused, value):
+    assert "--queries" in refused(USAGE, "audit", "--queries", value)
+
+
+def test_a_sample_is_smaller_than_the_queries(refused):
+    line = refused(INPUT, "audit", "--max-length", "10", "--queries", "10")
+    assert "queries is 10, a sample larger than the queries: the longest window has 10 positions" in line
+
+
 def test_wrong_usage_says_what_was_written(refused):
     line = refused(USAGE, "train", "--epochs", "often")
     assert "'--epochs'" in line

@@ -67,6 +67,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "max_length": Maybe(Whole(1, 10**7, "512")),
     "stride": Maybe(Whole(1, 10**7, "256")),
     "max_tokens": Maybe(Whole(1, 10**15, "100000")),
+    "queries": Maybe(Whole(1, _COUNT, "32")),
     "layers": NumbersFromOne(MOST_LAYERS),
     "heads": NumbersFromOne(MOST_LAYERS),
     "model_name": PathName("a folder, or a name on the hub such as bert-base-uncased"),

@@ -13,7 +13,6 @@ from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html, write_figures
 from fenchel.auditing.results import AuditResults
 from fenchel.auditing.state import STATE_FILE, AuditState
-from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
 from fenchel.runs.extras import require_packages
 from fenchel.runs.manifest import differences
@@ -33,7 +32,9 @@ TWIN_FILE = "twin.json"
 """The records of the untrained twin, as those of the model in ``heads.json``."""
 
 _PAGE_FILES = ("figure4.png", "figure5.png", "report.html")
-_WHOLE_NUMBERS = frozenset({"layer", "head", "queries", "certificate_unbounded", "not_converged"})
+_WHOLE_NUMBERS = frozenset(
+    {"layer", "head", "queries", "population", "certificate_unbounded", "not_converged"}
+)
 
 
 def require_extras() -> None:
@@ -151,7 +152,7 @@ class AuditReport(AuditResults):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        names = list(AuditStatistics.record_keys())
+        names = list(self.statistics.record_keys(sampled=self.statistics.sampled))
         kinds = {"kind": pa.string(), **dict.fromkeys(_WHOLE_NUMBERS, pa.int64())}
         schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in names])
         with atomic_path(path) as temporary:

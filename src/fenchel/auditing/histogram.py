@@ -139,6 +139,23 @@ class FloatHistograms:
         )
         return units / (total << (EXPONENT_BIAS + MANTISSA_BITS))
 
+    def variance(self, rows: Sequence[int]) -> float:
+        """The variance of all numbers in the rows, over one less than their number, each taken for its bin's middle.
+
+        Returns:
+            Infinite where a number lies in the highest bin; NaN if there are fewer than two.
+        """
+        total = self.total(rows)
+        if total < 2:
+            return math.nan
+        counts = self._counts[list(rows)].sum(dim=0, dtype=torch.int64)
+        held = counts.nonzero().flatten()
+        numbers, middles = counts[held].double(), bin_midpoints()[held]
+        if not bool(middles.isfinite().all()):
+            return math.inf
+        away = middles - (numbers @ middles) / total
+        return float(numbers @ away.square()) / (total - 1)
+
     def maximum(self, rows: Sequence[int]) -> float:
         """The largest number in the rows, exact; NaN if there is none."""
         if self.total(rows) == 0:

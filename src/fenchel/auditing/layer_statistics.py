@@ -12,6 +12,7 @@ from fenchel.auditing.heads import METRICS
 from fenchel.auditing.histogram import FloatHistograms
 from fenchel.auditing.pattern import PatternSums
 from fenchel.auditing.pattern_counts import PATTERN_SCHEMA, PatternCounts
+from fenchel.auditing.sampled_means import PREFIX, SampledMeans
 from fenchel.auditing.saved_statistics import HISTOGRAM_SCHEMA, check_layer
 
 __all__ = ["LayerStatistics"]
@@ -28,6 +29,7 @@ class LayerStatistics:
         newton_steps: Theirs together, likewise.
         not_converged: How many of them were not certified, likewise.
         patterns: What moved between which tokens.
+        sampled: Means over all queries, where those that were counted are a sample; else None.
     """
 
     heads: tuple[int, ...]
@@ -36,16 +38,18 @@ class LayerStatistics:
     newton_steps: Tensor
     not_converged: Tensor
     patterns: PatternCounts
+    sampled: SampledMeans | None = None
 
     @classmethod
-    def empty(cls, heads: tuple[int, ...]) -> LayerStatistics:
+    def empty(cls, heads: tuple[int, ...], *, sampled: bool = False) -> LayerStatistics:
         """Nothing counted yet."""
 
         def zeros() -> Tensor:
             return torch.zeros(len(heads), dtype=torch.int64)
 
         histograms = FloatHistograms(len(METRICS) * len(heads))
-        return cls(heads, histograms, zeros(), zeros(), zeros(), PatternCounts(len(heads)))
+        means = SampledMeans(len(METRICS), len(heads)) if sampled else None
+        return cls(heads, histograms, zeros(), zeros(), zeros(), PatternCounts(len(heads)), means)
 
     def add(
         self, values: Sequence[Tensor], steps: Tensor, converged: Tensor, patterns: PatternSums | None
@@ -73,6 +77,8 @@ class LayerStatistics:
         self.newton_steps += other.newton_steps
         self.not_converged += other.not_converged
         self.patterns.merge(other.patterns)
+        if self.sampled is not None and other.sampled is not None:
+            self.sampled.merge(other.sampled)
 
     def to_state(self) -> dict[str, Tensor]:
         """Everything that was counted, by name."""
@@ -82,6 +88,7 @@ class LayerStatistics:
             "queries": self.queries.clone(),
             "newton_steps": self.newton_steps.clone(),
             "not_converged": self.not_converged.clone(),
+            **({} if self.sampled is None else self.sampled.to_state()),
         }
 
     @classmethod
@@ -92,10 +99,16 @@ class LayerStatistics:
             Mismatch: If the tensors are none that an audit can have given.
         """
         of_patterns = {name: tensor for name, tensor in parts.items() if name in PATTERN_SCHEMA}
-        others = {name: tensor for name, tensor in parts.items() if name not in PATTERN_SCHEMA}
+        of_sample = {name: tensor for name, tensor in parts.items() if name.startswith(PREFIX)}
+        others = {
+            name: tensor
+            for name, tensor in parts.items()
+            if name not in PATTERN_SCHEMA and name not in of_sample
+        }
         queries, newton_steps, not_converged = (tensor.clone() for tensor in check_layer(len(heads), others))
         histograms = FloatHistograms.from_state(
             len(METRICS) * len(heads), {name: others[name] for name in HISTOGRAM_SCHEMA}
         )
         patterns = PatternCounts.from_state(queries, of_patterns)
-        return cls(heads, histograms, queries, newton_steps, not_converged, patterns)
+        sampled = SampledMeans.from_state(len(METRICS), queries, of_sample) if of_sample else None
+        return cls(heads, histograms, queries, newton_steps, not_converged, patterns, sampled)

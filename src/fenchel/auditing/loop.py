@@ -15,6 +15,7 @@ from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.options import AuditOptions, Batches
 from fenchel.auditing.queries import query_columns
+from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.site_measures import MeasuredSite, SiteMeasures
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.state import AuditState
@@ -119,6 +120,7 @@ class AuditRun:
                 self._tokens.begin_batch(batch)
                 own.begin_batch(batch)
                 own.read(batch)
+                self._check_sample(own)
                 self._check_heads(own.sites)
                 if beside is not None and self.state.twin is not None:
                     with self._cost, seeded(self.options.seed, self.model):
@@ -149,6 +151,11 @@ class AuditRun:
                 state.twin, state.manifest["twin"] = None, f"{NOT_AUDITED}: {reason}"
         state.cursor = batch.after
         self._counting = False
+
+    def _check_sample(self, own: _ModelMeasures) -> None:
+        # Inputs that are ready do not say beforehand how long they are.
+        if self.batches.max_length is None and self.state.cursor.tokens == 0:
+            require_fewer(self.options.queries, own.longest)
 
     def _check_heads(self, sites: tuple[AttentionSite, ...]) -> None:
         existing = max(site.num_heads for site in sites)

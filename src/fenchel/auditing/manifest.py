@@ -63,6 +63,7 @@ KEYS = (
     "stride",
     "batch_size",
     "max_tokens",
+    "queries",
     "layers",
     "heads",
     "baseline",
@@ -81,7 +82,7 @@ KEYS = (
     "convention",
 )
 """Every key of a manifest, in the order in which people read it. ``reads`` is there where it is no text;
-``whole_file`` and the columns only if given."""
+``queries``, ``whole_file`` and the columns only if given."""
 
 _NAME = text(pattern=".+", called="a text that is not empty")
 _SHA256 = text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits")
@@ -106,6 +107,7 @@ MANIFEST_SCHEMA = record(
     },
     {
         "reads": text(among=("images", "inputs")),
+        "queries": whole(1),
         "whole_file": truth(),
         "text_column": text(),
         "target_column": text(),
@@ -156,6 +158,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "stride": batches.stride,
             "batch_size": getattr(batches, "batch_size", None),
             "max_tokens": options.max_tokens,
+            **({} if options.queries is None else {"queries": options.queries}),
             "layers": None if options.layers is None else sorted(options.layers),
             "heads": None if options.heads is None else sorted(options.heads),
             "baseline": options.control,

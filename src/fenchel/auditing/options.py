@@ -91,6 +91,7 @@ class AuditOptions:
     keep_queries: bool
     checkpoint_seconds: float
     memory_budget: int
+    queries: int | None
 
     @classmethod
     def checked(cls, **given: Any) -> AuditOptions:

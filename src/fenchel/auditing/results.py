@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,9 @@ class AuditResults:
             {name: missing[head["queries"] > 0] if value is None else value for name, value in head.items()}
             for head in self.heads
         ]
-        return pandas.DataFrame(rows, columns=list(self.statistics.record_keys()))
+        return pandas.DataFrame(
+            rows, columns=list(self.statistics.record_keys(sampled=self.statistics.sampled))
+        )
 
     def __repr__(self) -> str:
         """One line: what was audited, and the means over all queries."""
@@ -134,8 +137,9 @@ class AuditResults:
         Returns:
             ``model``, ``space``, ``alpha``, ``tol``, ``documents``, ``tokens``, counts over everything, and ``kinds``:
             by kind, counts and ``NAME_mean`` of every metric, and the same for each layer under ``layers``. An
-            infinite mean is None. ``patterns`` says how many heads show each pattern, and ``twin`` has the ``kinds`` of
-            the untrained twin, None where it was not audited.
+            infinite mean is None. Where queries were sampled there is also ``NAME_se``, the standard error: of a kind
+            at most that, as its layers answer the same queries. ``patterns`` says how many heads show each pattern, and
+            ``twin`` has the ``kinds`` of the untrained twin, None where it was not audited.
         """
         shown = Counter(name for pattern in self.patterns for name in pattern.names)
         return {
@@ -173,11 +177,15 @@ class AuditResults:
 
 def _means(statistics: AuditStatistics, kind: Kind, layers: list[int]) -> dict[str, Any]:
     keys = [key for key in statistics.keys() if key.kind == kind and key.layer in layers]  # noqa: SIM118
-    by_layer = {layer: sum(statistics.queries(key) for key in keys if key.layer == layer) for layer in layers}
-    queries = sum(by_layer.values())
+    queries = sum(statistics.queries(key) for key in keys)
+    by_layer = {
+        layer: sum(statistics.population(key) for key in keys if key.layer == layer) for layer in layers
+    }
+    population = sum(by_layer.values())
     found: dict[str, Any] = {
         "heads": len(keys),
         "queries": queries,
+        **({"population": population} if statistics.sampled else {}),
         "not_converged": sum(statistics.not_converged(kind, layer) for layer in layers),
         "certificate_unbounded": sum(statistics.unbounded("certificate", kind, layer) for layer in layers),
         "newton_steps_mean": (
@@ -185,10 +193,17 @@ def _means(statistics: AuditStatistics, kind: Kind, layers: list[int]) -> dict[s
         ),
     }
     for metric in METRICS:
-        total = math.fsum(
-            statistics.mean(metric, kind, layer) * count for layer, count in by_layer.items() if count
-        )
-        found[f"{metric}_mean"] = total / queries if queries and math.isfinite(total) else None
+
+        def over_layers(of_layer: Callable[..., float], metric: str = metric) -> float | None:
+            total = math.fsum(
+                of_layer(metric, kind, layer) * count for layer, count in by_layer.items() if count
+            )
+            return total / population if population and math.isfinite(total) else None
+
+        found[f"{metric}_mean"] = over_layers(statistics.mean)
+        if statistics.sampled:
+            # Layers answer the same queries, so that their errors may add up.
+            found[f"{metric}_se"] = over_layers(statistics.standard_error)
     return found
 
 

@@ -13,6 +13,7 @@ from fenchel.auditing.checkpoint import AUDIT, Checkpoints, open_state
 from fenchel.auditing.loop import AuditRun
 from fenchel.auditing.manifest import describe
 from fenchel.auditing.options import AuditOptions, Baseline, Batches, Texts, shard_directory
+from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.state import AuditState
 from fenchel.data.shard import Shard
 from fenchel.errors import InputError
@@ -56,6 +57,7 @@ def audit(
     keep_queries: bool = False,
     checkpoint_seconds: float = 60.0,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    queries: int | None = None,
 ) -> AuditReport:
     """Measure every head of a trained transformer on texts.
 
@@ -90,7 +92,7 @@ def audit(
         text_column: Column of the texts in jsonl, parquet and datasets.
         target_column: Column of what an encoder-decoder model is to write for each text.
         shard: (i, n): audit the i-th share (from 0) of the documents in n.
-        seed: Seed of torch's random numbers while the model runs.
+        seed: Seed of torch's random numbers while the model runs, and of samples.
         observer: Who is told about the progress.
         directory: Where to write the audit's files and to save it as it goes on; ``shard-i-of-n`` below it if
             there are several shards. Default: nothing is written.
@@ -99,6 +101,8 @@ def audit(
         keep_queries: Also write every single query, into ``queries-*.parquet``.
         checkpoint_seconds: Least time between two savings.
         memory_budget: Bytes of working memory of the exact solver.
+        queries: Measure a sample of this many queries of each window, drawn by ``seed``; every mean then comes with its
+            standard error. Default: all queries.
 
     Returns:
         What was found.
@@ -135,6 +139,7 @@ def audit(
         keep_queries=keep_queries,
         checkpoint_seconds=checkpoint_seconds,
         memory_budget=memory_budget,
+        queries=queries,
     )
     folder = options.folder
     documents = options.documents(texts, model if isinstance(model, str) else tokenizer, images)
@@ -147,6 +152,7 @@ def audit(
             model, tokenizer, device=options.device, dtype=options.dtype, revision=options.revision
         )
         batches = options.batches(texts, documents, found)
+        require_fewer(options.queries, batches.max_length)
         manifest = describe(found, batches, options)
         if folder is None:
             return _audited(found, batches, AuditState(manifest), options, None)

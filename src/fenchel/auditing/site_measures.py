@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -11,6 +11,7 @@ from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.capturing import capture_of
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.options import AuditOptions
+from fenchel.auditing.sampling import QuerySample
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.token_classes import TokenClassifier
@@ -43,6 +44,7 @@ class _Held:
     heads: tuple[int, ...]
     measures: Measures
     counted: Tensor
+    population: Tensor | None
 
 
 class SiteMeasures:
@@ -60,6 +62,7 @@ class SiteMeasures:
         """Whether single queries are written, for which more is measured."""
         self._options, self._tokens = options, tokens
         self._heads = None if options.heads is None else frozenset(options.heads)
+        self._sample = None if options.queries is None else QuerySample(options.queries, options.seed)
         self._capture = capture_of(model, space=options.space, consume=self._consume, layers=options.layers)
         self._held: list[_Held] = []
 
@@ -75,9 +78,16 @@ class SiteMeasures:
         """The places where the model attends."""
         return self._capture.sites
 
+    @property
+    def longest(self) -> int | None:
+        """How many queries the longest window of the batch has; None where nothing is held."""
+        return max((held.counted.shape[1] for held in self._held), default=None)
+
     def read(self, batch: Batch) -> None:
         """Measure a batch; nothing of an earlier one is held any longer."""
         self._held = []
+        if self._sample is not None:
+            self._sample.begin_batch(batch)
         self._capture.run(
             on_device(batch.inputs, self.model), counted=batch.counted, counted_decoder=batch.counted_decoder
         )
@@ -85,7 +95,8 @@ class SiteMeasures:
     def count(self, statistics: AuditStatistics) -> None:
         """Count what is held."""
         for held in self._held:
-            statistics.add(held.site.kind, held.site.layer, held.heads, held.measures, held.counted)
+            site = held.site
+            statistics.add(site.kind, site.layer, held.heads, held.measures, held.counted, held.population)
 
     def beginning(self, call: AttentionCall, heads: tuple[int, ...]) -> tuple[int, int] | None:
         """A row of the batch and how many of its first queries are to be kept with their weights, if any."""
@@ -102,16 +113,22 @@ class SiteMeasures:
         )
         if not heads or not bool(call.counted.any()):
             return
+        drawn = None if self._sample is None else self._sample.of(call)
+        tokens = self._tokens.of(call)
         measures = measure(
-            call,
+            call if drawn is None else drawn.of_call(call),
             space=options.space,
             alpha=options.alpha,
             tol=options.tol,
             memory_budget=options.memory_budget,
             heads=None if len(heads) == site.num_heads else heads,
-            tokens=self._tokens.of(call),
+            tokens=tokens if drawn is None else drawn.of_tokens(tokens),
             moves=self.keeps_queries,
             beginning=self.beginning(call, heads),
         )
+        if drawn is not None:
+            # Whoever looks at the site sees a window in which these queries alone count.
+            measures, call = drawn.put_back(measures), replace(call, counted=drawn.counted)
         self.found(MeasuredSite(call, heads, measures))
-        self._held.append(_Held(site, heads, measures.cpu(), call.counted.cpu()))
+        population = None if drawn is None else drawn.population
+        self._held.append(_Held(site, heads, measures.cpu(), call.counted.cpu(), population))

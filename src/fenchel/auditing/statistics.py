@@ -57,7 +57,15 @@ class AuditStatistics:
         self._layers: dict[tuple[Kind, int], LayerStatistics] = {}
         self.words: dict[int, str] = {}
 
-    def add(self, kind: Kind, layer: int, heads: Sequence[int], measures: Measures, counted: Tensor) -> None:
+    def add(
+        self,
+        kind: Kind,
+        layer: int,
+        heads: Sequence[int],
+        measures: Measures,
+        counted: Tensor,
+        population: Tensor | None = None,
+    ) -> None:
         """Count the queries of one attention call.
 
         Args:
@@ -66,6 +74,8 @@ class AuditStatistics:
             heads: Numbers of the H heads that were measured, from 1, the same at every call of a layer.
             measures: Each metric (B, H, m), float32, non-negative; infinity is counted apart.
             counted: (B, m) bool, False for padding and for overlap counted before.
+            population: (B,), of how many queries of each window those that are counted are a sample; None where
+                they are all.
 
         Raises:
             ProblemError: If a metric of a counted query is NaN or negative, or shapes do not match; nothing
@@ -76,13 +86,20 @@ class AuditStatistics:
         steps, converged = queries.select(measures.newton_steps), queries.select(measures.converged)
         statistics = self._layers.get((kind, layer))
         if statistics is None:
-            statistics = self._layers[kind, layer] = LayerStatistics.empty(tuple(heads))
+            statistics = LayerStatistics.empty(tuple(heads), sampled=population is not None)
+            self._layers[kind, layer] = statistics
         if statistics.heads != tuple(heads):
             raise ProblemError(
                 f"{kind} layer {layer} was measured for heads {list(statistics.heads)} before "
                 f"and for {list(heads)} now."
             )
+        if (statistics.sampled is None) != (population is None):
+            raise ProblemError(
+                f"{kind} layer {layer} was measured by a sample of its queries and by all of them."
+            )
         statistics.add(values, steps, converged, measures.patterns)
+        if statistics.sampled is not None and population is not None:
+            statistics.sampled.add(values, counted.sum(1).tolist(), population.tolist())
 
     def merge(self, other: AuditStatistics) -> None:
         """Count everything that ``other`` counted; ``other`` is left as it is.
@@ -97,9 +114,15 @@ class AuditStatistics:
                     f"{kind} layer {layer} has heads {list(ours.heads)} here and {list(theirs.heads)} there; "
                     "merge audits of the same model with the same choice of heads."
                 )
+            if ours is not None and (ours.sampled is None) != (theirs.sampled is None):
+                raise ProblemError(
+                    f"{kind} layer {layer} has a sample of its queries in one and all of them in the other; "
+                    "merge audits of the same sample."
+                )
         self.words |= other.words
         for site, theirs in other._layers.items():
-            self._layers.setdefault(site, LayerStatistics.empty(theirs.heads)).merge(theirs)
+            empty = LayerStatistics.empty(theirs.heads, sampled=theirs.sampled is not None)
+            self._layers.setdefault(site, empty).merge(theirs)
 
     def keys(self) -> list[HeadKey]:
         """Every head, ordered by kind (as in ``KINDS``), layer and number."""
@@ -117,6 +140,16 @@ class AuditStatistics:
         """How many queries of this head were counted."""
         statistics, columns = self._columns(key.kind, key.layer, key.head)
         return int(statistics.queries[columns].sum())
+
+    @property
+    def sampled(self) -> bool:
+        """Whether what was counted is a sample of each window's queries."""
+        return any(layer.sampled is not None for layer in self._layers.values())
+
+    def population(self, key: HeadKey) -> int:
+        """For how many queries of this head means speak: all of the windows' of which some were counted."""
+        statistics, _ = self._columns(key.kind, key.layer, key.head)
+        return self.queries(key) if statistics.sampled is None else statistics.sampled.population
 
     def newton_steps(self, kind: Kind, layer: int, head: int | None = None) -> int:
         """Steps of all queries of a head, or of a layer."""
@@ -141,10 +174,29 @@ class AuditStatistics:
     def mean(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
         """Mean over the queries of a head, or of all heads of a layer: the exact mean, correctly rounded.
 
-        Infinite if the metric of one query is; NaN if no query was counted.
+        Of a sample it is the estimate for all queries (:mod:`fenchel.auditing.sampled_means`), to 1e-11. Infinite if
+        the metric of one query is; NaN if no query was counted.
         """
         histograms, rows = self._rows(metric, kind, layer, head)
+        sampled = self._layers[kind, layer].sampled
+        if sampled is not None:
+            return sampled.mean(METRICS.index(metric), self._column(kind, layer, head))
         return histograms.mean(rows)
+
+    def standard_error(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
+        """Standard error of ``mean``, as far as it comes from not counting every query of a window.
+
+        0 where all were counted, infinite where the mean or what is known of its error is, NaN if none was.
+        """
+        histograms, rows = self._rows(metric, kind, layer, head)
+        sampled = self._layers[kind, layer].sampled
+        if sampled is None:
+            return 0.0 if histograms.total(rows) else math.nan
+        variances = [histograms.variance([row]) for row in rows]
+        found = sampled.standard_error(
+            METRICS.index(metric), self._column(kind, layer, head), math.fsum(variances) / len(rows)
+        )
+        return math.inf if math.isinf(self.mean(metric, kind, layer, head)) else found
 
     def maximum(self, metric: str, kind: Kind, layer: int, head: int | None = None) -> float:
         """Largest value over the queries of a head, or of a layer, exact."""
@@ -194,12 +246,13 @@ class AuditStatistics:
         return histograms.counts_between(rows, edges)
 
     @staticmethod
-    def record_keys() -> tuple[str, ...]:
-        """The keys of ``record``, in their order."""
-        suffixes = ("mean", *RECORD_QUANTILES, "max")
+    def record_keys(*, sampled: bool = False) -> tuple[str, ...]:
+        """The keys of ``record``, in their order, without or with those of a sample."""
+        suffixes = ("mean", *(("se",) if sampled else ()), *RECORD_QUANTILES, "max")
         metrics = (f"{metric}_{suffix}" for metric in METRICS for suffix in suffixes)
         last = ("certificate_unbounded", "newton_steps_mean", "not_converged")
-        return ("kind", "layer", "head", "queries", *metrics, *last)
+        first = ("kind", "layer", "head", "queries", *(("population",) if sampled else ()))
+        return (*first, *metrics, *last)
 
     def record(self, key: HeadKey) -> dict[str, float | int | str | None]:
         """The head's entry in ``heads.json``.
@@ -207,20 +260,24 @@ class AuditStatistics:
         Returns:
             ``kind``, ``layer``, ``head``, ``queries``, then ``NAME_mean``, ``NAME_p50``, ``NAME_p95``,
             ``NAME_max`` for each metric, ``certificate_unbounded``, ``newton_steps_mean`` and
-            ``not_converged``. A number that would be infinite is None.
+            ``not_converged``. Where queries were sampled, there are also ``population``, how many queries the means
+            speak for, and after each mean its standard error, ``NAME_se``. A number that would be infinite is None.
         """
         kind, layer, head = key
         queries = self.queries(key)
         values: list[float | int | str | None] = [kind, layer, head, queries]
+        if self.sampled:
+            values.append(self.population(key))
         for metric in METRICS:
             histograms, rows = self._rows(metric, kind, layer, head)
             quantiles = histograms.quantiles(rows, list(RECORD_QUANTILES.values()))
-            found = (histograms.mean(rows), *quantiles, histograms.maximum(rows))
+            error = (self.standard_error(metric, kind, layer, head),) if self.sampled else ()
+            found = (self.mean(metric, kind, layer, head), *error, *quantiles, histograms.maximum(rows))
             values += [value if math.isfinite(value) else None for value in found]
         values.append(self.unbounded("certificate", kind, layer, head))
         values.append(self.newton_steps(kind, layer, head) / queries if queries else None)
         values.append(self.not_converged(kind, layer, head))
-        return dict(zip(self.record_keys(), values, strict=True))
+        return dict(zip(self.record_keys(sampled=self.sampled), values, strict=True))
 
     def to_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that was counted, to be saved.
@@ -285,6 +342,10 @@ class AuditStatistics:
                 f"audited heads: {list(statistics.heads)}."
             )
         return statistics, [statistics.heads.index(head)]
+
+    def _column(self, kind: Kind, layer: int, head: int | None) -> int | None:
+        """The place of a head in its layer; None for all of them."""
+        return None if head is None else self._layers[kind, layer].heads.index(head)
 
     def _rows(
         self, metric: str, kind: Kind, layer: int, head: int | None

@@ -88,6 +88,13 @@ def run(
     batch_size: WindowBatchSize = 8,
     max_length: MaxLength = None,
     stride: Stride = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Measure a seeded sample of N queries of each window, with standard errors.  [default: all]",
+        ),
+    ] = None,
     layers: Layers = None,
     heads: Heads = None,
     space: Annotated[
@@ -158,6 +165,7 @@ def run(
             stride=stride,
             batch_size=batch_size,
             max_tokens=max_tokens,
+            queries=queries,
             layers=chosen_layers,
             heads=chosen_heads,
             baseline=baseline.value,

@@ -8,6 +8,7 @@ from typing import Any
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.sampling import sample_words
 from fenchel.auditing.state import STATE_FILE
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.comparing.interval import UNKNOWN, Interval, median_ranks
@@ -53,6 +54,11 @@ class Audited:
     not_converged: int
     heads: dict[HeadKey, dict[str, Distribution]]
     layers: dict[tuple[Kind, int], dict[str, Distribution]]
+
+    @property
+    def sample(self) -> str | None:
+        """Which of its queries were measured; None where all were."""
+        return sample_words(self.manifest.get("queries"))
 
     @classmethod
     def of(cls, name: str, report: AuditReport) -> Audited:

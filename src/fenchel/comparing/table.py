@@ -74,6 +74,7 @@ def terminal_table(comparison: Comparison) -> RenderableType:
     """
     try:
         from rich.console import Group
+        from rich.text import Text
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
 
@@ -102,6 +103,9 @@ def terminal_table(comparison: Comparison) -> RenderableType:
     parts: list[Any] = [heads, moved]
     if len(comparison.audits) > 2:
         parts.append(_trajectory(comparison, table))
+    parts += [
+        Text(f"{audit.name}: {audit.sample} were measured.") for audit in comparison.audits if audit.sample
+    ]
     return Group(*parts)
 
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.report.distribution import AXES
-from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES, STATISTICS, Findings
+from fenchel.auditing.report.findings import (
+    KIND_NAMES,
+    METRIC_NAMES,
+    SHORT_KIND_NAMES,
+    STANDARD_ERROR,
+    STATISTICS,
+    Findings,
+)
 from fenchel.auditing.report.opened import KIND_PREFIXES, opened_data
 
 if TYPE_CHECKING:
@@ -78,5 +85,11 @@ def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> di
         "metrics_from": metrics_from,
         "most_rows": most_rows,
         "rows": rows,
+        "sampled": [
+            [head.population, *(_number(head.value(metric, STANDARD_ERROR)) for metric in METRICS)]
+            for head in findings.heads
+        ]
+        if report.manifest.get("queries")
+        else None,
         **opened_data(report, findings),
     }

@@ -20,6 +20,7 @@ __all__ = [
     "KIND_NAMES",
     "METRIC_NAMES",
     "SHORT_KIND_NAMES",
+    "STANDARD_ERROR",
     "STATISTICS",
     "Findings",
     "Head",
@@ -53,6 +54,10 @@ STATISTICS: dict[str, str] = {"mean": "mean", "p50": "median", "p95": "95th perc
 """The suffixes of a record's keys, with the words for them."""
 
 
+STANDARD_ERROR = "se"
+"""The suffix of the standard errors of means, which records of a sample have."""
+
+
 @dataclass(frozen=True)
 class Head:
     """One head's record with its numbers read: None where one is missing, ``inf`` where it is unbounded."""
@@ -63,6 +68,12 @@ class Head:
     certificate_unbounded: int
     newton_steps: float | None
     values: Mapping[str, float | None]
+    population: int = 0
+
+    @property
+    def weight(self) -> int:
+        """For how many queries its means speak: more than were measured, where those are a sample."""
+        return self.population or self.queries
 
     def value(self, metric: str, statistic: str = "mean") -> float | None:
         """The number recorded under ``metric_statistic``."""
@@ -73,7 +84,7 @@ class Head:
         """Read a record of ``heads.json``, in which an unbounded number is null."""
         key = HeadKey(record["kind"], int(record["layer"]), int(record["head"]))
         queries = int(record.get("queries") or 0)
-        names = [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS]
+        names = [f"{metric}_{statistic}" for metric in METRICS for statistic in (*STATISTICS, STANDARD_ERROR)]
         values = {name: reading(record.get(name)) for name in names}
         if queries:
             values = {
@@ -87,6 +98,7 @@ class Head:
             certificate_unbounded=int(record.get("certificate_unbounded") or 0),
             newton_steps=reading(record.get("newton_steps_mean")),
             values=values,
+            population=int(record.get("population") or 0),
         )
 
 
@@ -178,7 +190,7 @@ class Findings:
     def mean(self, metric: str, heads: Sequence[Head] | None = None) -> float | None:
         """The mean over all queries of ``heads`` (all where None); None where nothing was measured."""
         measured = [
-            (head.queries, value)
+            (head.weight, value)
             for head in (self.heads if heads is None else heads)
             if head.queries and (value := head.value(metric)) is not None
         ]

@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fenchel.auditing.report.findings import Findings, model_name
+from fenchel.auditing.report.findings import STANDARD_ERROR, Findings, model_name
+from fenchel.auditing.sampling import sample_words
 from fenchel.auditing.twin import twin_line
 from fenchel.runs.number import count, percent, reading, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.results import AuditResults
 
-__all__ = ["certified_sentence", "deviation_sentence", "headline", "moved_sentence", "summary_sentence"]
+__all__ = [
+    "certified_sentence",
+    "deviation_sentence",
+    "headline",
+    "moved_sentence",
+    "sampled_sentence",
+    "summary_sentence",
+]
 
 _LEARNED = 2.0  # how many times the twin's what moves has to be for it to be said that it came with training
 
@@ -24,14 +32,19 @@ def headline(report: AuditResults) -> list[str]:
         report: The audit.
 
     Returns:
-        What would move and how far outputs are off; what the deviation of the dual point is and what it measures; what
-        is certified; whether the untrained twin was audited.
+        What would move and how far outputs are off; what was sampled, if it was; what the deviation of the dual point
+        is and what it measures; what is certified; whether the untrained twin was audited.
 
     Raises:
         InputError: If the report holds no head.
     """
     findings, twin = Findings.of(report), _twin(report)
-    sentences = [moved_sentence(findings, twin), deviation_sentence(findings, twin)]
+    sampled = sampled_sentence(findings, report.manifest.get("queries"))
+    sentences = [
+        moved_sentence(findings, twin),
+        *([sampled] if sampled else []),
+        deviation_sentence(findings, twin),
+    ]
     sentences.append(certified_sentence(findings, reading(report.manifest.get("tol"))))
     return [*sentences, twin_line(report.manifest)]
 
@@ -54,6 +67,23 @@ def moved_sentence(findings: Findings, twin: Findings | None = None) -> str:
         return f"{said}."
     learned = "most of it came" if moved >= _LEARNED * without else "little of it needs to have come"
     return f"{said}, so {learned} with training."
+
+
+def sampled_sentence(findings: Findings, queries: int | None) -> str | None:
+    """Of how many queries the means are estimates, and how good they are; None where all queries were measured."""
+    words = sample_words(queries)
+    if words is None:
+        return None
+    most = {
+        metric: max((head.value(metric, STANDARD_ERROR) or 0.0 for head in findings.heads), default=0.0)
+        for metric in ("total_variation", "mean_error")
+    }
+    return (
+        f"Measured were {words}, {count(findings.problems)} of {count(sum(head.weight for head in findings.heads))} "
+        f"problems: means are estimates for all of them, with standard errors of at most "
+        f"{percent(most['total_variation'])} in a head for the weight that would move and of at most "
+        f"{percent(most['mean_error'])} for the output."
+    )
 
 
 def deviation_sentence(findings: Findings, twin: Findings | None = None) -> str:
@@ -101,11 +131,14 @@ def summary_sentence(report: AuditResults) -> str:
     if tolerance is not None and math.isfinite(tolerance):
         outcome += f" to {tolerance:g}"
 
+    words = sample_words(report.manifest.get("queries"))
+    sampled = "" if words is None else f", {words}"
+
     def beside(metric: str) -> str:
         return "" if twin is None else f" (untrained twin {percent(twin.mean(metric))})"
 
     return (
-        f"{model_name(report.manifest)}, {count(heads)} head{'s' if heads != 1 else ''}: on average "
+        f"{model_name(report.manifest)}, {count(heads)} head{'s' if heads != 1 else ''}{sampled}: on average "
         f"{percent(findings.mean('total_variation'))} of attention's weight would move{beside('total_variation')} and "
         f"its output is off by {percent(findings.mean('mean_error'))}{beside('mean_error')}; its dual point is "
         f"{percent(findings.mean('relative_deviation'))} off the exact one, where the covariance alone predicts "

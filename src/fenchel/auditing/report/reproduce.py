@@ -20,6 +20,7 @@ _OPTIONS = (
     "stride",
     "batch_size",
     "max_tokens",
+    "queries",
     "dtype",
     "layers",
     "heads",
@@ -41,6 +42,7 @@ _NAMES = {
     "python": "Python version",
     "texts": "text",
     "text_sha256": "SHA-256 of the text",
+    "queries": "queries of each window",
     "tol": "tolerance",
     "alpha": "α (reliability)",
 }

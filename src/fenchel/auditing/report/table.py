@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.report.findings import SHORT_KIND_NAMES, Findings, model_name
+from fenchel.auditing.report.findings import SHORT_KIND_NAMES, STANDARD_ERROR, Findings, model_name
+from fenchel.auditing.sampling import sample_words
 from fenchel.errors import MissingExtraError
 from fenchel.runs.number import count, short
 from fenchel.runs.terminal import titled_table
@@ -62,7 +64,17 @@ def terminal_table(report: AuditResults) -> RenderableType:
             made.add_column(words.replace(" ", "\n"), justify="left" if left else "right", no_wrap=True)
         return made
 
+    sampled = sample_words(report.manifest.get("queries"))
     name = f"Means over queries, {model_name(report.manifest)}"
+    if sampled is not None:
+        name += f"\n± standard error, from {sampled}"
+
+    def written(mean: float | None, error: float | None) -> str:
+        if sampled is None:
+            return short(mean)
+        known = error is not None and math.isfinite(error)
+        return f"{short(mean)}\n{f'±{error:.1g}' if known else ''}"
+
     layers = table(name, *kind_column, "Layer", *columns.values(), "Queries")
     for kind in findings.kinds:
         numbers = findings.layers(kind)
@@ -71,7 +83,12 @@ def terminal_table(report: AuditResults) -> RenderableType:
             layers.add_row(
                 *([SHORT_KIND_NAMES[kind] if i == 0 else ""] if kind_column else []),
                 str(layer),
-                *(short(findings.mean(metric, heads)) for metric in columns),
+                *(
+                    written(
+                        findings.mean(metric, heads), report.statistics.standard_error(metric, kind, layer)
+                    )
+                    for metric in columns
+                ),
                 count(sum(head.queries for head in heads)),
                 end_section=i == len(numbers) - 1,
             )
@@ -82,7 +99,7 @@ def terminal_table(report: AuditResults) -> RenderableType:
             *([SHORT_KIND_NAMES[head.key.kind]] if kind_column else []),
             str(head.key.layer),
             str(head.key.head),
-            *(short(head.value(metric)) for metric in columns),
+            *(written(head.value(metric), head.value(metric, STANDARD_ERROR)) for metric in columns),
         )
     parts: list[Any] = [layers, farthest]
     if findings.not_converged:

@@ -34,7 +34,9 @@ function numbersTable(index) {
     cell.scope = "col";
     header.append(cell);
   };
-  title(`Over ${count(read(row, "queries"))} queries`);
+  // Of a sample: how many queries its means speak for, and their standard errors.
+  const [population, ...errors] = data.sampled?.[index] ?? [];
+  title(`Over ${count(read(row, "queries"))}${population ? ` of ${count(population)}` : ""} queries`);
   for (const words of Object.values(data.statistics)) title(words);
   if (data.twins) ["twin, mean", "difference"].forEach(title);
   title("rank");
@@ -45,6 +47,8 @@ function numbersTable(index) {
     name.scope = "row";
     line.append(name);
     for (const statistic of Object.keys(data.statistics)) line.append(element("td", measured(metric, numberOf(index, "model", metric, statistic)), "number"));
+    const error = errors[Object.keys(data.metrics).indexOf(metric)];
+    if (Number.isFinite(error)) line.cells[1].append(element("small", ` ± ${decimal(error)}`));
     if (data.twins) line.append(element("td", measured(metric, numberOf(index, "twin", metric, "mean")), "number"), element("td", signed(numberOf(index, "difference", metric, "mean")), "number"));
     const mean = numberOf(index, "model", metric, "mean");
     const above = data.rows.filter((_, other) => (numberOf(other, "model", metric, "mean") ?? -1) > (mean ?? Infinity)).length;

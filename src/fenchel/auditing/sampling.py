@@ -1,0 +1,180 @@
+"""A seeded sample of every window's queries, so that a long context can be looked at in minutes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fenchel.auditing.capture import AttentionCall
+from fenchel.auditing.measure import Measures
+from fenchel.auditing.pattern import TokenClasses
+from fenchel.data.batch import Batch
+from fenchel.errors import InputError
+
+__all__ = ["QuerySample", "SampledQueries", "require_fewer", "sample_words"]
+
+_BYTES = 8  # of the number that a position is drawn by
+
+
+class QuerySample:
+    """Draws so many of the counted queries of each window, every set of them as likely as any other.
+
+    Each position of a window has a pseudorandom number that depends on the seed, the kind of attention, the window's
+    document and its place there, and on nothing else: the counted positions with the least numbers are taken. Batches,
+    shards and layers leave no trace, the model's twin answers the same queries, and a larger sample holds a smaller
+    one.
+
+    Args:
+        size: How many queries of a window; a window with fewer gives all of them.
+        seed: Seed of the draw.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+        self._batch: Batch | None = None
+
+    def begin_batch(self, batch: Batch) -> None:
+        """The calls that follow are of this batch."""
+        self._batch = batch
+
+    def of(self, call: AttentionCall) -> SampledQueries:
+        """The queries of an attention call that are looked at."""
+        counted = call.counted.cpu()
+        rows = [self._of_window(call.site.kind, row, counted[row]) for row in range(len(counted))]
+        most = max(1, *(len(row) for row in rows))
+        index, there = torch.zeros(len(rows), most, dtype=torch.int64), torch.zeros(len(rows), most).bool()
+        for number, row in enumerate(rows):
+            index[number, : len(row)] = row
+            there[number, : len(row)] = True
+        device = call.counted.device
+        return SampledQueries(index.to(device), there.to(device), counted.sum(1), counted.shape[1])
+
+    def _of_window(self, kind: str, row: int, counted: Tensor) -> Tensor:
+        """The positions that are taken of one row, in their order."""
+        places = counted.nonzero().flatten()
+        if len(places) <= self.size:
+            return places
+        numbers = self._numbers(kind, row, len(counted))[places]
+        return places[numbers.argsort(stable=True)[: self.size]].sort().values
+
+    def _numbers(self, kind: str, row: int, length: int) -> Tensor:
+        """A number for each position; those of the first positions do not depend on how many there are."""
+        batch = self._batch
+        document, window = (0, row) if batch is None else (batch.documents[row], batch.windows[row])
+        name = f"{self.seed}/{kind}/{document}/{window}".encode()
+        drawn = hashlib.shake_128(name).digest(_BYTES * length)
+        return torch.frombuffer(bytearray(drawn), dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class SampledQueries:
+    """Which queries of an attention call are looked at.
+
+    Attributes:
+        index: (B, N), their positions, rising; 0 where a window has fewer.
+        there: (B, N) bool, whether it is a query.
+        population: (B,), how many queries of each window count, on the CPU.
+        length: How many positions there are.
+    """
+
+    index: Tensor
+    there: Tensor
+    population: Tensor
+    length: int
+
+    @property
+    def counted(self) -> Tensor:
+        """(B, m) bool, the queries that are looked at, in the places that they have in the window."""
+        return self._put_back(self.there)
+
+    def of_call(self, call: AttentionCall) -> AttentionCall:
+        """The attention call with these queries alone, over all of its keys."""
+        preference = call.log_preference
+        if preference is not None and preference.shape[2] > 1:
+            preference = self._taken(preference.expand(len(self.index), -1, -1, -1), 2)
+        return replace(call, query=self._taken(call.query, 2), counted=self.there, log_preference=preference)
+
+    def of_tokens(self, tokens: TokenClasses | None) -> TokenClasses | None:
+        """What these queries are, from what all of them are."""
+        if tokens is None:
+            return None
+        types, beside, corrections = tokens.types, tokens.beside, tokens.corrections
+        there = self.there.to(types.dtype)
+        return TokenClasses(
+            types=self._taken(types, 2) * there.unsqueeze(1),
+            keys=tokens.keys,
+            beside=None if beside is None else self._taken(beside, 1),
+            corrections=None
+            if corrections is None
+            else self._taken(corrections, 1) * there[:, :, None, None, None],
+            key_ids=tokens.key_ids,
+        )
+
+    def put_back(self, measures: Measures) -> Measures:
+        """What was measured of these queries, in the places that they have in the window."""
+        farthest, moves = measures.farthest, measures.moves
+        if farthest is not None:
+            positions = farthest.positions
+            index = self.index.unsqueeze(1).expand(-1, positions.shape[1], -1)
+            places = index.gather(2, positions.clamp(min=0))
+            farthest = replace(farthest, positions=torch.where(positions < 0, positions, places))
+        if moves is not None:
+            moves = replace(
+                moves, positions=self._put_back(moves.positions), changes=self._put_back(moves.changes)
+            )
+        return replace(
+            measures,
+            values={name: self._put_back(values) for name, values in measures.values.items()},
+            newton_steps=self._put_back(measures.newton_steps),
+            converged=self._put_back(measures.converged),
+            farthest=farthest,
+            moves=moves,
+        )
+
+    def _taken(self, tensor: Tensor, dim: int) -> Tensor:
+        """These queries of a tensor (B, ...) that has all of them along ``dim``."""
+        shape = [1] * tensor.dim()
+        shape[0], shape[dim] = self.index.shape
+        index = self.index.reshape(shape).expand(
+            *(-1 if place in (0, dim) else size for place, size in enumerate(tensor.shape))
+        )
+        return tensor.gather(dim, index)
+
+    def _put_back(self, values: Tensor) -> Tensor:
+        """Values (B, ..., N) of these queries as (B, ..., m), 0 elsewhere."""
+        # What is no query goes behind the last position.
+        index = self.index.masked_fill(~self.there, self.length)
+        index = index.reshape(len(index), *[1] * (values.dim() - 2), -1).expand_as(values)
+        whole = values.new_zeros((*values.shape[:-1], self.length + 1))
+        return whole.scatter(-1, index, values)[..., : self.length]
+
+
+def require_fewer(queries: int | None, longest: int | None) -> None:
+    """Refuse a sample that would be every query of the longest window.
+
+    Args:
+        queries: How many of a window are asked for; None for all.
+        longest: How many positions the longest window has; None where that is not known yet.
+
+    Raises:
+        InputError: If it would.
+    """
+    if queries is None or longest is None or queries < longest:
+        return
+    raise InputError(
+        f"queries is {queries}, a sample larger than the queries: the longest window has {longest} positions. Ask for "
+        f"{'fewer' if longest > 1 else 'none'}, or leave queries out to audit all of them."
+    )
+
+
+def sample_words(queries: int | None) -> str | None:
+    """What a sample is called where people read of it; None without one.
+
+    Example:
+        >>> sample_words(32)
+        '32 queries of each window'
+    """
+    return None if queries is None else f"{queries:,} quer{'y' if queries == 1 else 'ies'} of each window"

@@ -1,0 +1,311 @@
+"""A sample of each window's queries: who is drawn, what is measured of them, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fenchel.auditing import measure as measuring
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.heads import METRICS
+from fenchel.auditing.merge import merge
+from fenchel.auditing.report import terminal_table
+from fenchel.auditing.report.headline import headline, summary_sentence
+from fenchel.auditing.report.reproduce import command
+from fenchel.auditing.run import audit
+from fenchel.auditing.sampling import QuerySample, SampledQueries, sample_words
+from fenchel.auditing.solution import exact_solutions
+from fenchel.comparing import compare
+from fenchel.comparing.table import terminal_table as comparing_table
+from fenchel.errors import InputError
+from tests.auditing.small_audits import Interrupting, files_of, numbers_of, small_audit, some_texts
+from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
+
+LONG: dict[str, Any] = {"max_length": 20, "stride": 18}
+PLACE = ("kind", "layer", "head", "document", "window", "position")
+
+
+def drawn(
+    sample: QuerySample, counted: torch.Tensor, documents: tuple[int, ...], kind: str = "encoder_self"
+) -> Any:
+    """What is drawn of a batch with these counted positions."""
+    sample.begin_batch(SimpleNamespace(documents=documents, windows=(1,) * len(documents)))  # pyright: ignore[reportArgumentType]
+    return sample.of(SimpleNamespace(counted=counted, site=SimpleNamespace(kind=kind)))  # pyright: ignore[reportArgumentType]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Every query that an audit kept."""
+    import pyarrow.parquet as pq
+
+    return [
+        row for path in sorted(folder.glob("queries-*.parquet")) for row in pq.read_table(path).to_pylist()
+    ]
+
+
+def positions_of(folder: Path) -> set[tuple[Any, ...]]:
+    return {tuple(row[name] for name in PLACE) for row in rows_of(folder)}
+
+
+def test_every_query_is_as_likely_as_any_other() -> None:
+    counted = torch.ones(1, 12, dtype=torch.bool)
+    counted[0, [0, 7]] = False
+    times, alone = torch.zeros(12), torch.zeros(12)
+    for seed in range(2000):
+        chosen = drawn(QuerySample(3, seed), counted, (4,)).counted[0]
+        assert int(chosen.sum()) == 3
+        times += chosen
+        alone += chosen * chosen[5]
+    assert times[[0, 7]].tolist() == [0, 0]
+    others = [place for place in range(12) if place not in (0, 5, 7)]
+    # 600 of 2,000 times, and in 2 of 9 pairs with another: five standard deviations either way.
+    assert (times[[5, *others]] - 600).abs().max() < 5 * (2000 * 0.3 * 0.7) ** 0.5
+    assert (alone[others] / times[5] - 2 / 9).abs().max() < 5 * (2 / 9 * 7 / 9 / 600) ** 0.5
+
+
+def test_a_window_is_drawn_alike_wherever_it_stands() -> None:
+    counted = torch.ones(3, 40, dtype=torch.bool)
+    sample = QuerySample(5, 1)
+    together = drawn(sample, counted, (1, 2, 3))
+    alone = drawn(sample, counted[:1, :30], (2,))
+    # Among fewer positions the same ones are taken, and others in the place of those that are not there.
+    assert set(together.index[1][together.index[1] < 30].tolist()) <= set(alone.index[0].tolist())
+    assert together.index[1].tolist() == drawn(sample, counted[:1], (2,)).index[0].tolist()
+    assert len({tuple(row) for row in together.index.tolist()}) == 3
+    assert together.index[0].tolist() != drawn(QuerySample(5, 2), counted[:1], (1,)).index[0].tolist()
+    assert together.index[0].tolist() != drawn(sample, counted[:1], (1,), "cross").index[0].tolist()
+    larger = drawn(QuerySample(9, 1), counted, (1, 2, 3))
+    assert all(
+        set(few) < set(many) for few, many in zip(together.index.tolist(), larger.index.tolist(), strict=True)
+    )
+
+
+def test_what_is_drawn_is_put_back_where_it_was() -> None:
+    counted = torch.tensor([[True] * 6, [False, True, False, True, False, False]])
+    found: SampledQueries = drawn(QuerySample(4, 0), counted, (1, 2))
+    values = torch.arange(12.0).reshape(2, 1, 6)
+    back = found._put_back(found._taken(values, 2))
+    assert torch.equal(back, values * found.counted[:, None])
+    assert found.counted.sum(1).tolist() == [4, 2]
+    assert found.population.tolist() == [6, 2]
+    assert found.there[1].tolist() == [True, True, False, False]
+
+
+def test_sampled_queries_have_the_values_of_a_full_audit(tmp_path: Path) -> None:
+    options = {**LONG, "tol": 1e-9, "keep_queries": True}
+    small_audit(directory=tmp_path / "all", **options)
+    report = small_audit(directory=tmp_path / "some", queries=5, **options)
+    every = {tuple(row[name] for name in PLACE): row for row in rows_of(tmp_path / "all")}
+    some = rows_of(tmp_path / "some")
+    assert 0 < len(some) == sum(record["queries"] for record in report.heads) < len(every)
+    for row in some:
+        same = every[tuple(row[name] for name in PLACE)]
+        assert row["token"] == same["token"]
+        assert row["moved_position"] == same["moved_position"]
+        for metric in METRICS:
+            assert row[metric] == pytest.approx(same[metric], rel=1e-5), metric
+    for key, examples in report.far_queries.items():
+        shown = {tuple(row[name] for name in PLACE): row for row in some}
+        for example in examples:
+            row = shown[(*key, example.document, example.window, example.position)]
+            assert example.total_variation == pytest.approx(row["total_variation"], rel=1e-6)
+
+
+def test_means_and_errors_are_those_of_stratified_sampling(tmp_path: Path) -> None:
+    small_audit(directory=tmp_path / "all", keep_queries=True, **LONG)
+    report = small_audit(directory=tmp_path / "some", queries=5, keep_queries=True, **LONG)
+    windows: dict[tuple[int, int], int] = {}
+    for row in rows_of(tmp_path / "all"):
+        if (row["layer"], row["head"]) == (2, 3):
+            place = row["document"], row["window"]
+            windows[place] = windows.get(place, 0) + 1
+    record = next(record for record in report.heads if (record["layer"], record["head"]) == (2, 3))
+    assert record["population"] == sum(windows.values()) == report.manifest["tokens"]
+    for metric in METRICS:
+        total = variance = 0.0
+        for place, whole in windows.items():
+            values = np.array(
+                [
+                    row[metric]
+                    for row in rows_of(tmp_path / "some")
+                    if (row["layer"], row["head"], row["document"], row["window"]) == (2, 3, *place)
+                ]
+            )
+            assert len(values) == min(5, whole)
+            total += whole * values.mean()
+            if len(values) < whole:
+                variance += whole**2 * (1 - len(values) / whole) * values.var(ddof=1) / len(values)
+        assert record[f"{metric}_mean"] == pytest.approx(total / record["population"], rel=1e-6)
+        assert record[f"{metric}_se"] == pytest.approx(variance**0.5 / record["population"], rel=1e-6)
+
+
+def test_a_sample_that_takes_short_windows_whole_has_their_numbers_without_error() -> None:
+    texts = ["w1 w2 w3", "w4 w5", "w6 w7 w8 w9"]
+    everything, sampled = small_audit(texts, max_length=12), small_audit(texts, max_length=12, queries=8)
+    for full, record in zip(everything.heads, sampled.heads, strict=True):
+        assert record["queries"] == record["population"] == full["queries"]
+        for metric in METRICS:
+            assert record[f"{metric}_mean"] == pytest.approx(full[f"{metric}_mean"], rel=1e-6)
+            assert record[f"{metric}_se"] == 0.0
+    assert everything.patterns == sampled.patterns
+
+
+def test_patterns_are_those_of_the_sampled_queries() -> None:
+    texts = [" ".join(f"w{number}" for number in range(18))] * 3
+    everything, half = small_audit(texts, **LONG), small_audit(texts, queries=10, **LONG)
+    for full, found in zip(everything.patterns, half.patterns, strict=True):
+        for name, moves in full.classes.items():
+            assert found.classes[name].attention == pytest.approx(moves.attention, abs=0.12), name
+        assert sum(moves.attention for moves in found.classes.values()) == pytest.approx(1, abs=1e-6)
+
+
+def test_batches_shards_and_interruptions_leave_no_trace(tmp_path: Path) -> None:
+    options: dict[str, Any] = {**LONG, "queries": 4, "keep_queries": True, "baseline": "twin"}
+    one = small_audit(directory=tmp_path / "one", batch_size=1, **options)
+    small_audit(directory=tmp_path / "many", batch_size=16, **options)
+    assert positions_of(tmp_path / "one") == positions_of(tmp_path / "many")
+
+    for index in range(2):
+        small_audit(directory=tmp_path / "shards", shard=(index, 2), batch_size=1, **options)
+    merged = merge(tmp_path / "shards")
+    assert list(numbers_of(merged)) == list(numbers_of(one))
+    assert merged.twin_heads == one.twin_heads
+    assert merged.summary == one.summary
+
+    again: dict[str, Any] = {
+        **options,
+        "batch_size": 1,
+        "checkpoint_seconds": 0.0,
+        "directory": tmp_path / "again",
+    }
+    with pytest.raises(KeyboardInterrupt):
+        small_audit(observer=Interrupting(3, KeyboardInterrupt()), **again)
+    small_audit(resume=True, **again)
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "one")
+    loaded = AuditReport.load(tmp_path / "again")
+    assert loaded.heads == one.heads
+    assert loaded.summary == one.summary
+
+
+def test_layers_and_the_twin_answer_the_same_queries_and_kinds_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[str, list[Any]]] = []
+    draw = QuerySample.of
+
+    def record(self: QuerySample, call: Any) -> SampledQueries:
+        found = draw(self, call)
+        seen.append((call.site.kind, found.index.tolist()))
+        return found
+
+    monkeypatch.setattr(QuerySample, "of", record)
+    audit(tiny_model("t5"), None, [tiny_inputs("t5")], queries=2, baseline="twin")
+    by_kind = {kind: [index for name, index in seen if name == kind] for kind, _ in seen}
+    assert set(by_kind) == {"encoder_self", "decoder_self", "cross"}
+    for drawn_of_kind in by_kind.values():
+        assert len(drawn_of_kind) == 4  # two layers, and the twin's
+        assert all(index == drawn_of_kind[0] for index in drawn_of_kind)
+    assert by_kind["decoder_self"][0] != by_kind["cross"][0]
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+def test_only_the_sampled_rows_are_solved(monkeypatch: pytest.MonkeyPatch, space: Any) -> None:
+    solved: list[int] = []
+
+    def count(problem: Any, *arguments: Any, **options: Any) -> Any:
+        solved.append(problem.queries.shape[:3].numel())
+        return exact_solutions(problem, *arguments, **options)
+
+    monkeypatch.setattr(measuring, "exact_solutions", count)
+    model = tiny_model("gpt2", n_positions=2048)
+    heads = 4
+    ids = torch.arange(2048).reshape(1, -1) % 50
+    report = audit(model, None, [{"input_ids": ids}], queries=16, layers=[1], space=space)
+    assert solved == [16 * heads]
+    assert {record["queries"] for record in report.heads} == {16}
+    assert {record["population"] for record in report.heads} == {2048}
+
+
+def test_images_are_sampled_too() -> None:
+    report = audit(tiny_model("vit"), None, [tiny_images()], queries=3)
+    assert {record["queries"] for record in report.heads} == {3 * len(tiny_images()["pixel_values"])}
+    assert all(record["total_variation_se"] > 0 for record in report.heads)
+
+
+@pytest.mark.parametrize("queries", [0, -1, True, 1.5, float("nan"), "4", [4], 10**12])
+def test_a_number_of_queries_that_cannot_be_meant_is_refused(queries: Any) -> None:
+    with pytest.raises(InputError, match=r"queries is .*; expected a whole number from 1"):
+        small_audit(queries=queries)
+
+
+def test_a_sample_larger_than_the_queries_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match="queries is 12, a sample larger than the queries: the longest window has 12"
+    ):
+        small_audit(max_length=12, queries=12, directory=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    images = [tiny_images()]
+    with pytest.raises(InputError, match="queries is 500, a sample larger than the queries"):
+        audit(tiny_model("vit"), None, images, queries=500)
+
+
+def test_other_samples_are_neither_merged_nor_resumed(tmp_path: Path) -> None:
+    small_audit(directory=tmp_path, shard=(0, 2), queries=4)
+    small_audit(directory=tmp_path, shard=(1, 2), queries=5)
+    with pytest.raises(InputError, match="queries: 4 in the first, 5 in the second"):
+        merge(tmp_path)
+    small_audit(directory=tmp_path, shard=(1, 2), overwrite=True)
+    with pytest.raises(InputError, match="queries: 4 in the first, None in the second"):
+        merge(tmp_path)
+    with pytest.raises(InputError, match="queries: 4 there, 3 asked for"):
+        small_audit(directory=tmp_path, shard=(0, 2), queries=3, resume=True)
+
+
+def test_the_manifest_and_the_tables_say_what_was_sampled(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    report = small_audit(some_texts(2), directory=tmp_path, queries=1)
+    assert report.manifest["queries"] == 1
+    assert "queries" not in small_audit(some_texts(2)).manifest
+    columns = pq.read_schema(tmp_path / "heads.parquet").names
+    assert columns == list(report.heads[0]) == list(report.to_pandas().columns)
+    assert {"population", "gap_se"} <= set(columns)
+    assert report.summary["kinds"]["encoder_self"]["layers"][0]["gap_se"] > 0
+    assert not any("se" in name.split("_") for name in small_audit(some_texts(2)).heads[0])
+    assert sample_words(1) == "1 query of each window"
+
+
+def test_reports_say_what_was_sampled_and_how_good_it_is(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    report = small_audit(directory=tmp_path / "some", queries=4, **LONG)
+    everything = small_audit(directory=tmp_path / "all", **LONG)
+    console = Console(width=80, record=True)
+    console.print(terminal_table(report))
+    shown = console.export_text()
+    assert "± standard error, from 4 queries of each window" in shown
+    error = report.statistics.standard_error("total_variation", "encoder_self", 1)
+    assert f"±{error:.1g}" in shown
+    problems = (
+        sum(record["queries"] for record in report.heads),
+        sum(record["population"] for record in report.heads),
+    )
+    assert f"4 queries of each window, {problems[0]:,} of {problems[1]:,} problems" in " ".join(
+        headline(report)
+    )
+    assert "8 heads, 4 queries of each window: on average" in summary_sentence(report)
+    assert "of each window" not in " ".join([*headline(everything), summary_sentence(everything)])
+    page = (tmp_path / "some" / "report.html").read_text()
+    assert "A sample: 4 queries of each window" in page
+    assert "--queries 4" in command({**report.manifest, "texts": "a.txt"})
+    assert "A sample" not in (tmp_path / "all" / "report.html").read_text()
+
+    comparison = compare(tmp_path / "all", tmp_path / "some", directory=tmp_path / "compare")
+    assert ", 4 queries of each window" in (tmp_path / "compare" / "compare.html").read_text()
+    console.print(comparing_table(comparison))
+    assert "some: 4 queries of each window were measured." in " ".join(console.export_text().split())
+    assert [audit.sample for audit in comparison.audits] == [None, "4 queries of each window"]
