@@ -194,10 +194,11 @@ class AuditOptions:
             {"max_tokens": self.max_tokens, "shard": self.shard},
         )
         if isinstance(documents, ImageFiles):
+            processor = image_processor(found, self.revision)
             return ImageBatches(
                 documents,
-                image_processor(found, self.revision),
-                config=config,
+                processor,
+                config=config or processor,
                 batch_size=self.batch_size,
                 shard=self.shard,
             )

@@ -15,6 +15,7 @@ from fenchel.auditing.manifest import describe
 from fenchel.auditing.options import AuditOptions, Baseline, Batches, Texts, shard_directory
 from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.state import AuditState
+from fenchel.auditing.trained import trained_model
 from fenchel.data.shard import Shard
 from fenchel.errors import InputError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
@@ -63,7 +64,8 @@ def audit(
 
     Args:
         model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder); or a module with
-            attention layers of :mod:`fenchel.nn`, whose own α and preference are audited.
+            attention layers of :mod:`fenchel.nn`, whose own α and preference are audited; or, with ``images``, the
+            folder of a training of a vision transformer.
         tokenizer: Its tokenizer; None to load the one of a named model, or if ``texts`` are ready-made
             inputs.
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
@@ -148,9 +150,9 @@ def audit(
             require_extras()
             check_writable(folder)
             AUDIT.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
-        found = RunModel.of(
-            model, tokenizer, device=options.device, dtype=options.dtype, revision=options.revision
-        )
+        where = {"device": options.device, "dtype": options.dtype, "revision": options.revision}
+        found = trained_model(model, images=images is not None, **where)
+        found = found or RunModel.of(model, tokenizer, **where)
         batches = options.batches(texts, documents, found)
         require_fewer(options.queries, batches.max_length)
         manifest = describe(found, batches, options)

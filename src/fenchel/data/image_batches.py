@@ -18,7 +18,6 @@ __all__ = ["ImageBatches"]
 
 _BEGINNING = Cursor()
 _ONLY_SHARD = Shard()
-_PIXELS = "pixel_values"
 
 
 class ImageBatches:
@@ -26,7 +25,8 @@ class ImageBatches:
 
     Args:
         images: The images.
-        processor: An image processor of ``transformers``, called with a list of images.
+        processor: An image processor of ``transformers``, called with a list of images. Another one may say in
+            ``input_name`` what the model calls its images.
         config: The model's configuration; says how many channels images have, and how large patches are.
         batch_size: Images in a batch.
         shard: Which of the images to take.
@@ -48,6 +48,7 @@ class ImageBatches:
         batch_size: int = 8,
         shard: Shard = _ONLY_SHARD,
     ) -> None:
+        self._name = str(getattr(processor, "input_name", "pixel_values"))
         self._images, self._processor, self._config = images, processor, config
         self._mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
         self.batch_size = checked("batch_size", batch_size)
@@ -74,7 +75,7 @@ class ImageBatches:
             pixels = self._pixels(numbers)
             done += len(numbers)
             yield Batch(
-                inputs={_PIXELS: pixels},
+                inputs={self._name: pixels},
                 counted=None,
                 counted_decoder=None,
                 documents=tuple(number + 1 for number in numbers),
@@ -94,7 +95,7 @@ class ImageBatches:
         images = [self._images.read(number, self._mode) for number in numbers]
         names = ", ".join(self._images.paths[number].name for number in numbers[:3])
         try:
-            found = self._processor(images=images, return_tensors="pt")[_PIXELS]
+            found = self._processor(images=images, return_tensors="pt")[self._name]
         except Exception as error:  # processors are many, and fail in as many ways
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise InputError(

@@ -102,7 +102,7 @@ def image_processor(found: RunModel, revision: str | None) -> Any:
     """
     from fenchel.integrations.transformers.image_processor import check_reads_images, load_image_processor
 
-    check_reads_images(found.model)
+    check_reads_images(found.model, getattr(found.tokenizer, "input_name", "pixel_values"))
     if found.tokenizer is not None:
         return found.tokenizer
     if not found.named:

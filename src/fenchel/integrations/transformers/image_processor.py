@@ -15,14 +15,18 @@ from fenchel.integrations.transformers.requirement import require_transformers
 __all__ = ["check_reads_images", "load_image_processor"]
 
 
-def check_reads_images(model: nn.Module) -> None:
+def check_reads_images(model: nn.Module, name: str = "pixel_values") -> None:
     """See that a model takes pixels.
+
+    Args:
+        model: The model.
+        name: What its forward calls them.
 
     Raises:
         InputError: If it does not, and what it takes.
     """
     takes = [name for name in inspect.signature(model.forward).parameters if name not in ("args", "kwargs")]
-    if "pixel_values" not in takes:
+    if name not in takes:
         raise InputError(
             f"{type(model).__name__} reads no images: its forward takes {', '.join(takes[:4])}. Give it a "
             "text (--text)."
