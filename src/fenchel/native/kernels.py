@@ -20,9 +20,9 @@ __all__ = [
     "exact_point",
     "first_order",
     "mean_error",
+    "products",
     "seen",
     "serves",
-    "squares",
 ]
 
 POINTS = 3
@@ -35,10 +35,13 @@ class _Shared(Structure):
     _fields_ = (("data", c_void_p), ("group", c_int64), ("row", c_int64))
 
 
+class _Point(Structure):
+    _fields_ = (("part", _Shared * 4), ("square", c_void_p), ("low", c_int64))
+
+
 class _History(Structure):
     _fields_ = (
-        ("part", (_Shared * 4) * POINTS),
-        ("square", c_void_p * POINTS),
+        ("point", POINTER(_Point) * POINTS),
         ("along", c_void_p * 2),
         ("between", c_void_p),
         ("count", c_int64),
@@ -53,7 +56,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(c_void_p,) * 5,
         c_int,
     ),
-    "fenchel_squares": (c_int64, c_int64, *(c_void_p,) * 4, c_int),
+    "fenchel_along": (POINTER(_History), *(c_int64,) * 3, c_void_p, c_void_p, c_int),
+    "fenchel_products": (c_int64, c_int64, c_void_p, c_void_p, c_int, c_void_p, c_int),
     "fenchel_further": (POINTER(_History), c_int64, c_int64, c_int64, _Shared, *(c_void_p,) * 5, c_int),
     "fenchel_first_order": (*(c_int64,) * 3, c_float, _Shared, _Shared, *(c_void_p,) * 4, c_int),
     "fenchel_seen": (*(c_int64,) * 3, c_double, *(_Shared,) * 3, *(c_void_p,) * 6, c_int),
@@ -79,10 +83,8 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _shared(tensor: Tensor) -> _Shared:
-    group, row = (
-        stride if size > 1 else 0 for stride, size in zip(tensor.stride(), tensor.shape[:2], strict=False)
-    )
-    return _Shared(tensor.data_ptr(), group, row)
+    (group, row, _), (groups, rows, _) = tensor.stride(), tensor.shape
+    return _Shared(tensor.data_ptr(), group if groups > 1 else 0, row if rows > 1 else 0)
 
 
 def serves(*tensors: Tensor, shared: Sequence[Tensor] = (), dtype: torch.dtype = torch.float32) -> bool:
@@ -107,19 +109,12 @@ def serves(*tensors: Tensor, shared: Sequence[Tensor] = (), dtype: torch.dtype =
     )
 
 
-def squares(residual: Tensor, lifted: Tensor) -> tuple[Tensor, Tensor]:
-    """Lifts in float32, (g, r, n), and the squared norms of what they are the lifts of, (g, r).
-
-    Args:
-        residual: (g, r, n), float32.
-        lifted: Its lift, (g, r, n), float32 or bfloat16.
-    """
-    g, r, n = residual.shape
-    rounded = lifted if lifted.dtype == torch.bfloat16 else None
-    wide = lifted if rounded is None else torch.empty_like(residual)
-    found = residual.new_empty(g, r)
-    _call("fenchel_squares", g * r, n, *map(_address, (residual, rounded, wide, found)))
-    return wide, found
+def products(one: Tensor, other: Tensor) -> Tensor:
+    """Inner products of rows (g, r, n), float32, with others, which may be bfloat16; (g, r)."""
+    g, r, n = one.shape
+    found, low = one.new_empty(g, r), int(other.dtype == torch.bfloat16)
+    _call("fenchel_products", g * r, n, one.data_ptr(), other.data_ptr(), low, found.data_ptr())
+    return found
 
 
 def first_order(
@@ -258,7 +253,7 @@ class Points:
     def __init__(self, log_preference: Tensor, alpha: float) -> None:
         self._log_preference, self._alpha = log_preference, alpha
         self._parts: list[tuple[Tensor, ...]] = []
-        self._squares: list[Tensor] = []
+        self._points: list[_Point] = []
         self._along: Tensor | None = None
         self._between: Tensor | None = None
 
@@ -267,31 +262,41 @@ class Points:
 
         Args:
             parts: The mean that it stands for, (g or 1, r or 1, n), its potential over α, its gradient and the lift
-                of that, (g, r, n).
+                of that, (g, r, n), which may be bfloat16.
             square: The gradient's squared norm, (g, r).
             along: The gradient's products with those of the newest two points, (2, g, r); None where there is no point.
         """
         self._between = None if self._along is None else self._along[0]
         self._along = along
-        self._parts = [parts, *self._parts[: POINTS - 1]]
-        self._squares = [square, *self._squares[: POINTS - 1]]
+        square = square.contiguous()
+        low = parts[3].dtype == torch.bfloat16
+        point = _Point((_Shared * 4)(*map(_shared, parts)), square.data_ptr(), low)
+        # What points to tensors is kept with them.
+        self._parts = [(*parts, square), *self._parts[: POINTS - 1]]
+        self._points = [point, *self._points[: POINTS - 1]]
 
     def along(self, residual: Tensor) -> Tensor | None:
         """Products of a gradient (g, r, n) with those of the newest two points, (2, g, r); None without points."""
-        if not self._parts:
+        if not self._points:
             return None
-        found = residual.new_empty(2, *residual.shape[:2])
-        for number, (_, _, _, lifted) in enumerate(self._parts[:2]):
-            found[number] = squares(residual, lifted)[1]
+        g, r, n = residual.shape
+        found = residual.new_empty(2, g, r)
+        _call("fenchel_along", self._history(), g * r, r, n, residual.data_ptr(), found.data_ptr())
         return found
 
     def following(self, damping: float) -> tuple[Tensor, Tensor]:
         """The mean and the potential of the point that a step of length ``damping`` leads to."""
-        mean, potential = (torch.empty_like(self._parts[0][1]) for _ in range(2))
+        potential = torch.empty_like(self._parts[0][1])
+        return self.following_mean(damping, potential), potential
+
+    def following_mean(self, damping: float, potential: Tensor | None = None) -> Tensor:
+        """The mean alone; the potential is put into an array where one is given."""
+        mean = torch.empty_like(self._parts[0][1])
         g, r, n = mean.shape
-        history = ctypes.byref(self._history())
-        _call("fenchel_following", history, g * r, r, n, damping, mean.data_ptr(), potential.data_ptr())
-        return mean, potential
+        _call(
+            "fenchel_following", self._history(), g * r, r, n, damping, mean.data_ptr(), _address(potential)
+        )
+        return mean
 
     def mixed(self, damping: float, *, rounded: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
         """The same with the gradient there, the gradient in bfloat16 where asked for, and its products (2, g, r)."""
@@ -301,8 +306,7 @@ class Points:
         along = mean.new_empty(2, g, r)
         _call(
             "fenchel_mixed",
-            ctypes.byref(self._history()),
-            *(g * r, r, n, damping, self._alpha, _shared(self._log_preference)),
+            *(self._history(), g * r, r, n, damping, self._alpha, _shared(self._log_preference)),
             *map(_address, (mean, potential, residual, low, along)),
         )
         return mean, potential, residual, low, along
@@ -321,20 +325,16 @@ class Points:
         g, r, n = mean.shape
         _call(
             "fenchel_further",
-            ctypes.byref(self._history()),
-            *(g * r, r, n, _shared(rest)),
+            *(self._history(), g * r, r, n, _shared(rest)),
             *map(_address, (most, x, potential, mean, image)),
         )
         return x, potential, mean, image
 
     def _history(self) -> _History:
-        found = _History(count=len(self._parts))
-        for number, (parts, square) in enumerate(zip(self._parts, self._squares, strict=True)):
-            for place, part in enumerate(parts):
-                found.part[number][place] = _shared(part)
-            found.square[number] = square.data_ptr()
+        found = _History(count=len(self._points), between=_address(self._between))
+        for number, point in enumerate(self._points):
+            found.point[number] = ctypes.pointer(point)
         if self._along is not None:
-            for number in range(2):
-                found.along[number] = self._along[number].data_ptr()
-        found.between = _address(self._between)
+            first = self._along.data_ptr()
+            found.along[0], found.along[1] = first, first + self._along.stride(0) * self._along.element_size()
         return found

@@ -145,17 +145,27 @@ void fenchel_exponentials(float *x, double *wide, int64_t n) {
 }
 
 /* Mixing: up to three points, newest first, each with the mean that it stands for, its potential over alpha, the
-   gradient there (residual) and its lift, arrays (rows, n) in the columns of one (points, 4) table. */
+   gradient there (residual) and its lift, arrays (rows, n); the lift in bfloat16 where `low`, as a product in low
+   precision has it. */
 
 enum { MEAN, POTENTIAL, RESIDUAL, LIFTED, PARTS };
 
 typedef struct {
-    shared part[3][PARTS];
-    const float *square[3];  /* squared norms of the gradients, (rows,) */
-    const float *along[2];   /* inner products of the newest gradient with the earlier ones */
-    const float *between;    /* of the earlier two with each other */
+    shared part[PARTS];
+    const float *square; /* squared norms of the gradients, (rows,) */
+    int64_t low;
+} point;
+
+typedef struct {
+    const point *point[3];
+    const float *along[2]; /* inner products of the newest gradient with the earlier ones */
+    const float *between;  /* of the earlier two with each other */
     int64_t count;
 } history;
+
+static const uint16_t *halves(shared s, int64_t i, int64_t each) {
+    return (const uint16_t *)s.data + i / each * s.group + i % each * s.row;
+}
 
 /* Shares of the points in the affine combination whose gradient is shortest if it is affine. */
 
@@ -163,11 +173,11 @@ static void shares_of(const history *h, int64_t i, float *share) {
     const double tiny = 1.0842021724855044e-19, ridge = 1 + 1e-5; /* the square root of float's least normal */
     share[0] = 1;
     if (h->count == 1) return;
-    double newest = h->square[0][i], along[2], square[2];
+    double newest = h->point[0]->square[i], along[2], square[2];
     for (int64_t k = 0; k + 1 < h->count; k++) {
         double product = h->along[k][i];
         along[k] = newest - product;
-        square[k] = along[k] - product + h->square[k + 1][i];
+        square[k] = along[k] - product + h->point[k + 1]->square[i];
         square[k] = square[k] < tiny ? tiny : square[k];
     }
     if (h->count == 2) {
@@ -182,43 +192,66 @@ static void shares_of(const history *h, int64_t i, float *share) {
     share[0] = 1 - (share[1] + share[2]);
 }
 
-/* Of parts of the points, the sum of share * (part + damping * step): one stream in and out of the nearest cache less
-   than it has ways, where arrays of a power of two lie one after the other. */
+/* out += share * part + step * along, or that itself: a row of `out` stays in the nearest cache. */
 
-static inline void combine_part(
-    const history *h, int64_t i, int64_t each, int64_t n, const float *share, float damping, int part, int step,
-    float *restrict out
+static inline void add_floats(
+    float *restrict out, const float *restrict part, const float *restrict along, float share, float step, int64_t n,
+    int anew
 ) {
-    const float *restrict a0 = floats(h->part[0][part], i, each), *restrict b0 = floats(h->part[0][step], i, each);
-    float s0 = share[0], t0 = s0 * damping;
-    if (h->count == 1) {
+    if (anew) {
         SIMD
-        for (int64_t j = 0; j < n; j++) out[j] = s0 * a0[j] + t0 * b0[j];
-        return;
-    }
-    const float *restrict a1 = floats(h->part[1][part], i, each), *restrict b1 = floats(h->part[1][step], i, each);
-    float s1 = share[1], t1 = s1 * damping;
-    if (h->count == 2) {
+        for (int64_t j = 0; j < n; j++) out[j] = share * part[j] + step * along[j];
+    } else {
         SIMD
-        for (int64_t j = 0; j < n; j++) out[j] = (s0 * a0[j] + t0 * b0[j]) + (s1 * a1[j] + t1 * b1[j]);
-        return;
+        for (int64_t j = 0; j < n; j++) out[j] += share * part[j] + step * along[j];
     }
-    const float *restrict a2 = floats(h->part[2][part], i, each), *restrict b2 = floats(h->part[2][step], i, each);
-    float s2 = share[2], t2 = s2 * damping;
-    SIMD
-    for (int64_t j = 0; j < n; j++)
-        out[j] = (s0 * a0[j] + t0 * b0[j]) + (s1 * a1[j] + t1 * b1[j]) + (s2 * a2[j] + t2 * b2[j]);
 }
 
-/* The combination, gone the part `damping` of the way along its gradient. */
+static inline void add_halves(
+    float *restrict out, const float *restrict part, const uint16_t *restrict along, float share, float step,
+    int64_t n, int anew
+) {
+    if (anew) {
+        SIMD
+        for (int64_t j = 0; j < n; j++) out[j] = share * part[j] + step * from_bfloat16(along[j]);
+    } else {
+        SIMD
+        for (int64_t j = 0; j < n; j++) out[j] += share * part[j] + step * from_bfloat16(along[j]);
+    }
+}
+
+/* The combination, gone the part `damping` of the way along its gradient; its potential where that is wanted. */
 
 static inline void combine(
     const history *h, int64_t i, int64_t each, int64_t n, float damping, float *restrict mean, float *restrict potential
 ) {
     float share[3];
     shares_of(h, i, share);
-    combine_part(h, i, each, n, share, -damping, MEAN, RESIDUAL, mean);
-    combine_part(h, i, each, n, share, damping, POTENTIAL, LIFTED, potential);
+    for (int64_t k = 0; k < h->count; k++) {
+        const point *p = h->point[k];
+        float step = share[k] * damping;
+        const float *m = floats(p->part[MEAN], i, each), *v = floats(p->part[POTENTIAL], i, each);
+        add_floats(mean, m, floats(p->part[RESIDUAL], i, each), share[k], -step, n, k == 0);
+        if (!potential) continue;
+        if (p->low)
+            add_halves(potential, v, halves(p->part[LIFTED], i, each), share[k], step, n, k == 0);
+        else
+            add_floats(potential, v, floats(p->part[LIFTED], i, each), share[k], step, n, k == 0);
+    }
+}
+
+static inline double inner_half(const float *restrict a, const uint16_t *restrict b, int64_t n) {
+    double sum = 0;
+    SUM(sum)
+    for (int64_t j = 0; j < n; j++) sum += (double)a[j] * from_bfloat16(b[j]);
+    return sum;
+}
+
+/* The product of a gradient with that of an earlier point. */
+
+static inline float product_with(const point *p, const float *r, int64_t i, int64_t each, int64_t n) {
+    if (p->low) return (float)inner_half(r, halves(p->part[LIFTED], i, each), n);
+    return (float)inner_float(r, floats(p->part[LIFTED], i, each), n);
 }
 
 /* The next point alone. */
@@ -227,10 +260,11 @@ void fenchel_following(
     const history *h, int64_t rows, int64_t each, int64_t n, float damping, float *mean, float *potential, int threads
 ) {
     ROWS
-    for (int64_t i = 0; i < rows; i++) combine(h, i, each, n, damping, mean + i * n, potential + i * n);
+    for (int64_t i = 0; i < rows; i++)
+        combine(h, i, each, n, damping, mean + i * n, potential ? potential + i * n : NULL);
 }
 
-/* The next point, its gradient, rounded too where `rounded` is given, and the gradient's products with the newest two. */
+/* The next point, its gradient, rounded to bfloat16 too where `rounded` is given, and its products with the newest two. */
 
 void fenchel_mixed(
     const history *h, int64_t rows, int64_t each, int64_t n, float damping, float alpha, shared log_preference,
@@ -247,30 +281,34 @@ void fenchel_mixed(
         SIMD
         for (int64_t j = 0; j < n; j++) r[j] = m[j] - r[j] * scale;
         if (rounded) round_row(r, rounded + i * n, n);
-        for (int64_t k = 0; k < 2 && k < h->count; k++)
-            along[k * rows + i] = (float)inner_float(r, floats(h->part[k][LIFTED], i, each), n);
+        for (int64_t k = 0; k < 2 && k < h->count; k++) along[k * rows + i] = product_with(h->point[k], r, i, each, n);
     }
 }
 
-/* Squared norms of gradients, at least 0 where `clamped`, given their lifts; a rounded lift is widened on the way. */
+/* Products of given gradients with those of the newest two points. */
 
-void fenchel_squares(
-    int64_t rows, int64_t n, const float *residual, const uint16_t *rounded, float *lifted, float *square, int threads
+void fenchel_along(const history *h, int64_t rows, int64_t each, int64_t n, const float *residual, float *along, int threads) {
+    ROWS
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < 2 && k < h->count; k++)
+            along[k * rows + i] = product_with(h->point[k], residual + i * n, i, each, n);
+}
+
+/* Inner products of rows with others, which are bfloat16 where `low`. */
+
+void fenchel_products(
+    int64_t rows, int64_t n, const float *one, const void *other, int low, float *product, int threads
 ) {
     ROWS
     for (int64_t i = 0; i < rows; i++) {
-        float *restrict l = lifted + i * n;
-        if (rounded) {
-            const uint16_t *restrict b = rounded + i * n;
-            SIMD
-            for (int64_t j = 0; j < n; j++) l[j] = from_bfloat16(b[j]);
-        }
-        square[i] = (float)inner_float(residual + i * n, l, n);
+        const float *a = one + i * n;
+        product[i] = (float)(low ? inner_half(a, (const uint16_t *)other + i * n, n)
+                                 : inner_float(a, (const float *)other + i * n, n));
     }
 }
 
-/* One point further than the newest, undamped, in the rows where this moves it by at most the root of `most` in the norm
-   of the lifts; elsewhere the newest itself, and the mean that it leads to. */
+/* One point further than the newest, which is not `low`, undamped, in the rows where this moves it by at most the root of
+   `most` in the norm of the lifts; elsewhere the newest itself, and the mean that it leads to. */
 
 void fenchel_further(
     const history *h, int64_t rows, int64_t each, int64_t n, shared rest, const float *most,
@@ -279,10 +317,10 @@ void fenchel_further(
     ROWS
     for (int64_t i = 0; i < rows; i++) {
         const float *restrict u = floats(rest, i, each);
-        const float *restrict here = floats(h->part[0][MEAN], i, each);
-        const float *restrict level = floats(h->part[0][POTENTIAL], i, each);
-        const float *restrict r = floats(h->part[0][RESIDUAL], i, each);
-        const float *restrict l = floats(h->part[0][LIFTED], i, each);
+        const float *restrict here = floats(h->point[0]->part[MEAN], i, each);
+        const float *restrict level = floats(h->point[0]->part[POTENTIAL], i, each);
+        const float *restrict r = floats(h->point[0]->part[RESIDUAL], i, each);
+        const float *restrict l = floats(h->point[0]->part[LIFTED], i, each);
         float *restrict y = x + i * n, *restrict v = potential + i * n;
         float *restrict m = mean + i * n, *restrict w = image + i * n;
         combine(h, i, each, n, 1, m, v);

@@ -153,6 +153,10 @@ class Mixing:
             torch.where(leads, potential, point.potential + point.lifted),
         )
 
+    def following_mean(self) -> Tensor:
+        """The mean alone."""
+        return _combined(self._shares(), [image.mean for image in self._images])
+
     def undamped(self) -> tuple[Tensor, Tensor]:
         """The same with τ = 1: h where the gradient is expected to be shortest, and the potential of its point.
 
@@ -219,13 +223,18 @@ class NativeMixing(Mixing):
     def step(self, rows: Rows, lifting: AbstractCoordinates) -> Tensor:
         low = lifting.operator.dtype == torch.bfloat16
         mean, potential, residual, rounded, along = self.points.mixed(DAMPING, rounded=low)
-        lifted, square = kernels.squares(residual, lifting.lift(residual if rounded is None else rounded))
+        lifted = lifting.lift(residual if rounded is None else rounded)
+        square = kernels.products(residual, lifted)
         self.points.add((mean, potential, residual, lifted), square, along)
         return square
 
     @override
     def following(self) -> tuple[Tensor, Tensor]:
         return self.points.following(DAMPING)
+
+    @override
+    def following_mean(self) -> Tensor:
+        return self.points.following_mean(DAMPING)
 
     @override
     def undamped(self) -> tuple[Tensor, Tensor]:
@@ -301,7 +310,7 @@ def mix(
         expected = square * (square / before)
         ended = int((falling & (expected > goal)).sum()) <= few
         if ended or step == min(MOST, max_steps):
-            mean, _ = mixing.following()
+            mean = mixing.following_mean()
             return Mixed(mixing, coordinates.complement(rows, mean), step, falling, ended)
         before, square = square, mixing.step(rows, lifting)
         falling = falling & ((square <= FALLING**2 * before) | (square <= goal))

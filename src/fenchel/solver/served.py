@@ -57,5 +57,5 @@ def served(
 def squared_norm(coordinates: AbstractCoordinates, x: Tensor, lifted: Tensor) -> Tensor:
     """Squared norms of vectors with coordinates x (g, r, size), given their lift, (g, r)."""
     if isinstance(coordinates, GramCoordinates) and kernels.serves(x, lifted):
-        return kernels.squares(x, lifted)[1].clamp_(min=0)
+        return kernels.products(x, lifted).clamp_(min=0)
     return coordinates.inner(x, x, lifted).clamp(min=0)
