@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from fenchel.errors import CaptureError
 from fenchel.integrations.transformers.log_preference import HARD_MASK, LogPreference, LogPreferences
+from fenchel.integrations.transformers.softmax_attention import softmax_attention
 
 B, H, N = 3, 2, 5
 QUERY = torch.zeros(B, H, N, 4)
@@ -156,3 +158,26 @@ def test_causal_structure_is_recognised() -> None:
     assert not build(tokens.tril(1)).is_causal(N, N)
     assert not build(tokens).is_causal(N, N)
     assert not build(tokens & (torch.arange(N) < 1)).is_causal(N, N)  # one real token, the rest padding
+
+
+@pytest.mark.parametrize("length", [2, 5, 300])
+def test_a_causal_mask_needs_no_mask_in_the_kernel(length: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, length, 8, generator=draw, dtype=torch.float64) for _ in range(3))
+    triangle = torch.ones(2, 1, length, length, dtype=torch.bool).tril()
+    found = LogPreferences()("site", query, key, triangle, None, True)
+    assert found.only_causal
+    with_mask = replace(found, only_causal=False)
+    outputs = [softmax_attention(query, key, value, 0.3, preference) for preference in (found, with_mask)]
+    torch.testing.assert_close(*outputs)
+    for row, column in ((0, 1), (length - 1, 0), (length - 1, length - 2)):
+        other = triangle.clone()
+        other[:, :, row, column] ^= True
+        assert not LogPreferences()("site", query, key, other, None, True).only_causal
+    padded = triangle.clone()
+    padded[1, :, :, 0] = False
+    padded[1, :, 0, 0] = True
+    assert not LogPreferences()("site", query, key, padded, None, True).only_causal
+    bias = torch.randn(1, 4, length, length, generator=draw, dtype=torch.float64)
+    assert not LogPreferences()("site", query, key, triangle, bias, True).only_causal
+    assert LogPreferences()("site", query, key, None, None, True).only_causal

@@ -19,6 +19,8 @@ __all__ = [
     "stands_for_causal",
 ]
 
+_ROWS = 256  # of a mask that are looked at together
+
 HARD_MASK = -1e4
 """An additive mask at or below this stands for u_i = 0.
 
@@ -97,12 +99,14 @@ class LogPreference:
         empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None where there are
             none.
         family_mask: The mask as the family gave it, or the causal one that it meant without giving any.
+        only_causal: Whether it is the causal mask, without padding or bias, which kernels know without reading one.
     """
 
     log_weights: Tensor | None = None
     kernel_mask: Tensor | None = None
     empty_rows: Tensor | None = None
     family_mask: Tensor | None = None
+    only_causal: bool = False
 
     def is_causal(self, queries: int, keys: int) -> bool:
         """Whether no query sees a later key (needs at least two of each to be seen)."""
@@ -140,18 +144,32 @@ def _build(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> LogP
 
     if bias is None:
         assert allowed is not None  # noqa: S101 -- the case of neither returned above
+        # In place: of a long context one such array is gigabytes.
         log_weights = torch.zeros(allowed.shape, dtype=compute, device=allowed.device)
-        log_weights = log_weights.masked_fill(~allowed, -torch.inf)
-        kernel_mask = allowed
+        log_weights.masked_fill_(~allowed, -torch.inf)
+        kernel_mask, empty = allowed, ~allowed.any(-1, keepdim=True)
     else:
         log_weights = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
         kernel_mask = log_weights.to(dtype)
+        empty = (log_weights == -torch.inf).all(-1, keepdim=True)
 
-    empty = (log_weights == -torch.inf).all(-1, keepdim=True)
     if not bool(empty.any()):
-        return LogPreference(log_weights, kernel_mask)
+        return LogPreference(log_weights, kernel_mask, only_causal=_is_triangle(kernel_mask))
     opened = kernel_mask | empty if kernel_mask.dtype == torch.bool else kernel_mask.masked_fill(empty, 0)
     return LogPreference(log_weights, opened, empty)
+
+
+def _is_triangle(mask: Tensor) -> bool:
+    """Whether a bool mask (1, 1, n, n) lets every query see itself and all before it, and nothing else."""
+    queries, keys = mask.shape[-2:]
+    if mask.dtype != torch.bool or queries != keys or queries < 2 or mask.shape[:2] != (1, 1):
+        return False
+    places = torch.arange(keys, device=mask.device)
+    # By blocks: another array of n by n would be the largest of a long context.
+    return all(
+        torch.equal(rows, places <= own.unsqueeze(-1))
+        for rows, own in zip(mask[0, 0].split(_ROWS), places.split(_ROWS), strict=True)
+    )
 
 
 def _identity(tensor: Tensor | None) -> Hashable:

@@ -28,7 +28,9 @@ def softmax_attention(
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    output = scaled_dot_product_attention(query, key, value, attn_mask=preference.kernel_mask, scale=scaling)
+    causal = preference.only_causal
+    mask = None if causal else preference.kernel_mask
+    output = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scaling)
     if preference.empty_rows is not None:
         output = output.masked_fill(preference.empty_rows, 0)
     return output.transpose(1, 2).contiguous()
