@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +30,7 @@ class KeyProjection(NamedTuple):
     bias: Tensor | None
 
 
-@dataclass(frozen=True)
-class LayerCall:
+class LayerCall(NamedTuple):
     """What a layer asks of its heads in one call.
 
     Attributes:
@@ -117,12 +116,14 @@ class AttendingLayer:
             call: What is asked.
             **options: As :func:`fenchel.nn.inference.infer` takes them.
         """
+        if self.other is None and self.onlooker is None:
+            return infer(call.problem, call.log_preference, **options)
         found = self._inferred_for_now(call, options)
         if self.onlooker is not None:
             other, problem = self.other, call.problem
             if other is not None and other.alpha is not None:
                 problem = problem._replace(alpha=self._alpha_for_now(problem, other.alpha))
-            self.onlooker(self, replace(call, problem=problem))  # pyright: ignore[reportArgumentType]
+            self.onlooker(self, call._replace(problem=problem))  # pyright: ignore[reportArgumentType]
         return found
 
     def _inferred_for_now(self, call: LayerCall, options: dict[str, Any]) -> Inferred:

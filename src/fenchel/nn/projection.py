@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor, nn
 
 from fenchel.nn.attending import KeyProjection, LayerCall, lies_in
@@ -53,8 +51,7 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
     query, key = inputs.query_inputs, inputs.key_inputs
     if query is None or key is None:
         return call
-    return replace(
-        call,
+    return call._replace(
         projection=key_projection(layer, key) if call.problem.templates is keys else None,
         key_padding=inputs.key_padding,
         asks_itself=inputs.query_offset > 0 or lies_in(query, key),
