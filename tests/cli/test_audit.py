@@ -246,7 +246,7 @@ def small_disk(folder: Path, size: str):
 
 def test_a_disk_that_fills_up_while_writing(command, model, text, tmp_path, monkeypatch):
     plenty = SimpleNamespace(free=1 << 40)
-    with small_disk(tmp_path / "disk", "200k") as disk:
+    with small_disk(tmp_path / "disk", "400k") as disk:
         monkeypatch.setattr("shutil.disk_usage", lambda path: plenty)
         arguments = ["audit", model, "--text", text, "--out", disk / "out", "--baseline", "none", *SMALL]
         done = command(*arguments)
