@@ -40,9 +40,9 @@ def measured(variation: Tensor, counted: Tensor) -> Measures:
     deviations = torch.arange(variation.numel(), dtype=torch.float32).view(variation.shape) / 100
     values, order = variation.masked_fill(~counted[:, None], -1).sort(dim=-1, descending=True, stable=True)
     positions = order.masked_fill(values < 0, -1)[..., :OF_A_WINDOW]
-    weights = (torch.tensor(w).expand(*positions.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
+    first_order, exact = (torch.tensor(w).expand(*positions.shape, TOKENS) for w in (FIRST_ORDER, EXACT))
     values = {"total_variation": variation, "relative_deviation": deviations}
-    return Measures(values, variation, variation > 0, FarthestQueries(positions, *weights))
+    return Measures(values, variation, variation > 0, FarthestQueries(positions, first_order, exact))
 
 
 def call_of(counted: Tensor, kind: str = "encoder_self") -> AttentionCall:
