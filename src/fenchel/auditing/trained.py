@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,10 @@ def trained_model(
     Raises:
         InputError: If the folder is damaged, its model reads no images, or a revision was asked of it.
     """
-    folder = Path(model) if isinstance(model, str) and model and "\0" not in model else None
-    if folder is None or not (folder / CHECKPOINT_FILE).is_file():
+    # A name that no file can have is no folder: whoever loads models by name says what is wrong with it.
+    if not isinstance(model, str) or not model or not os.path.isfile(os.path.join(model, CHECKPOINT_FILE)):  # noqa: PTH113, PTH118
         return None
+    folder = Path(model)
     if revision is not None:
         raise InputError(
             f"revision {revision!r} was asked of {model}, which is a folder; revisions are for hub names"
