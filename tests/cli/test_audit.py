@@ -293,7 +293,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 def test_a_stopped_audit_goes_on_to_the_same_files(command, model, tmp_path, monkeypatch, how):
     from tests.auditing.small_audits import some_texts
 
-    (tmp_path / "text.txt").write_text("\n".join(some_texts(count=150)))
+    (tmp_path / "text.txt").write_text("\n".join(some_texts(count=400)))
     arguments = ["audit", model, "--text", "text.txt", *SMALL, "--checkpoint-seconds", "0.05"]
     monkeypatch.chdir(tmp_path)
     process = started([*arguments, "--out", "stopped"])
