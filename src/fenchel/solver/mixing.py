@@ -14,7 +14,7 @@ everywhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,25 +48,6 @@ RIDGE = 1 + 1e-5
 
 
 @dataclass(frozen=True)
-class _Image:
-    """Where the damped iteration takes a point; all (g, r, ...).
-
-    Attributes:
-        mean: Coordinates of m there, (g, r, size).
-        potential: The potential there over α, up to a constant a row, (g, r, n).
-        residual: Coordinates of the gradient ρ at the point, (g, r, size).
-        lifted: Its lift, (g, r, n).
-        square: ‖ρ‖², (g, r).
-    """
-
-    mean: Tensor
-    potential: Tensor
-    residual: Tensor
-    lifted: Tensor
-    square: Tensor
-
-
-@dataclass(frozen=True)
 class Point:
     """A point of the iteration, all (g, r, ...).
 
@@ -94,7 +75,8 @@ class Mixing:
 
     def __init__(self, coordinates: AbstractCoordinates) -> None:
         self._coordinates = coordinates
-        self._images: list[_Image] = []
+        # Where the damped iteration takes each point: means and potentials there, gradients at the point.
+        self._images: list[Point] = []
         self._newest: list[Tensor] = []
         self._between: list[Tensor] = []
 
@@ -105,7 +87,7 @@ class Mixing:
         self._newest = [self._coordinates.inner(residual, image.residual, image.lifted) for image in earlier]
         moved = torch.sub(point.mean, residual, alpha=DAMPING)
         reached = torch.add(point.potential, point.lifted, alpha=DAMPING)
-        self._images = [_Image(moved, reached, residual, point.lifted, point.square), *earlier]
+        self._images = [replace(point, mean=moved, potential=reached), *earlier]
 
     def step(self, rows: Rows, lifting: AbstractCoordinates) -> Tensor:
         """Go to the next point and take it; gives the squared norm of its gradient, (g, r).

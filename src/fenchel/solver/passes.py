@@ -16,13 +16,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
-from fenchel.blocks import QueryBlock
 from fenchel.closeness.response import AbstractResponse
 from fenchel.selection import SHARED
 from fenchel.solver.coordinates import IdentityCoordinates
-from fenchel.solver.rows import Rows
 
-__all__ = ["PassCoordinates", "PassResponse", "rows_by_passes"]
+__all__ = ["PassCoordinates", "PassResponse"]
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,3 @@ class PassCoordinates(IdentityCoordinates):
     def spread(self, weights: Tensor) -> Tensor:
         """No template is farther from a mean than twice the longest is long, nor its root mean square than once."""
         return self._longest.expand(weights.shape[:2])
-
-
-def rows_by_passes(block: QueryBlock, response: PassResponse) -> Rows:
-    """The rows of a block, to be solved by passes."""
-    square = block.evidence.square().sum(-1, keepdim=True)
-    return Rows(response, response.rest, block.alpha, block.evidence, square)

@@ -32,8 +32,8 @@ class Rows:
     evidence_square: Tensor
 
     @classmethod
-    def of(cls, block: AbstractBlock, evidence: Tensor) -> Rows:
-        """The rows of a block, given their evidence in coordinates."""
-        response = block.response
+    def of(cls, block: AbstractBlock, evidence: Tensor, response: AbstractResponse | None = None) -> Rows:
+        """The rows of a block, given their evidence in coordinates; with a response in place of the block's."""
+        response = block.response if response is None else response
         square = block.evidence.square().sum(-1, keepdim=True)
         return cls(response, response.rest, block.alpha, evidence, square)

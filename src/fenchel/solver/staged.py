@@ -26,7 +26,7 @@ from fenchel.solver.coordinates import (
 from fenchel.solver.direct import Span, by_factorisation
 from fenchel.solver.loop import iterate
 from fenchel.solver.newton import DirectionFinder, Newton, by_conjugate_gradients
-from fenchel.solver.passes import PassCoordinates, PassResponse, rows_by_passes
+from fenchel.solver.passes import PassCoordinates, PassResponse
 from fenchel.solver.rows import Rows
 from fenchel.solver.working import WorkingStage
 
@@ -96,8 +96,8 @@ def solve_rows(
     response = PassResponse.to_preference(templates, wide.log_preference)
     working = PassCoordinates(templates.to(dtype))
     solver = CertifiedSolver(working, PassCoordinates(templates), tol=tol, max_steps=max_steps)
-    first = solver.start(rows_by_passes(block, response.to(dtype)))
-    solved = solver.solve(first, lambda: rows_by_passes(wide, response))
+    first = solver.start(Rows.of(block, block.evidence, response.to(dtype)))
+    solved = solver.solve(first, lambda: Rows.of(wide, wide.evidence, response))
     dual = wide.alpha * solved.x
     found = RowSolution(dual.to(dtype), solved.error, solved.steps)
     failing = ~(solved.error <= tol)

@@ -5,6 +5,7 @@ What the working dtype believes of its own residual decides when it stops, never
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -77,33 +78,17 @@ class WorkingStage:
         """
         going = ~first.stalled & ~(first.error <= DONE * self._tol)
         x, steps = first.x.to(torch.float64, copy=True), torch.zeros_like(first.error, dtype=torch.int64)
-        if not bool(going.any()):
-            return x, steps
-        if not first.rows.response.selectable:
-            found, taken = self._led(replace(first, stalled=~going))
-            return torch.where(going.unsqueeze(-1), found, x), taken * going
-        index = rows_where(going)
-        chosen = going.gather(1, index)
-        found, taken = self._led(replace(select(first, index), stalled=~chosen))
-        return put_rows(x, found, index, chosen), put_rows(steps, taken, index, chosen)
+        return _with_rows(self._led, first, going, x, steps)
 
     def _led(self, first: NewtonState) -> tuple[Tensor, Tensor]:
         """Mixing, then Newton's method; rows that are stalled are not wanted."""
         mixed = self.mix(first)
-        x, steps = (
-            mixed.x.to(torch.float64, copy=True),
-            torch.full_like(first.error, mixed.steps, dtype=torch.int64),
-        )
+        x = mixed.x.to(torch.float64, copy=True)
+        steps = torch.full_like(first.error, mixed.steps, dtype=torch.int64)
         left = ~first.stalled & ~mixed.falling if mixed.ended else ~first.stalled
-        if mixed.steps >= self._max_steps or not bool(left.any()):
+        if mixed.steps >= self._max_steps:
             return x, steps
-        if not first.rows.response.selectable:
-            found, taken = self.iterate(replace(first, stalled=~left), mixed.steps)
-            return torch.where(left.unsqueeze(-1), found, x), steps + taken
-        index = rows_where(left)
-        chosen = left.gather(1, index)
-        found, taken = self.iterate(replace(select(first, index), stalled=~chosen), mixed.steps)
-        return put_rows(x, found, index, chosen), steps.scatter_add_(1, index, taken)
+        return _with_rows(lambda state: self.iterate(state, mixed.steps), first, left, x, steps)
 
     def mix(self, first: NewtonState) -> Mixed:
         """Mix from ``first`` on, (g, r). Rows that are stalled there are not wanted."""
@@ -145,3 +130,22 @@ class WorkingStage:
             torch.isinf(target), target, torch.minimum(target, enough.clamp(min=0.01 * target))
         )
         return by_conjugate_gradients(coordinates, state, finer)
+
+
+def _with_rows(
+    solve: Callable[[NewtonState], tuple[Tensor, Tensor]],
+    first: NewtonState,
+    wanted: Tensor,
+    x: Tensor,
+    steps: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Points x (g, r, size) and steps (g, r), those of the wanted rows solved on; alone, where rows can be selected."""
+    if not bool(wanted.any()):
+        return x, steps
+    if not first.rows.response.selectable:
+        found, taken = solve(replace(first, stalled=~wanted))
+        return torch.where(wanted.unsqueeze(-1), found, x), steps + taken * wanted
+    index = rows_where(wanted)
+    chosen = wanted.gather(1, index)
+    found, taken = solve(replace(select(first, index), stalled=~chosen))
+    return put_rows(x, found, index, chosen), steps.scatter_add_(1, index, taken * chosen)
