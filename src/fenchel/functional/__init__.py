@@ -8,6 +8,10 @@ from fenchel.functional.attention import attention_weights as attention_weights
 from fenchel.functional.attention import attention_with_certificate as attention_with_certificate
 from fenchel.functional.certificate import AttentionCertificate as AttentionCertificate
 from fenchel.functional.gap import gap as gap
+from fenchel.functional.mixture import mixture_attention as mixture_attention
+from fenchel.functional.mixture import (
+    mixture_attention_with_certificate as mixture_attention_with_certificate,
+)
 from fenchel.functional.transport import transport_attention as transport_attention
 
 __all__ = [
@@ -16,6 +20,8 @@ __all__ = [
     "attention_weights",
     "attention_with_certificate",
     "gap",
+    "mixture_attention",
+    "mixture_attention_with_certificate",
     "reference",
     "transport_attention",
 ]

@@ -21,6 +21,7 @@ __all__ = [
     "gap",
     "inferred_weights",
     "log_weights",
+    "mixture_attention",
     "transport_attention",
 ]
 
@@ -211,6 +212,72 @@ def _column(alpha: float | Tensor, query: Tensor) -> Tensor:
     """α as (B, H, m, 1)."""
     alpha = torch.as_tensor(alpha, dtype=query.dtype, device=query.device)
     return alpha.expand(query.shape[:3]).unsqueeze(-1)
+
+
+def mixture_attention(
+    query: Tensor,
+    means: Tensor,
+    variances: Tensor,
+    value: Tensor | None = None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    steps: int = 30,
+) -> Tensor:
+    r"""What :func:`fenchel.functional.mixture_attention` computes, component by component (fact 11).
+
+    With :math:`c_k = m_k + s_k\circ\lambda`: log-evidence :math:`\langle m_k, \lambda\rangle + \tfrac12\langle s_k,
+    \lambda^2\rangle`, mean :math:`\sum_k r_k c_k`, Hessian :math:`I/\alpha + \sum_k r_k\operatorname{diag} s_k +
+    \operatorname{Cov}_r(c)`.
+    """
+    _check(query, means, means if value is None else value, log_preference, alpha, 1.0, estimator, steps)
+    log_w, live = log_weights(query, means, log_preference)
+    factor = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
+    centres = _templates(query, means, factor).unsqueeze(2)
+    spreads = _templates(query, variances.expand_as(means), factor).unsqueeze(2) * factor
+    alpha = _column(alpha, query)
+    identity = torch.eye(query.shape[-1], dtype=query.dtype) / alpha.unsqueeze(-1)
+
+    def responsibilities(dual: Tensor) -> Tensor:
+        point = dual.unsqueeze(3)
+        return (log_w + (centres * point + spreads * point.square() / 2).sum(-1)).softmax(-1)
+
+    def moved(dual: Tensor) -> Tensor:
+        return centres + spreads * dual.unsqueeze(3)
+
+    def mean(dual: Tensor) -> Tensor:
+        return (responsibilities(dual).unsqueeze(-1) * moved(dual)).sum(-2)
+
+    def hessian(dual: Tensor) -> Tensor:
+        r = responsibilities(dual).unsqueeze(-1)
+        offsets = moved(dual) - mean(dual).unsqueeze(3)
+        return identity + torch.diag_embed((r * spreads).sum(-2)) + offsets.mT @ (r * offsets)
+
+    dual = alpha * query
+    if estimator == "second_order":
+        dual = torch.linalg.solve(hessian(torch.zeros_like(query)), query)
+    elif estimator == "exact":
+        dual = torch.zeros_like(query)
+
+        def gradient(dual: Tensor) -> Tensor:
+            return mean(torch.zeros_like(query)) + query - dual / alpha - mean(dual)
+
+        for _ in range(steps):
+            step = torch.linalg.solve(hessian(dual), gradient(dual))
+            with torch.no_grad():
+                size = gradient(dual).norm(dim=-1, keepdim=True)
+                length = torch.ones_like(size)
+                for _ in range(_HALVINGS):
+                    longer = gradient(dual + length * step).norm(dim=-1, keepdim=True) > size + 1e-14
+                    length = torch.where(longer, length / 2, length)
+            dual = dual + length * step
+    if value is None:
+        found = mean(dual) / factor
+    else:
+        found = responsibilities(dual) @ value.repeat_interleave(query.shape[1] // max(value.shape[1], 1), 1)
+    return torch.where(live, found, 0.0)
 
 
 def transport_attention(

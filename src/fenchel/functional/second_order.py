@@ -17,7 +17,7 @@ from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.row_gradients import with_row_gradients
 from fenchel.functional.rowwise import Rowwise
 
-__all__ = ["second_order_dual_point"]
+__all__ = ["inverse", "preference_weights", "second_order_dual_point"]
 
 HELD_BY_FLOAT32 = 200.0
 """α‖t‖² up to which float32 holds I + αΣ to 1e-5 or so of its smallest eigenvalue."""
@@ -41,17 +41,17 @@ def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tenso
         dtype = torch.float64
     templates = (given.key.to(dtype) * given.scale).repeat_interleave(heads // given.key.shape[1], 1)
     n, d = templates.shape[-2:]
-    weights = _preference_weights(given.log_preference, templates)
+    weights = preference_weights(given.log_preference, templates)
     centred = templates - weights @ templates
     alpha = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
     evidence = given.query.to(dtype)
     if d <= n:
         covariance = centred.mT @ (weights.mT * centred)
-        return alpha * (evidence @ _inverse(alpha, covariance))
+        return alpha * (evidence @ inverse(alpha, covariance))
     # Woodbury: (I + αFᵀF)⁻¹ = I - αFᵀ(I + αFFᵀ)⁻¹F, n × n instead of d × d.
     possible = weights.mT > 0
     factor = centred * torch.where(possible, weights.mT, 1).sqrt() * possible
-    within = evidence @ factor.mT @ _inverse(alpha, factor @ factor.mT)
+    within = evidence @ factor.mT @ inverse(alpha, factor @ factor.mT)
     return alpha * (evidence - alpha * (within @ factor))
 
 
@@ -65,7 +65,7 @@ def _loses_digits(given: AttentionArguments) -> bool:
         return not float(size) <= HELD_BY_FLOAT32
 
 
-def _inverse(alpha: float | Tensor, matrix: Tensor) -> Tensor:
+def inverse(alpha: float | Tensor, matrix: Tensor) -> Tensor:
     """The inverse of I + αA for A symmetric and positive, in float64, since an inverse loses digits that solves keep.
 
     One small inverse a head and products with it are many times faster than triangular solves for every query.
@@ -74,7 +74,7 @@ def _inverse(alpha: float | Tensor, matrix: Tensor) -> Tensor:
     return torch.linalg.inv_ex(identity + (alpha * matrix).double())[0].to(matrix.dtype)
 
 
-def _preference_weights(log_preference: Tensor | None, templates: Tensor) -> Tensor:
+def preference_weights(log_preference: Tensor | None, templates: Tensor) -> Tensor:
     """Weights u of preferences shared by queries, (B or 1, H or 1, 1, n)."""
     n = templates.shape[-2]
     if log_preference is None:

@@ -7,24 +7,19 @@ import math
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import implicit_dual_point
 from fenchel.arguments.tensor import check_not_mapped
-from fenchel.blocks import ConjugateBlock
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part
 from fenchel.conjugate import conjugate_of
-from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.errors import ProblemError
 from fenchel.functional.arguments import checked
-from fenchel.functional.exact import DEFAULT_TOL
 from fenchel.functional.precision import compute_dtype, without_autocast
+from fenchel.functional.solved import solved_dual_point
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.functional.transport_average import factored_average
 from fenchel.layout import keep_freed_memory
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
-from fenchel.solver.equation import AbstractEquation, Expansion, StationaryPoint
-from fenchel.solver.exact import exact
-from fenchel.solver.second_order import second_order_point
 
 __all__ = ["transport_attention"]
 
@@ -148,33 +143,8 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     )
     conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
     problem = Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
-    dual, equation = _solution(problem, estimator, tol, max_steps)  # pyright: ignore[reportCallIssue] - disable keeps the signature
-    return implicit_dual_point(problem, equation, dual) if torch.is_grad_enabled() else dual
-
-
-# An iteration that looks at values is nothing to trace.
-@torch.compiler.disable
-def _solution(
-    problem: Problem, estimator: str, tol: float | None, max_steps: int
-) -> tuple[Tensor, AbstractEquation]:
-    """The dual points (..., m, d), and the equation that they solve."""
-    with torch.no_grad():
-        if estimator == "exact":
-            return _exact(problem, tol, max_steps), StationaryPoint()
-        return second_order_point(ConjugateBlock.of(problem)).reshape(problem.evidence.shape), Expansion()
-
-
-def _exact(problem: Problem, tol: float | None, max_steps: int) -> Tensor:
-    tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    estimate = exact(problem, tol=tol, max_steps=max_steps, throw=False)
-    missed = int((~estimate.converged).sum())
-    if missed:
-        raise ConvergenceError(
-            f"{missed} of {estimate.converged.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
-            f"{max_steps} steps. Raise tol or max_steps, give the tensors in float64, or make gamma larger, or alpha "
-            "or the norms of the templates smaller"
-        )
-    return estimate.dual
+    remedy = "gamma larger, or alpha or the norms of the templates smaller"
+    return solved_dual_point(problem, estimator, tol, max_steps, remedy)
 
 
 @torch.compiler.disable

@@ -1,0 +1,251 @@
+"""Attention to memories that are distributions: every key a Gaussian, in one fused call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fenchel.arguments.tensor import values_are_known
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.certificate import SHORT, AttentionCertificate
+from fenchel.functional.mixture_arguments import MixtureArguments, checked_mixture
+from fenchel.functional.mixture_dual import mixture_dual_point
+from fenchel.functional.mixture_preference import HeadMixtures
+from fenchel.functional.output import output_and_mean_at, output_at
+from fenchel.functional.plain import no_error, plain_attention
+from fenchel.functional.precision import without_autocast
+
+__all__ = ["mixture_attention", "mixture_attention_with_certificate"]
+
+
+def mixture_attention(
+    query: Tensor,
+    means: Tensor,
+    variances: Tensor,
+    value: Tensor | None = None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> Tensor:
+    r"""Infer which of some uncertain memories a query means, and what is in it.
+
+    The preference is a mixture of Gaussians, :math:`u = \sum_k w_k N(m_k, \operatorname{diag} s_k)` over x; templates
+    are :math:`t = \mathtt{scale}\cdot x` and the evidence z is the query. With :math:`\varsigma =
+    \mathtt{scale}\cdot\lambda` the tilted mixture has the responsibilities and the mean
+
+    .. math:: r_k \propto w_k\exp\bigl(\langle m_k, \varsigma\rangle + \tfrac12\langle s_k, \varsigma^2\rangle\bigr),
+        \qquad \mathbb{E}[x] = \sum_k r_k\,(m_k + s_k\circ\varsigma),
+
+    one fused call with query [ς, ς²/2], key [m, s] and value [m, s] (fact 11). A memory that is uncertain along the
+    evidence is asked more readily, and moves further. Variances of zero are softmax attention.
+
+    Args:
+        query: (B, H, m, d).
+        means: (B, H_kv, n, d).
+        variances: s ≥ 0, of a shape that broadcasts to that of the means; with a last dimension of 1 they are
+            spherical, which costs one coordinate rather than d. In units of x: scale² multiplies them for templates.
+        value: (B, H_kv, n, d_v), averaged under r; None answers with E[x], (B, H, m, d).
+        log_preference: log w up to a constant a row, or bool with True = attend; as in
+            :func:`~fenchel.functional.attention`.
+        alpha: α > 0, a number, or a tensor that broadcasts to (B, H, m).
+        scale: Makes templates of x: a number, or a tensor with one element; None is 1/√d.
+        estimator: ``"first_order"``, ``"second_order"`` (exact for one component) or ``"exact"``, which is certified in
+            float64 and costs several passes over the components.
+        dropout_p: Probability with which a responsibility is dropped; the others are divided by 1 - p.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖. By default 1e-5, and 1e-10 in float64.
+        max_steps: Steps that a query may take.
+
+    Returns:
+        (B, H, m, d_v), or (B, H, m, d) without ``value``, in the dtype of the query; half types are computed in
+        float32. A query with nothing to attend to gets zeros, and passes no gradient on.
+
+    Raises:
+        ProblemError: If the arguments do not fit together, a variance is negative, or a score leaves the dtype's range.
+        ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
+
+    Reference:
+        Section 7; fact 11 of the documentation's mathematics.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> softmax = torch.nn.functional.scaled_dot_product_attention(q, k, k)
+        >>> torch.allclose(mixture_attention(q, k, torch.zeros_like(k)), softmax)
+        True
+        >>> q, mean, variance = torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([4.0, 0.0])
+        >>> mixture_attention(q, mean, variance, scale=1.0)       # certain of its second coordinate, not of its first
+        tensor([[[[4., 0.]]]])
+    """
+    given = checked_mixture(
+        query,
+        means,
+        variances,
+        value,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        estimator=estimator,
+        dropout_p=dropout_p,
+        enable_gqa=enable_gqa,
+        tol=tol,
+        max_steps=max_steps,
+    )
+    with without_autocast(query):
+        if given.evidence.numel() == 0:
+            return _without_evidence(given, dropout_p)
+        place = given.place(mixture_dual_point(given, estimator, tol, max_steps))
+        lifted, width = _same_width(given, given.lift(place))
+        found = output_at(lifted, lifted.query, dropout_p)[..., :width]
+        return _answer(given, place, found)
+
+
+def mixture_attention_with_certificate(
+    query: Tensor,
+    means: Tensor,
+    variances: Tensor,
+    value: Tensor | None = None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> tuple[Tensor, AttentionCertificate]:
+    r"""What :func:`mixture_attention` returns, and how far at most it is from the exact inference.
+
+    .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
+              \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h, \qquad h = \mathtt{scale}\cdot\mathbb{E}[x]
+
+    Nothing is solved for it: h comes with the averages that the output is made of, and at first order the gradient is
+    μ - h (fact 1).
+
+    Args:
+        query: As all arguments here, what it is in :func:`mixture_attention`.
+        means: (B, H_kv, n, d).
+        variances: Broadcastable to the means.
+        value: (B, H_kv, n, d_v) or None.
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        estimator: Whose output, and whose certificate.
+        dropout_p: The certificate is of the responsibilities before dropout.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+
+    Returns:
+        The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
+
+    Raises:
+        ProblemError, ConvergenceError: As :func:`mixture_attention`.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> _, first = mixture_attention_with_certificate(q, k, k.square())
+        >>> _, exact = mixture_attention_with_certificate(q, k, k.square(), estimator="exact")
+        >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
+        (True, True)
+    """
+    given = checked_mixture(
+        query,
+        means,
+        variances,
+        value,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        estimator=estimator,
+        dropout_p=dropout_p,
+        enable_gqa=enable_gqa,
+        tol=tol,
+        max_steps=max_steps,
+    )
+    with without_autocast(query):
+        if given.evidence.numel() == 0:
+            return _without_evidence(given, dropout_p), no_error(given.lifted)
+        dual = mixture_dual_point(given, estimator, tol, max_steps)
+        place = given.place(dual)
+        lifted, width = _same_width(given, given.lift(place))
+        found, average = output_and_mean_at(lifted, lifted.query, dropout_p)
+        output = _answer(given, place, found[..., :width])
+        return output, _certificate(given, dual.detach(), given.mean(place, average).detach())
+
+
+def _same_width(given: MixtureArguments, query: Tensor) -> tuple[AttentionArguments, int]:
+    """The lifted call with keys and values of one width, which fused kernels ask for, and the width that was meant."""
+    lifted = replace(given.lifted, query=query)
+    wide, width = query.shape[-1], lifted.value.shape[-1]
+    if wide < width:
+        key = torch.nn.functional.pad(lifted.key, (0, width - wide))
+        lifted = replace(lifted, query=torch.nn.functional.pad(query, (0, width - wide)), key=key)
+    elif width < wide:
+        lifted = replace(lifted, value=torch.nn.functional.pad(lifted.value, (0, wide - width)))
+    return lifted, width
+
+
+def _answer(given: MixtureArguments, place: Tensor, found: Tensor) -> Tensor:
+    output = given.mean(place, found) if given.value is None else found
+    _check_range(given, output)
+    return given.lifted.without_empty_rows(output).to(given.dtype)
+
+
+def _without_evidence(given: MixtureArguments, dropout_p: float) -> Tensor:
+    """Where no query, or no dimension, can tilt u: the average under the preference."""
+    place = given.place(given.evidence)
+    at_rest = replace(given.lifted, query=given.lift(place), alpha=1.0)
+    found = plain_attention(at_rest, dropout_p)
+    return (given.mean(place, found) if given.value is None else found).to(given.dtype)
+
+
+def _check_range(given: MixtureArguments, output: Tensor) -> None:
+    """Refuse finite arguments whose scores the dtype does not hold; a NaN that was given passes."""
+    if not values_are_known(output) or bool(torch.isfinite(output).all()):
+        return
+    tensors = (given.evidence, given.means, given.lifted.value)
+    if all(bool(torch.isfinite(x).all()) for x in tensors):
+        name = str(output.dtype).removeprefix("torch.")
+        raise ProblemError(
+            f"mixture attention has scores or variances times evidence that {name} does not hold: give the tensors in "
+            "float64, or make alpha, the query, scale or the variances smaller"
+        )
+
+
+@torch.no_grad()
+def _certificate(given: MixtureArguments, dual: Tensor, mean: Tensor) -> AttentionCertificate:
+    preference = HeadMixtures.of(given)
+    rest = preference.tilted_mean(given.evidence.new_zeros((*preference.lead, preference.dim)))
+    unmet = given.evidence - dual / given.alpha
+    norm = (unmet + rest - mean * given.scale).norm(dim=-1, keepdim=True)
+    length = dual.norm(dim=-1, keepdim=True)
+    curvature = _largest_curvature(given, length)
+    # Of a shift this short the difference of two means is rounding.
+    lost = length * curvature.sqrt() <= SHORT * torch.finfo(dual.dtype).eps ** 0.5
+    norm = torch.where(lost, unmet.norm(dim=-1, keepdim=True) + length * curvature, norm)
+    norm = given.lifted.without_empty_rows(norm)
+    gap = (given.alpha / 2 * norm.square()).squeeze(-1)
+    return AttentionCertificate(gap, norm.squeeze(-1), (given.alpha * norm).squeeze(-1))
+
+
+def _largest_curvature(given: MixtureArguments, length: Tensor) -> Tensor:
+    """A bound on the curvature up to dual points of these lengths (B, H, m, 1): largest variance, and centre squared.
+
+    Covariances of points within a radius are at most its square.
+    """
+    scale = abs(given.scale)
+    largest = given.variances.amax((-2, -1)) * scale**2
+    radius = given.means.norm(dim=-1).amax(-1) * scale
+    sharing = length.shape[1] // radius.shape[1]
+    largest, radius = (x.repeat_interleave(sharing, 1)[..., None, None] for x in (largest, radius))
+    return largest + (radius + largest * length).square()

@@ -1,0 +1,144 @@
+r"""A Gaussian mixture a head as a preference, for solvers: nothing of (m, n) outlives its block of queries.
+
+With components :math:`N(m_k, \operatorname{diag} s_k)` of weights :math:`w_k` (fact 11),
+
+.. math:: \log M(\lambda) = \log\sum_k w_k e^{\langle m_k,\lambda\rangle + \frac12\langle s_k,\lambda^2\rangle}, \qquad
+          \nabla\log M(\lambda) = \sum_k r_k c_k, \qquad c_k = m_k + s_k\circ\lambda, \qquad
+          \nabla^2\log M(\lambda) = \sum_k r_k \operatorname{diag} s_k + \operatorname{Cov}_r(c)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import Self, override
+
+from fenchel.functional.blocked import attend
+from fenchel.functional.mixture_arguments import MixtureArguments
+from fenchel.preference import AbstractPreference
+
+__all__ = ["HeadMixtures"]
+
+BLOCK_BYTES = 2**26
+"""Size aimed at for one (B, H, queries, n) array of a block of queries."""
+
+
+@dataclass(frozen=True)
+class HeadMixtures(AbstractPreference):
+    """The mixtures of all heads of a call, of which the queries of a head share one or have one each.
+
+    Attributes:
+        components: Means and variances side by side, (B, H_kv, n, d + d or 1), of templates.
+        log_preference: Bool or floating, up to a constant a row, (B or 1, H or 1, m or 1, n), or None.
+        heads: H.
+        size: d.
+    """
+
+    components: Tensor
+    log_preference: Tensor | None
+    heads: int
+    size: int
+
+    @classmethod
+    def of(cls, given: MixtureArguments) -> HeadMixtures:
+        """Those of a call, whose templates are scale·x."""
+        scale = given.scale
+        components = torch.cat([given.means * scale, given.variances * scale**2], -1)
+        return cls(components, given.lifted.log_preference, given.evidence.shape[1], given.evidence.shape[-1])
+
+    @property
+    @override
+    def dim(self) -> int:
+        return self.size
+
+    @property
+    @override
+    def dtype(self) -> torch.dtype:
+        return self.components.dtype
+
+    @property
+    @override
+    def device(self) -> torch.device:
+        return self.components.device
+
+    @property
+    @override
+    def lead(self) -> torch.Size:
+        queries = 1 if self.log_preference is None else self.log_preference.shape[2]
+        return torch.Size((self.components.shape[0], self.heads, queries))
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        preference = self.log_preference
+        if preference is not None and preference.is_floating_point():
+            preference = preference.to(dtype)
+        return replace(self, components=self.components.to(dtype), log_preference=preference)
+
+    @override
+    def queries(self, part: slice) -> Self:
+        if self.lead[-1] == 1 or self.log_preference is None:
+            return self
+        return replace(self, log_preference=self.log_preference[:, :, part])
+
+    @override
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        def cumulant(at: Tensor, log_weights: Tensor, components: Tensor) -> Tensor:
+            logits = self._lifted(at) @ components.mT + log_weights
+            return logits.logsumexp(-1, keepdim=True) - log_weights.logsumexp(-1, keepdim=True)
+
+        return self._in_blocks(cumulant, lam).squeeze(-1)
+
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        lifted = self._lifted(lam).contiguous()
+        average, _ = attend(lifted, self.components, self.components, self.log_preference, scale=1.0)
+        return average[..., : self.size] + average[..., self.size :] * lam
+
+    @override
+    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        def product(at: Tensor, log_weights: Tensor, components: Tensor, vector: Tensor) -> Tensor:
+            shared = (self._lifted(at) @ components.mT + log_weights).softmax(-1)
+            moved = self._moved(at, vector) @ components.mT
+            moved = shared * (moved - (shared * moved).sum(-1, keepdim=True))
+            between, within = moved @ components, shared @ components[..., self.size :]
+            return between[..., : self.size] + between[..., self.size :] * at + within * vector
+
+        return lambda vector: self._in_blocks(product, lam, vector)
+
+    def _lifted(self, lam: Tensor) -> Tensor:
+        return torch.cat([lam, self._spread(lam.square()) / 2], -1)
+
+    def _moved(self, lam: Tensor, vector: Tensor) -> Tensor:
+        """The derivative of :meth:`_lifted` along a vector."""
+        return torch.cat([vector, self._spread(lam * vector)], -1)
+
+    def _spread(self, squares: Tensor) -> Tensor:
+        """What variances multiply: each coordinate's, or the sum where they are spherical."""
+        spherical = self.components.shape[-1] == self.size + 1
+        return squares.sum(-1, keepdim=True) if spherical else squares
+
+    def _in_blocks(self, of_block: Callable[..., Tensor], *points: Tensor) -> Tensor:
+        """A function of (dual points, log weights, components, others) for some queries of all heads at a time."""
+        batch, _, n, _ = self.components.shape
+        components = self.components.repeat_interleave(self.heads // self.components.shape[1], 1)
+        preference = self.log_preference
+        if preference is None:
+            preference = components.new_zeros(1, 1, 1, n)
+        elif preference.dtype == torch.bool:
+            preference = torch.zeros_like(preference, dtype=self.dtype).masked_fill_(~preference, -torch.inf)
+        preference = preference.to(self.dtype)
+        queries = points[0].shape[2]
+        each = max(1, BLOCK_BYTES // (batch * self.heads * n * components.element_size()))
+        found = []
+        for start in range(0, queries, each):
+            part = slice(start, start + each)
+            rows = preference if preference.shape[2] == 1 else preference[:, :, part]
+            first, *others = (point[:, :, part] for point in points)
+            given = (first, rows, components, *others)
+            recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+            found.append(checkpoint(of_block, *given, use_reentrant=False) if recorded else of_block(*given))
+        return torch.cat(found, 2)
