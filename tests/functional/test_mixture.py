@@ -263,6 +263,17 @@ def test_it_is_one_call_whose_widths_fused_kernels_take(
     assert seen[0][0] == seen[0][1]
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_weights_are_what_values_are_averaged_under(estimator: str) -> None:
+    tensors = mixture(preference=(2, 1, 5, 7), key_heads=2)
+    options: dict[str, Any] = {"estimator": estimator, "enable_gqa": True, **TIGHT[estimator]}
+    output = F.mixture_attention(**tensors, **options)
+    value = tensors.pop("value")
+    weights = F.mixture_attention_weights(**tensors, **options)
+    torch.testing.assert_close(weights @ value.repeat_interleave(2, 1), output, rtol=1e-10, atol=1e-10)
+    assert gradients(weights, tensors)["log_preference"].shape == (2, 1, 5, 7)
+
+
 def test_dropout_drops_responsibilities() -> None:
     tensors = detached(mixture(value=False))
     torch.manual_seed(0)

@@ -20,6 +20,7 @@ from fenchel.auditing.sites import AttentionSite, check_layers
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers.real_queries import RealQueries
 from fenchel.nn.attending import AttendingLayer, LayerCall, attention_layers
+from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
 
 __all__ = ["LayerCapture", "has_layers"]
@@ -28,6 +29,13 @@ __all__ = ["LayerCapture", "has_layers"]
 def has_layers(model: object) -> bool:
     """Whether a model has attention layers of ``fenchel.nn``."""
     return isinstance(model, nn.Module) and bool(attention_layers(model))
+
+
+_UNMEASURED = {
+    TransportAttention: "whose closeness is optimal transport, and an audit measures closeness by Kullback and Leibler",
+    MixtureAttention: "whose templates are distributions, and an audit measures templates that are vectors",
+}
+"""Layers that attend and are no softmax over vectors, and why that is nothing for an audit."""
 
 
 class LayerCapture:
@@ -77,7 +85,7 @@ class LayerCapture:
         self._layers = {
             layer: name or type(model).__name__
             for name, layer in known.items()
-            if not isinstance(layer, TransportAttention)
+            if not isinstance(layer, tuple(_UNMEASURED))
         }
         self._sites: list[tuple[AttendingLayer, AttentionSite]] = []
         self._called = 0
@@ -210,12 +218,10 @@ def _check_all_are_seen(model: nn.Module, known: Mapping[str, AttendingLayer], *
                 "missing. Put "
                 "fenchel.nn.MultiheadAttention.from_torch(layer) in its place: it computes the same"
             )
-    transport = [name for name, layer in known.items() if isinstance(layer, TransportAttention)]
-    if transport and (len(transport) == len(known) or not chosen):
-        others = ",".join(str(number + 1) for number in range(len(known) - len(transport)))
+    unmeasured = [name for name, layer in known.items() if isinstance(layer, tuple(_UNMEASURED))]
+    if unmeasured and (len(unmeasured) == len(known) or not chosen):
+        others = ",".join(str(number + 1) for number in range(len(known) - len(unmeasured)))
         advice = f". Choose the other attention layers: layers {others}" if others else ""
-        raise ModelError(
-            f"{transport[0] or own} is a TransportAttention, whose closeness is optimal transport, and an "
-            "audit measures "
-            f"closeness by Kullback and Leibler{advice}"
-        )
+        layer = known[unmeasured[0]]
+        reason = next(reason for kind, reason in _UNMEASURED.items() if isinstance(layer, kind))
+        raise ModelError(f"{unmeasured[0] or own} is a {type(layer).__name__}, {reason}{advice}")

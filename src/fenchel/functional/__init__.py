@@ -9,6 +9,7 @@ from fenchel.functional.attention import attention_with_certificate as attention
 from fenchel.functional.certificate import AttentionCertificate as AttentionCertificate
 from fenchel.functional.gap import gap as gap
 from fenchel.functional.mixture import mixture_attention as mixture_attention
+from fenchel.functional.mixture import mixture_attention_weights as mixture_attention_weights
 from fenchel.functional.mixture import (
     mixture_attention_with_certificate as mixture_attention_with_certificate,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "attention_with_certificate",
     "gap",
     "mixture_attention",
+    "mixture_attention_weights",
     "mixture_attention_with_certificate",
     "reference",
     "transport_attention",

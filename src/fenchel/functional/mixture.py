@@ -15,10 +15,10 @@ from fenchel.functional.mixture_arguments import MixtureArguments, checked_mixtu
 from fenchel.functional.mixture_dual import mixture_dual_point
 from fenchel.functional.mixture_preference import HeadMixtures
 from fenchel.functional.output import output_and_mean_at, output_at
-from fenchel.functional.plain import no_error, plain_attention
+from fenchel.functional.plain import no_error, plain_attention, plain_weights
 from fenchel.functional.precision import without_autocast
 
-__all__ = ["mixture_attention", "mixture_attention_with_certificate"]
+__all__ = ["mixture_attention", "mixture_attention_weights", "mixture_attention_with_certificate"]
 
 
 def mixture_attention(
@@ -181,6 +181,66 @@ def mixture_attention_with_certificate(
         found, average = output_and_mean_at(lifted, lifted.query, dropout_p)
         output = _answer(given, place, found[..., :width])
         return output, _certificate(given, dual.detach(), given.mean(place, average).detach())
+
+
+def mixture_attention_weights(
+    query: Tensor,
+    means: Tensor,
+    variances: Tensor,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    estimator: str = "first_order",
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> Tensor:
+    """The responsibilities r that :func:`mixture_attention` averages under, as one (B, H, m, n) array.
+
+    Args:
+        query: As all arguments here, what it is in :func:`mixture_attention`.
+        means: (B, H_kv, n, d).
+        variances: Broadcastable to the means.
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        estimator: Whose responsibilities.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+
+    Returns:
+        (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable.
+
+    Raises:
+        ProblemError, ConvergenceError: As :func:`mixture_attention`.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> r = mixture_attention_weights(q, k, torch.zeros(1, dtype=torch.float64))
+        >>> torch.allclose(r, (q @ k.mT / 2).softmax(-1))
+        True
+    """
+    given = checked_mixture(
+        query,
+        means,
+        variances,
+        None,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        estimator=estimator,
+        dropout_p=0.0,
+        enable_gqa=enable_gqa,
+        tol=tol,
+        max_steps=max_steps,
+    )
+    with without_autocast(query):
+        nothing = given.evidence.numel() == 0
+        dual = given.evidence if nothing else mixture_dual_point(given, estimator, tol, max_steps)
+        lifted = replace(given.lifted, query=given.lift(given.place(dual)), alpha=1.0)
+        return plain_weights(lifted).to(given.dtype)
 
 
 def _same_width(given: MixtureArguments, query: Tensor) -> tuple[AttentionArguments, int]:

@@ -6,6 +6,7 @@ from fenchel.nn import evidence as evidence
 from fenchel.nn import preference as preference
 from fenchel.nn.attention import MultiheadAttention as MultiheadAttention
 from fenchel.nn.estimator_switch import use_estimator as use_estimator
+from fenchel.nn.mixture import MixtureAttention as MixtureAttention
 from fenchel.nn.template_bank import LearnedTemplateBank as LearnedTemplateBank
 from fenchel.nn.template_bank import RunningTemplateBank as RunningTemplateBank
 from fenchel.nn.template_norm import norm_penalty as norm_penalty
@@ -13,6 +14,7 @@ from fenchel.nn.transport import TransportAttention as TransportAttention
 
 __all__ = [
     "LearnedTemplateBank",
+    "MixtureAttention",
     "MultiheadAttention",
     "RunningTemplateBank",
     "TransportAttention",

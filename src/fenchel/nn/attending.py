@@ -214,7 +214,9 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
     def taken(tensor: Tensor) -> Tensor:
         return tensor if tensor.shape[1] == 1 else tensor.index_select(1, index)
 
-    alpha = problem.alpha
+    alpha, memory = problem.alpha, problem.memory
+    if memory is not None:
+        memory = memory._replace(variances=taken(memory.variances))
     if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
         alpha = alpha.index_select(0, index)
     return problem._replace(
@@ -222,6 +224,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
         templates=taken(problem.templates),
         values=taken(problem.values),
         alpha=alpha,
+        memory=memory,
     )
 
 

@@ -13,10 +13,22 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.key_padding import KeyPadding
 
-__all__ = ["Inferred", "Problem", "has_kernel", "infer", "infer_fused"]
+__all__ = ["Inferred", "Memory", "Problem", "has_kernel", "infer", "infer_fused"]
 
 SOLVING = ("tol", "max_steps")
 """Options of the exact estimator alone."""
+
+
+class Memory(NamedTuple):
+    """What is uncertain about templates that are Gaussians.
+
+    Attributes:
+        variances: Before the scale, (B or 1, H or 1, n or 1, d or 1).
+        is_answer: Whether the memories themselves are what is read, in the place of values.
+    """
+
+    variances: Tensor
+    is_answer: bool
 
 
 class Problem(NamedTuple):
@@ -28,6 +40,7 @@ class Problem(NamedTuple):
         values: (B, H, n, d).
         alpha: α, a number or (H, 1).
         scale: Of the templates, a number or a scalar tensor.
+        memory: Where the templates are means of Gaussians; None where they are points.
     """
 
     evidence: Tensor
@@ -35,6 +48,12 @@ class Problem(NamedTuple):
     values: Tensor
     alpha: float | Tensor
     scale: float | Tensor
+    memory: Memory | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is softmax attention to points."""
+        return self.memory is None
 
 
 class Inferred(NamedTuple):
@@ -74,8 +93,10 @@ def infer(
         need_gap: Whether to return it; likewise.
         **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.
     """
-    evidence, templates, values, alpha, scale = problem
+    evidence, templates, values, alpha, scale, memory = problem
     options.update(log_preference=log_preference, alpha=alpha, scale=scale)
+    if memory is not None:
+        return _infer_mixture(problem, memory, dropout, need_weights, need_certificate, options)
     gap = None
     if need_gap:
         gap = functional.gap(evidence, templates, **{n: v for n, v in options.items() if n not in SOLVING})
@@ -94,6 +115,32 @@ def infer(
     return Inferred(functional.attention(evidence, templates, values, **options), gap=gap)
 
 
+def _infer_mixture(
+    problem: Problem,
+    memory: Memory,
+    dropout: float,
+    need_weights: bool,
+    need_certificate: bool,
+    options: dict[str, Any],
+) -> Inferred:
+    """Attend to memories that are Gaussians."""
+    components = (problem.evidence, problem.templates, memory.variances)
+    value = None if memory.is_answer else problem.values
+    weights = certificate = None
+    if need_certificate:
+        output, certificate = functional.mixture_attention_with_certificate(
+            *components, value, dropout_p=dropout, **options
+        )
+    else:
+        output = functional.mixture_attention(*components, value, dropout_p=dropout, **options)
+    if need_weights:
+        weights = functional.mixture_attention_weights(*components, **options)
+        if dropout > 0 and value is not None:
+            weights = torch.dropout(weights, dropout, train=True)
+            output = weights @ value
+    return Inferred(output, weights, certificate)
+
+
 def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:
     """Whether torch can fuse this preference into attention to these templates: on a GPU, where it pays."""
     if preference is None or not preference.lowers or inputs.device.type != "cuda":
@@ -110,7 +157,7 @@ def infer_fused(problem: Problem, preference: AbstractPreference, inputs: Attent
 
     if inputs.key_padding is not None:
         preference = preference * KeyPadding()
-    evidence, templates, values, alpha, scale = problem
+    evidence, templates, values, alpha, scale = problem[:5]
     output = flex_attention(
         evidence,
         templates,

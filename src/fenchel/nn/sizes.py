@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from fenchel.arguments import ARGUMENTS, shown
+from fenchel.arguments import ARGUMENTS, OneOf, shown
 from fenchel.arguments.tensor import FLOATING, checked_argument
 from fenchel.errors import ProblemError
 
-__all__ = ["check_parameters", "check_positive", "check_sizes"]
+__all__ = ["check_choice", "check_parameters", "check_positive", "check_sizes"]
 
 # Where the table has a rule for a size under another name; else it is that for any size.
 _RULES = {name: name for name in ("max_steps", "width", "depth", "mlp_width", "patch_size")}
@@ -41,6 +41,16 @@ def check_positive(owner: str, **numbers: Any) -> None:
     for name, number in numbers.items():
         rule = name if name in ARGUMENTS and name not in ("width", "scale") else "positive"
         checked_argument(rule, number, name=f"{name} of {owner}")
+
+
+def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
+    """Every name is one of some.
+
+    Raises:
+        ProblemError: Naming the argument, its owner and what was got.
+    """
+    for argument, name in names.items():
+        OneOf(choices).check(f"{argument} of {owner}", name, ProblemError)
 
 
 def check_parameters(owner: str, device: Any, dtype: Any) -> None:

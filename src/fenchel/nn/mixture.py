@@ -1,0 +1,288 @@
+"""Multi-head attention to memories that are distributions: a mean and a variance for every key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments.tensor import check_device, check_flags, check_tensor, is_under_autocast
+from fenchel.errors import ProblemError
+from fenchel.nn.attention import MultiheadAttention
+from fenchel.nn.inference import Memory, Problem
+from fenchel.nn.layout import SequenceLayout
+from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.sizes import check_choice, check_positive, check_sizes
+
+__all__ = ["MixtureAttention"]
+
+VARIANCES = ("input", "learned", "given")
+ANSWERS = ("values", "memories")
+
+
+class MixtureAttention(MultiheadAttention):
+    r"""Attention whose keys are Gaussians: how certain each memory is decides who answers a query, and what is read.
+
+    The preference of a head is the mixture :math:`\sum_k w_k N(m_k, \operatorname{diag} s_k)` with the projected keys
+    for means. With :math:`\varsigma = \mathtt{scale}\cdot\lambda` a memory answers with responsibility
+
+    .. math:: r_k \propto w_k\exp\bigl(\langle m_k,\varsigma\rangle + \tfrac12\langle s_k,\varsigma^2\rangle\bigr),
+
+    and what is read is the mean of the values under r, or the memories themselves, :math:`\sum_k r_k(m_k +
+    s_k\circ\varsigma)` (fact 11). Everything else is :class:`~fenchel.nn.MultiheadAttention`: masks, layouts, the
+    preference, estimators, certificates and the names of what it shares in the state dict.
+
+    Args:
+        embed_dim: Width E of queries and output, divisible by ``num_heads``.
+        num_heads: Heads H; each has head dimension d = E / H.
+        dropout: Probability in [0, 1) with which a responsibility is dropped in training.
+        bias: Whether the projections have a bias.
+        add_bias_kv: Whether a learned memory and value, without variance, are added to every sequence.
+        add_zero_attn: Whether a memory and value of zeros, without variance, are added.
+        kdim: Width of keys; ``embed_dim`` where None.
+        vdim: Width of values; ``embed_dim`` where None.
+        batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
+        device: Of the parameters.
+        dtype: Of the parameters.
+        variances: Where they come from. ``"input"``: a linear map of the key's input, through softplus. ``"learned"``:
+            a parameter, through softplus, shared by all keys, or one a memory with ``memories``. ``"given"``: with
+            every call.
+        answer: ``"values"``: the mean of the projected values. ``"memories"``: E[x] itself, for which the values of a
+            call are not looked at.
+        spherical: One variance a memory and head instead of d, at nearly the cost of softmax attention.
+        memories: For ``variances="learned"``: the number S of keys of every call, each with variances of its own.
+        initial_variance: Where variances start, > 0.
+        preference: log w, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        alpha: Reliability α > 0 of the evidence.
+        learn_alpha: Whether every head learns its α.
+        keep_certificate: Whether a call stores :attr:`last_certificate`; may be set at any time.
+        tol: Tolerance of the exact estimator.
+        max_steps: Steps of the exact estimator at most.
+
+    Raises:
+        ProblemError: On an argument that cannot be used, with its value and what was expected.
+
+    Reference:
+        Section 7; fact 11 of the documentation's mathematics.
+
+    Example:
+        >>> layer = MixtureAttention(16, 4, batch_first=True, answer="memories")
+        >>> x = torch.randn(2, 5, 16)
+        >>> layer(x, x, x, need_weights=False)[0].shape
+        torch.Size([2, 5, 16])
+    """
+
+    raw_variance: nn.Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        variances: str = "input",
+        answer: str = "values",
+        spherical: bool = False,
+        memories: int | None = None,
+        initial_variance: float = 0.1,
+        preference: AbstractPreference | None = None,
+        estimator: str = "first_order",
+        alpha: float = 1.0,
+        learn_alpha: bool = False,
+        keep_certificate: bool = False,
+        tol: float | None = None,
+        max_steps: int = 50,
+    ) -> None:
+        owner = "MixtureAttention"
+        check_choice(owner, VARIANCES, variances=variances)
+        check_choice(owner, ANSWERS, answer=answer)
+        check_flags(spherical=spherical)
+        check_positive(owner, initial_variance=initial_variance)
+        _check_memories(memories, variances, answer, estimator)
+        shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
+        super().__init__(
+            *shape,
+            device=device,
+            dtype=dtype,
+            preference=preference,
+            estimator=estimator,
+            alpha=alpha,
+            learn_alpha=learn_alpha,
+            keep_certificate=keep_certificate,
+            tol=tol,
+            max_steps=max_steps,
+        )
+        self.variances, self.answer_with, self.spherical = variances, answer, spherical
+        self.memories, self.initial_variance = memories, float(initial_variance)
+        width = 1 if spherical else self.head_dim
+        weight = self.out_proj.weight
+        learned = weight.new_empty(num_heads, memories or 1, width) if variances == "learned" else None
+        self.register_parameter("raw_variance", None if learned is None else nn.Parameter(learned))
+        self.variance_proj = (
+            nn.Linear(self.kdim, num_heads * width, device=device, dtype=dtype)
+            if variances == "input"
+            else None
+        )
+        self._reset_variances()
+
+    def _reset_variances(self) -> None:
+        """Every variance to where it starts, whatever the input."""
+        # softplus(log(eˢ - 1)) = s, written so that no eˢ overflows.
+        start = self.initial_variance + math.log(-math.expm1(-self.initial_variance))
+        if self.raw_variance is not None:
+            nn.init.constant_(self.raw_variance, start)
+        if self.variance_proj is not None:
+            nn.init.zeros_(self.variance_proj.weight)
+            nn.init.constant_(self.variance_proj.bias, start)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, and put variances back to where they started."""
+        super().reset_parameters()
+        self._reset_variances()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        variances: Tensor | None = None,
+        query_offset: int = 0,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Infer, and answer with what is read; as in :meth:`fenchel.nn.MultiheadAttention.forward`.
+
+        Args:
+            query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
+            key: (N, S, kdim), (S, N, kdim) or (S, kdim): what the memories' means are projected from.
+            value: (N, S, vdim), (S, N, vdim) or (S, vdim).
+            key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to log w.
+            need_weights: Whether to return the responsibilities, which takes memory for all of them.
+            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to log w.
+            average_attn_weights: Whether they are the mean over heads.
+            is_causal: A hint that ``attn_mask``, which has to be given, is causal.
+            variances: Of the projected keys, for a layer that was built with ``variances="given"``: finite and at least
+                0, in the layout of ``key`` with a last dimension of E, of num_heads (one a head), or of 1 (one a key).
+            query_offset: Position of the first query among the keys, for preferences that look at positions.
+
+        Returns:
+            The output, of the layout of ``query`` and width E; and None, or the responsibilities, after dropout where
+            ``answer`` is ``"values"`` and before it where it is ``"memories"``.
+
+        Raises:
+            ProblemError: On a wrong shape, dtype or device, and on variances that are missing or not asked for.
+        """
+        if self.keep_gap or self.keep_norm_penalty:
+            kept = "keep_gap" if self.keep_gap else "keep_norm_penalty"
+            raise ProblemError(
+                f"{kept} of MixtureAttention is True, which it does not offer; set it to False. keep_certificate keeps "
+                "the gap, without gradient"
+            )
+        return self._attended(
+            query,
+            key,
+            value,
+            key_padding_mask,
+            need_weights,
+            attn_mask,
+            average_attn_weights,
+            is_causal,
+            query_offset=query_offset,
+            given=self._given(key, variances),
+        )
+
+    def _given(self, key: Any, variances: Tensor | None) -> Tensor | None:
+        """Given variances, (N, S, E or heads or 1)."""
+        if (variances is None) == (self.variances == "given"):
+            what = "are missing" if variances is None else "are given"
+            raise ProblemError(
+                f"variances {what}, but MixtureAttention was built with variances={self.variances!r}; pass them with "
+                "every call of a layer with variances='given', and of no other"
+            )
+        if variances is None or not isinstance(key, Tensor):
+            return None
+        form = "in the layout of key, with a last dimension of embed_dim, num_heads or 1"
+        check_tensor("variances", variances, form)
+        weight = self.out_proj.weight
+        check_device("variances", variances, weight.device, "the layer")
+        if variances.dtype != weight.dtype and not is_under_autocast(variances):
+            raise ProblemError(
+                f"variances have dtype {variances.dtype}, the layer {weight.dtype}; convert one of them"
+            )
+        wanted = tuple(key.shape[:-1])
+        if variances.shape[:-1] != wanted or variances.shape[-1] not in (1, self.num_heads, self.embed_dim):
+            raise ProblemError(
+                f"variances have shape {tuple(variances.shape)}; expected {(*wanted, self.embed_dim)}, "
+                f"{(*wanted, self.num_heads)} or {(*wanted, 1)}: {form}"
+            )
+        return SequenceLayout(self.batch_first, batched=key.dim() == 3).to_batch_first(variances)
+
+    def _refined(self, problem: Problem, inputs: AttentionInputs, given: Any) -> Problem:
+        variances = self._variances_of(problem, inputs, given)
+        added = problem.templates.shape[2] - inputs.keys
+        if added:
+            full = variances.expand(*variances.shape[:2], inputs.keys, variances.shape[3])
+            variances = nn.functional.pad(full, (0, 0, 0, added))
+        return problem._replace(memory=Memory(variances, self.answer_with == "memories"))
+
+    def _variances_of(self, problem: Problem, inputs: AttentionInputs, given: Tensor | None) -> Tensor:
+        """(B or 1, H or 1, n or 1, d or 1), in the dtype of the templates."""
+        if given is not None:
+            by_head = (
+                given.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+                if given.shape[-1] > 1
+                else given[:, None]
+            )
+            return by_head.to(problem.templates.dtype)
+        if self.variance_proj is not None:
+            assert inputs.key_inputs is not None  # noqa: S101 -- the layer's own call has them
+            raw = self.variance_proj(inputs.key_inputs).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        else:
+            assert self.raw_variance is not None  # noqa: S101 -- one of the three is there
+            raw = self.raw_variance.unsqueeze(0)
+            if self.memories not in (None, inputs.keys):
+                raise ProblemError(
+                    f"key has {inputs.keys} tokens, but MixtureAttention was built with memories={self.memories}, the "
+                    "number of keys that have variances of their own; give as many, or use variances='input'"
+                )
+        return nn.functional.softplus(raw).to(problem.templates.dtype)
+
+    def extra_repr(self) -> str:
+        """What the children do not show."""
+        parts = [super().extra_repr(), f"variances={self.variances!r}", f"answer={self.answer_with!r}"]
+        if self.spherical:
+            parts.append("spherical=True")
+        if self.memories is not None:
+            parts.append(f"memories={self.memories}")
+        return ", ".join(parts)
+
+
+def _check_memories(memories: int | None, variances: str, answer: str, estimator: str) -> None:
+    if memories is not None:
+        check_sizes("MixtureAttention", memories=memories)
+        if variances != "learned":
+            raise ProblemError(
+                f"memories is {memories} and variances {variances!r}; expected variances='learned', of which each of "
+                "so many keys has its own, or memories=None"
+            )
+    elif variances == "learned" and answer == "values" and estimator == "first_order":
+        raise ProblemError(
+            "variances is 'learned' without memories, so that all keys share them and no responsibility and no value "
+            "depends on them at first order; expected memories=S for one a key, answer='memories', or variances='input'"
+        )

@@ -1,0 +1,308 @@
+"""MixtureAttention against mixture attention by hand, torch's layer, and whatever it is called with wrongly."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel import ProblemError
+from fenchel import functional as F
+from fenchel.auditing.layer_capture import LayerCapture
+from fenchel.errors import ModelError
+from fenchel.nn import MixtureAttention, MultiheadAttention, use_estimator
+from fenchel.nn.preference import ALiBi, Causal
+from tests.compiling import compiled_afresh
+from tests.nn.small_layers import BATCH, HEADS, KEYS, QUERIES, WIDTH, heads, tokens
+
+KINDS = ("input", "learned", "given")
+
+
+def build(**options: Any) -> MixtureAttention:
+    """A layer whose variances differ by key and coordinate."""
+    torch.manual_seed(0)
+    if options.get("variances") == "learned":
+        options.setdefault("memories", KEYS)
+    layer = MixtureAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, **options)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+def given(layer: MixtureAttention, width: int = WIDTH) -> dict[str, Tensor]:
+    if layer.variances != "given":
+        return {}
+    return {"variances": torch.rand(BATCH, KEYS, width, dtype=torch.float64)}
+
+
+def variances_of(layer: MixtureAttention, x: Tensor, options: dict[str, Tensor]) -> Tensor:
+    if layer.variances == "given":
+        shared = options["variances"].shape[-1] == 1
+        return options["variances"].view(BATCH, KEYS, 1 if shared else HEADS, -1).transpose(1, 2)
+    if layer.raw_variance is not None:
+        return nn.functional.softplus(layer.raw_variance)
+    assert layer.variance_proj is not None
+    return nn.functional.softplus(layer.variance_proj(x)).view(BATCH, KEYS, HEADS, -1).transpose(1, 2)
+
+
+@pytest.mark.parametrize("answer", ["values", "memories"])
+@pytest.mark.parametrize("spherical", [False, True])
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+@pytest.mark.parametrize("variances", KINDS)
+def test_it_is_mixture_attention_between_projections(
+    variances: str, estimator: str, spherical: bool, answer: str
+) -> None:
+    layer = build(
+        variances=variances, estimator=estimator, spherical=spherical, answer=answer, learn_alpha=True
+    )
+    x = tokens()
+    options = given(layer, HEADS if spherical else WIDTH)
+    output, weights = layer(x, x, x, average_attn_weights=False, **options)
+    q, k, v = heads(layer, x)
+    s = variances_of(layer, x, options)
+    assert layer.log_alpha is not None
+    kind: dict[str, Any] = {"estimator": estimator, "alpha": layer.log_alpha.exp().unsqueeze(-1)}
+    expected = F.reference.mixture_attention(q, k, s, v if answer == "values" else None, **kind)
+    expected = layer.out_proj(expected.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(output, expected, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(weights, F.mixture_attention_weights(q, k, s, **kind), rtol=1e-7, atol=1e-8)
+    without, nothing = layer(x, x, x, need_weights=False, **options)
+    assert nothing is None
+    torch.testing.assert_close(without, output)
+    output.sin().sum().backward()
+    used = {n: p for n, p in layer.named_parameters() if p.requires_grad}
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in used.values())
+    own = layer.raw_variance if variances == "learned" else layer.variance_proj and layer.variance_proj.weight
+    if variances != "given":
+        assert isinstance(own, Tensor)
+        assert own.grad is not None
+        assert float(own.grad.abs().max()) > 1e-6
+
+
+def test_as_variances_vanish_it_is_multihead_attention() -> None:
+    torch.manual_seed(0)
+    plain = MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64, preference=Causal())
+    mixed = MixtureAttention.from_torch(plain, variances="given", preference=Causal())
+    x = tokens()
+    none = torch.zeros(BATCH, KEYS, 1, dtype=torch.float64)
+    for one, other in zip(mixed(x, x, x, variances=none), plain(x, x, x), strict=True):
+        torch.testing.assert_close(one, other)
+    certain = MixtureAttention.from_torch(plain, preference=Causal(), initial_variance=1e-12)
+    torch.testing.assert_close(certain(x, x, x)[0], plain(x, x, x)[0])
+
+
+def test_variances_are_positive_and_start_where_they_are_told() -> None:
+    for start in (1e-6, 0.1, 50.0, 800.0):
+        for kind in ("input", "learned"):
+            layer = MixtureAttention(WIDTH, HEADS, variances=kind, answer="memories", initial_variance=start)
+            raw = layer.raw_variance if layer.variance_proj is None else layer.variance_proj.bias
+            assert raw is not None
+            torch.testing.assert_close(
+                nn.functional.softplus(raw), torch.full_like(raw, start), rtol=1e-3, atol=0
+            )
+            nn.init.normal_(raw, std=100)
+            layer.reset_parameters()
+            torch.testing.assert_close(
+                nn.functional.softplus(raw), torch.full_like(raw, start), rtol=1e-3, atol=0
+            )
+
+
+def test_it_learns_which_memories_are_certain() -> None:
+    """One of two memories of a cue is marked as noise: only variances can see the mark."""
+    torch.manual_seed(0)
+    layer = MixtureAttention(8, 1, batch_first=True, spherical=True)
+    for name in ("in_proj_weight", "in_proj_bias"):
+        getattr(layer, name).requires_grad_(False)
+    query = torch.randn(256, 1, 8)
+    key = torch.zeros(256, 2, 8)
+    key[:, 1, 0] = 1.0
+    with torch.no_grad():
+        layer.in_proj_weight.copy_(torch.cat([torch.eye(8)] * 3))
+        layer.in_proj_weight[8:16, 0] = 0  # the mark is not part of any mean
+        layer.out_proj.weight.copy_(torch.eye(8))
+    value = torch.randn(256, 2, 8)
+    optimiser = torch.optim.Adam(list(layer.variance_proj.parameters()), lr=0.3)  # type: ignore[union-attr]
+    losses = []
+    for _ in range(60):
+        optimiser.zero_grad()
+        loss = (layer(query, key, value, need_weights=False)[0] - value[:, :1]).square().mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.25 * losses[0]
+
+
+@pytest.mark.parametrize("answer", ["values", "memories"])
+def test_masks_and_layouts_are_those_of_torch(answer: str) -> None:
+    layer = build(answer=answer, preference=ALiBi(HEADS), variances="given")
+    x, options = tokens(), {"variances": torch.rand(BATCH, KEYS, WIDTH, dtype=torch.float64)}
+    padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
+    padding[:, 4:] = True
+    masked = torch.ones(KEYS, KEYS, dtype=torch.bool).triu(1)
+    output, weights = layer(x, x, x, padding, attn_mask=masked, **options)
+    assert bool((weights[..., 4:] == 0).all())
+    assert bool((weights.triu(1) == 0).all())
+    moved = {"variances": options["variances"].clone()}
+    moved["variances"][:, 4:] += 3
+    torch.testing.assert_close(layer(x, x, x, padding, attn_mask=masked, **moved)[0], output)
+    single = layer(x[0], x[0], x[0], padding[0], attn_mask=masked, variances=options["variances"][0])
+    torch.testing.assert_close(single[0], output[0])
+    torch.testing.assert_close(single[1], weights[0])
+    layer.batch_first = False
+    turned = layer(
+        *(x.transpose(0, 1),) * 3, padding, attn_mask=masked, variances=options["variances"].transpose(0, 1)
+    )
+    torch.testing.assert_close(turned[0].transpose(0, 1), output)
+    layer.batch_first = True
+    padding[1] = True
+    empty = layer(x, x, x, padding, **options)[0]
+    torch.testing.assert_close(empty[1], layer.out_proj.bias.expand(KEYS, -1))
+
+
+@pytest.mark.parametrize("variances", KINDS)
+def test_added_memories_are_certain(variances: str) -> None:
+    layer = build(variances=variances, add_bias_kv=True, add_zero_attn=True, answer="memories")
+    x, options = tokens(), given(layer)
+    output, weights = layer(x, x, x, average_attn_weights=False, **options)
+    assert weights.shape == (BATCH, HEADS, KEYS, KEYS + 2)
+    q, k, _ = heads(layer, x)
+    s = variances_of(layer, x, options).expand(BATCH, -1, -1, -1)
+    assert layer.bias_k is not None
+    k = torch.cat([k, layer.bias_k.view(1, HEADS, 1, -1).expand(BATCH, -1, -1, -1), 0 * k[:, :, :1]], 2)
+    s = torch.cat([s, 0 * s[:, :, :2]], 2)
+    expected = layer.out_proj(F.mixture_attention(q, k, s).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(output, expected)
+
+
+def test_certificates_switches_and_dropout() -> None:
+    layer = build(keep_certificate=True, dropout=0.5)
+    x = tokens()
+    layer(x, x, x, need_weights=False)
+    q, k, v = heads(layer, x)
+    s = variances_of(layer, x, {})
+    _, expected = F.mixture_attention_with_certificate(q, k, s, v)
+    torch.testing.assert_close(layer.last_certificate.gap, expected.gap)
+    layer.eval()
+    first = layer(x, x, x, average_attn_weights=False)[1]
+    with use_estimator(layer, "exact", heads=[2], alpha=0.5):
+        part = layer(x, x, x, average_attn_weights=False)[1]
+    assert torch.equal(part[:, [0, 2]], first[:, [0, 2]])
+    exact = F.mixture_attention_weights(q, k, s, estimator="exact", alpha=0.5)
+    torch.testing.assert_close(part[:, 1], exact[:, 1])
+    layer.train()
+    output, weights = layer(x, x, x, average_attn_weights=False)
+    assert 0.3 < float((weights == 0).double().mean()) < 0.7
+    torch.testing.assert_close(output, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
+
+
+def test_its_state_survives_a_file_and_a_copy() -> None:
+    layer, other = build(learn_alpha=True), build(learn_alpha=True)
+    nn.init.zeros_(other.in_proj_weight)
+    other.load_state_dict(layer.state_dict())
+    x = tokens()
+    torch.testing.assert_close(other(x, x, x)[0], layer(x, x, x)[0])
+    torch.testing.assert_close(copy.deepcopy(layer)(x, x, x)[0], layer(x, x, x)[0])
+    assert {"variance_proj.weight", "variance_proj.bias", "in_proj_weight", "log_alpha"} < set(
+        layer.state_dict()
+    )
+    assert "variances='input', answer='values'" in repr(layer)
+    assert "memories=6" in repr(build(variances="learned", spherical=True))
+
+
+def test_it_takes_the_place_of_torchs_self_attention() -> None:
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True)
+    block.self_attn = MixtureAttention.from_torch(block.self_attn)
+    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False).eval()
+    x = tokens().float()
+    padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
+    padding[1, 3:] = True
+    with torch.inference_mode():
+        fast = encoder(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(encoder(x, src_key_padding_mask=padding)[~padding], fast[~padding])
+
+
+@pytest.mark.parametrize("kind", ["input", "learned"])
+def test_a_compiled_training_step_is_that_of_eager(kind: str) -> None:
+    layer = build(variances=kind, answer="memories", preference=Causal(), learn_alpha=True)
+    x = tokens()
+    found = []
+    with compiled_afresh():
+        for run in (copy.deepcopy(layer), layer):
+            step = torch.compile(run, fullgraph=True) if run is not layer else run
+            output = step(x, x, x, need_weights=False)[0]
+            output.sin().sum().backward()
+            found.append([output, *(p.grad for p in run.parameters())])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-9)
+
+
+def test_half_types_and_autocast() -> None:
+    layer = MixtureAttention(WIDTH, HEADS, batch_first=True, answer="memories")
+    x = tokens().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, weights = layer(x, x, x)
+    assert output.dtype == weights.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), layer(x, x, x)[0], rtol=0.05, atol=0.05)
+    half = layer.to(torch.bfloat16)
+    assert half(x.bfloat16(), x.bfloat16(), x.bfloat16())[0].dtype == torch.bfloat16
+
+
+def test_an_audit_refuses_it_with_the_reason() -> None:
+    model = nn.ModuleDict({"mixed": build(), "plain": MultiheadAttention(WIDTH, HEADS)}).eval()
+    with pytest.raises(
+        ModelError, match=r"mixed is a MixtureAttention, whose templates are distributions.* layers 1"
+    ):
+        LayerCapture(model, space="key", consume=lambda call: None)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "variances": (
+        {"variances": "full"},
+        r"variances of MixtureAttention is 'full'; expected one of input, learned",
+    ),
+    "answer": ({"answer": 1}, r"answer of MixtureAttention is 1; expected one of values, memories"),
+    "spherical": ({"spherical": "yes"}, r"spherical is 'yes'; expected True or False"),
+    "initial": ({"initial_variance": 0}, r"initial_variance of MixtureAttention is 0; expected"),
+    "memories": ({"memories": 4}, r"memories is 4 and variances 'input'; expected variances='learned'"),
+    "size": ({"memories": 0, "variances": "learned"}, r"memories of MixtureAttention is 0; expected a whole"),
+    "shared": ({"variances": "learned"}, r"variances is 'learned' without memories.*expected memories=S"),
+    "estimator": ({"estimator": "third"}, r"estimator is 'third'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_say_what_is_wrong(case: str) -> None:
+    options, message = WRONG[case]
+    with pytest.raises(ProblemError, match=message) as caught:
+        MixtureAttention(WIDTH, HEADS, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_calls_say_what_is_wrong() -> None:
+    x = tokens()
+    some = torch.ones(BATCH, KEYS, 1, dtype=torch.float64)
+    layer = build(variances="given")
+    for options, message in (
+        ({}, r"variances are missing, but MixtureAttention was built with variances='given'"),
+        (
+            {"variances": some[0]},
+            r"variances have shape \(6, 1\); expected \(2, 6, 12\), \(2, 6, 3\) or \(2, 6, 1\)",
+        ),
+        ({"variances": some.expand(-1, -1, 5)}, r"variances have shape \(2, 6, 5\)"),
+        ({"variances": some.float()}, r"variances have dtype torch.float32, the layer torch.float64"),
+        ({"variances": -some}, r"variances hold -1\.0 at index"),
+        ({"variances": 1.0}, r"variances are a float; expected a tensor in the layout of key"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            layer(x, x, x, **options)
+    with pytest.raises(ProblemError, match=r"variances are given, but .* built with variances='input'"):
+        build()(x, x, x, variances=some)
+    with pytest.raises(ProblemError, match=r"key has 4 tokens, but .* built with memories=6"):
+        build(variances="learned")(x, x[:, :QUERIES], x[:, :QUERIES])
+    kept = build()
+    kept.keep_gap = True
+    with pytest.raises(ProblemError, match=r"keep_gap of MixtureAttention is True"):
+        kept(x, x, x)
