@@ -27,7 +27,7 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
     Raises:
         ModelError: If templates are no linear map of the input, or not shared by heads, in space "input".
     """
-    evidence, templates, _, alpha, scale = asked.problem
+    evidence, templates, _, alpha, scale = asked.problem[:5]
     projection = None
     if space == "input":
         projection = asked.projection
