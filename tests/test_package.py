@@ -256,6 +256,7 @@ PUBLIC = {
     "InferenceProblem",
     "OptimalTransport",
     "ProblemError",
+    "Tsallis",
     "__version__",
     "audit",
     "compare",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.closeness import KL as KL
 from fenchel.closeness import OptimalTransport as OptimalTransport
+from fenchel.closeness import Tsallis as Tsallis
 from fenchel.errors import ConvergenceError as ConvergenceError
 from fenchel.errors import FenchelError as FenchelError
 from fenchel.errors import ProblemError as ProblemError
@@ -39,6 +40,7 @@ __all__ = [
     "InferenceProblem",
     "OptimalTransport",
     "ProblemError",
+    "Tsallis",
     "__version__",
     "audit",
     "compare",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel import KL, Discrete, InferenceProblem, OptimalTransport
+from fenchel import KL, Discrete, InferenceProblem, OptimalTransport, Tsallis
 from fenchel.closeness import AbstractCloseness
 from fenchel.preference import AbstractPreference
 from tests.conformance.toys import Euclidean, Exponential, Gaussian, HiddenScaledKL, ScaledKL
@@ -71,6 +71,14 @@ def _transport(parts: Parts) -> OptimalTransport:
     return OptimalTransport("squared_euclidean", parts["gamma_scale"], parts.get("atoms"), warn=False)
 
 
+def _tsallis(order: float, relative: str = "bregman") -> Callable[[Parts], Tsallis]:
+    return lambda parts: Tsallis(order, relative, parts.get("temperature_scale", 1.0))
+
+
+def _learned_order(relative: str) -> Callable[[Parts], Tsallis]:
+    return lambda parts: Tsallis(1 + 0.7 * parts["order_scale"], relative, parts["temperature_scale"])
+
+
 SHARED = {"templates": (TEMPLATES, DIM), "log_weights": (TEMPLATES,)}
 OF_QUERIES = {"templates": (2, 1, TEMPLATES, DIM), "log_weights": (QUERIES, TEMPLATES)}
 
@@ -103,6 +111,33 @@ FAMILIES = [
     ),
     Family("Euclidean", SHARED, _discrete, lambda p: Euclidean(TEMPLATES), smooth=False),
     Family("Euclidean, masked", SHARED, _masked, lambda p: Euclidean(TEMPLATES), smooth=False),
+    Family("Tsallis 1", SHARED, _discrete, _tsallis(1)),
+    Family("Tsallis 1.5", SHARED, _masked, _tsallis(1.5), smooth=False),
+    Family("Tsallis 2", {**SHARED, "temperature_scale": ()}, _masked, _tsallis(2), smooth=False),
+    Family("Tsallis 1.3, Csiszár", SHARED, _masked, _tsallis(1.3, "csiszar"), smooth=False),
+    Family(
+        "Tsallis 2, Csiszár, a preference a query",
+        {**OF_QUERIES, "temperature_scale": (2, 1, 1)},
+        _discrete,
+        _tsallis(2, "csiszar"),
+        batch=(2, 3),
+        smooth=False,
+    ),
+    Family(
+        "Tsallis, one learned order",
+        {**SHARED, "order_scale": (), "temperature_scale": ()},
+        _masked,
+        _learned_order("bregman"),
+        smooth=False,
+    ),
+    Family(
+        "Tsallis, an order a head",
+        {**OF_QUERIES, "order_scale": (2, 3, 1), "temperature_scale": (QUERIES,)},
+        _discrete,
+        _learned_order("csiszar"),
+        batch=(2, 3),
+        smooth=False,
+    ),
     Family("Gaussian", {"mean": (DIM,), "factor": (DIM, 2)}, lambda p: Gaussian(p["mean"], p["factor"])),
     Family(
         "Gaussian, a batch",

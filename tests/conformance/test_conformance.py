@@ -121,6 +121,9 @@ def test_gradients_reach_everything_that_the_problem_is_made_of(family: Family, 
 
     gradients = torch.autograd.grad(solved(), list(parts.values()))
     step, rough = (1e-2, 1e-2) if estimator == "gradient_ascent" else (1e-5, 1e-4)
+    if step == 1e-2 and not family.smooth:
+        # A difference over a long step sees where weights become 0.
+        step = 1e-3
     for (name, part), gradient in zip(parts.items(), gradients, strict=True):
         direction = torch.randn(
             part.shape, dtype=part.dtype, generator=torch.Generator().manual_seed(len(name))

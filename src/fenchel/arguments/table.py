@@ -40,6 +40,9 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "momentum": Number("0.9", **_SHARE),
     "positive": Number("1", **_POSITIVE),  # widths, sharpnesses and powers of preferences and evidence
     "gamma": Maybe(Number("16", **_POSITIVE)),
+    "order": Number("1.5", least=1.0, most=2.0),
+    "relative": OneOf(("bregman", "csiszar")),
+    "temperature": Number("1", **_POSITIVE),
     "tol": Number("1e-4", above=0.0, below=1.0),
     "max_steps": Whole(1, 10**6, "100"),
     # Of a problem, which can be estimated without a step, to see how good the start is.

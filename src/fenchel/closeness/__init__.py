@@ -3,5 +3,7 @@
 from fenchel.closeness.abstract import AbstractCloseness as AbstractCloseness
 from fenchel.closeness.kl import KL as KL
 from fenchel.closeness.optimal_transport import OptimalTransport as OptimalTransport
+from fenchel.closeness.sparse_weights import sparse_weights as sparse_weights
+from fenchel.closeness.tsallis import Tsallis as Tsallis
 
-__all__ = ["KL", "AbstractCloseness", "OptimalTransport"]
+__all__ = ["KL", "AbstractCloseness", "OptimalTransport", "Tsallis", "sparse_weights"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -96,7 +95,7 @@ class AbstractCloseness(ABC):
         """
         return torch.zeros_like(mean_error), largest_error / self.modulus + 16 * count * UNIT
 
-    rowwise: ClassVar[bool] = False
+    rowwise: bool = False
     """Whether weights depend on a query's potential and preference alone and :meth:`response` says how: a fast path."""
 
     def response(self, log_preference: Tensor) -> AbstractResponse:

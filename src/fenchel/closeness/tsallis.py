@@ -1,0 +1,308 @@
+r"""Tsallis' closenesses: between Kullback and Leibler's and half a squared distance, with weights that are exactly 0.
+
+For who builds on them: :func:`fenchel.closeness.sparse_weights` is the map from scores to weights as one differentiable
+operation, ``sparse_weights(scores / temperature, log_preference, order - 1, csiszar=relative == "csiszar")``, with
+``log_preference`` None where uniform; sparsemax is ``sparse_weights(scores, None, 1.0)`` and 1.5-entmax
+``sparse_weights(scores, None, 0.5)``. Methods of :class:`Tsallis` take log u normalised over the last dimension and
+potentials (..., m, n); ``order`` and ``temperature`` may be tensors that broadcast to (..., m), to which methods add a
+last dimension. ``Tsallis(1)`` calls KL.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self, override
+
+from fenchel.arguments.tensor import (
+    check_device,
+    check_tensor,
+    checked_argument,
+    positive_tensor,
+    values_are_known,
+)
+from fenchel.closeness.abstract import AbstractCloseness
+from fenchel.closeness.deformed import deformed_difference, deformed_log, log_of_positive
+from fenchel.closeness.kl import KL
+from fenchel.closeness.response import AbstractResponse
+from fenchel.closeness.rounding import SMALL, UNIT
+from fenchel.closeness.sparse_weights import curvature_weights, sparse_weights
+from fenchel.closeness.threshold import DIRECT_FROM, LEAST_LOG_WEIGHT, small_displacement
+from fenchel.closeness.tsallis_response import TsallisResponse
+from fenchel.errors import ProblemError
+from fenchel.preference import Discrete
+
+__all__ = ["Tsallis"]
+
+FORM = "that broadcasts to (..., m), or a number"
+
+
+class Tsallis(AbstractCloseness):
+    r"""Tsallis' divergence of order β from the preference to the weights, times a temperature θ.
+
+    With :math:`\ln_a r = (r^a - 1)/a` and :math:`a = \beta - 1`, both forms are least at u, where they are 0:
+
+    .. math::
+        \text{Bregman:}\quad & D = \tfrac{\theta}{\beta} \sum_i p_i \tfrac{p_i^a - u_i^a}{a} - u_i^a (p_i - u_i), \qquad
+            p_i = [u_i^a + a(f_i/\theta - \tau)]_+^{1/a} \\
+        \text{Csiszár:}\quad & D = \tfrac{\theta}{\beta} \sum_i p_i \ln_a\tfrac{p_i}{u_i} - (p_i - u_i), \qquad
+            p_i = u_i\,[1 + a(f_i/\theta - \tau)]_+^{1/a}
+
+    where τ is such that weights sum to one. With uniform u the Bregman form gives entmax of order β, whatever the
+    preference multiplies: 2 is sparsemax. At order 1 both are :class:`~fenchel.KL`. One curvature is that of both:
+
+    .. math:: \nabla^2 D^*(f) = \tfrac1\theta\Bigl(\operatorname{diag} q - \tfrac{qq^\top}{\sum_i q_i}\Bigr), \qquad
+              q_i = p_i^{1-a} \;\text{or}\; u_i^a p_i^{1-a}
+
+    A template with :math:`u_i = 0` is masked in both forms, as is one below e⁻⁸⁷ (10⁻³⁸), which float32 cannot hold.
+
+    Args:
+        order: β in [1, 2]: a number, or a tensor that broadcasts to (..., m), which may require a gradient.
+        relative: ``"bregman"`` or ``"csiszar"``: how D is taken relative to u.
+        temperature: θ > 0: a number, or a tensor that broadcasts to (..., m).
+
+    Raises:
+        ProblemError: If the order is outside [1, 2], where D is not strongly convex and no bound would hold; if there
+            is no such form; or a temperature is not above 0.
+
+    Reference:
+        Section 7; Peters et al., Sparse Sequence-to-Sequence Models (2019).
+
+    Example:
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> u = Discrete(torch.eye(3, dtype=torch.float64))
+        >>> z = torch.tensor([[1.0, 0.5, -1.0]], dtype=torch.float64)
+        >>> InferenceProblem(u, z, closeness=Tsallis(2)).solve("first_order").weights     # sparsemax of z
+        tensor([[0.7500, 0.2500, 0.0000]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        order: float | Tensor,
+        relative: str = "bregman",
+        temperature: float | Tensor = 1.0,
+    ) -> None:
+        self.order = _checked_order(order)
+        self.relative = checked_argument("relative", relative)
+        self.temperature = _checked_temperature(temperature)
+        self.rowwise = all(not isinstance(part, Tensor) or part.numel() == 1 for part in self._own)
+        self._count: int | None = None
+
+    @property
+    def _own(self) -> tuple[float | Tensor, float | Tensor]:
+        return self.order, self.temperature
+
+    @property
+    def _csiszar(self) -> bool:
+        return self.relative == "csiszar"
+
+    @property
+    def _is_softmax(self) -> bool:
+        return isinstance(self.order, float) and self.order == 1
+
+    @property
+    def _a(self) -> float | Tensor:
+        """β - 1, with a last dimension of 1 where it is a tensor."""
+        return _column(self.order) - 1
+
+    @property
+    def _theta(self) -> float | Tensor:
+        return _column(self.temperature)
+
+    @override
+    def bind(self, preference: Discrete) -> Self:
+        joined = copy.copy(self)
+        templates = preference.templates
+        for name, own in (("order", self.order), ("temperature", self.temperature)):
+            if isinstance(own, Tensor):
+                if own.dim():
+                    check_device(name, own, templates.device, "templates")
+                setattr(joined, name, own.to(templates.device, templates.dtype))
+        joined._count = templates.shape[-2]
+        return joined
+
+    @override
+    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        if self._is_softmax:
+            return self.temperature * KL().value(weights, log_preference)
+        a, (masked, log_u, u) = self._a, _preference(log_preference)
+        positive, log_p = log_of_positive(weights)
+        if self._csiszar:
+            above = deformed_log(torch.where(positive, log_p - log_u, 0), a)
+            scale = 1.0
+        else:
+            above = deformed_difference(log_p, torch.where(masked, 0, log_u), a)
+            scale = (a * log_u).exp()
+        terms = weights * torch.where(positive, above, 0) - scale * (weights - u)
+        terms = torch.where(masked, torch.where(positive, torch.inf, 0), terms)
+        return self.temperature * terms.sum(-1) / self.order
+
+    @override
+    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        if self._is_softmax:
+            return self.temperature * KL().conjugate(potential / self._theta, log_preference)
+        scaled = potential / self._theta
+        p = self._weights_of(scaled, log_preference)
+        inside = p > 0
+        # A common shift moves f and D* alike; what is added up is then of the size of the differences.
+        level = scaled.detach().masked_fill(~inside, -torch.inf).amax(-1, keepdim=True)
+        pairing = (p * torch.where(inside, scaled - level, 0)).sum(-1)
+        return self.temperature * (level.squeeze(-1) + pairing) - self.value(p, log_preference)
+
+    @override
+    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return self._weights_of(potential / self._theta, log_preference)
+
+    def _weights_of(self, scaled: Tensor, log_preference: Tensor) -> Tensor:
+        if self._is_softmax:
+            return KL().weights(scaled, log_preference)
+        return sparse_weights(scaled, log_preference, self._a, csiszar=self._csiszar)
+
+    @override
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`v \mapsto \tfrac1\theta(\operatorname{diag} q - qq^\top/\sum_i q_i) v` (fact 12)."""
+        weights, theta = self.weights(potential, log_preference), self._theta
+        q = weights
+        if not self._is_softmax:
+            q = curvature_weights(weights, log_preference, self._a, csiszar=self._csiszar)
+        mass = q.sum(-1, keepdim=True)
+        return lambda vector: q * (vector - (q * vector).sum(-1, keepdim=True) / mass) / theta
+
+    @override
+    def rest(self, log_preference: Tensor) -> Tensor:
+        return _preference(log_preference)[2]
+
+    @override
+    def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        scaled = potential / self._theta
+        if self._is_softmax:
+            return KL().near_displacement(scaled, log_preference)
+        with torch.no_grad():
+            found = small_displacement(scaled, log_preference, self._a, csiszar=self._csiszar)
+        if not torch.is_grad_enabled():
+            return found
+        # The numbers without cancellation, with the derivatives of the difference.
+        live = self._weights_of(scaled, log_preference) - self.rest(log_preference)
+        return live + (found - live).detach()
+
+    @override
+    def usable(self, log_preference: Tensor) -> Tensor:
+        return log_preference.amax(-2, keepdim=True) >= LEAST_LOG_WEIGHT
+
+    @override
+    def rounding(
+        self, mean_error: Tensor, largest_error: Tensor, count: int
+    ) -> tuple[Tensor, float | Tensor]:
+        r"""What strong convexity allows for the potential's error, its division by θ, and roundings of each weight.
+
+        A weight is the power 1/a of a difference of numbers up to 1, or for small a an exponential of what is known to
+        some roundings of log u; what the threshold is off shows in the sum of the weights, all on one side.
+        """
+        if self._is_softmax:
+            return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
+        least = self._a.clamp(min=DIRECT_FROM) if isinstance(self._a, Tensor) else max(self._a, DIRECT_FROM)
+        each = 8 + 4 / least
+        each = each.squeeze(-1) if isinstance(each, Tensor) and each.dim() else each
+        own = (count * each - 8 * LEAST_LOG_WEIGHT) * UNIT
+        return torch.zeros_like(mean_error), 2 * largest_error / self.modulus + own
+
+    @override
+    def response(self, log_preference: Tensor) -> AbstractResponse:
+        if self._is_softmax and isinstance(self.temperature, float) and self.temperature == 1:
+            return KL().response(log_preference)
+        like = log_preference
+        own = [part.detach() if isinstance(part, Tensor) else part for part in self._own]
+        order, theta, modulus = (
+            torch.as_tensor(part, dtype=like.dtype, device=like.device).reshape(1, 1, 1)
+            for part in (*own, self.modulus)
+        )
+        fixed = float(order.double()) - 1 if isinstance(own[0], Tensor) else own[0] - 1
+        return TsallisResponse(
+            log_preference, self.rest(log_preference), theta, None, SMALL * modulus, fixed, self._csiszar
+        )
+
+    @property
+    @override
+    def modulus(self) -> float | Tensor:
+        r""":math:`\theta n^{1-\beta}` in Bregman's sense, by :math:`\sum_i p_i^{1-a} \le n^a`; θ in Csiszár's."""
+        if self._is_softmax or self._csiszar:
+            return self.temperature
+        if self._count is None:
+            raise ProblemError(
+                f"{self!r} does not know how many templates there are: use it in an InferenceProblem, or call "
+                "closeness.bind(preference) first"
+            )
+        return self.temperature * self._count ** (1 - self.order)
+
+    @override
+    def queries(self, part: slice) -> Self:
+        return self._with(lambda own: own if not own.dim() or own.shape[-1] == 1 else own[..., part])
+
+    @override
+    def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        named = {"order": self.order, "temperature": self.temperature}
+        return {
+            name: tuple(own.shape) for name, own in named.items() if isinstance(own, Tensor) and own.dim()
+        }
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        return self._with(lambda own: own.to(dtype))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed = copy.copy(self)
+        if isinstance(self.order, Tensor):
+            changed.order = change(self.order)
+        if isinstance(self.temperature, Tensor):
+            changed.temperature = change(self.temperature)
+        return changed
+
+    def __repr__(self) -> str:
+        def shown(own: float | Tensor) -> str:
+            if not isinstance(own, Tensor):
+                return f"{own:g}"
+            return f"{float(own):g}" if own.numel() == 1 else f"<{tuple(own.shape)}>"
+
+        relative = "" if self.relative == "bregman" else f", relative={self.relative!r}"
+        warm = isinstance(self.temperature, Tensor) or self.temperature != 1
+        return f"Tsallis({shown(self.order)}{relative}{f', temperature={shown(self.temperature)}' * warm})"
+
+
+def _column(own: float | Tensor) -> float | Tensor:
+    return own.unsqueeze(-1) if isinstance(own, Tensor) and own.dim() else own
+
+
+def _preference(log_preference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where u is a mask, log u, 0 there, and u."""
+    masked = log_preference < LEAST_LOG_WEIGHT
+    log_u = torch.where(masked, 0, log_preference)
+    return masked, log_u, torch.where(masked, 0, log_u.exp())
+
+
+def _checked_order(order: Any) -> float | Tensor:
+    why = "below 1 weights have no limit, above 2 the divergence is not strongly convex and the bounds fail"
+    if not isinstance(order, Tensor):
+        try:
+            return float(checked_argument("order", order))
+        except ProblemError as error:
+            raise ProblemError(f"{str(error).rstrip('.')}: {why}") from None
+    check_tensor("order", order, FORM)
+    if values_are_known(order):
+        outside = ~((order >= 1) & (order <= 2))
+        if bool(outside.any()):
+            where = tuple(int(i) for i in outside.nonzero()[0])
+            raise ProblemError(
+                f"order holds {float(order[where]):g} at index {where}; expected numbers from 1 to 2 in every entry: "
+                f"{why}; for a learned order, 1 + torch.sigmoid(...) stays inside"
+            )
+    return order
+
+
+def _checked_temperature(temperature: Any) -> float | Tensor:
+    if not isinstance(temperature, Tensor):
+        return float(checked_argument("temperature", temperature))
+    return positive_tensor("temperature", temperature, temperature.device, temperature.dtype, FORM)

@@ -1,0 +1,237 @@
+"""Sparse weights against the ``entmax`` package, bisection in higher precision, and finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import entmax
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel.closeness import sparse_weights
+from fenchel.closeness.deformed import deformed_log, slope_of_deformed_log
+from tests.compiling import compiled_afresh
+
+ORDERS = [0.0, 1e-9, 0.02, 0.1, 0.25, 0.5, 0.8, 1.0]
+every_order = pytest.mark.parametrize("a", ORDERS)
+both_forms = pytest.mark.parametrize("csiszar", [False, True], ids=["bregman", "csiszar"])
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+def scores(*shape: int, seed: int = 0, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (scale * torch.randn(shape, dtype=torch.float64, generator=generator)).to(dtype)
+
+
+def log_weights(kind: str, rows: int, n: int, dtype: torch.dtype) -> Tensor | None:
+    if kind == "uniform":
+        return None
+    drawn = scores(rows, n, seed=7, scale=2.0)
+    if kind == "masked":
+        drawn = drawn.masked_fill(torch.arange(n) % 3 == 1, -torch.inf)
+    return drawn.log_softmax(-1).to(dtype)
+
+
+def by_bisection(f: Tensor, log_u: Tensor | None, a: float, csiszar: bool) -> np.ndarray:
+    """In extended precision, row by row; shares nothing with the library."""
+    wide = f.double().numpy().astype(np.longdouble)
+    n, order = wide.shape[-1], np.longdouble(a)
+    found = np.zeros_like(wide)
+    logs = np.full((1, n), -np.log(np.longdouble(n))) if log_u is None else log_u.double().numpy()
+    for row, (potential, log) in enumerate(zip(wide, np.broadcast_to(logs, wide.shape), strict=True)):
+        kept = np.isfinite(log)
+        g, u = potential[kept], np.exp(log[kept].astype(np.longdouble))
+
+        def weights(tau: Any, g: Any = g, u: Any = u) -> Any:
+            with np.errstate(over="ignore"):
+                if a == 0:
+                    return u * np.exp(g - tau)
+                if csiszar:
+                    return u * np.maximum(1 + order * (g - tau), 0) ** (1 / order)
+                return np.maximum(u**order + order * (g - tau), 0) ** (1 / order)
+
+        reach = 2000 if a == 0 else (np.max(u ** (-order)) if csiszar else 1) / order + 1
+        low, high = g.max() - reach, g.max() + reach
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if weights(middle).sum() >= 1 else (low, middle)
+        p = weights(low)
+        found[row, kept] = p / p.sum()
+    return found
+
+
+@every_order
+@both_forms
+@both_dtypes
+@pytest.mark.parametrize("kind", ["uniform", "any", "masked"])
+@pytest.mark.parametrize("how", ["1", "10", "tied", "extreme"])
+def test_weights_are_those_of_bisection(
+    a: float, csiszar: bool, dtype: torch.dtype, kind: str, how: str
+) -> None:
+    scale = {"1": 1.0, "10": 10.0, "tied": 3.0, "extreme": 1e5}[how]
+    f = scores(6, 31, scale=scale).to(dtype)
+    if how == "tied":
+        f = f.round()
+    log_u = log_weights(kind, 6, 31, dtype)
+    found = sparse_weights(f, log_u, a, csiszar=csiszar)
+    # The referee's own powers 1/a lose digits where a is small.
+    reference = 1e-9 if 0 < a < 1e-3 else 0.0
+    expected = by_bisection(f, log_u, 0.0 if reference else a, csiszar)
+    rounding = 2e-6 if dtype == torch.float32 else 5e-14
+    if reference:
+        rounding = max(rounding, 1e-9 * 40 * min(scale, 10) ** 2)
+    # What rounding makes of a score as large as these, to differences of scores.
+    rounding += torch.finfo(dtype).eps * scale * (a > 0) / 4
+    np.testing.assert_allclose(found.double().numpy(), expected.astype(np.float64), rtol=0, atol=rounding)
+    torch.testing.assert_close(found.sum(-1), torch.ones(6, dtype=dtype))
+    assert found.dtype == dtype
+
+
+@both_dtypes
+def test_uniform_weights_are_those_of_entmax(dtype: torch.dtype) -> None:
+    f = torch.cat([scores(40, 100, scale=3), scores(5, 100, scale=1e5), scores(5, 100).round()]).to(dtype)
+    for a, theirs in ((1.0, entmax.sparsemax), (0.5, entmax.entmax15)):
+        torch.testing.assert_close(sparse_weights(f, None, a), theirs(f, dim=-1), rtol=0, atol=1e-6)
+    for a in (0.25, 0.75):
+        expected = entmax.entmax_bisect(f, alpha=1 + a, dim=-1, n_iter=80)
+        torch.testing.assert_close(sparse_weights(f, None, a), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("a", [0.2, 0.5, 1.0])
+def test_one_form_is_the_other_at_another_temperature_where_the_preference_is_uniform(a: float) -> None:
+    f = scores(10, 20, scale=3)
+    torch.testing.assert_close(
+        sparse_weights(20**a * f, None, a, csiszar=True), sparse_weights(f, None, a), rtol=1e-10, atol=1e-13
+    )
+
+
+@both_forms
+@every_order
+def test_masked_is_removed_and_a_score_of_minus_infinity_is_masked(a: float, csiszar: bool) -> None:
+    f, log_u = scores(4, 9), scores(1, 9, seed=3)
+    kept = torch.tensor([True, False, True, True, False, True, True, True, False])
+    masked = log_u.masked_fill(~kept, -torch.inf).log_softmax(-1)
+    found = sparse_weights(f, masked, a, csiszar=csiszar)
+    alone = sparse_weights(f[:, kept], masked[:, kept], a, csiszar=csiszar)
+    assert bool((found[:, ~kept] == 0).all())
+    torch.testing.assert_close(found[:, kept], alone, rtol=1e-12, atol=1e-15)
+    # A mask that somebody wrote as a large negative number is one too.
+    additive = log_u.masked_fill(~kept, torch.finfo(torch.float32).min).log_softmax(-1)
+    torch.testing.assert_close(sparse_weights(f, additive, a, csiszar=csiszar), found, rtol=1e-12, atol=1e-15)
+    if a > 0 and not csiszar:
+        by_score = sparse_weights(f.masked_fill(~kept, -torch.inf), None, a)
+        torch.testing.assert_close(by_score[:, kept], sparse_weights(f[:, kept], None, a))
+
+
+@both_forms
+@pytest.mark.parametrize("a", [0.0, 0.05, 0.3, 0.5, 1.0])
+def test_every_gradient_is_that_of_finite_differences(a: float, csiszar: bool) -> None:
+    f, log_u = scores(5, 8), scores(5, 8, seed=1)
+    order = torch.full((5, 1), a, dtype=torch.float64)
+    inputs = [f.requires_grad_(), log_u.requires_grad_(), order.requires_grad_()]
+
+    def weighted(f: Tensor, log_u: Tensor, order: Tensor) -> Tensor:
+        masked = log_u.masked_fill(torch.arange(8) == 2, -torch.inf).log_softmax(-1)
+        return sparse_weights(f, masked, order, csiszar=csiszar)
+
+    direction = scores(5, 8, seed=2)
+    gradients = torch.autograd.grad((weighted(*inputs) * direction).sum(), inputs)
+    fixed = [part.detach() for part in inputs]
+    for at, gradient in enumerate(gradients):
+        along = scores(*fixed[at].shape, seed=at + 5)
+        if at == 2 and a in (0.0, 1.0):
+            along = along.abs() * (1 - 2 * a)
+        step, ends = 1e-6, []
+        for t in (2, 1, 0) if at == 2 and a in (0.0, 1.0) else (1, -1):
+            moved = [part + t * step * along if k == at else part for k, part in enumerate(fixed)]
+            ends.append(float((weighted(*moved) * direction).sum()))
+        expected = (ends[0] - ends[1]) / (2 * step)
+        if len(ends) == 3:
+            expected = (4 * ends[1] - ends[0] - 3 * ends[2]) / (2 * step)
+        assert float((gradient * along).sum()) == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+def test_the_gradient_to_the_order_is_that_of_entmax() -> None:
+    f = scores(20, 15, scale=2)
+    for value in (1.2, 1.5, 1.9):
+        ours = torch.full((20, 1), value, dtype=torch.float64, requires_grad=True)
+        theirs = ours.detach().clone().requires_grad_()
+        direction = scores(20, 15, seed=1)
+        (sparse_weights(f, None, ours - 1) * direction).sum().backward()
+        by_bisection_of_theirs: Any = entmax.entmax_bisect
+        (by_bisection_of_theirs(f, alpha=theirs, dim=-1, n_iter=100) * direction).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-9)
+
+
+@both_forms
+def test_second_derivatives(csiszar: bool) -> None:
+    order = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    f, log_u = scores(3, 4, scale=0.2).requires_grad_(), scores(3, 4, seed=1, scale=0.2).requires_grad_()
+    assert torch.autograd.gradgradcheck(
+        lambda f, u, a: sparse_weights(f, u.log_softmax(-1), a, csiszar=csiszar), (f, log_u, order)
+    )
+
+
+def test_orders_differ_by_row_and_broadcast() -> None:
+    f, log_u = scores(3, 4, 6), scores(4, 6, seed=1).log_softmax(-1)
+    orders = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)[:, None, None]
+    found = sparse_weights(f, log_u, orders)
+    for head in range(3):
+        torch.testing.assert_close(found[head], sparse_weights(f[head], log_u, float(orders[head])))
+    # What depends on the order alone is stretched too.
+    assert sparse_weights(f[0], None, orders).shape == (3, 4, 6)
+
+
+def test_transforms_of_functions() -> None:
+    f, log_u = scores(5, 6), scores(5, 6, seed=1).log_softmax(-1)
+    mapped = torch.func.vmap(lambda f, u: sparse_weights(f, u, 0.5))(f, log_u)
+    torch.testing.assert_close(mapped, sparse_weights(f, log_u, 0.5))
+    gradient = torch.func.grad(lambda f: sparse_weights(f, log_u[0], 0.5)[0])
+    hessian = torch.func.jacrev(gradient)(f[0])
+    assert hessian.shape == (6, 6)
+    torch.testing.assert_close(hessian, hessian.mT)
+
+
+def test_a_training_step_compiled() -> None:
+    order = 0.5
+    f, log_u = scores(4, 10), scores(4, 10, seed=1).log_softmax(-1)
+    a = torch.tensor(order, dtype=torch.float64)
+
+    def loss(f: Tensor, log_u: Tensor, a: Tensor) -> Tensor:
+        constant = sparse_weights(f * 2, log_u, order)
+        return (constant * f).sum() + (sparse_weights(f, log_u, a, csiszar=True) * f).square().sum()
+
+    expected = [part.clone().requires_grad_() for part in (f, log_u, a)]
+    loss(*expected).backward()
+    found = [part.clone().requires_grad_() for part in (f, log_u, a)]
+    with compiled_afresh():
+        torch.compile(loss, fullgraph=True)(*found).backward()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_half_types_are_computed_in_float32() -> None:
+    f = scores(3, 20).bfloat16()
+    found = sparse_weights(f, None, 0.5)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, sparse_weights(f.float(), None, 0.5).bfloat16())
+
+
+def test_nothing_in_nothing_out_and_one_template() -> None:
+    assert sparse_weights(torch.zeros(0, 4), None, 0.5).shape == (0, 4)
+    assert sparse_weights(torch.zeros(3, 0), None, 0.5).shape == (3, 0)
+    assert sparse_weights(torch.tensor([[3.0]]), None, 0.7).item() == 1
+
+
+def test_the_deformed_logarithm_and_its_slope_are_smooth_where_their_series_take_over() -> None:
+    x = torch.tensor([-4.0, -0.3, 0.2, 3.0], dtype=torch.float64)
+    for a in (1e-12, 1e-3, 0.16, 0.17, 0.49, 0.51, 1.0):
+        expected = ((x.numpy().astype(np.longdouble) * a).astype(np.longdouble)).copy()
+        expected = np.expm1(expected) / a
+        np.testing.assert_allclose(deformed_log(x, a).numpy(), expected.astype(float), rtol=1e-14)
+        at = torch.tensor(a, dtype=torch.float64, requires_grad=True)
+        for one, slope in zip(x, slope_of_deformed_log(x, a), strict=True):
+            (gradient,) = torch.autograd.grad(deformed_log(one, at), at)
+            torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=0)
