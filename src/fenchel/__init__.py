@@ -9,11 +9,14 @@ from fenchel.closeness import KL as KL
 from fenchel.closeness import OptimalTransport as OptimalTransport
 from fenchel.closeness import Tsallis as Tsallis
 from fenchel.errors import ConvergenceError as ConvergenceError
+from fenchel.errors import DomainError as DomainError
 from fenchel.errors import FenchelError as FenchelError
 from fenchel.errors import ProblemError as ProblemError
 from fenchel.estimate import Estimate as Estimate
 from fenchel.inference import InferenceProblem as InferenceProblem
 from fenchel.preference import Discrete as Discrete
+from fenchel.preference import Gaussian as Gaussian
+from fenchel.preference import GaussianMixture as GaussianMixture
 from fenchel.version import __version__ as __version__
 
 if TYPE_CHECKING:

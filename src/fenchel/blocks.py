@@ -64,6 +64,16 @@ class AbstractBlock(ABC):
     def shift(self, dual: Tensor) -> Tensor:
         """h(λ) - h(0) at dual points (g, r, d); exactly zero at λ = 0."""
 
+    def inside(self, dual: Tensor) -> Tensor | None:
+        """Whether dual points (g, r, d) are in φ's domain, bool (g, r); None where that is everything."""
+        del dual
+        return None
+
+    def rounding(self, dual: Tensor) -> Tensor | None:
+        """How far at most ``shift`` evaluated in float64 is from exact, (g, r); None where that is not known."""
+        del dual
+        return None
+
     @abstractmethod
     def over_templates(self) -> QueryBlock | None:
         """The same rows over templates, in a leading shape that reshapes to (g, r), if there are any."""
@@ -185,6 +195,16 @@ class ConjugateBlock(AbstractBlock):
     def shift(self, dual: Tensor) -> Tensor:
         lam = dual.reshape(*self.problem.shape, -1)
         return self.problem.conjugate.shift(lam).reshape(dual.shape)
+
+    @override
+    def inside(self, dual: Tensor) -> Tensor | None:
+        found = self.problem.conjugate.inside(dual.reshape(*self.problem.shape, -1))
+        return None if found is None else found.expand(self.problem.shape).reshape(dual.shape[:2])
+
+    @override
+    def rounding(self, dual: Tensor) -> Tensor | None:
+        found = self.problem.conjugate.rounding(dual.reshape(*self.problem.shape, -1))
+        return None if found is None else found.expand(self.problem.shape).reshape(dual.shape[:2])
 
     @override
     def over_templates(self) -> QueryBlock | None:

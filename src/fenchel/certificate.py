@@ -110,7 +110,7 @@ def certify(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certifica
 
 
 def _of_means(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certificate:
-    """Where p is no list of weights, and how its mean is computed is not known: to some roundings of both means."""
+    """Where p is no list of weights: to what the family says of rounding, else to some roundings of both means."""
     shift, at_rest = block.shift(dual), block.rest_mean()
     mean = at_rest + shift
     gradient = block.evidence - dual / block.alpha - shift
@@ -118,6 +118,9 @@ def _of_means(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certifi
     length = dual.norm(dim=-1)
     of_means = OF_MEANS * UNIT * (mean.norm(dim=-1) + at_rest.norm(dim=-1))
     of_shift = torch.minimum(of_means, OF_MEANS * UNIT * shift.norm(dim=-1)).where(length == 0, of_means)
+    known = block.rounding(dual)
+    if known is not None:
+        of_shift, of_means = known, of_means + known
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
     norm = gradient.norm(dim=-1) + of_shift + 4 * UNIT * (length / alpha + block.evidence.norm(dim=-1))
     nothing = torch.zeros_like(length)

@@ -12,6 +12,7 @@ __all__ = [
     "CaptureError",
     "ConvergenceError",
     "CostWarning",
+    "DomainError",
     "FenchelError",
     "InputError",
     "MissingExtraError",
@@ -32,6 +33,22 @@ class ProblemError(FenchelError, ValueError):
     """The inference problem is not well posed: a shape, a dtype, α ≤ 0, a NaN, or nothing left to attend to."""
 
     exit_code = 3
+
+
+class DomainError(ProblemError):
+    """A dual point at which the preference has no tilted distribution, its log M being infinite there.
+
+    Attributes:
+        query: Index of the query that is farthest outside, None where the error is of no single query.
+        largest_alpha: The largest α that its estimator admits there, likewise.
+    """
+
+    def __init__(
+        self, message: str, *, query: tuple[int, ...] | None = None, largest_alpha: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.query = query
+        self.largest_alpha = largest_alpha
 
 
 class NotKeptError(ProblemError, AttributeError):

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from fenchel.certificate import Certificate, certify
-from fenchel.conjugate import FiniteConjugate
+from fenchel.conjugate import AbstractConjugate, FiniteConjugate
 from fenchel.errors import ProblemError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout, layout_of
+from fenchel.preference import AbstractPreference
 from fenchel.problem import Problem
 
 __all__ = ["BOUNDS", "Estimate", "EstimateBuilder", "estimate_at", "refuse_gradients"]
@@ -44,6 +45,7 @@ class Estimate:
         alpha: α of each query, shape (..., m).
         operator_products: Products of one row with the Gram matrix or with the templates, summed over rows.
         modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport.
+        conjugate: φ of the problem, which knows the distribution of a dual point. See ``distribution``.
 
     The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64 from
     the problem (its data in its dtype) and λ alone, never from a solver's state, and include what that evaluation
@@ -62,6 +64,30 @@ class Estimate:
     alpha: Tensor
     operator_products: int = 0
     modulus: float | Tensor = 1.0
+    conjugate: AbstractConjugate | None = None
+
+    @property
+    def distribution(self) -> AbstractPreference:
+        r"""P(λ), the inferred distribution of each query, made when asked for: mean, samples, log density.
+
+        The preference tilted, within its family where that is closed; over templates a :class:`~fenchel.Discrete` of
+        the weights. It carries the gradients of ``dual`` and of the preference.
+
+        Raises:
+            DomainError: Where rounding λ to the problem's dtype put it outside of the domain of log M.
+            ProblemError: If the estimate was made by hand and knows no problem.
+
+        Example:
+            >>> from fenchel import Bernoulli, InferenceProblem
+            >>> gate = InferenceProblem(Bernoulli(torch.tensor([0.5])), torch.tensor([[2.0]])).solve("first_order")
+            >>> gate.distribution.probs                # a gate is the mean of a tilted coin: sigmoid(2)
+            tensor([[0.8808]])
+        """
+        if self.conjugate is None:
+            raise ProblemError(
+                "this estimate knows no distribution, since it was made by hand; expected one that problem.solve gave"
+            )
+        return self.conjugate.distribution(self.dual)
 
     @property
     def weights(self) -> Tensor:
@@ -73,7 +99,8 @@ class Estimate:
         if self.inferred is None:
             raise ProblemError(
                 "the preference has no list of templates, so that there are no weights; expected a fenchel.Discrete "
-                "preference. The mean, the dual point and their bounds are in this estimate"
+                "preference. The mean, the dual point and their bounds are in this estimate, and the inferred "
+                "distribution is estimate.distribution"
             )
         return self.inferred
 
@@ -173,6 +200,7 @@ class EstimateBuilder:
             alpha=self.layout.problem.alpha.expand(self.layout.lead).clone(),
             operator_products=self.operator_products,
             modulus=self._modulus,
+            conjugate=self.layout.problem.conjugate,
         )
         return refuse_overflow(estimate)
 

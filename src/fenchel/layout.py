@@ -194,8 +194,7 @@ class _ConjugateLayout(QueryLayout):
     ) -> Iterator[tuple[Tensor, Tensor, AbstractBlock]]:
         keep_freed_memory()
         conjugate, device = self.problem.conjugate, self.problem.evidence.device
-        wide = conjugate.templates.shape[-2] if isinstance(conjugate, FiniteConjugate) else 1
-        each = max(1, memory_budget // (arrays * itemsize * self.groups * max(wide, conjugate.dim)))
+        each = max(1, memory_budget // (arrays * itemsize * self.groups * conjugate.width))
         for start in range(0, self.rows, each):
             part = slice(start, min(start + each, self.rows))
             groups = torch.arange(self.groups, device=device)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel import KL, Discrete, InferenceProblem, OptimalTransport, Tsallis
+from fenchel import KL, Discrete, Gaussian, GaussianMixture, InferenceProblem, OptimalTransport, Tsallis
 from fenchel.closeness import AbstractCloseness
 from fenchel.preference import AbstractPreference
-from tests.conformance.toys import Euclidean, Exponential, Gaussian, HiddenScaledKL, ScaledKL
+from tests.conformance import toys
+from tests.conformance.toys import Euclidean, Exponential, HiddenScaledKL, ScaledKL
 
 __all__ = ["DIM", "FAMILIES", "QUERIES", "TEMPLATES", "Family"]
 
@@ -79,6 +80,21 @@ def _learned_order(relative: str) -> Callable[[Parts], Tsallis]:
     return lambda parts: Tsallis(1 + 0.7 * parts["order_scale"], relative, parts["temperature_scale"])
 
 
+def _square(root: Tensor) -> Tensor:
+    return root @ root.mT + 0.1 * torch.eye(DIM, dtype=root.dtype)
+
+
+def _logarithms(parts: Parts, *, mask: bool = False) -> Tensor:
+    """Log weights that sum to one, as mixtures want them."""
+    kept = torch.arange(TEMPLATES) < TEMPLATES - 2 * mask
+    return parts["log_weights"].masked_fill(~kept, -torch.inf).log_softmax(-1)
+
+
+def _mixture(parts: Parts) -> GaussianMixture:
+    return GaussianMixture(parts["means"], parts["variances_scale"], _logarithms(parts))
+
+
+MIXTURE = {"means": (TEMPLATES, DIM), "log_weights": (TEMPLATES,)}
 SHARED = {"templates": (TEMPLATES, DIM), "log_weights": (TEMPLATES,)}
 OF_QUERIES = {"templates": (2, 1, TEMPLATES, DIM), "log_weights": (QUERIES, TEMPLATES)}
 
@@ -138,12 +154,62 @@ FAMILIES = [
         batch=(2, 3),
         smooth=False,
     ),
-    Family("Gaussian", {"mean": (DIM,), "factor": (DIM, 2)}, lambda p: Gaussian(p["mean"], p["factor"])),
     Family(
-        "Gaussian, a batch",
+        "somebody's Gaussian",
+        {"mean": (DIM,), "factor": (DIM, 2)},
+        lambda p: toys.Gaussian(p["mean"], p["factor"]),
+    ),
+    Family(
+        "somebody's Gaussian, a batch",
         {"mean": (DIM,), "factor": (DIM, 4)},
-        lambda p: Gaussian(p["mean"], p["factor"]),
+        lambda p: toys.Gaussian(p["mean"], p["factor"]),
         batch=(2,),
+    ),
+    Family(
+        "Gaussian", {"mean": (DIM,), "root": (DIM, DIM)}, lambda p: Gaussian(p["mean"], _square(p["root"]))
+    ),
+    Family(
+        "Gaussian, a covariance a query",
+        {"mean": (2, 1, DIM), "root": (QUERIES, DIM, DIM)},
+        lambda p: Gaussian(p["mean"], _square(p["root"])),
+        batch=(2,),
+    ),
+    Family(
+        "Gaussian, diagonal, a mean a query",
+        {"mean": (QUERIES, DIM), "variance_scale": (DIM,)},
+        lambda p: Gaussian(p["mean"], variance=p["variance_scale"]),
+        batch=(2, 3),
+    ),
+    Family(
+        "Gaussian, spherical",
+        {"mean": (DIM,), "variance_scale": ()},
+        lambda p: Gaussian(p["mean"], variance=p["variance_scale"]),
+    ),
+    Family(
+        "Gaussian, low rank plus diagonal",
+        {"mean": (DIM,), "factor": (QUERIES, DIM, 2), "variance_scale": (QUERIES, 1)},
+        lambda p: Gaussian(p["mean"], variance=p["variance_scale"], factor=p["factor"]),
+    ),
+    Family("Gaussian mixture", {**MIXTURE, "variances_scale": (TEMPLATES, DIM)}, _mixture),
+    Family(
+        "Gaussian mixture, weights a query",
+        {
+            "means": (2, 1, TEMPLATES, DIM),
+            "log_weights": (QUERIES, TEMPLATES),
+            "roots": (TEMPLATES, DIM, DIM),
+        },
+        lambda p: GaussianMixture(p["means"], None, _logarithms(p), covariances=_square(p["roots"])),
+        batch=(2, 3),
+    ),
+    Family(
+        "Gaussian mixture, low rank plus spherical",
+        {**MIXTURE, "variances_scale": (TEMPLATES, 1), "factors": (TEMPLATES, DIM, 2)},
+        lambda p: GaussianMixture(p["means"], p["variances_scale"], _logarithms(p), factors=p["factors"]),
+    ),
+    Family(
+        "Gaussian mixture, masked",
+        {**MIXTURE, "variances_scale": ()},
+        lambda p: GaussianMixture(p["means"], p["variances_scale"], _logarithms(p, mask=True)),
     ),
     Family("exponential", {"mean_scale": (DIM,)}, lambda p: Exponential(p["mean_scale"])),
 ]

@@ -71,7 +71,10 @@ class AbstractConjugate(ABC):
 
     def rest_mean(self) -> Tensor:
         r"""The mean at rest, :math:`\nabla\varphi(0)`, which evidence shifts: μ under KL, μ̃ (38) under transport."""
-        return self.mean(torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device))
+        return self.mean(self._rest())
+
+    def _rest(self) -> Tensor:
+        return torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
 
     def shift(self, lam: Tensor) -> Tensor:
         r""":math:`h(\lambda) - h(0)`, shape (..., m, d); exactly zero at λ = 0."""
@@ -95,6 +98,30 @@ class AbstractConjugate(ABC):
         del lam, direction
         return None
 
+    def inside(self, lam: Tensor) -> Tensor | None:
+        """Whether λ is in φ's domain, bool (..., m); None where that is everything."""
+        del lam
+        return None
+
+    @property
+    def resolves_shift(self) -> bool:
+        """Whether ``shift`` is right to rounding relative to itself, and ``rounding`` says how far."""
+        return False
+
+    def rounding(self, lam: Tensor) -> Tensor | None:
+        """How far at most ``shift`` evaluated in float64 is from exact, (..., m); None where that is not known."""
+        del lam
+        return None
+
+    @property
+    def width(self) -> int:
+        """Numbers that evaluating the mean of one query holds at once."""
+        return self.dim
+
+    @abstractmethod
+    def distribution(self, lam: Tensor) -> AbstractPreference:
+        """P(λ) as a distribution, of each query its own."""
+
     def primal_value(self, lam: Tensor) -> Tensor:
         r""":math:`D(p(\lambda), u) = \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)`, shape (..., m)."""
         return (lam * self.mean(lam)).sum(-1) - self.value(lam)
@@ -113,6 +140,6 @@ class AbstractConjugate(ABC):
         """The error of whoever asks for weights where p is no list of weights."""
         return ProblemError(
             f"{type(self.preference).__name__} has no list of templates, so that p is no list of weights; expected a "
-            "fenchel.Discrete preference. The mean, the dual point and their bounds are there, and "
-            "problem.primal_at(lam) in the place of problem.primal(weights)"
+            "fenchel.Discrete preference. The mean, the dual point and their bounds are there, estimate.distribution, "
+            "and problem.primal_at(lam) in the place of problem.primal(weights)"
         )

@@ -94,6 +94,18 @@ class FiniteConjugate(AbstractConjugate):
         of_closeness = self.closeness.curvature(self.potential(lam), self.log_weights)
         return lambda vector: of_closeness(self.potential(vector)) @ self.templates
 
+    @property
+    @override
+    def width(self) -> int:
+        return max(self.dim, self.templates.shape[-2])
+
+    @override
+    def distribution(self, lam: Tensor) -> Discrete:
+        weights = self.weights(lam)
+        positive = weights > 0
+        log_weights = weights.where(positive, 1).log().masked_fill(~positive, -torch.inf)
+        return Discrete(self.templates, log_weights)
+
     @override
     def smoothness(self) -> Tensor:
         r""":math:`\max_i\lVert t_i - \bar t\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""

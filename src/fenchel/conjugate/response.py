@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -37,6 +38,8 @@ class MeanResponse(AbstractResponse):
     @override
     def rest(self) -> Tensor:
         mean = self._conjugate.rest_mean()
+        if self._conjugate.resolves_shift:
+            mean = torch.zeros_like(mean)
         return mean.expand(*self._shape, mean.shape[-1]).reshape(-1, self._shape[-1], mean.shape[-1])
 
     @override
@@ -45,7 +48,10 @@ class MeanResponse(AbstractResponse):
 
     @override
     def at(self, argument: Tensor) -> Tensor:
-        mean = self._conjugate.mean(self._whole(argument))
+        whole = self._whole(argument)
+        # Means are only ever compared: their shifts say the same, and do not cancel where the mean at rest is large.
+        resolved = self._conjugate.resolves_shift
+        mean = self._conjugate.shift(whole) if resolved else self._conjugate.mean(whole)
         return mean.reshape(argument.shape)
 
     @override

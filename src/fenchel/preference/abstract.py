@@ -1,4 +1,4 @@
-"""What the dual sees of a preference: its cumulant, and the two derivatives of that."""
+"""What the dual sees of a preference: its cumulant, and the two derivatives of that; and the preference tilted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from fenchel.arguments.tensor import check_vectors
+from fenchel.errors import ProblemError
 
-__all__ = ["AbstractPreference"]
+__all__ = ["AbstractPreference", "Shape", "Tilted"]
+
+Shape = int | tuple[int, ...] | torch.Size
+"""How many samples are drawn: none more than one a query, a number, or a shape."""
 
 
 class AbstractPreference(ABC):
@@ -23,11 +27,16 @@ class AbstractPreference(ABC):
 
     where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u. A member
     writes these three; with :class:`~fenchel.KL` every estimator, bound and gradient follows. Tensors of its own are
-    found by themselves where gradients are wanted.
+    found by themselves where gradients are wanted. What else a member may write: where log M is finite (``reach``), the
+    shift of the mean without cancellation and what rounding does to it (``tilted_shift``, ``rounding``), a bound on the
+    covariances (``smoothness``), the tilted distribution within a family (``tilted``), ``sample`` and ``log_density``.
 
     Reference:
         Section 4, eq. (8); Section 5.
     """
+
+    resolves_shift: bool = False
+    """Whether ``tilted_shift`` is right to rounding relative to itself, and ``rounding`` says how far."""
 
     @property
     @abstractmethod
@@ -74,6 +83,73 @@ class AbstractPreference(ABC):
         del lam, direction
         return None
 
+    def inside(self, lam: Tensor) -> Tensor | None:
+        """Whether λ is where log M is finite, bool (..., m); None where that is everywhere.
+
+        The domain is convex and holds 0, so that what is outside is what cannot be reached from there.
+        """
+        reach = self.reach(torch.zeros_like(lam), lam)
+        return None if reach is None else reach > 1
+
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        """The mean of p(λ) less that of u, (..., m, d), zero at λ = 0."""
+        return self.tilted_mean(lam) - self.tilted_mean(torch.zeros_like(lam))
+
+    def rounding(self, lam: Tensor) -> Tensor | None:
+        """How far at most ``tilted_shift`` in float64 is from exact, (..., m); None where that is not known."""
+        del lam
+        return None
+
+    def smoothness(self) -> Tensor | None:
+        """A bound on the eigenvalues of every tilted covariance, broadcasting to (..., m); None where there is none."""
+        return None
+
+    @property
+    def width(self) -> int:
+        """Numbers that evaluating the mean of one query holds at once: blocks of queries are sized by it."""
+        return self.dim
+
+    def _rest(self) -> Tensor:
+        return torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
+
+    def mean(self) -> Tensor:
+        r"""The mean :math:`\mu = \mathbb{E}_u[t]`, shape (..., m or 1, d)."""
+        return self.tilted_mean(self._rest())
+
+    def covariance_product(self, vector: Tensor) -> Tensor:
+        r"""The product :math:`\Sigma v` with the covariance of u, shape (..., m, d) for ``vector`` (..., m, d)."""
+        self.check_point("vector", vector)
+        return self.tilted_covariance(torch.zeros_like(vector))(vector)
+
+    def tilted(self, lam: Tensor) -> AbstractPreference:
+        r"""P(λ), u tilted by λ (..., m, d): the density of u times :math:`e^{\langle t, \lambda\rangle}/M(\lambda)`."""
+        self.check_point("lam", lam)
+        return Tilted(self, lam)
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Samples, shape (\*shape, ..., m or 1, d).
+
+        Args:
+            shape: How many; () is one of each distribution.
+            generator: Where randomness comes from; torch's own where None.
+
+        Raises:
+            ProblemError: Where the family says nothing of sampling.
+        """
+        del shape, generator
+        raise ProblemError(f"{type(self).__name__} cannot be sampled from: its class has no method sample")
+
+    def log_density(self, points: Tensor) -> Tensor:
+        """Log density at points (..., m, d), or log probability where the distribution is discrete, (..., m).
+
+        Raises:
+            ProblemError: Where the distribution has none, or the family says nothing of it.
+        """
+        del points
+        raise ProblemError(
+            f"the log density of {type(self).__name__} is not known: its class has no log_density"
+        )
+
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
         """The same preference in another floating-point dtype."""
@@ -86,3 +162,87 @@ class AbstractPreference(ABC):
             )
         del part
         return self
+
+
+class Tilted(AbstractPreference):
+    r"""U tilted by λ, for a family that says nothing of what its tilt is.
+
+    .. math:: \log M_\lambda(\eta) = \log M(\lambda + \eta) - \log M(\lambda)
+
+    Args:
+        base: u.
+        lam: λ, (..., m, d).
+    """
+
+    def __init__(self, base: AbstractPreference, lam: Tensor) -> None:
+        self.base, self.lam = base, lam
+
+    @property
+    @override
+    def dim(self) -> int:
+        return self.base.dim
+
+    @property
+    @override
+    def dtype(self) -> torch.dtype:
+        return self.base.dtype
+
+    @property
+    @override
+    def device(self) -> torch.device:
+        return self.base.device
+
+    @property
+    @override
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.base.lead, self.lam.shape[:-1])
+
+    @override
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        return self.base.log_mgf(self.lam + lam) - self.base.log_mgf(self.lam)
+
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        return self.base.tilted_mean(self.lam + lam)
+
+    @override
+    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        return self.base.tilted_covariance(self.lam + lam)
+
+    @override
+    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
+        return self.base.reach(self.lam + lam, direction)
+
+    @override
+    def inside(self, lam: Tensor) -> Tensor | None:
+        return self.base.inside(self.lam + lam)
+
+    @override
+    def smoothness(self) -> Tensor | None:
+        return self.base.smoothness()
+
+    @property
+    @override
+    def width(self) -> int:
+        return self.base.width
+
+    @override
+    def tilted(self, lam: Tensor) -> AbstractPreference:
+        return self.base.tilted(self.lam + lam)
+
+    @override
+    def log_density(self, points: Tensor) -> Tensor:
+        tilt = (points * self.lam).sum(-1) - self.base.log_mgf(self.lam)
+        return self.base.log_density(points) + tilt
+
+    @override
+    def to(self, dtype: torch.dtype) -> Tilted:
+        return self if dtype == self.dtype else Tilted(self.base.to(dtype), self.lam.to(dtype))
+
+    @override
+    def queries(self, part: slice) -> Tilted:
+        base = self.base if self.base.lead[-1] == 1 else self.base.queries(part)
+        return Tilted(base, self.lam if self.lam.shape[-2] == 1 else self.lam[..., part, :])
+
+    def __repr__(self) -> str:
+        return f"Tilted({self.base!r}, queries={tuple(self.lead)})"

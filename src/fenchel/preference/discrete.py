@@ -9,13 +9,18 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import MASK, check_device, check_tensor, check_vectors, values_are_known
+from fenchel.arguments.tensor import check_tensor, check_vectors, values_are_known
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference
+from fenchel.preference.abstract import AbstractPreference, Shape
+from fenchel.preference.parameters import (
+    checked_log_weights,
+    checked_sample_shape,
+    drawn_indices,
+    picked,
+    widened,
+)
 
 __all__ = ["Discrete"]
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class Discrete(AbstractPreference):
@@ -55,7 +60,7 @@ class Discrete(AbstractPreference):
             raise ProblemError(
                 f"templates have shape {tuple(templates.shape)}: there is no template to choose (n = 0)"
             )
-        self.templates = templates.float() if templates.dtype in _HALF else templates
+        self.templates = widened(templates)
         if values_are_known(templates) and not bool(torch.isfinite(self.templates).all()):
             raise ProblemError(
                 "templates contain NaN or infinity; every entry must be finite, masked templates too"
@@ -63,35 +68,11 @@ class Discrete(AbstractPreference):
         self.log_weights = self._normalised(log_weights)
 
     def _normalised(self, log_weights: Tensor | None) -> Tensor:
-        n, dtype, device = self.templates.shape[-2], self.templates.dtype, self.templates.device
+        n = self.templates.shape[-2]
         if log_weights is None:
             return self.templates.new_zeros(1, n).log_softmax(-1)
-        check_tensor("log_weights", log_weights, "(n,), (m, n) or (..., m, n)", dtypes=MASK)
-        if log_weights.dim() == 0 or log_weights.shape[-1] != n:
-            raise ProblemError(
-                f"log_weights have shape {tuple(log_weights.shape)}, but there are n = {n} templates (templates have "
-                f"shape {tuple(self.templates.shape)}); expected (n,), (m, n) or (..., m, n)"
-            )
-        check_device("log_weights", log_weights, device, "templates")
-        if log_weights.dtype == torch.bool:
-            log_weights = torch.zeros_like(log_weights, dtype=dtype).masked_fill_(~log_weights, -torch.inf)
-        if log_weights.dim() == 1:
-            log_weights = log_weights.unsqueeze(0)
-        log_weights = log_weights.to(dtype)
-        if not values_are_known(log_weights):
-            return log_weights.log_softmax(-1)
-        if bool(torch.isnan(log_weights).any()) or bool((log_weights == torch.inf).any()):
-            raise ProblemError(
-                "log_weights contain NaN or +inf; expected finite log weights, or -inf where masked"
-            )
-        empty = torch.isneginf(log_weights).all(-1)
-        if bool(empty.any()):
-            where = tuple(int(i) for i in empty.nonzero()[0])
-            raise ProblemError(
-                f"all {n} templates are masked for {int(empty.sum())} of {empty.numel()} rows of log_weights (first at "
-                f"index {where}): such a query has no answer; leave it out, or unmask a template"
-            )
-        return log_weights.log_softmax(-1)
+        found = checked_log_weights(log_weights, n, self.templates, of="templates", thing="templates")
+        return found.log_softmax(-1)
 
     @property
     def support_size(self) -> int:
@@ -179,6 +160,48 @@ class Discrete(AbstractPreference):
         check_vectors(name, point, f"(..., m, {self.dim}), in the templates' space", self.dim, self.templates)
 
     @override
+    def tilted(self, lam: Tensor) -> Discrete:
+        r"""The same templates with weights that are in proportion to :math:`u_i e^{\langle t_i, \lambda\rangle}`."""
+        return self._with(torch.log_softmax(self.log_weights + self.potential(lam), -1))
+
+    @override
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Templates, shape (\*shape, ..., m or 1, d); which is chosen carries no gradient to the weights.
+
+        Args:
+            shape: How many; () is one of each distribution.
+            generator: Where randomness comes from; torch's own where None.
+
+        Raises:
+            ProblemError: If the shape is none.
+        """
+        sizes = checked_sample_shape(shape, generator, self.device)
+        weights = self.weights().detach().expand(*self.lead, self.support_size)
+        index = drawn_indices(weights, sizes, generator)
+        return picked(self.templates.unsqueeze(-3), index, 1)
+
+    @override
+    def log_density(self, points: Tensor) -> Tensor:
+        """Refused: weights say how probable each template is.
+
+        Raises:
+            ProblemError: Always.
+        """
+        raise ProblemError(
+            "a Discrete distribution has no density; expected its weights(), which are the templates' probabilities"
+        )
+
+    @property
+    @override
+    def width(self) -> int:
+        return max(self.dim, self.support_size)
+
+    def _with(self, log_weights: Tensor) -> Discrete:
+        copy = object.__new__(Discrete)
+        copy.templates, copy.log_weights = self.templates, log_weights
+        return copy
+
+    @override
     def to(self, dtype: torch.dtype) -> Discrete:
         """The same preference in float32 or float64.
 
@@ -198,9 +221,7 @@ class Discrete(AbstractPreference):
     def queries(self, part: slice) -> Discrete:
         if self.log_weights.shape[-2] == 1:
             return self
-        copy = object.__new__(Discrete)
-        copy.templates, copy.log_weights = self.templates, self.log_weights[..., part, :]
-        return copy
+        return self._with(self.log_weights[..., part, :])
 
     def __repr__(self) -> str:
         return (

@@ -14,6 +14,7 @@ from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.exact import check_convergence
 from fenchel.solver.loop import iterate
+from fenchel.solver.newton import HALFWAY
 from fenchel.solver.options import check_call, check_iterations
 from fenchel.solver.staged import MARGIN
 
@@ -103,11 +104,13 @@ class _Ascent:
         g, r = block.evidence.shape[:2]
         alpha = block.alpha.expand(g, r, 1)
         bound, first = block.smoothness(), alpha * block.evidence
+        reach = block.response.reach(torch.zeros_like(first), first) if block.offsets is None else None
+        start = first if reach is None else first * torch.where(reach > 1, 1, HALFWAY * reach).unsqueeze(-1)
         state = _AscentState(
             block=block,
             first_order_norm=first.norm(dim=-1),
             alpha=alpha,
-            dual=first,
+            dual=start,
             gradient=torch.zeros_like(first),
             size=torch.zeros_like(alpha),
             step=alpha if bound is None else 1 / (1 / alpha + bound),
@@ -115,7 +118,7 @@ class _Ascent:
             error=torch.zeros_like(first[..., 0]),
             stalled=torch.zeros_like(first[..., 0], dtype=torch.bool),
         )
-        return self._moved(state, first)
+        return self._moved(state, start)
 
     def _moved(self, state: _AscentState, dual: Tensor) -> _AscentState:
         gradient = state.block.evidence - dual / state.alpha - state.block.shift(dual)

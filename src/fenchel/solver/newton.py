@@ -31,6 +31,9 @@ CLEARLY_ABOVE = 4.0
 WITHIN_REACH = 0.95
 """A step goes at most this far of the way to where the domain of the conjugate ends."""
 
+HALFWAY = 0.5
+"""Where a start lies, of the way to where the domain ends, if that is nearer than it would be."""
+
 FORCING = 0.1
 """Conjugate gradients reduce the residual by min(FORCING, relative error): loosely far away, quadratically near."""
 
@@ -115,13 +118,15 @@ class Newton:
         self._tol, self._direction, self._refresh = tol, direction, refresh
 
     def start(self, rows: Rows, x: Tensor | None = None) -> NewtonState:
-        """The state at coordinates x, by default at the first-order point λ = αz."""
+        """The state at coordinates x, by default at the first-order point λ = αz; inside of the conjugate's domain."""
         if x is not None:
             lifted = self.coordinates.lift(x)
             self._count(1, lifted)
+            x, lifted = self._inside(rows, x, lifted)
             return self._at(rows, x, lifted, self._argument(rows, lifted), None)
         x, lifted = self.coordinates.first_order_point(rows)
         self._count(1, lifted)
+        x, lifted = self._inside(rows, x, lifted)
         native = None if self._refresh else served(self.coordinates, rows)
         if native is None:
             return self._at(rows, x, lifted, self._argument(rows, lifted), None)
@@ -130,6 +135,15 @@ class Newton:
         )
         dual_norm = rows.evidence_square.squeeze(-1).clamp(min=0).sqrt()
         return self._with_gradient(rows, x, lifted, argument, None, weights, residual, dual_norm)
+
+    def _inside(self, rows: Rows, x: Tensor, lifted: Tensor) -> tuple[Tensor, Tensor]:
+        """A point, drawn towards 0 where the domain of the conjugate ends before it."""
+        argument = self._argument(rows, lifted)
+        reach = rows.response.reach(torch.zeros_like(argument), argument)
+        if reach is None:
+            return x, lifted
+        share = torch.where(reach > 1, 1, HALFWAY * reach).unsqueeze(-1)
+        return share * x, share * lifted
 
     def step(self, state: NewtonState, active: Tensor) -> NewtonState:
         """One Newton step of the active rows (g, r)."""

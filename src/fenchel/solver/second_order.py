@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.blocks import AbstractBlock
+from fenchel.blocks import AbstractBlock, ConjugateBlock
 from fenchel.certificate import certify
 from fenchel.estimate import Estimate, EstimateBuilder
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.direct import Span, solve_shifted
+from fenchel.solver.domain import check_domain
 from fenchel.solver.linear import solve_hessian
 from fenchel.solver.options import check_call
 from fenchel.solver.staged import FACTORISE_UP_TO
@@ -35,6 +36,9 @@ def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET
     Returns:
         The estimate with its bounds.
 
+    Raises:
+        DomainError: If a dual point is where log M is infinite, with the largest α for which it is not.
+
     Reference:
         Eq. (13); Appendix D.
 
@@ -50,8 +54,15 @@ def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET
         for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize=8):
             wide = block.to(torch.float64)
             dual = second_order_point(wide)
+            if isinstance(wide, ConjugateBlock):
+                points = dual.reshape(*wide.problem.shape, -1)
+                check_domain(wide.problem, points, "second_order", _points_of, int(rows[0]))
             builder.put(groups[:, None], rows[None, :], certify(wide, dual, problem.dtype))
     return builder.build()
+
+
+def _points_of(problem: Problem) -> Tensor:
+    return second_order_point(ConjugateBlock.of(problem)).reshape(*problem.shape, -1)
 
 
 def second_order_point(block: AbstractBlock) -> Tensor:
