@@ -78,10 +78,11 @@ class Estimate:
             ProblemError: If the estimate was made by hand and knows no problem.
 
         Example:
-            >>> from fenchel import Bernoulli, InferenceProblem
-            >>> gate = InferenceProblem(Bernoulli(torch.tensor([0.5])), torch.tensor([[2.0]])).solve("first_order")
-            >>> gate.distribution.probs                # a gate is the mean of a tilted coin: sigmoid(2)
-            tensor([[0.8808]])
+            >>> from fenchel import Gaussian, InferenceProblem
+            >>> u = Gaussian(torch.zeros(2), variance=1.0)
+            >>> estimate = InferenceProblem(u, torch.ones(1, 2), alpha=3.0).solve("second_order")
+            >>> estimate.distribution.log_density(torch.full((1, 2), 0.75))          # at its mean
+            tensor([-1.8379])
         """
         if self.conjugate is None:
             raise ProblemError(

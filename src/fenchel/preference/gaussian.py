@@ -10,7 +10,8 @@ from torch import Tensor
 from typing_extensions import Self, override
 
 from fenchel.preference.abstract import AbstractPreference, Shape
-from fenchel.preference.covariance import AbstractCovariance, checked_covariance
+from fenchel.preference.covariance import AbstractCovariance
+from fenchel.preference.covariance_arguments import checked_covariance
 from fenchel.preference.parameters import (
     check_dtype,
     check_form,

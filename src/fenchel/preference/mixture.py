@@ -13,7 +13,8 @@ from fenchel.arguments.tensor import values_are_known
 from fenchel.closeness.rounding import SMALL
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
-from fenchel.preference.covariance import AbstractCovariance, checked_covariance
+from fenchel.preference.covariance import AbstractCovariance
+from fenchel.preference.covariance_arguments import checked_covariance
 from fenchel.preference.parameters import (
     HALF,
     check_dtype,

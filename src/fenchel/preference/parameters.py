@@ -93,17 +93,9 @@ def checked_parameter(
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
     """
-    if like is not None and isinstance(value, int | float) and not isinstance(value, bool):
-        return checked_parameter(
-            name,
-            torch.tensor(float(value)).to(like),
-            form,
-            like=like,
-            of=of,
-            above=above,
-            least=least,
-            remedy=remedy,
-        )
+    if like is not None and type(value) in (int, float):
+        value = torch.full((), float(value), dtype=like.dtype, device=like.device)
+        return checked_parameter(name, value, form, like=like, of=of, above=above, least=least, remedy=remedy)
     check_tensor(name, value, form)
     if value.is_meta:
         raise ProblemError(f"{name} {has(name)} no values, being on meta; expected a device that computes")

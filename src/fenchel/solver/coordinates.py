@@ -306,7 +306,13 @@ class IdentityCoordinates(TemplateCoordinates):
     products_each = 0
 
     def __init__(self, like: Tensor) -> None:
-        super().__init__(torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).unsqueeze(0))
+        # Never multiplied with: it only says what an identity matrix would be, of which d² numbers can be too many.
+        super().__init__(like.new_zeros(()).expand(1, like.shape[-1], like.shape[-1]))
+
+    @property
+    @override
+    def factors(self) -> Tensor:
+        return torch.eye(self.size, dtype=self.operator.dtype, device=self.operator.device).unsqueeze(0)
 
     @override
     def low_precision(self) -> AbstractCoordinates:

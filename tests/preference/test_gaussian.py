@@ -1,0 +1,242 @@
+"""The Gaussian preference: section 5, exact second order, one distribution in three structures of its covariance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from fenchel import Gaussian, InferenceProblem, ProblemError
+
+M, D, K = 5, 4, 2
+
+
+normal: Any = stats.multivariate_normal
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def positive(*shape: int, seed: int = 1) -> Tensor:
+    return randn(*shape, seed=seed).abs() + 0.3
+
+
+def square(root: Tensor) -> Tensor:
+    return root @ root.mT + 0.2 * torch.eye(D, dtype=root.dtype)
+
+
+STRUCTURES: dict[str, dict[str, Any]] = {
+    "full": {"covariance": square(randn(D, D, seed=2))},
+    "full, of queries": {"covariance": square(randn(M, D, D, seed=2))},
+    "diagonal": {"variance": positive(D)},
+    "diagonal, of queries": {"variance": positive(M, D)},
+    "spherical": {"variance": 0.7},
+    "spherical, of queries": {"variance": positive(M, 1)},
+    "low rank": {"variance": positive(D), "factor": randn(D, K, seed=3)},
+    "low rank, of queries": {"variance": 0.4, "factor": randn(M, D, K, seed=3)},
+}
+every_structure = pytest.mark.parametrize("structure", STRUCTURES)
+
+
+def test_section_five() -> None:
+    """The mean of N(mu, I) given b is mu/(1 + alpha) + alpha b/(1 + alpha)."""
+    mu, b = randn(D), randn(M, D, seed=1)
+    for alpha in (0.1, 1.0, 30.0):
+        problem = InferenceProblem(Gaussian(mu, variance=1.0), b - mu, alpha)
+        for estimator in ("second_order", "exact"):
+            expected = mu / (1 + alpha) + alpha * b / (1 + alpha)
+            found = problem.solve(estimator)
+            torch.testing.assert_close(found.mean, expected, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(found.dual, alpha / (1 + alpha) * (b - mu), rtol=1e-6, atol=1e-6)
+            inferred = found.distribution
+            assert isinstance(inferred, Gaussian)
+            torch.testing.assert_close(
+                inferred.covariance().expand(M, D, D), torch.eye(D, dtype=mu.dtype).expand(M, D, D)
+            )
+
+
+@every_structure
+def test_second_order_is_exact(structure: str) -> None:
+    u = Gaussian(randn(D), **STRUCTURES[structure])
+    z, alpha = randn(3, M, D, seed=4), positive(M, seed=5)
+    problem = InferenceProblem(u, z, alpha)
+    found = problem.solve("second_order")
+    identity = torch.eye(D, dtype=torch.float64)
+    matrix = identity / alpha[:, None, None] + u.covariance()
+    expected = torch.linalg.solve(matrix, z.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(found.dual, expected, rtol=1e-10, atol=1e-12)
+    assert float(found.gap.max()) < 1e-24
+    torch.testing.assert_close(problem.solve("exact", tol=1e-9).dual, expected, rtol=1e-8, atol=1e-9)
+
+
+@every_structure
+def test_a_structure_is_the_full_matrix_that_it_says(structure: str) -> None:
+    u, points = Gaussian(randn(D), **STRUCTURES[structure]), randn(M, D, seed=6)
+    dense = Gaussian(randn(D), u.covariance())
+    for name in ("log_mgf", "tilted_mean", "tilted_shift", "covariance_product", "log_density"):
+        torch.testing.assert_close(getattr(u, name)(points), getattr(dense, name)(points), msg=name)
+
+
+@every_structure
+def test_the_tilt_is_what_scipy_says(structure: str) -> None:
+    u, points = Gaussian(randn(D), **STRUCTURES[structure]), randn(M, D, seed=6)
+    found = InferenceProblem(u, randn(M, D, seed=4), 1.3).solve("exact", tol=1e-9)
+    covariance = u.covariance().expand(M, D, D)
+    log_density = found.distribution.log_density(points)
+    for i in range(M):
+        mean = randn(D) + covariance[i] @ found.dual[i]
+        expected = normal(mean.numpy(), covariance[i].numpy()).logpdf(points[i].numpy())
+        assert float(log_density[i]) == pytest.approx(expected, rel=1e-10)
+    tilted = u.log_density(points) + (points * found.dual).sum(-1) - u.log_mgf(found.dual)
+    torch.testing.assert_close(log_density, tilted)
+
+
+@every_structure
+def test_samples_have_mean_and_covariance_and_gradients(structure: str) -> None:
+    tensors = {
+        name: torch.as_tensor(part, dtype=torch.float64).clone().requires_grad_()
+        for name, part in STRUCTURES[structure].items()
+    }
+    mean = randn(D).requires_grad_()
+    u = Gaussian(mean, **tensors)
+    drawn = u.sample((4, 50_000), torch.Generator().manual_seed(7))
+    assert drawn.shape == (4, 50_000, *u.lead, D)
+    flat = drawn.detach().flatten(0, 1)
+    torch.testing.assert_close(flat.mean(0), u.mean().expand(flat.mean(0).shape).detach(), rtol=0, atol=0.03)
+    offsets = (flat - flat.mean(0)).movedim(0, -1)
+    torch.testing.assert_close(
+        offsets @ offsets.mT / flat.shape[0],
+        u.covariance().expand(*u.lead, D, D).detach(),
+        rtol=0.05,
+        atol=0.05,
+    )
+    # E‖t‖² = ‖mu‖² + tr(covariance), differentiated through samples.
+    of_samples = torch.autograd.grad(drawn.square().sum(-1).mean((0, 1)).sum(), [mean, *tensors.values()])
+    exactly = (u.mean().square().sum(-1) + u.covariance().diagonal(dim1=-2, dim2=-1).sum(-1)).sum()
+    for found, expected in zip(
+        of_samples, torch.autograd.grad(exactly, [mean, *tensors.values()]), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=0.05, atol=0.15)
+
+
+def test_nothing_random_is_a_point() -> None:
+    """A covariance of zero: there is no density, and everything else."""
+    mu = randn(D)
+    for u in (Gaussian(mu, variance=0.0), Gaussian(mu, torch.zeros(D, D, dtype=torch.float64))):
+        found = InferenceProblem(u, randn(M, D, seed=4)).solve("exact")
+        torch.testing.assert_close(found.mean, mu.expand(M, D))
+        torch.testing.assert_close(u.sample(3).squeeze(1), mu.expand(3, D))
+        with pytest.raises(ProblemError, match=r"varianc|covarianc"):
+            u.log_density(mu.expand(1, D))
+
+
+def test_singular_covariances_of_low_rank() -> None:
+    u, root = Gaussian(randn(D), factor=randn(D, 1, seed=2)), randn(D, 1, seed=2)
+    dense = Gaussian(randn(D), root @ root.mT)
+    problem = InferenceProblem(u, randn(M, D, seed=4))
+    torch.testing.assert_close(
+        problem.solve("second_order").mean,
+        InferenceProblem(dense, randn(M, D, seed=4)).solve("second_order").mean,
+    )
+    drawn = dense.sample(1000, torch.Generator().manual_seed(0)).squeeze(1) - randn(D)
+    assert torch.linalg.matrix_rank(drawn, rtol=1e-6) == 1
+    with pytest.raises(ProblemError, match="variance holds 0"):
+        u.log_density(randn(1, D))
+    with pytest.raises(ProblemError, match="covariance has a singular matrix"):
+        dense.log_density(randn(1, D))
+
+
+def test_far_means_do_not_cancel() -> None:
+    """Only the shift of the mean enters the dual, and it is known to rounding whatever the mean is."""
+    structures: list[dict[str, Any]] = [{"variance": 0.5}, {"covariance": square(randn(D, D))}]
+    for variance in structures:
+        z = 1e-6 * randn(M, D, seed=3)
+        near = InferenceProblem(Gaussian(torch.zeros(D, dtype=torch.float64), **variance), z).solve(
+            "exact", tol=1e-9
+        )
+        far = InferenceProblem(Gaussian(randn(D) + 1e9, **variance), z).solve("exact", tol=1e-9)
+        assert bool(far.converged.all())
+        torch.testing.assert_close(far.dual, near.dual, rtol=1e-8, atol=0)
+
+
+def test_many_dimensions_need_no_matrix() -> None:
+    """50,000 squared numbers would not fit."""
+    d = 50_000
+    for structure in ({"variance": positive(d)}, {"variance": 0.1, "factor": randn(d, 2) / d**0.5}):
+        u = Gaussian(randn(d, seed=1), **structure)
+        problem = InferenceProblem(u, randn(2, d, seed=2))
+        second, exact = problem.solve("second_order"), problem.solve("exact")
+        torch.testing.assert_close(second.mean, exact.mean, rtol=1e-4, atol=1e-4)
+        assert exact.distribution.log_density(exact.mean).shape == (2,)
+        assert u.sample(2).shape == (2, 1, d)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"covariance": torch.tensor([[1.0, 0.5], [0.4, 1.0]])},
+            r"covariance has 0.5 at index \(0, 1\) and 0.4 at \(1, 0\).*S.mT",
+        ),
+        (
+            {"covariance": torch.tensor([[1.0, 2.0], [2.0, 1.0]])},
+            "covariance has the eigenvalue -1; expected symmetric positive.*add 1",
+        ),
+        (
+            {"covariance": torch.eye(2).expand(3, 2, 2) * torch.tensor([1.0, -1.0, 1.0])[:, None, None]},
+            r"eigenvalue -1 at index \(1,\)",
+        ),
+        ({"covariance": torch.eye(3)}, r"covariance has shape \(3, 3\); expected \(..., 2, 2\).*variance="),
+        ({"covariance": torch.ones(2)}, r"covariance has shape \(2,\).*variance="),
+        ({"covariance": 1.0}, "covariance is 1.0; expected a tensor.*variance=1.0"),
+        ({"covariance": torch.eye(2), "variance": 1.0}, "covariance and variance are both given"),
+        ({"covariance": torch.eye(2), "factor": torch.eye(2)}, "covariance and factor are both given"),
+        ({"covariance": torch.eye(2) * float("nan")}, r"covariance holds nan at index \(0, 0\)"),
+        ({"variance": -1.0}, "variance holds -1; expected numbers of 0 or more"),
+        ({"variance": torch.tensor([1.0, -2.0])}, r"variance holds -2 at index \(1,\)"),
+        ({"variance": torch.ones(3)}, r"variance has shape \(3,\), but mean shape \(2,\)"),
+        ({"variance": float("nan")}, "variance holds nan"),
+        ({"variance": True}, "variance is a bool"),
+        (
+            {"variance": torch.ones(2, dtype=torch.float64)},
+            "variance has dtype torch.float64, mean torch.float32",
+        ),
+        ({"factor": torch.ones(3, 1)}, r"factor has shape \(3, 1\); expected \(..., 2, k\)"),
+        ({"factor": torch.ones(2)}, r"factor has shape \(2,\)"),
+        ({"variance": torch.ones(3, 2), "mean": torch.ones(4, 2)}, r"mean \(4,\), covariance \(3,\)"),
+        ({}, "no covariance is given; expected covariance"),
+        ({"variance": 1.0, "mean": torch.ones(())}, r"mean has shape \(\)"),
+        ({"variance": 1.0, "mean": torch.ones(2, 0)}, "none of them 0"),
+        ({"variance": 1.0, "mean": torch.tensor([1.0, float("inf")])}, r"mean holds inf at index \(1,\)"),
+        ({"variance": 1.0, "mean": [1.0, 2.0]}, "mean is a list"),
+        ({"variance": 1.0, "mean": torch.ones(2, dtype=torch.int64)}, "mean has dtype torch.int64"),
+    ],
+)
+def test_what_is_no_gaussian(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message) as caught:
+        Gaussian(**{"mean": torch.ones(2), **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def test_half_types_are_computed_in_float32() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        u = Gaussian(torch.ones(2, dtype=dtype), torch.eye(2, dtype=dtype))
+        assert u.dtype == torch.float32
+        found = InferenceProblem(u, torch.ones(1, 2, dtype=dtype)).solve("exact", tol=1e-4)
+        torch.testing.assert_close(found.mean, torch.full((1, 2), 1.5))
+
+
+def test_samples_want_a_shape() -> None:
+    u = Gaussian(randn(D), variance=1.0)
+    assert u.sample().shape == (1, D)
+    assert u.sample(()).shape == (1, D)
+    assert u.sample(0).shape == (0, 1, D)
+    for shape in (-1, 2.0, True, "3", (2, -1)):
+        with pytest.raises(ProblemError, match=r"shape is .*; expected a number of samples, or a tuple"):
+            u.sample(shape)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ProblemError, match=r"generator is 3; expected a torch\.Generator"):
+        u.sample(3, 3)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,261 @@
+"""Mixtures of Gaussians: softmax attention where nothing is random, and against quadrature and sampling where it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from fenchel import Discrete, Gaussian, GaussianMixture, InferenceProblem, ProblemError
+from fenchel.preference import AbstractPreference
+
+M, D, K, R = 5, 3, 6, 2
+
+
+normal: Any = stats.multivariate_normal
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def positive(*shape: int, seed: int = 1) -> Tensor:
+    return randn(*shape, seed=seed).abs() / 2 + 0.1
+
+
+def square(root: Tensor) -> Tensor:
+    return root @ root.mT + 0.2 * torch.eye(root.shape[-1], dtype=root.dtype)
+
+
+MEANS, LOG = randn(K, D), randn(M, K, seed=8).log_softmax(-1)
+STRUCTURES: dict[str, dict[str, Any]] = {
+    "diagonal": {"variances": positive(K, D)},
+    "spherical": {"variances": positive(K, 1)},
+    "one variance": {"variances": 0.4},
+    "full": {"covariances": square(randn(K, D, D, seed=2))},
+    "one matrix": {"covariances": square(randn(D, D, seed=2))},
+    "low rank": {"variances": positive(K, D), "factors": randn(K, D, R, seed=3)},
+}
+every_structure = pytest.mark.parametrize("structure", STRUCTURES)
+
+
+def matrices(structure: str) -> Tensor:
+    """The covariance matrices, (K, D, D), written down again."""
+    parts = STRUCTURES[structure]
+    if "covariances" in parts:
+        return parts["covariances"].expand(K, D, D)
+    variances = torch.as_tensor(parts["variances"], dtype=torch.float64).expand(K, D)
+    low_rank = parts["factors"] @ parts["factors"].mT if "factors" in parts else 0
+    return torch.diag_embed(variances) + low_rank
+
+
+def as_mixture(distribution: AbstractPreference) -> GaussianMixture:
+    assert isinstance(distribution, GaussianMixture)
+    return distribution
+
+
+@every_structure
+def test_fact_11(structure: str) -> None:
+    """Cumulant, mean and curvature of a mixture, component by component."""
+    u, s, lam = (
+        GaussianMixture(MEANS, log_weights=LOG, **STRUCTURES[structure]),
+        matrices(structure),
+        randn(M, D, seed=4),
+    )
+    pushed = torch.einsum("kde,me->mkd", s, lam)
+    exponents = lam @ MEANS.mT + (pushed * lam.unsqueeze(1)).sum(-1) / 2
+    torch.testing.assert_close(u.log_mgf(lam), torch.logsumexp(LOG + exponents, -1))
+    r = (LOG + exponents).softmax(-1)
+    torch.testing.assert_close(u.responsibilities(lam), r)
+    centers = MEANS + pushed
+    h = (r.unsqueeze(-1) * centers).sum(1)
+    torch.testing.assert_close(u.tilted_mean(lam), h)
+    torch.testing.assert_close(u.tilted_shift(lam), h - LOG.exp() @ MEANS)
+    apart = centers - h.unsqueeze(1)
+    hessian = torch.einsum("mk,kde->mde", r, s) + torch.einsum("mk,mkd,mke->mde", r, apart, apart)
+    v = randn(M, D, seed=5)
+    torch.testing.assert_close(u.tilted_covariance(lam)(v), (hessian @ v.unsqueeze(-1)).squeeze(-1))
+
+
+def test_without_covariances_it_is_softmax_attention() -> None:
+    """Values, bounds and gradients of every estimator are those of the means as templates."""
+    means, log_weights, z = MEANS.clone(), LOG.clone(), randn(M, D, seed=4)
+    alpha = positive(M, seed=9)
+    for estimator, options in (("first_order", {}), ("second_order", {}), ("exact", {"tol": 1e-11})):
+        tensors = [part.clone().requires_grad_() for part in (means, log_weights, z, alpha)]
+        of_templates = InferenceProblem(Discrete(tensors[0], tensors[1]), tensors[2], tensors[3])
+        templates = of_templates.solve(estimator, **options)
+        expected = torch.autograd.grad(templates.mean.sin().sum(), tensors)
+        for zero in (0.0, torch.zeros(K, D, dtype=torch.float64)):
+            u = GaussianMixture(tensors[0], zero, tensors[1])
+            mixture = InferenceProblem(u, tensors[2], tensors[3]).solve(estimator, **options)
+            torch.testing.assert_close(mixture.mean, templates.mean, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(mixture.gap, templates.gap, rtol=1e-6, atol=1e-16)
+            torch.testing.assert_close(
+                as_mixture(mixture.distribution).weights(), templates.weights, rtol=1e-8, atol=1e-10
+            )
+            found = torch.autograd.grad(mixture.mean.sin().sum(), tensors)
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+
+
+def test_one_component_is_a_gaussian() -> None:
+    covariance, z = square(randn(D, D, seed=2)), randn(M, D, seed=4)
+    mixture = InferenceProblem(GaussianMixture(MEANS[:1], covariances=covariance[None]), z).solve(
+        "exact", tol=1e-9
+    )
+    gaussian = InferenceProblem(Gaussian(MEANS[0], covariance), z).solve("exact", tol=1e-9)
+    torch.testing.assert_close(mixture.dual, gaussian.dual, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(
+        mixture.distribution.log_density(z), gaussian.distribution.log_density(z), rtol=1e-7, atol=1e-7
+    )
+
+
+@every_structure
+def test_the_tilt_is_a_mixture_that_scipy_knows(structure: str) -> None:
+    u, s, points = (
+        GaussianMixture(MEANS, log_weights=LOG, **STRUCTURES[structure]),
+        matrices(structure),
+        randn(M, D, seed=6),
+    )
+    found = InferenceProblem(u, randn(2, M, D, seed=4), 1.3).solve("exact", tol=1e-9)
+    inferred = found.distribution
+    assert isinstance(inferred, GaussianMixture)
+    assert inferred.means.shape == (2, M, K, D)
+    log_density, r = inferred.log_density(points), u.responsibilities(found.dual)
+    for b in range(2):
+        for i in range(M):
+            of_each = [
+                normal((MEANS[k] + s[k] @ found.dual[b, i]).numpy(), s[k].numpy()).pdf(points[i].numpy())
+                for k in range(K)
+            ]
+            expected = float((r[b, i] * torch.tensor(of_each)).sum().log())
+            assert float(log_density[b, i]) == pytest.approx(expected, rel=1e-10)
+    tilted = u.log_density(points) + (points * found.dual).sum(-1) - u.log_mgf(found.dual)
+    torch.testing.assert_close(log_density, tilted)
+
+
+@every_structure
+def test_a_tilt_of_a_tilt_is_the_tilt_by_both(structure: str) -> None:
+    u = GaussianMixture(MEANS, log_weights=LOG, **STRUCTURES[structure])
+    one, other = randn(2, M, D, seed=4), randn(2, M, D, seed=5)
+    twice, once = u.tilted(one).tilted(other), u.tilted(one + other)
+    points, v = randn(M, D, seed=6), randn(M, D, seed=7)
+    torch.testing.assert_close(twice.log_density(points), once.log_density(points))
+    torch.testing.assert_close(twice.log_mgf(points), once.log_mgf(points))
+    torch.testing.assert_close(twice.tilted_shift(points), once.tilted_shift(points))
+    torch.testing.assert_close(twice.covariance_product(v), once.covariance_product(v))
+    torch.testing.assert_close(twice.queries(slice(1, 3)).log_mgf(points[1:3]), once.log_mgf(points)[:, 1:3])
+
+
+@every_structure
+def test_samples_are_of_the_mixture(structure: str) -> None:
+    u = GaussianMixture(MEANS, log_weights=LOG, **STRUCTURES[structure])
+    inferred = u.tilted(randn(M, D, seed=4))
+    drawn = inferred.sample(200_000, torch.Generator().manual_seed(7))
+    assert drawn.shape == (200_000, M, D)
+    torch.testing.assert_close(drawn.mean(0), inferred.mean(), rtol=0, atol=0.02)
+    v = randn(M, D, seed=5)
+    offsets = drawn - drawn.mean(0)
+    spread = (offsets * (offsets * v).sum(-1, keepdim=True)).mean(0)
+    torch.testing.assert_close(spread, inferred.covariance_product(v), rtol=0.05, atol=0.05)
+
+
+def test_samples_carry_gradients_to_means_and_covariances() -> None:
+    means, variances = MEANS.clone().requires_grad_(), positive(K, D).requires_grad_()
+    u = GaussianMixture(means, variances, LOG[0])
+    drawn = u.sample(100_000, torch.Generator().manual_seed(3))
+    found = torch.autograd.grad(drawn.square().sum(-1).mean(), [means, variances])
+    w = LOG[0].exp().unsqueeze(-1)
+    torch.testing.assert_close(found[0], 2 * w * MEANS, rtol=0.05, atol=0.03)
+    torch.testing.assert_close(found[1], w.expand(K, D), rtol=0.05, atol=0.03)
+
+
+def test_against_quadrature_in_one_dimension() -> None:
+    means, variances = (
+        torch.tensor([[-1.0], [0.5], [2.0]]).double(),
+        torch.tensor([[0.3], [0.05], [1.0]]).double(),
+    )
+    u = GaussianMixture(means, variances, torch.tensor([0.2, 0.5, 0.3]).double().log())
+    x = torch.linspace(-12, 16, 40_001, dtype=torch.float64).unsqueeze(-1)
+    for tilt in (-2.0, 0.0, 0.7, 3.0):
+        lam = torch.tensor([[tilt]], dtype=torch.float64)
+        log_mass = u.log_density(x) + tilt * x.squeeze(-1)
+        scaled = torch.exp(log_mass - log_mass.max())
+        total = torch.trapezoid(scaled, x.squeeze(-1))
+        assert float(u.log_mgf(lam)) == pytest.approx(float(total.log() + log_mass.max()), rel=1e-9)
+        mean = torch.trapezoid(scaled * x.squeeze(-1), x.squeeze(-1)) / total
+        assert float(u.tilted_mean(lam)) == pytest.approx(float(mean), rel=1e-9)
+
+
+@pytest.mark.parametrize("variance", [0.0, 1e-300, 1e-30, 1e-8, 1.0, 1e6])
+@pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0, 1e3])
+def test_variances_and_evidence_of_any_size(variance: float, size: float) -> None:
+    u = GaussianMixture(MEANS, variance, LOG)
+    found = InferenceProblem(u, size * randn(M, D, seed=4)).solve("exact")
+    assert bool(found.converged.all())
+    assert bool(torch.isfinite(found.gap).all())
+
+
+def test_far_means_and_masked_components_do_not_cancel() -> None:
+    z = 1e-5 * randn(M, D, seed=4)
+    near = InferenceProblem(GaussianMixture(MEANS, 0.3, LOG), z).solve("exact", tol=1e-8)
+    far = InferenceProblem(GaussianMixture(MEANS + 2.0**30, 0.3, LOG), z).solve("exact", tol=1e-6)
+    torch.testing.assert_close(far.dual, near.dual, rtol=1e-5, atol=0)
+    masked = torch.cat([MEANS, torch.full((1, D), 1e100, dtype=torch.float64)])
+    log = torch.cat([LOG, torch.full((M, 1), -torch.inf, dtype=torch.float64)], -1)
+    with_masked = InferenceProblem(GaussianMixture(masked, 0.3, log), z).solve("exact", tol=1e-8)
+    torch.testing.assert_close(with_masked.dual, near.dual, rtol=1e-7, atol=0)
+
+
+def test_a_mask_is_the_mixture_of_what_is_left() -> None:
+    mask = torch.tensor([True, False, True, True, False, True])
+    z = randn(M, D, seed=4)
+    masked = InferenceProblem(GaussianMixture(MEANS, positive(K, D), mask), z).solve("exact", tol=1e-9)
+    left = InferenceProblem(GaussianMixture(MEANS[mask], positive(K, D)[mask]), z).solve("exact", tol=1e-9)
+    torch.testing.assert_close(masked.mean, left.mean, rtol=1e-8, atol=1e-8)
+    assert not bool(as_mixture(masked.distribution).weights()[:, ~mask].any())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"log_weights": torch.tensor([0.5, 0.2]).log()},
+            r"sum to 0.7 at index \(0,\); expected weights that sum to one.*log_softmax",
+        ),
+        ({"log_weights": torch.zeros(2)}, "log_weights hold weights that sum to 2"),
+        ({"log_weights": torch.full((2,), -torch.inf)}, "all 2 components are masked"),
+        (
+            {"log_weights": torch.tensor([[True, True], [False, False]])},
+            r"all 2 components are masked .* index \(1,\)",
+        ),
+        ({"log_weights": torch.tensor([0.0, float("nan")])}, "log_weights contain NaN"),
+        ({"log_weights": torch.zeros(3)}, r"log_weights have shape \(3,\), but there are n = 2 components"),
+        ({"log_weights": [0.5, 0.5]}, "log_weights are a list"),
+        (
+            {"variances": torch.tensor([[1.0, 1.0, -0.5], [1.0, 1.0, 1.0]])},
+            r"variances hold -0.5 at index \(0, 2\)",
+        ),
+        ({"variances": torch.ones(3, 3)}, r"variances have shape \(3, 3\), which is 3 for K = 2 components"),
+        ({"variances": None}, "no covariance is given; expected covariances"),
+        (
+            {"variances": None, "covariances": torch.ones(2, 3, 3) - 2 * torch.eye(3)},
+            r"covariances have the eigenvalue -2 at index \(0,\)",
+        ),
+        (
+            {"variances": None, "covariances": torch.eye(2)},
+            r"covariances have shape \(2, 2\); expected \(..., K, 3, 3\).*variances=",
+        ),
+        ({"factors": torch.ones(2, 2, 1)}, r"factors have shape \(2, 2, 1\)"),
+        ({"means": torch.ones(3)}, r"means have shape \(3,\); expected \(..., K, d\)"),
+        ({"means": torch.ones(0, 3)}, "none of them 0"),
+    ],
+)
+def test_what_is_no_mixture(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message) as caught:
+        GaussianMixture(**{"means": torch.ones(2, 3), "variances": 1.0, **arguments})
+    assert "\n" not in str(caught.value)
