@@ -62,8 +62,8 @@ class GaussianMixture(AbstractPreference):
         >>> means = torch.tensor([[2.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
         >>> variances = torch.tensor([[1.0, 1.0], [0.1, 0.1]], dtype=torch.float64)
         >>> problem = InferenceProblem(GaussianMixture(means, variances), torch.ones(1, 2, dtype=torch.float64))
-        >>> problem.solve("exact").distribution.weights()        # the certain component counts for more in the answer
-        tensor([[0.5706, 0.4294]], dtype=torch.float64)
+        >>> problem.solve("exact").distribution.weights()                    # evidence moves the wide component more
+        tensor([[0.5398, 0.4602]], dtype=torch.float64)
     """
 
     resolves_shift = True
