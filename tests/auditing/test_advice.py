@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import fenchel
 from fenchel.auditing.advice import MOST_HEADS, suggestions
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.head_pattern import LARGE_SHARE, HeadPattern
@@ -16,9 +17,10 @@ from fenchel.auditing.run import audit
 from fenchel.cli import main
 from fenchel.runs.number import percent
 from fenchel.swap.report import SwapReport
-from tests.auditing.small_audits import small_audit, some_texts
+from tests.auditing.small_audits import small_audit, small_model, some_texts
 from tests.auditing.test_head_pattern import pattern
 from tests.cli.conftest import saved
+from tests.data.text.test_windows import word_tokenizer
 from tests.tiny_models import tiny_images, tiny_model
 
 
@@ -87,11 +89,18 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
         assert head.effect == arm["hidden_change"]
 
 
-def test_texts_of_python_get_a_call_and_images_nothing() -> None:
-    report = small_audit()
+def test_texts_of_python_get_a_call_that_runs_and_images_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, tokenizer, texts = small_model(), word_tokenizer(), some_texts()
+    report = small_audit(model=model, texts=texts, space="key")
     command = next(found.command for found in report.suggestions if found.command)
-    assert command.startswith("fenchel.swap(")
-    assert "texts, per_head=True, layers=[" in command
+    assert command.startswith("fenchel.swap.swap(model, tokenizer, texts, per_head=True, layers=[")
+    known = {"fenchel": fenchel, "model": model, "tokenizer": tokenizer, "texts": texts}
+    effects = report.beside_swap(eval(command, known)).effects  # noqa: S307 - what is printed for people to run
+    assert effects is not None
+    assert {head.key for head in effects.heads} >= set(report.suggestions[0].heads[:MOST_HEADS])
     images: Any = audit(tiny_model("vit"), None, [tiny_images(batch=2, seed=1)])
     assert images.suggestions
     assert all(found.command is None for found in images.suggestions)

@@ -39,6 +39,7 @@ def described(**changes: Any) -> dict[str, Any]:
             "memory_budget": 1,
             "checkpoint_seconds": 60,
             "queries": None,
+            "test_images": None,
         },
         **{"layers": (2, 1), "heads": None, "shard": Shard(1, 3), "device": None, "dtype": None},
         **{"whole_file": False, "text_column": None, "target_column": None, "revision": None},
@@ -50,11 +51,14 @@ def described(**changes: Any) -> dict[str, Any]:
     return describe(found, batches, AuditOptions.checked(**(options | others)))
 
 
+WHERE_GIVEN = ("reads", "test_images", "queries", "whole_file", "text_column", "target_column")
+
+
 def test_a_manifest_is_json_in_a_fixed_order() -> None:
     manifest = described()
     assert json.loads(json.dumps(manifest, allow_nan=False)) == manifest
     assert list(manifest) == [key for key in KEYS if key in manifest]
-    assert set(KEYS) - set(manifest) == {"reads", "queries", "whole_file", "text_column", "target_column"}
+    assert set(KEYS) - set(manifest) == set(WHERE_GIVEN)
     assert list(in_order(json.loads(json.dumps(manifest, sort_keys=True)))) == list(manifest)
     assert list(in_order({**manifest, "zeta": 1, "eta": 2}))[-2:] == ["eta", "zeta"]
 

@@ -13,14 +13,15 @@ import pytest
 import torch
 
 from fenchel.errors import ConvergenceError, InputError, ModelError
-from fenchel.nn import MultiheadAttention
 from fenchel.storage import write_document
 from fenchel.swap import SwapReport, swap
-from fenchel.swap.arms import make_arms, sites_of
+from fenchel.swap.arms import make_arms
 from fenchel.swap.folder import SWAP
 from fenchel.swap.loop import SwapRun
 from fenchel.swap.report import RESULTS_FORM
+from fenchel.swap.site import sites_of
 from fenchel.swap.state import STATE_FILE, SwapState
+from fenchel.swap.wording import wording
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
 
@@ -332,7 +333,7 @@ def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
             "difference_low": compared - half,
             "difference_high": compared + half,
         }
-        return finding(results)
+        return finding(results, wording(masked.manifest))
 
     assert "cannot be told from no change" in changed(-0.1, 0.2, 0.0)
     assert "an improvement" in changed(-0.3, 0.2, 0.0)
@@ -349,9 +350,3 @@ def test_dollars_in_a_path_are_no_mathematics_in_the_figure(tmp_path: Path) -> N
     texts.write_text("\n".join(some_texts()), encoding="utf-8")
     small_swap(texts=str(texts), directory=tmp_path / "out", estimators=["second_order"])
     assert (tmp_path / "out" / "swap.png").exists()
-
-
-def test_a_model_of_our_own_layers_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ModelError, match=r"no model of transformers.*use_estimator") as raised:
-        swap(MultiheadAttention(8, 2), None, ["a text", "another", "a third"])
-    assert "\n" not in str(raised.value)

@@ -9,15 +9,26 @@ from typing import Any
 
 from fenchel.auditing.head_pattern import GROUPS, LARGE_SHARE, STILL, HeadPattern
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.auditing.manifest import LAYER_CONVENTIONS
 from fenchel.runs.number import percent
 
-__all__ = ["Suggestion", "suggestions"]
+__all__ = [
+    "FROM_PYTHON",
+    "READY_MADE",
+    "Suggestion",
+    "is_loaded",
+    "python_words",
+    "source_words",
+    "suggestions",
+]
 
 MOST_HEADS = 3
 """Heads that the command of a pattern swaps: those in which most moves."""
 
-_FROM_PYTHON = "Python strings"
-_READY_MADE = "ready-made model inputs"
+READY_MADE = "ready-made model inputs"
+FROM_PYTHON = frozenset({"Python strings", READY_MADE})
+"""What the texts of a manifest are called that had no file."""
+
 _KEYS = {
     "sinks": "the first token and special tokens such as [CLS] and [SEP]",
     "itself": "the query's own token",
@@ -111,6 +122,48 @@ def suggestions(
     ]
 
 
+def is_loaded(manifest: Mapping[str, Any]) -> bool:
+    """Whether a model was loaded already and has no name by which to load it again."""
+    return manifest.get("model") == manifest.get("model_class") and manifest.get("model") is not None
+
+
+def python_words(manifest: Mapping[str, Any], ready_made: str) -> str:
+    """The first arguments of a call from Python: the model, what makes its input, and what was read.
+
+    Args:
+        manifest: An audit's.
+        ready_made: What inputs are called that need nothing to make them.
+
+    Example:
+        >>> python_words({"model": "demo", "texts": "Python strings"}, "inputs")
+        "'demo', None, texts"
+        >>> python_words({"model": "ViT", "model_class": "ViT", "texts": READY_MADE}, "inputs")
+        'model, None, inputs'
+    """
+    source, images = manifest.get("texts"), manifest.get("reads") == "images"
+    model = "model" if is_loaded(manifest) else repr(str(manifest.get("model")))
+    maker = "processor" if images else "tokenizer"
+    if source == READY_MADE or not is_loaded(manifest):
+        maker = "None"
+    read = ready_made if source == READY_MADE else "texts" if source in FROM_PYTHON else repr(str(source))
+    return f"{model}, {maker}, {'images=' if images else ''}{read}"
+
+
+def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of a command that name what was read.
+
+    Example:
+        >>> source_words({"texts": "my text.txt"}), source_words({"reads": "images", "test_images": 50})
+        (('--text', 'my text.txt'), ('--test-images', '50'))
+    """
+    if manifest.get("test_images") is not None:
+        return ("--test-images", str(manifest["test_images"]))
+    return (
+        "--images" if manifest.get("reads") == "images" else "--text",
+        str(manifest.get("texts") or "FILE"),
+    )
+
+
 def _title(name: str) -> str:
     special = {
         "still": "Next to nothing would move",
@@ -154,11 +207,12 @@ def _command(
     name: str,
 ) -> str | None:
     """The swap of the heads in which most moves, one at a time."""
-    source = manifest.get("texts")
+    source, own_layers = manifest.get("texts"), manifest.get("convention") in LAYER_CONVENTIONS.values()
     modules = {site: module for site, module in modules.items() if module.number}
     known = [pattern.key for pattern in heads if (pattern.key.kind, pattern.key.layer) in modules]
     chosen = known[:MOST_HEADS]
-    if not chosen or source in (None, _READY_MADE) or manifest.get("reads") == "images":
+    # A swap of a model of transformers reads texts alone.
+    if not chosen or source is None or (manifest.get("reads") is not None and not own_layers):
         return None
     layers = sorted({modules[key.kind, key.layer].number for key in chosen})
     which = sorted({key.head for key in chosen})
@@ -171,13 +225,16 @@ def _command(
     if revision is not None and not str(revision).startswith("sha256:"):
         given["revision"] = revision
     model = str(manifest.get("model"))
-    if source == _FROM_PYTHON:
+    if is_loaded(manifest) or source in FROM_PYTHON:
+        if is_loaded(manifest):
+            given.pop("dtype", None)
         options = "".join(f", {option}={value!r}" for option, value in given.items() if option != "revision")
+        first = python_words(manifest, "batches")
         return (
-            f"fenchel.swap({model!r}, None, texts, per_head=True, layers={layers}, heads={which}{options}, "
+            f"fenchel.swap.swap({first}, per_head=True, layers={layers}, heads={which}{options}, "
             f"directory={'swap-' + name!r})"
         )
-    words = ["fenchel", "swap", model, "--text", str(source)]
+    words = ["fenchel", "swap", model, *source_words(manifest)]
     if manifest.get("whole_file"):
         words.append("--whole-file")
     for option, value in given.items():

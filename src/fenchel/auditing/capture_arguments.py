@@ -8,8 +8,24 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 from fenchel.errors import InputError, ModelError
+from fenchel.nn.attending import AttendingLayer
 
-__all__ = ["check_capture", "check_evaluating", "check_names"]
+__all__ = ["check_all_attend", "check_capture", "check_evaluating", "check_names"]
+
+
+def check_all_attend(model: nn.Module) -> None:
+    """Check that a model with attention layers of ``fenchel.nn`` has none beside them that would be missed.
+
+    Raises:
+        ModelError: Naming the first.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and not isinstance(module, AttendingLayer):
+            raise ModelError(
+                f"{name} of {type(model).__name__} is a torch.nn.MultiheadAttention, which is not seen, so its heads "
+                "would be missing. Put fenchel.nn.MultiheadAttention.from_torch(layer) in its place: it computes the "
+                "same"
+            )
 
 
 def check_capture(space: str, layers: Collection[int] | None) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.auditing.attention_call import AttentionCall
-from fenchel.auditing.capture_arguments import check_capture, check_evaluating, check_names
+from fenchel.auditing.capture_arguments import check_all_attend, check_capture, check_evaluating, check_names
 from fenchel.auditing.layer_call import attention_call, kind_of
 from fenchel.auditing.sites import AttentionSite, check_layers
 from fenchel.errors import CaptureError, ModelError
@@ -210,14 +210,8 @@ class LayerCapture:
 
 def _check_all_are_seen(model: nn.Module, known: Mapping[str, AttendingLayer], *, chosen: bool) -> None:
     """Refuse a model of which some attention would be missing from the result without notice."""
+    check_all_attend(model)
     own = type(model).__name__
-    for name, module in model.named_modules():
-        if isinstance(module, nn.MultiheadAttention) and not isinstance(module, AttendingLayer):
-            raise ModelError(
-                f"{name} of {own} is a torch.nn.MultiheadAttention, which is not seen, so its heads would be "
-                "missing. Put "
-                "fenchel.nn.MultiheadAttention.from_torch(layer) in its place: it computes the same"
-            )
     unmeasured = [name for name, layer in known.items() if isinstance(layer, tuple(_UNMEASURED))]
     if unmeasured and (len(unmeasured) == len(known) or not chosen):
         others = ",".join(str(number + 1) for number in range(len(known) - len(unmeasured)))

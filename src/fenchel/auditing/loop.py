@@ -25,6 +25,7 @@ from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, unt
 from fenchel.data.batch import Batch
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.transformers.language_head import swaps_whole_model
+from fenchel.nn.attending import attention_layers
 from fenchel.runs.model import evaluating, seeded
 from fenchel.runs.progress import ProgressClock
 
@@ -174,9 +175,7 @@ class AuditRun:
     def _name_modules(self, sites: tuple[AttentionSite, ...]) -> None:
         if self.state.modules:
             return
-        used = {site.name for site in sites}
-        named = ((name or type(module).__name__) for name, module in self.model.named_modules())
-        in_order = [name for name in named if name in used]
+        in_order = self._attention_modules({site.name for site in sites})
         numbers = {name: number for number, name in enumerate(in_order, start=1)}
         whole = swaps_whole_model(self.model)
         self.state.modules = {
@@ -185,6 +184,12 @@ class AuditRun:
             )
             for site in sites
         }
+
+    def _attention_modules(self, used: set[str]) -> list[str]:
+        """Modules that attend, in the model's order: those that were called, or layers of ``fenchel.nn``."""
+        own = attention_layers(self.model)
+        named = ((name, name or type(module).__name__) for name, module in self.model.named_modules())
+        return [called for name, called in named if (name in own if own else called in used)]
 
     def _save_what_is_complete(self, error: BaseException) -> None:
         # Where saving is what failed, or a batch is half counted, the last checkpoint is what stands.

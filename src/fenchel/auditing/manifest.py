@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fenchel.auditing.options import AuditOptions, Batches
     from fenchel.runs.model import RunModel
 
-__all__ = ["CONVENTIONS", "KEYS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
+__all__ = ["CONVENTIONS", "KEYS", "LAYER_CONVENTIONS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
 
 SCHEMA = 3
 """Version of the files that an audit writes; since 2 its state has a digest, since 3 patterns and a twin."""
@@ -70,6 +70,7 @@ KEYS = (
     "twin",
     "texts",
     "reads",
+    "test_images",
     "whole_file",
     "text_column",
     "target_column",
@@ -108,6 +109,7 @@ MANIFEST_SCHEMA = record(
     {
         "reads": text(among=("images", "inputs")),
         "queries": whole(1),
+        "test_images": whole(1),
         "whole_file": truth(),
         "text_column": text(),
         "target_column": text(),
@@ -166,6 +168,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "texts": batches.description,
             **{key: value for key, value in options.of_text.items() if value not in (None, False)},
             **({} if reads == "text" else {"reads": reads}),
+            **({} if (count := getattr(batches, "test_images", None)) is None else {"test_images": count}),
             "text_sha256": batches.text_sha256,
             "documents": 0,
             "tokens": 0,

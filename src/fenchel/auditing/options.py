@@ -11,9 +11,11 @@ from torch import Tensor
 
 from fenchel.arguments import checked
 from fenchel.auditing.layer_capture import has_layers
+from fenchel.auditing.trained import is_training, test_images
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import ImageFiles, open_images
+from fenchel.data.labelled_images import LabelledImages
 from fenchel.data.ready_batches import ReadyBatches, ready_made
 from fenchel.data.shard import Shard
 from fenchel.data.text.documents import Documents, open_documents
@@ -92,6 +94,7 @@ class AuditOptions:
     checkpoint_seconds: float
     memory_budget: int
     queries: int | None
+    test_images: int | None = None
 
     @classmethod
     def checked(cls, **given: Any) -> AuditOptions:
@@ -136,19 +139,35 @@ class AuditOptions:
             "target_column": self.target_column,
         }
 
+    def _refuse_options_of_text(self) -> None:
+        of_text = {"max_length": self.max_length, "stride": self.stride, "max_tokens": self.max_tokens}
+        given = [name for name, value in {**of_text, **self.of_text}.items() if value not in (None, False)]
+        if given:
+            raise InputError(
+                f"{given[0].replace('_', ' ')} is an option of texts, and images were given. Leave it out."
+            )
+
     def documents(
         self, texts: Texts | None, source: Any, images: str | Path | None = None
-    ) -> Documents | ImageFiles | None:
+    ) -> Documents | ImageFiles | LabelledImages | None:
         """The documents of texts, or the images; None where the inputs are ready-made.
 
         Args:
             texts: As they were given.
             source: The name of the model, or the tokenizer.
-            images: As they were given.
+            images: As they were given. With neither, a training on images reads what it was tested on.
 
         Raises:
             InputError: If there are neither or both, an option of texts is given with images, or they cannot be read.
         """
+        if texts is None and images is None and is_training(source):
+            self._refuse_options_of_text()
+            return test_images(source, self.test_images)
+        if self.test_images is not None:
+            raise InputError(
+                f"test images is {self.test_images}, which is about the images that a training was tested on. Give the "
+                "folder of a training without --text and --images, or leave it out."
+            )
         if (texts is None) == (images is None):
             raise InputError(
                 "there is nothing to read: give texts (--text FILE) or images (--images FOLDER)."
@@ -156,21 +175,17 @@ class AuditOptions:
                 else "both texts and images were given; an audit reads one of them. Leave --text or --images out."
             )
         if images is not None:
-            of_text = {"max_length": self.max_length, "stride": self.stride, "max_tokens": self.max_tokens}
-            given = [
-                name for name, value in {**of_text, **self.of_text}.items() if value not in (None, False)
-            ]
-            if given:
-                raise InputError(
-                    f"{given[0].replace('_', ' ')} is an option of texts, and images were given. Leave it out."
-                )
+            self._refuse_options_of_text()
             return open_images(images)
         if ready_made(texts, source):
             return None
         return open_documents(texts, **self.of_text)  # pyright: ignore[reportArgumentType]
 
     def batches(
-        self, texts: Texts | None, documents: Documents | ImageFiles | None, found: RunModel
+        self,
+        texts: Texts | None,
+        documents: Documents | ImageFiles | LabelledImages | None,
+        found: RunModel,
     ) -> Batches:
         """The batches that the model reads.
 
@@ -193,7 +208,7 @@ class AuditOptions:
             getattr(found.model, "config", None),
             {"max_tokens": self.max_tokens, "shard": self.shard},
         )
-        if isinstance(documents, ImageFiles):
+        if isinstance(documents, ImageFiles | LabelledImages):
             processor = image_processor(found, self.revision)
             return ImageBatches(
                 documents,

@@ -59,6 +59,7 @@ def audit(
     checkpoint_seconds: float = 60.0,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     queries: int | None = None,
+    test_images: int | None = None,
 ) -> AuditReport:
     """Measure every head of a trained transformer on texts.
 
@@ -105,6 +106,8 @@ def audit(
         memory_budget: Bytes of working memory of the exact solver.
         queries: Measure a sample of this many queries of each window, drawn by ``seed``; every mean then comes with its
             standard error. Default: all queries.
+        test_images: Where ``model`` is the folder of a training on images and neither texts nor images are given: so
+            many of the images that it was tested on, equally many of each class. Default: all of them.
 
     Returns:
         What was found.
@@ -142,6 +145,7 @@ def audit(
         checkpoint_seconds=checkpoint_seconds,
         memory_budget=memory_budget,
         queries=queries,
+        test_images=test_images,
     )
     folder = options.folder
     documents = options.documents(texts, model if isinstance(model, str) else tokenizer, images)
@@ -151,7 +155,7 @@ def audit(
             check_writable(folder)
             AUDIT.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
         where = {"device": options.device, "dtype": options.dtype, "revision": options.revision}
-        found = trained_model(model, images=images is not None, **where)
+        found = trained_model(model, images=texts is None, **where)
         found = found or RunModel.of(model, tokenizer, **where)
         batches = options.batches(texts, documents, found)
         require_fewer(options.queries, batches.max_length)

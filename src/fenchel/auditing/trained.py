@@ -9,15 +9,66 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.data import load
+from fenchel.data.labelled_images import LabelledImages
 from fenchel.data.standardise import Standardise
 from fenchel.errors import InputError
 from fenchel.models import AbstractVisionTransformer
 from fenchel.runs.model import RunModel
 from fenchel.storage.digest import digest_of_bytes
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
+from fenchel.train.result import TrainResult
 from fenchel.train.trained import load_model
+from fenchel.train.vision.options import TrainOptions
+from fenchel.train.vision.splits import SUBSET_SEED
+from fenchel.train.vision.task import ImageClassification
 
-__all__ = ["TrainedImages", "trained_model"]
+__all__ = ["TrainedImages", "is_training", "test_images", "trained_model"]
+
+
+def is_training(model: object) -> bool:
+    """Whether what was given as a model is the folder of a training."""
+    # A name that no file can have is no folder: whoever loads models by name says what is wrong with it.
+    return isinstance(model, str) and bool(model) and os.path.isfile(os.path.join(model, CHECKPOINT_FILE))  # noqa: PTH113, PTH118
+
+
+def test_images(folder: str, count: int | None) -> LabelledImages:
+    """The images that a training on images was tested on.
+
+    Args:
+        folder: Of the training, whose data are read again from where it had them.
+        count: So many of them, equally many of each class; None for those of the training.
+
+    Raises:
+        InputError: If it is no training on images, its data are not there or are others, or there are not so many.
+    """
+    checkpoint = Checkpoint.read(Path(folder))
+    if checkpoint.task != ImageClassification.name:
+        raise InputError(_reads_no_images(folder, checkpoint.model["name"], "numbers of words"))
+    options = TrainResult.read(Path(folder)).options
+    assert isinstance(options, TrainOptions)  # noqa: S101 - those of the task
+    try:
+        data = load(options.data, split="test")
+        its_own = data if options.test_images is None else data.subset(options.test_images, SUBSET_SEED)
+    except InputError as error:
+        raise InputError(
+            f"{folder} was tested on {options.data!r}, which cannot be read here: {error} Or give images "
+            "(--images FOLDER)."
+        ) from error
+    if its_own.digest != checkpoint.configuration.get("test_images_sha256"):
+        raise InputError(
+            f"the test images of {options.data!r} are others than those that {folder} was tested on. Put those back, "
+            "or give images (--images FOLDER)."
+        )
+    chosen = its_own if count is None else data.subset(count, SUBSET_SEED)
+    return LabelledImages(chosen, f"{options.data}, test images")
+
+
+def _reads_no_images(folder: str, kind: str, reads: str) -> str:
+    return (
+        f"{folder} is the folder of a training, whose {kind} reads {reads}. From Python any of its inputs can be "
+        "audited and swapped: fenchel.audit(fenchel.train.load_model(folder), None, [inputs])."
+    )
 
 
 class TrainedImages:
@@ -68,9 +119,9 @@ def trained_model(
     Raises:
         InputError: If the folder is damaged, its model reads no images, or a revision was asked of it.
     """
-    # A name that no file can have is no folder: whoever loads models by name says what is wrong with it.
-    if not isinstance(model, str) or not model or not os.path.isfile(os.path.join(model, CHECKPOINT_FILE)):  # noqa: PTH113, PTH118
+    if not is_training(model):
         return None
+    assert isinstance(model, str)  # noqa: S101 - what ``is_training`` looks at
     folder = Path(model)
     if revision is not None:
         raise InputError(
@@ -81,10 +132,7 @@ def trained_model(
         reads = (
             "images (--images FOLDER)" if isinstance(made, AbstractVisionTransformer) else "numbers of words"
         )
-        raise InputError(
-            f"{model} is the folder of a training, whose {type(made).__name__} reads {reads}. From Python any of its "
-            "inputs can be audited: fenchel.audit(fenchel.train.load_model(folder), None, [inputs])."
-        )
+        raise InputError(_reads_no_images(model, type(made).__name__, reads))
     processor = TrainedImages(made, description["mean"], description["std"])
     found = RunModel.of(made, processor, device=device, dtype=dtype, revision=None)
     return RunModel(

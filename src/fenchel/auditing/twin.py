@@ -154,6 +154,6 @@ def twin_line(manifest: Mapping[str, Any]) -> str:
     if outcome == AUDITED:
         return (
             "An untrained twin, the same configuration with random weights "
-            f"(seed {manifest.get('seed')}), was audited on the same text beside the model."
+            f"(seed {manifest.get('seed')}), was audited on the same {manifest.get('reads', 'text')} beside the model."
         )
     return f"The untrained twin was {outcome}. To have it: --baseline twin."

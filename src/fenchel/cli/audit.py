@@ -19,6 +19,7 @@ from fenchel.cli.options import (
     Dtype,
     DtypeName,
     Heads,
+    Images,
     Layers,
     MaxLength,
     MaxTokens,
@@ -31,6 +32,7 @@ from fenchel.cli.options import (
     Seed,
     Stride,
     TargetColumn,
+    TestImages,
     TextColumn,
     WholeFile,
     WindowBatchSize,
@@ -46,7 +48,8 @@ SUMMARY = "Measure a model's attention on a text and write a report."
 HELP = (
     "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
     "approximates, on a text or on images, and write a report. MODEL is a name on the Hugging Face hub, a local "
-    "folder, or 'demo' for a small encoder that comes with fenchel's extra of that name."
+    "folder, 'demo' for a small encoder that comes with fenchel's extra of that name, or the folder of a training on "
+    "images, of which the test images are read where nothing else is given."
 )
 EXAMPLE = (
     "Example: fenchel audit demo --text examples/demo.txt --out audit --layers 1,3-5. "
@@ -73,14 +76,8 @@ def run(
     model: ModelName,
     out: Out,
     text: MaybeText = None,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="In the place of a text, for a vision model: a folder of images, or one image.",
-            show_default=False,
-        ),
-    ] = None,
+    images: Images = None,
+    test_images: TestImages = None,
     whole_file: WholeFile = False,
     text_column: TextColumn = None,
     target_column: TargetColumn = None,
@@ -139,11 +136,12 @@ def run(
 
     from fenchel.auditing.checkpoint import AUDIT
     from fenchel.auditing.run import audit, shard_directory
+    from fenchel.auditing.trained import is_training
     from fenchel.data.shard import Shard
     from fenchel.data.text.documents import open_documents
 
     part = Shard.from_environment() if shard is None else Shard.parse(shard)
-    if text is None and images is None:
+    if text is None and images is None and not is_training(model):
         raise typer.BadParameter("Missing option '--text' or '--images': there is nothing to read.")
     # A mistake in the text shows before the model, which can take minutes, is loaded.
     if text is not None:
@@ -157,6 +155,7 @@ def run(
             None,
             text,
             images=images,
+            test_images=test_images,
             space=space.value,
             alpha=alpha,
             tol=tol,

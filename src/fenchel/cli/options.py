@@ -14,6 +14,7 @@ __all__ = [
     "Dtype",
     "DtypeName",
     "Heads",
+    "Images",
     "Layers",
     "MaxLength",
     "MaxTokens",
@@ -28,6 +29,7 @@ __all__ = [
     "Seed",
     "Stride",
     "TargetColumn",
+    "TestImages",
     "Text",
     "TextColumn",
     "TrainBatchSize",
@@ -66,6 +68,22 @@ ModelName = Annotated[
 ]
 Text = Annotated[str, _TEXT]
 MaybeText = Annotated[str | None, _TEXT]
+Images = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="In the place of a text, for a vision model: a folder of images, or one image.",
+        show_default=False,
+    ),
+]
+TestImages = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="For the folder of a training without a text or images: N of the images that it was tested on, balanced "
+        "by class.  [default: all]",
+    ),
+]
 Out = Annotated[
     str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
 ]

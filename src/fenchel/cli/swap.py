@@ -29,6 +29,7 @@ from fenchel.cli.options import (
     Seed,
     Stride,
     TargetColumn,
+    TestImages,
     TextColumn,
     WholeFile,
     WindowBatchSize,
@@ -44,7 +45,8 @@ HELP = (
     "Measure what a trained model computes when its attention infers with another estimator, nothing retrained: its "
     "loss and hidden states, or for a model without a language-model head its sentence embeddings. The control, "
     "first order at other alphas, tells what is only smoothing. MODEL is a name on the Hugging Face hub, a local "
-    "folder, or 'demo'."
+    "folder, 'demo', or the folder of a training on images, of which the outputs are compared, and cross-entropy and "
+    "accuracy on its test images."
 )
 EXAMPLE = "Example: fenchel swap demo --text examples/demo.txt --out swap --alphas 0.8,1.2. Then open swap/swap.html."
 
@@ -53,6 +55,15 @@ def run(
     model: ModelName,
     out: Out,
     text: MaybeText = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="In the place of a text, for the folder of a training: a folder of images, or one image.",
+            show_default=False,
+        ),
+    ] = None,
+    test_images: TestImages = None,
     pairs: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +126,9 @@ def run(
     checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
     """Wires the options to ``fenchel.swap``."""
-    if text is None and pairs is None:
+    from fenchel.auditing.trained import is_training
+
+    if text is None and pairs is None and images is None and not is_training(model):
         raise typer.BadParameter("Missing option '--text' or '--pairs': there is nothing to read.")
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
     place: Path = checked("folder", out, name="out")
@@ -132,6 +145,8 @@ def run(
             model,
             None,
             text,
+            images=images,
+            test_images=test_images,
             pairs=pairs,
             estimators=[name.strip() for name in estimators.split(",")],
             alphas=chosen_alphas,

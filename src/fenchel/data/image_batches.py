@@ -10,6 +10,7 @@ from torch import Tensor
 from fenchel.arguments import checked
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.image_files import ImageFiles
+from fenchel.data.labelled_images import LabelledImages
 from fenchel.data.patches import patch_images
 from fenchel.data.shard import Shard
 from fenchel.errors import InputError
@@ -24,7 +25,7 @@ class ImageBatches:
     """Images, processed as the model was trained with them; each counts as a document.
 
     Args:
-        images: The images.
+        images: The images, in files or in a data set.
         processor: An image processor of ``transformers``, called with a list of images. Another one may say in
             ``input_name`` what the model calls its images.
         config: The model's configuration; says how many channels images have, and how large patches are.
@@ -41,7 +42,7 @@ class ImageBatches:
 
     def __init__(
         self,
-        images: ImageFiles,
+        images: ImageFiles | LabelledImages,
         processor: Any,
         *,
         config: Any = None,
@@ -54,6 +55,11 @@ class ImageBatches:
         self.batch_size = checked("batch_size", batch_size)
         self.shard = shard
         self.description, self.text_sha256 = images.description, images.sha256
+
+    @property
+    def test_images(self) -> int | None:
+        """How many images a training was tested on are read; None where they are files."""
+        return len(self._images) if isinstance(self._images, LabelledImages) else None
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
         """Gives the batches from a place on.
@@ -93,7 +99,7 @@ class ImageBatches:
 
     def _pixels(self, numbers: list[int]) -> Tensor:
         images = [self._images.read(number, self._mode) for number in numbers]
-        names = ", ".join(self._images.paths[number].name for number in numbers[:3])
+        names = ", ".join(self._images.name(number) for number in numbers[:3])
         try:
             found = self._processor(images=images, return_tensors="pt")[self._name]
         except Exception as error:  # processors are many, and fail in as many ways

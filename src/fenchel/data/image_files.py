@@ -36,6 +36,10 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def name(self, number: int) -> str:
+        """What an image (from 0) is called in messages."""
+        return self.paths[number].name
+
     def read(self, number: int, mode: str = "RGB") -> Any:
         """One image, decoded; of several frames the first.
 

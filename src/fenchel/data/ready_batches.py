@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fenchel.arguments import checked, shown
 from fenchel.data.batch import Batch, Cursor
+from fenchel.data.digest import tensors_digest
 from fenchel.data.patches import patch_images
 from fenchel.data.shard import Shard
 from fenchel.data.text.tokenization import check_known
@@ -43,7 +44,6 @@ class ReadyBatches:
 
     max_length = None
     stride = None
-    text_sha256 = None
     description = "ready-made model inputs"
     reads = "inputs"
 
@@ -59,6 +59,14 @@ class ReadyBatches:
         self.inputs = inputs
         self.max_tokens = checked("max_tokens", max_tokens)
         self.shard = shard
+
+    @property
+    def text_sha256(self) -> str | None:
+        """Of all inputs; None where they cannot be read twice, or are none."""
+        inputs = self.inputs
+        if not isinstance(inputs, list | tuple) or not all(map(_is_dense, inputs)):
+            return None
+        return tensors_digest(inputs)
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
         """Gives the batches from a place on.
@@ -100,7 +108,7 @@ class ReadyBatches:
                 pictures=patch_images(inputs.get("pixel_values"), self._config),
             )
         if number == 0:
-            raise InputError("there are no model inputs to audit: the iterable gave none.")
+            raise InputError("there are no model inputs to read: the iterable gave none.")
 
     def _check_ids(self, inputs: Mapping[str, Tensor], number: int) -> None:
         for name, target in (("input_ids", False), ("decoder_input_ids", True)):
@@ -139,6 +147,13 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
         raise InputError(f"texts is {shown(texts)}; expected a path, strings, or mappings of model inputs.")
     first = texts[0] if isinstance(texts, Sequence) and texts else None
     return isinstance(first, Mapping) or (first is None and tokenizer is None)
+
+
+def _is_dense(inputs: Any) -> bool:
+    return isinstance(inputs, Mapping) and all(
+        isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
+        for value in inputs.values()
+    )
 
 
 def _mask(inputs: Mapping[str, Tensor], mask: str, ids: str) -> Tensor | None:

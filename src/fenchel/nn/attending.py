@@ -62,6 +62,7 @@ class OtherInference:
         tol: Of "exact"; None is the layer's own.
         max_steps: Of "exact"; None is the layer's own.
         called: Whether the layer has attended.
+        times: What the layer's own α is multiplied by where ``alpha`` is None.
     """
 
     name: str
@@ -71,6 +72,7 @@ class OtherInference:
     tol: float | None = None
     max_steps: int | None = None
     called: bool = False
+    times: float = 1.0
 
     def options(self, own: dict[str, Any]) -> dict[str, Any]:
         """A layer's options of inference with those of this one in their place."""
@@ -79,7 +81,14 @@ class OtherInference:
 
     def reliability(self, own: float | Tensor) -> float | Tensor:
         """α for the heads that infer so."""
-        return own if self.alpha is None else self.alpha
+        if self.alpha is not None:
+            return self.alpha
+        return own if self.times == 1.0 else own * self.times
+
+    @property
+    def own_reliability(self) -> bool:
+        """Whether α is the layer's own."""
+        return self.alpha is None and self.times == 1.0
 
 
 class AttendingLayer:
@@ -121,8 +130,8 @@ class AttendingLayer:
         found = self._inferred_for_now(call, options)
         if self.onlooker is not None:
             other, problem = self.other, call.problem
-            if other is not None and other.alpha is not None:
-                problem = problem._replace(alpha=self._alpha_for_now(problem, other.alpha))
+            if other is not None and not other.own_reliability:
+                problem = problem._replace(alpha=self._alpha_for_now(problem, other))
             self.onlooker(self, call._replace(problem=problem))  # pyright: ignore[reportArgumentType]
         return found
 
@@ -157,13 +166,14 @@ class AttendingLayer:
         chosen, rest = (torch.tensor(some, dtype=torch.int64, device=device) for some in both)
         return chosen, rest
 
-    def _alpha_for_now(self, problem: Problem, alpha: float) -> float | Tensor:
+    def _alpha_for_now(self, problem: Problem, other: OtherInference) -> float | Tensor:
         """α where some heads have another for a while."""
         if not self._in_part:
-            return alpha
+            return other.reliability(problem.alpha)
         evidence = problem.evidence
         own = torch.as_tensor(problem.alpha, dtype=torch.float64).expand(self.num_heads, 1).clone()
-        own[self._parted(own.device)[0]] = alpha
+        chosen = self._parted(own.device)[0]
+        own[chosen] = torch.as_tensor(other.reliability(own[chosen]), dtype=own.dtype, device=own.device)
         return own.to(evidence.device)
 
     def reset_parameters(self) -> None:

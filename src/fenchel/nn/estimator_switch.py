@@ -15,7 +15,7 @@ from fenchel.functional.arguments import check_estimator
 from fenchel.nn.attending import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
 
-__all__ = ["carry_over", "use_estimator"]
+__all__ = ["carry_over", "inferring_otherwise", "use_estimator"]
 
 
 @contextmanager
@@ -95,17 +95,8 @@ def use_estimator(
         else OtherInference(name, None, None, None)
         for name in known
     }
-    before = {name: layer.other for name, layer in known.items()}
-    try:
-        for name, layer in known.items():
-            layer.other = others[name]
+    with inferring_otherwise(known, others):
         yield
-    finally:
-        for name, layer in known.items():
-            if before[name] is None:
-                del layer.other
-            else:
-                layer.other = before[name]
     silent = [name for name in chosen if not others[name].called]
     if silent and (layers is not None or len(silent) == len(chosen)):
         raise ModelError(
@@ -113,6 +104,24 @@ def use_estimator(
             "use_estimator. Call "
             "the model inside of the block, or leave this layer out of layers"
         )
+
+
+@contextmanager
+def inferring_otherwise(
+    layers: Mapping[str, AttendingLayer], others: Mapping[str, OtherInference]
+) -> Iterator[None]:
+    """Have each layer infer by what has its name in ``others`` until the block ends, whatever it did before."""
+    before = {name: layer.other for name, layer in layers.items()}
+    try:
+        for name, layer in layers.items():
+            layer.other = others[name]
+        yield
+    finally:
+        for name, layer in layers.items():
+            if before[name] is None:
+                del layer.other
+            else:
+                layer.other = before[name]
 
 
 def carry_over(model: nn.Module, copy: nn.Module) -> None:

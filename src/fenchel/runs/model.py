@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
+from fenchel.data.digest import tensors_digest
 from fenchel.errors import InputError, ModelError
 from fenchel.nn.attending import attention_layers
+from fenchel.storage.digest import PREFIX
 
 __all__ = ["RunModel", "device_and_dtype", "evaluating", "image_processor", "on_device", "seeded"]
 
@@ -85,12 +87,19 @@ class RunModel:
         if chosen not in (None, "auto"):
             model = model.to(dtype=getattr(torch, chosen))
         config = getattr(model, "config", None)
+        commit = getattr(config, "_commit_hash", None)
         return cls(
             model if device is None else model.to(device=device),
             tokenizer,
             getattr(config, "_name_or_path", None) or type(model).__name__,
-            getattr(config, "_commit_hash", None),
+            commit or (_weights_digest(model) if attention_layers(model) else None),
         )
+
+
+def _weights_digest(model: nn.Module) -> str:
+    """What tells a model of no name from another of its class."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return PREFIX + tensors_digest([dict(tensors)])
 
 
 def image_processor(found: RunModel, revision: str | None) -> Any:
@@ -102,6 +111,11 @@ def image_processor(found: RunModel, revision: str | None) -> Any:
     """
     from fenchel.integrations.transformers.image_processor import check_reads_images, load_image_processor
 
+    if found.tokenizer is None and not hasattr(found.model, "config") and attention_layers(found.model):
+        raise InputError(
+            f"{type(found.model).__name__} was given images without an image processor. Give what makes its inputs in "
+            "the place of the tokenizer, the folder of its training, or ready-made inputs such as [{'images': tensor}]."
+        )
     check_reads_images(found.model, getattr(found.tokenizer, "input_name", "pixel_values"))
     if found.tokenizer is not None:
         return found.tokenizer

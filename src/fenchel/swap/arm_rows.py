@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fenchel.runs.whisker import Whisker, WhiskerAxis
-from fenchel.swap.results import QUALITIES
 from fenchel.swap.table import arm_name
+from fenchel.swap.wording import wording
 
 if TYPE_CHECKING:
     from fenchel.swap.swap_tables import SwapTables
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["MEASURES", "ArmRow", "ArmTable", "arm_tables"]
 
 MEASURES: dict[str, str] = {
-    "hidden_change": "relative change of the last hidden states",
     "embedding_change": "change of the sentence embeddings, 1 − cosine",
     "ranking_agreement": "Spearman’s correlation with the model’s own ranking",
 }
-"""What is measured besides the qualities, in words."""
+"""What is measured besides the qualities and the change of the output, in words."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,13 @@ class ArmTable:
 
 def arm_tables(tables: SwapTables) -> list[ArmTable]:
     """A table a measure: the quality first, where there is one."""
-    quality = tables.results["quality"]
-    measures = {name: words for name, words in {**QUALITIES, **MEASURES}.items() if name in tables.arms[0]}
-    return [_table(tables, name, words, of_difference=name == quality) for name, words in measures.items()]
+    words = wording(tables.manifest)
+    known = {**words.qualities, "hidden_change": f"relative change of the {words.output}", **MEASURES}
+    return [
+        _table(tables, name, called, of_difference=name in words.qualities)
+        for name, called in known.items()
+        if name in tables.arms[0]
+    ]
 
 
 def _table(tables: SwapTables, measure: str, words: str, *, of_difference: bool) -> ArmTable:

@@ -7,29 +7,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import InputError
+from fenchel.swap.layer_switch import has_own_layers, switched_layers
+from fenchel.swap.site import Site
 
-__all__ = ["MODEL", "Arm", "Site", "Where", "head_control_alphas", "make_arms", "sites_of"]
+__all__ = ["MODEL", "Arm", "Where", "head_control_alphas", "make_arms"]
 
 Where = Literal["model", "layer", "head"]
 """What of the model is swapped: all of it, one layer, or one head."""
 
 _HEAD_CONTROLS = 3
-
-
-@dataclass(frozen=True)
-class Site:
-    """A layer that attends.
-
-    Attributes:
-        number: From 1, in the order in which the model holds its attention modules.
-        name: Qualified name of the attention module.
-        heads: How many heads it has.
-    """
-
-    number: int
-    name: str
-    heads: int
 
 
 @dataclass(frozen=True)
@@ -89,11 +76,15 @@ class Arm:
         """Has the model infer so until the block ends.
 
         Args:
-            model: A transformers model.
+            model: A transformers model, or one with attention layers of ``fenchel.nn``, whose own α is multiplied.
             tol: Tolerance of the exact estimator, None for its default.
         """
         if self.estimator is None:
             return contextlib.nullcontext()
+        if has_own_layers(model):
+            return switched_layers(
+                model, self.estimator, times=self.alpha, layer=self.layer, head=self.head, tol=tol
+            )
         from fenchel.integrations.transformers.switching import use_backend
 
         return use_backend(
@@ -108,32 +99,6 @@ class Arm:
 
 MODEL = Arm()
 """The model as it is."""
-
-
-def sites_of(model: Any) -> list[Site]:
-    """The layers of a model that attend.
-
-    Raises:
-        ModelError: If there are none, some attention bypasses the attention registry, or a layer does not say how many
-            heads it has.
-    """
-    from fenchel.integrations.transformers.attention_modules import attention_modules
-
-    return [
-        Site(number, name, _heads(module, name))
-        for number, (module, name) in enumerate(attention_modules(model).items(), start=1)
-    ]
-
-
-def _heads(module: Any, name: str) -> int:
-    for holder in (module, getattr(module, "config", None)):
-        for attribute in ("num_attention_heads", "num_heads", "n_heads", "n_head"):
-            found = getattr(holder, attribute, None)
-            if isinstance(found, int):
-                return found
-    raise ModelError(
-        f"{name} ({type(module).__name__}) does not say how many heads it has, so none can be swapped alone"
-    )
 
 
 def head_control_alphas(alphas: Sequence[float]) -> list[float]:
@@ -177,7 +142,7 @@ def make_arms(
         The arms.
 
     Raises:
-        InputError: If a layer or a head does not exist, or is chosen for nothing.
+        InputError: If a layer or a head does not exist, is chosen for nothing, or cannot be swapped alone.
     """
     for option, numbers, wanted in (("layers", layers, per_layer or per_head), ("heads", heads, per_head)):
         if numbers is not None and not wanted:
@@ -197,6 +162,8 @@ def make_arms(
     if missing:
         raise InputError(f"heads {missing} do not exist: these layers have heads 1 to {most}.")
 
+    if per_head:
+        _refuse_together(sites, chosen)
     own = [(estimator, 1.0) for estimator in estimators]
     arms = [MODEL]
     arms += [Arm("first_order", alpha) for alpha in alphas] + [Arm(*way) for way in own]
@@ -213,3 +180,15 @@ def make_arms(
             for way in ways
         ]
     return arms
+
+
+def _refuse_together(sites: Sequence[Site], chosen: Sequence[Site]) -> None:
+    together = next((site for site in chosen if site.together), None)
+    if together is None:
+        return
+    others = ",".join(str(site.number) for site in sites if not site.together)
+    advice = f"Choose the other layers: --layers {others}" if others else "Use --per-layer"
+    raise InputError(
+        f"layer {together.number}, {together.name}, is a TransportAttention, whose heads infer together, so none can "
+        f"be swapped alone. {advice}."
+    )

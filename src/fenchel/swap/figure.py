@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.runs.colour import scale
 from fenchel.runs.figure import write_figure
-from fenchel.swap.results import QUALITIES
+from fenchel.swap.wording import wording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,9 @@ def _measure(report: SwapTables) -> tuple[str, str]:
     """The name of what the first panel shows, and its axis."""
     quality = report.results["quality"]
     if quality is not None:
-        return quality, QUALITIES[quality]
+        return quality, wording(report.manifest).qualities[quality]
+    if "ranking_agreement" not in report.arms[0]:
+        return "hidden_change", f"relative change of the {wording(report.manifest).output}"
     return "ranking_agreement", "Spearman's correlation with the model's ranking"
 
 
@@ -155,7 +157,7 @@ def _against_alpha(axes: Axes, report: SwapTables) -> None:
 def _by_layer(axes: Axes, report: SwapTables) -> None:
     layers = report.layers
     places = list(dict.fromkeys((record["stack"], record["layer"]) for record in layers))
-    stacks = list(dict.fromkeys(stack for stack, _ in places))
+    of_layers = [stack for stack in dict.fromkeys(stack for stack, _ in places) if stack != "output"]
     nearest = {record["estimator"]: record["nearest_alpha"] for record in report.results["smoothing"]}
     shown = [name for name in _STYLE if any(record["estimator"] == name for record in layers)]
     alone = {
@@ -172,11 +174,11 @@ def _by_layer(axes: Axes, report: SwapTables) -> None:
             middles, [own[place] for place in places], width * 0.92, color=style["colour"], hatch=style["hatch"],
             edgecolor="white", linewidth=0.5, label=f"all layers swapped: {style['label']}",
         )  # fmt: skip
-        if alone and len(stacks) == 1:
+        if alone and len(of_layers) == 1:
             there = [
                 (x, alone[name, layer])
-                for x, (_, layer) in zip(middles, places, strict=True)
-                if (name, layer) in alone
+                for x, (stack, layer) in zip(middles, places, strict=True)
+                if stack in of_layers and (name, layer) in alone
             ]
             axes.plot(
                 *zip(*there, strict=True), linestyle="none", marker=style["marker"], markersize=5, color="white",
@@ -194,14 +196,15 @@ def _by_layer(axes: Axes, report: SwapTables) -> None:
             markersize=4, linestyle=_CONTROL["line"], markerfacecolor="white", linewidth=1,
             label=f"all layers: control, α = {alpha:g}",
         )  # fmt: skip
-    short = {stack: f"{stack[:3]} " if len(stacks) > 1 else "" for stack in stacks}
+    short = {stack: f"{stack[:3]} " if len(of_layers) > 1 else "" for stack in of_layers}
     every = 1 + len(places) // _LONGEST_AXIS
     axes.set_xticks(
-        range(0, len(places), every), [f"{short[stack]}{layer}" for stack, layer in places[::every]],
-        rotation=90 if len(stacks) > 1 else 0,
+        range(0, len(places), every),
+        [f"{short[stack]}{layer}" if stack in short else "output" for stack, layer in places[::every]],
+        rotation=90 if len(of_layers) > 1 else 0,
     )  # fmt: skip
     axes.set_xlabel("output of layer")
-    axes.set_ylabel("relative change of hidden states")
+    axes.set_ylabel("relative change")
     axes.set_title("(b) Where the change arises", fontsize=9, loc="left")
     axes.margins(y=0.25)
     axes.legend(fontsize=6, frameon=False, loc="upper left")
@@ -233,8 +236,14 @@ def _caption(report: SwapTables) -> str:
         Path(str(manifest[key])).name for key in ("texts", "pairs") if manifest.get(key) is not None
     )
     name = Path(str(manifest["model"])).name
-    what = "paired differences from the model" if report.results["quality"] else "the correlation"
+    what = (
+        "paired differences from the model"
+        if report.results["quality"]
+        else "the correlation"
+        if "ranking_agreement" in report.arms[0]
+        else "the change"
+    )
     return (
         f"{name} on {units} of {source}; nothing retrained. Bars in (a): 95 % bootstrap intervals of {what}. Change: "
-        "‖h′ − h‖ / ‖h‖ of a token, on average."
+        f"{wording(manifest).formula}."
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fenchel.runs.number import count, percent
+from fenchel.swap.wording import Wording
 
 __all__ = ["finding", "signed", "within"]
 
@@ -39,14 +40,15 @@ def within(record: Mapping[str, Any], name: str) -> str:
     return f"[{signed(record[f'{name}_low'])}, {signed(record[f'{name}_high'])}]"
 
 
-def finding(results: Mapping[str, Any]) -> str:
+def finding(results: Mapping[str, Any], words: Wording) -> str:
     """What came out for the exact estimator, or for the last one where exact was not asked for.
 
     Args:
         results: What ``tabulated`` returned.
+        words: What its numbers are called.
 
     Returns:
-        One to three sentences; empty if there is no estimator.
+        One to four sentences; empty if there is no estimator.
     """
     arms = [arm for arm in results["arms"] if arm["where"] == "model"]
     estimators = [arm for arm in arms if not arm["control"] and arm["estimator"] != "model"]
@@ -56,13 +58,14 @@ def finding(results: Mapping[str, Any]) -> str:
     name = _NAMES.get(arm["estimator"], str(arm["estimator"]))
     quality = results["quality"]
     if quality is None:
-        first = _moved(name, arm)
+        first = _moved(name, arm, words)
     else:
         compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
         controls = [other for other in arms if other["control"] and other["alpha"] != 1]
-        first = _changed(name, arm, arms[0], quality, results["units"], compared, controls)
+        first = _changed(name, arm, arms[0], quality, results["units"], compared, controls, words)
+        first = " ".join([first, *_beside(name, arm, arms[0], quality, words)])
     smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
-    return " ".join(part for part in (first, _smoothed(smoothing)) if part)
+    return " ".join(part for part in (first, _smoothed(smoothing, words)) if part)
 
 
 def _level(value: float | None) -> str:
@@ -78,12 +81,13 @@ def _changed(
     units: Mapping[str, int],
     compared: Mapping[str, Any] | None,
     controls: Sequence[Mapping[str, Any]],
+    words: Wording,
 ) -> str:
     difference = arm[f"{quality}_difference"]
-    measure = "the loss per token" if quality == "loss" else "Spearman's correlation with the scores"
     better = -1 if quality == "loss" else 1
-    head = f"{name} takes {measure} from {_level(model[quality])} to {_level(arm[quality])}"
-    unit, number = ("windows", units.get("windows")) if quality == "loss" else ("pairs", units.get("pairs"))
+    head = f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}"
+    unit = "pairs" if quality == "score_correlation" else next(iter(units))
+    number = units[unit]
     low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
     if low is None or high is None:
         few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
@@ -96,6 +100,20 @@ def _changed(
     else:
         head += ", an improvement" if (difference > 0) == (better > 0) else ", for the worse"
     return f"{head}. {_controlled(arm, quality, better, compared, controls)}".strip()
+
+
+def _beside(
+    called: str, arm: Mapping[str, Any], model: Mapping[str, Any], quality: str, words: Wording
+) -> Iterator[str]:
+    """A sentence for every quality besides the first."""
+    for name in words.sentences:
+        if name == quality or arm.get(name) is None:
+            continue
+        spread = "" if arm[f"{name}_difference_low"] is None else f" {within(arm, f'{name}_difference')}"
+        yield (
+            f"{called} takes {words.sentences[name]} from {_level(model[name])} to {_level(arm[name])}, by "
+            f"{signed(arm[f'{name}_difference'])}{spread}."
+        )
 
 
 def _controlled(
@@ -132,7 +150,12 @@ def _controlled(
     return f"{sentence}; {spans}{place}."
 
 
-def _moved(name: str, arm: Mapping[str, Any]) -> str:
+def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
+    if arm.get("embedding_change") is None:
+        low, high = arm["hidden_change_low"], arm["hidden_change_high"]
+        spread = "" if low is None else f" [{percent(low)}, {percent(high)}]"
+        moved = f"{percent(arm['hidden_change'])}{spread}"
+        return f"{name} changes the {words.output} by {moved} of their length on average."
     return (
         f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them "
         f"by at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman "
@@ -145,10 +168,10 @@ def _moved(name: str, arm: Mapping[str, Any]) -> str:
     )
 
 
-def _smoothed(smoothing: Mapping[str, Any] | None) -> str:
+def _smoothed(smoothing: Mapping[str, Any] | None, words: Wording) -> str:
     if smoothing is None:
         return ""
-    what = "last hidden states" if smoothing["measure"] == "hidden_change" else "embeddings"
+    what = words.output if smoothing["measure"] == "hidden_change" else "embeddings"
     share = smoothing["share_left"]
     if share is None or smoothing["share_left_low"] is None:
         return f"The nearest control for its {what} is first order at α = {smoothing['nearest_alpha']:g}."

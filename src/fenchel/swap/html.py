@@ -11,6 +11,7 @@ from fenchel.runs.colour import LEVELS, scale, stylesheet
 from fenchel.swap.arm_rows import arm_tables
 from fenchel.swap.finding import signed
 from fenchel.swap.where_it_arises import head_maps, stacks
+from fenchel.swap.wording import wording
 
 if TYPE_CHECKING:
     from fenchel.swap.swap_tables import SwapTables
@@ -42,6 +43,7 @@ def render_html(tables: SwapTables) -> str:
         manifest=tables.manifest,
         finding=tables.finding,
         units=tables.results["units"],
+        words=wording(tables.manifest),
         quality=tables.results["quality"],
         smoothing=tables.results["smoothing"],
         main=_main(tables),
@@ -69,4 +71,5 @@ def _main(tables: SwapTables) -> dict[str, Any] | None:
 
 
 def _stacks(manifest: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {count} layers" for name, count in manifest.get("stacks", {}).items()]
+    stacks = manifest.get("stacks", {}).items()
+    return [f"{name}: {count} layers" for name, count in stacks if name != "output"]

@@ -15,7 +15,7 @@ from fenchel.data.text.tokenization import special_tokens
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.language_head import LanguageHead
-from fenchel.swap.observation import IGNORED
+from fenchel.swap.observation import IGNORED, Observation, observe
 from fenchel.swap.step import Place, Step
 
 __all__ = ["LanguageTask"]
@@ -70,6 +70,11 @@ class LanguageTask:
             "max_tokens": self._windows.max_tokens,
             **masking,
         }
+
+    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+        """See ``Task``."""
+        assert step.counted is not None  # noqa: S101 - what ``steps`` gives
+        return observe(model, inputs, step.counted, step.counted_decoder, step.labels)
 
     def steps(self, place: Place) -> Iterator[Step]:
         """See ``Task``."""

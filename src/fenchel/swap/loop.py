@@ -15,7 +15,7 @@ from fenchel.runs.model import evaluating, on_device, seeded
 from fenchel.runs.pace import SavingPace
 from fenchel.runs.progress import ProgressClock, ReadingObserver
 from fenchel.swap.arms import Arm
-from fenchel.swap.observation import Observation, observe, relative_change
+from fenchel.swap.observation import Observation
 from fenchel.swap.state import SwapState
 from fenchel.swap.step import Step, Task
 
@@ -103,31 +103,30 @@ class SwapRun:
     def _measure(self, step: Step) -> dict[str, Tensor]:
         own = self._observe(self._arms[0], step)
         self._check_control(own, step)
-        # The first of the states are the embeddings, before any layer.
-        self._state.manifest["stacks"] = {stack.name: len(stack.states) - 1 for stack in own.stacks}
+        self._state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
         last = own.stacks[-1]
         # The model and its controls come before the arms that are compared with them.
-        compared = [last.states[-1]]
-        columns: dict[str, list[Tensor]] = {"hidden": [], "losses": [], "embeddings": [], "distances": []}
+        compared = [last]
+        columns: dict[str, list[Tensor]] = {
+            name: [] for name in ("hidden", "losses", "scores", "embeddings", "distances")
+        }
         for done, arm in enumerate(self._arms, start=1):
             seen = own if arm.estimator is None else self._observe(arm, step)
-            columns["hidden"].append(_changes(seen, own).float())
-            if seen.embeddings is not None:
-                columns["embeddings"].append(seen.embeddings)
-            if seen.losses is not None:
-                columns["losses"].append(seen.losses)
+            changes = [stack.changes(before) for stack, before in zip(seen.stacks, own.stacks, strict=True)]
+            columns["hidden"].append(torch.cat(changes, -1).float())
+            for name in ("losses", "scores", "embeddings"):
+                if (values := getattr(seen, name)) is not None:
+                    columns[name].append(values)
+            if seen.embeddings is None:
                 if arm.is_model_wide_control:
-                    compared.append(seen.stacks[-1].states[-1])
+                    compared.append(seen.stacks[-1])
                 elif arm.is_model_wide_estimator:
-                    state = seen.stacks[-1].states[-1]
-                    apart = [
-                        relative_change(state, other, last.counted, last.states[-1]) for other in compared
-                    ]
+                    apart = [seen.stacks[-1].apart(other, last) for other in compared]
                     columns["distances"].append(torch.stack(apart, -1).float())
             self._tell(step, done / len(self._arms))
         return {
             "units": step.units,
-            "tokens": torch.stack([stack.counted.sum(-1).cpu() for stack in own.stacks], -1).double(),
+            "tokens": torch.stack([stack.counts for stack in own.stacks], -1),
             "labels": step.label_counts,
             **{name: torch.stack(column, 1) for name, column in columns.items() if column},
         }
@@ -135,13 +134,7 @@ class SwapRun:
     def _observe(self, arm: Arm, step: Step) -> Observation:
         try:
             with arm.installed(self._model, self._tol):
-                return observe(
-                    self._model,
-                    on_device(step.inputs, self._model),
-                    step.counted,
-                    step.counted_decoder,
-                    step.labels,
-                )
+                return self._task.observed(self._model, step, on_device(step.inputs, self._model))
         except ConvergenceError as error:
             raise ConvergenceError(
                 f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype float64; "
@@ -154,8 +147,7 @@ class SwapRun:
             return
         again = self._observe(Arm("first_order"), step)
         last, other = own.stacks[-1], again.stacks[-1]
-        apart = relative_change(other.states[-1], last.states[-1], last.counted).sum()
-        mean = float(apart / max(1, int(last.counted.sum())))
+        mean = float(other.apart(last).sum() / last.counts.sum().clamp_min(1))
         allowed = _SAME.get(last.states[-1].dtype, _SAME_IN_HALF)
         if not mean <= allowed:
             raise ModelError(
@@ -170,18 +162,6 @@ class SwapRun:
         if step.fraction is not None:
             fraction = self._fraction + share * (step.fraction - self._fraction)
         self._observer.advanced(self._clock.progress(step.documents, step.tokens, fraction))
-
-
-def _changes(seen: Observation, own: Observation) -> Tensor:
-    """(B, layers of all stacks): relative change of every layer's output, summed over tokens."""
-    return torch.stack(
-        [
-            relative_change(states, before, stack.counted)
-            for stack, of_model in zip(seen.stacks, own.stacks, strict=True)
-            for states, before in zip(stack.states[1:], of_model.states[1:], strict=True)
-        ],
-        -1,
-    )
 
 
 def check_room(arms: int, sentences: int, width: int) -> None:

@@ -19,17 +19,40 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Stack:
-    """The states of an encoder or a decoder.
+    """The states of an encoder or a decoder, of attention layers, or of a model's output alone.
 
     Attributes:
-        name: ``encoder`` or ``decoder`` where a model has both, else ``layers``.
-        states: (B, n, w) for the embeddings and after every layer.
-        counted: (B, n) bool, which tokens count.
+        name: ``encoder`` or ``decoder`` where a model has both, else ``layers``; or ``attention`` and ``output``.
+        states: (B, n, w) after every layer.
+        counted: (B, n) bool for every layer, which positions count.
+        by_row: Whether a row counts once, by the mean over its positions, and not every position for itself.
     """
 
     name: str
     states: tuple[Tensor, ...]
-    counted: Tensor
+    counted: tuple[Tensor, ...]
+    by_row: bool = False
+
+    @property
+    def counts(self) -> Tensor:
+        """(B,) float64, how often each row counts: its positions that count, or once."""
+        own = self.counted[-1].sum(-1).cpu().double()
+        return torch.ones_like(own) if self.by_row else own
+
+    def changes(self, before: Stack) -> Tensor:
+        """(B, layers): relative change of every layer's output, summed over what counts in a row."""
+        return torch.stack(
+            [self._change(place, before.states[place], None) for place in range(len(self.states))], -1
+        )
+
+    def apart(self, other: Stack, scale: Stack | None = None) -> Tensor:
+        """(B,): how far the last outputs are apart, relative to ``other``'s lengths or those of ``scale``."""
+        return self._change(-1, other.states[-1], None if scale is None else scale.states[-1])
+
+    def _change(self, place: int, other: Tensor, scale: Tensor | None) -> Tensor:
+        counted = self.counted[place]
+        found = relative_change(self.states[place], other, counted, scale)
+        return found / counted.sum(-1).clamp_min(1).cpu() if self.by_row else found
 
 
 @dataclass(frozen=True)
@@ -38,13 +61,15 @@ class Observation:
 
     Attributes:
         stacks: The states, the stack that the output comes from last.
-        losses: (B,) float64, sum of the losses of the labelled tokens in nats; None without labels.
-        embeddings: (B, w) sentence embeddings of length 1; None with labels.
+        losses: (B,) float64, sum of the losses of the labelled tokens in nats, or the loss of each row; None without.
+        embeddings: (B, w) sentence embeddings of length 1; None where none are asked for.
+        scores: (B,) float64, how good each row is, such as 1 where its class is found; None without.
     """
 
     stacks: tuple[Stack, ...]
     losses: Tensor | None
     embeddings: Tensor | None
+    scores: Tensor | None = None
 
 
 def observe(
@@ -83,9 +108,11 @@ def observe(
                 "measured. Use a model of another family"
             )
         mask = counted_decoder if name == "decoder" and counted_decoder is not None else counted
-        stacks.append(Stack(name, tuple(states), mask.to(states[0].device)))
+        # The first of the states are the embeddings, before any layer.
+        own = tuple(states)[1:]
+        stacks.append(Stack(name, own, (mask.to(own[0].device),) * len(own)))
     last = stacks[-1]
-    if not bool(last.states[-1][last.counted].isfinite().all()):
+    if not bool(last.states[-1][last.counted[-1]].isfinite().all()):
         raise ModelError(
             f"{type(model).__name__} has NaN or infinity in its last hidden states on this text. Check its weights, "
             "and its dtype: float16 overflows where bfloat16 and float32 do not"

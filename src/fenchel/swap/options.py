@@ -131,6 +131,29 @@ class SwapOptions:
             "target_column": self.target_column,
         }
 
+    def refuse_options_of_text(self, read: str) -> None:
+        """Refuse options that say how texts are read, where something else is.
+
+        Raises:
+            InputError: Naming the first.
+        """
+        given = {
+            "max length": self.max_length,
+            "stride": self.stride,
+            "max tokens": self.max_tokens,
+            **{name.replace("_", " "): value for name, value in self.of_text.items()},
+        }
+        changed = {
+            "sample pairs": (self.sample_pairs, 10_000),
+            "mask probability": (self.mask_probability, 0.15),
+        }
+        wrong = [name for name, value in given.items() if value not in (None, False)]
+        wrong += [name for name, (value, usual) in changed.items() if value != usual]
+        if self.columns != DEFAULT_COLUMNS:
+            wrong.append("columns of pairs")
+        if wrong:
+            raise InputError(f"{wrong[0]} is an option of texts, and {read} were given. Leave it out.")
+
     def documents(self, texts: str | Path | Iterable[str] | None) -> Documents | None:
         """The documents of texts, if there are texts."""
         return None if texts is None else open_documents(texts, **self.of_text)

@@ -16,13 +16,7 @@ from fenchel.swap.control import against_best_control
 from fenchel.swap.differences import Differences, named
 from fenchel.swap.metric import AbstractMetric, RankingAgreement, ScoreCorrelation, TokenMean
 
-__all__ = ["QUALITIES", "Pairings", "tabulated"]
-
-QUALITIES: dict[str, str] = {
-    "loss": "loss per token, nats",
-    "score_correlation": "Spearman's correlation with the scores",
-}
-"""What says whether an arm is better or worse, and how it is called on axes and in sentences."""
+__all__ = ["Pairings", "tabulated"]
 
 Record = dict[str, Any]
 
@@ -51,6 +45,8 @@ def tabulated(
     stacks: Mapping[str, int],
     pairings: Pairings | None,
     bootstrap: Bootstrap,
+    *,
+    unit: str = "windows",
 ) -> Record:
     """The tables.
 
@@ -58,15 +54,16 @@ def tabulated(
         arms: The arms, the model itself first.
         measured: What ``SwapRun`` added to the state; the first dimension are the units.
         stacks: Number of layers of each stack, the one of the output last.
-        pairings: Pairs of sentences, None for language modelling.
+        pairings: Pairs of sentences, None for language modelling and for examples.
         bootstrap: How intervals are made.
+        unit: What is resampled where there are no pairs, in the plural.
 
     Returns:
         ``arms`` (a record each), ``layers`` (change of every layer's output under every model-wide arm),
         ``against_control`` (better or worse than the best control, where there is a loss or a score) and ``smoothing``
         (what the nearest control leaves of the change): JSON values only.
     """
-    tables = _Tables(list(arms), measured, stacks, pairings, bootstrap)
+    tables = _Tables(list(arms), measured, stacks, pairings, bootstrap, unit)
     return {
         "units": tables.units,
         "quality": tables.quality_name,
@@ -85,22 +82,28 @@ class _Tables:
         stacks: Mapping[str, int],
         pairings: Pairings | None,
         bootstrap: Bootstrap,
+        unit: str,
     ) -> None:
         self._arms, self._measured, self._stacks = arms, measured, stacks
         self._bootstrap = bootstrap
         self._keys = [arm.key for arm in arms]
         self._controls = [arm for arm in arms if arm.is_model_wide_control]
         self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
-        self.units = {"windows" if pairings is None else "sentences": len(measured["units"])}
-        self._quality: AbstractMetric | None = None
+        self.units = {unit if pairings is None else "sentences": len(measured["units"])}
+        self._qualities: dict[str, AbstractMetric] = {}
         self._ranking: AbstractMetric | None = None
-        self.quality_name: str | None = None
-        if pairings is None:
-            losses = measured["losses"]
-            self.quality_name = "loss"
-            self._quality = TokenMean(self._columns(losses), measured["labels"])
-        else:
+        if pairings is not None:
             self._similar(pairings)
+        if (losses := measured.get("losses")) is not None:
+            self._qualities["loss"] = TokenMean(self._columns(losses), measured["labels"])
+        if (scores := measured.get("scores")) is not None:
+            ones = torch.ones(len(scores), dtype=torch.float64)
+            self._qualities["score"] = TokenMean(self._columns(scores), ones, lower_is_better=False)
+
+    @property
+    def quality_name(self) -> str | None:
+        """The first of the qualities, by which arms are compared."""
+        return next(iter(self._qualities), None)
 
     def _columns(self, values: Tensor) -> dict[str, Tensor]:
         return {key: values[:, index].double() for index, key in enumerate(self._keys)}
@@ -129,14 +132,18 @@ class _Tables:
         else:
             self._ranking = ScoreCorrelation(ranked, ranked[self._keys[0]])
         if pairings.scored is not None and pairings.scores is not None:
-            self.quality_name = "score_correlation"
             self.units["pairs"] = len(pairings.scored)
-            self._quality = ScoreCorrelation(similarities(pairings.scored), pairings.scores)
+            self._qualities["score_correlation"] = ScoreCorrelation(
+                similarities(pairings.scored), pairings.scores
+            )
 
     def arms(self) -> list[Record]:
         changes = self._output_change()
         embedding = self._embedding_change()
-        quality = Differences(self._quality, self._bootstrap, self._keys[0])
+        qualities = {
+            name: Differences(metric, self._bootstrap, self._keys[0])
+            for name, metric in self._qualities.items()
+        }
         records = []
         for arm in self._arms:
             record: Record = {
@@ -148,8 +155,8 @@ class _Tables:
                 "head": arm.head,
                 "module": arm.name,
             }
-            if self.quality_name is not None:
-                record |= quality.record(self.quality_name, arm.key)
+            for name, quality in qualities.items():
+                record |= quality.record(name, arm.key)
             record |= self._interval("hidden_change", changes, arm.key)
             if embedding is not None:
                 record |= self._interval("embedding_change", embedding, arm.key)
@@ -181,15 +188,18 @@ class _Tables:
         return records
 
     def against_control(self) -> list[Record]:
-        if self._quality is None or not self._other_controls():
+        name = self.quality_name
+        if name is None or not self._other_controls():
             return []
         records = []
         for arm in self._estimators:
-            found = against_best_control(self._quality, arm.key, self._other_controls(), self._bootstrap)
+            found = against_best_control(
+                self._qualities[name], arm.key, self._other_controls(), self._bootstrap
+            )
             records.append(
                 {
                     "estimator": arm.estimator,
-                    "measure": self.quality_name,
+                    "measure": name,
                     "best_alpha": self._alpha(found.best),
                     "chosen_alphas": [self._alpha(key) for key in found.chosen],
                     **named("difference", found.compared),

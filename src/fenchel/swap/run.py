@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from fenchel.errors import InputError, ModelError
-from fenchel.nn.attending import attention_layers
+from fenchel.arguments import checked
+from fenchel.errors import InputError
 from fenchel.runs.extras import require_packages
 from fenchel.runs.lock import claimed
 from fenchel.runs.manifest import versions
-from fenchel.runs.model import RunModel
+from fenchel.runs.model import device_and_dtype
 from fenchel.runs.progress import ReadingObserver
 from fenchel.storage import check_writable, removed_if_empty
-from fenchel.swap.arms import Arm, make_arms, sites_of
+from fenchel.swap.arms import Arm, make_arms
 from fenchel.swap.bootstrap import Bootstrap
+from fenchel.swap.examples import ExampleTask, Measure
 from fenchel.swap.folder import SWAP, open_state
 from fenchel.swap.language import LanguageTask
 from fenchel.swap.loop import SwapRun, check_room
@@ -26,17 +27,28 @@ from fenchel.swap.pairs import PairColumns
 from fenchel.swap.report import FILES, SwapReport
 from fenchel.swap.results import Pairings, tabulated
 from fenchel.swap.sentences import SentenceTask
+from fenchel.swap.site import sites_of
 from fenchel.swap.state import SCHEMA, SwapState
-from fenchel.swap.tasks import task_of
+from fenchel.swap.subject import Given, Subject
 
-__all__ = ["swap"]
+__all__ = ["Readable", "swap"]
+
+Batched = Mapping[str, Tensor] | Tensor | tuple[Any, Any]
+"""A batch that is ready for a model: its inputs, or these and a target."""
+
+Readable = str | Path | Iterable[str] | Iterable[Batched]
+"""What a model can be given to read."""
 
 
 def swap(
     model: str | nn.Module,
     tokenizer: Any = None,
-    texts: str | Path | Iterable[str] | None = None,
+    texts: Readable | None = None,
     *,
+    images: str | Path | None = None,
+    test_images: int | None = None,
+    loss: Measure | None = None,
+    score: Measure | None = None,
     pairs: str | Path | Iterable[Sequence[object]] | None = None,
     estimators: Sequence[str] = DEFAULT_ESTIMATORS,
     alphas: Sequence[float] = DEFAULT_ALPHAS,
@@ -77,10 +89,24 @@ def swap(
     without one, or one that is given pairs, by the change of its sentence embeddings (mean over tokens, length 1), of
     the ranking of their similarities and, with scored pairs, by Spearman's correlation with the scores.
 
+    A module with attention layers of :mod:`fenchel.nn` reads batches, and is measured by the change of its output and,
+    where they are given, by a loss and a score of each example. Its layers keep their own preference, evidence and α,
+    which the control multiplies; what each layer is asked is what it asks itself.
+
     Args:
-        model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder, without a head).
-        tokenizer: Its tokenizer; None to load the one of a named model.
-        texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings.
+        model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder, without a head); or
+            a module with attention layers of :mod:`fenchel.nn`; or the folder of a training on images.
+        tokenizer: Its tokenizer; None to load the one of a named model. In its place, an image processor.
+        texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings. For a module with
+            attention layers of :mod:`fenchel.nn` also batches: each the inputs by name, or a tensor for the first of
+            them; or a pair of these and what ``loss`` and ``score`` are to know besides.
+        images: In the place of texts, for such a module: a folder of images, or one image.
+        test_images: Where ``model`` is the folder of a training and neither texts nor images are given: so many of the
+            images that it was tested on, equally many of each class. Default: all that it was tested on. The
+            cross-entropy and the accuracy are then measured.
+        loss: From what such a module returns for B examples, and their target (the inputs, where none came with
+            them), to (B,) numbers; lower is better.
+        score: Likewise; higher is better.
         pairs: Scored pairs of sentences: a table with tabs, or (sentence, sentence, score) each.
         estimators: What is swapped in, of ``second_order`` and ``exact``.
         alphas: The α of the control.
@@ -121,6 +147,7 @@ def swap(
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
     """
+    given = Given(model, tokenizer, texts, pairs, images, checked("test_images", test_images), loss, score)
     options = SwapOptions.checked(
         estimators=estimators,
         alphas=alphas,
@@ -151,32 +178,15 @@ def swap(
         overwrite=overwrite,
         checkpoint_seconds=checkpoint_seconds,
     )
-    if texts is None and pairs is None:
-        raise InputError(
-            "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both."
-        )
     require_packages("report", "scipy")
-    folder, documents, scored = options.directory, options.documents(texts), options.scored(pairs)
+    folder, opened = options.directory, given.opened(options)
     with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
             require_packages("report", "matplotlib", "jinja2")
             check_writable(folder)
             SWAP.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
-        if isinstance(model, nn.Module) and not hasattr(model, "config") and attention_layers(model):
-            raise ModelError(
-                f"{type(model).__name__} has attention layers of fenchel.nn and is no model of transformers, whose "
-                "losses and hidden states a swap measures. Compare what you measure of it yourself inside and outside "
-                "of fenchel.nn.use_estimator(model, ...)."
-            )
-        found = RunModel.of(
-            model,
-            tokenizer,
-            device=options.device,
-            dtype=options.dtype,
-            revision=options.revision,
-            with_head=scored is None,
-        )
-        swapped, task = task_of(found, documents, scored, options)
+        subject = given.subject(opened, options)
+        swapped, task = subject.model, subject.task
         arms = make_arms(
             sites_of(swapped),
             estimators=options.estimators,
@@ -188,7 +198,7 @@ def swap(
         )
         if isinstance(task, SentenceTask):
             check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
-        manifest = _described(found, swapped, task, options)
+        manifest = _described(subject, options)
         if folder is None:
             state = SwapState(dict(manifest))
         else:
@@ -204,7 +214,7 @@ def swap(
                 directory=folder,
                 seconds=options.checkpoint_seconds,
             ).run()
-        report = _reported(arms, task, state, by_sentence=documents is not None, options=options)
+        report = _reported(arms, task, state, by_sentence=opened.documents is not None, options=options)
         if folder is not None and not (state.finished and all((folder / file).exists() for file in FILES)):
             report.save(folder)
             state.finished = True
@@ -212,17 +222,17 @@ def swap(
         return report
 
 
-def _described(
-    found: RunModel, swapped: Any, task: LanguageTask | SentenceTask, options: SwapOptions
-) -> dict[str, Any]:
+def _described(subject: Subject, options: SwapOptions) -> dict[str, Any]:
     """What a manifest says before the swap begins."""
+    found, swapped = subject.found, subject.model
+    device, dtype = device_and_dtype(swapped)
     return {
         **versions(SCHEMA),
         "model": found.name,
         "revision": found.revision,
         "model_class": type(swapped).__name__,
-        "dtype": str(swapped.dtype).removeprefix("torch."),
-        "device": str(swapped.device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": str(device),
         "space": "key",
         "estimators": list(options.estimators),
         "alphas": list(options.alphas),
@@ -235,13 +245,13 @@ def _described(
         "batch_size": options.batch_size,
         "seed": options.seed,
         **{key: value for key, value in options.of_text.items() if value not in (None, False)},
-        **task.description(),
+        **subject.task.description(),
     }
 
 
 def _reported(
     arms: Sequence[Arm],
-    task: LanguageTask | SentenceTask,
+    task: LanguageTask | SentenceTask | ExampleTask,
     state: SwapState,
     *,
     by_sentence: bool,
@@ -258,5 +268,13 @@ def _reported(
         pairings = Pairings(task.ranked, task.scored, task.scores, by_sentence=by_sentence)
     bootstrap = Bootstrap(options.bootstrap, options.seed)
     return SwapReport(
-        state.manifest, tabulated(arms, measured, state.manifest["stacks"], pairings, bootstrap)
+        state.manifest,
+        tabulated(
+            arms,
+            measured,
+            state.manifest["stacks"],
+            pairings,
+            bootstrap,
+            unit=task.unit if isinstance(task, ExampleTask) else "windows",
+        ),
     )

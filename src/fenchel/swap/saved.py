@@ -27,7 +27,8 @@ __all__ = ["STATE_SCHEMA", "check_measured", "check_place"]
 
 _NAME = text(pattern=".+", called="a text that is not empty")
 _EMBEDDING = "embedding"
-_TASKS = ("masked", "causal", "seq2seq", _EMBEDDING)
+_EXAMPLES = "examples"
+_TASKS = ("masked", "causal", "seq2seq", _EMBEDDING, _EXAMPLES)
 _PLACES = {
     True: frozenset({"sentence"}),
     False: frozenset({"document", "window", "tokens", "documents", "unit"}),
@@ -53,6 +54,8 @@ _MANIFEST_SCHEMA = record(
         **dict.fromkeys(("max_length", "stride", "max_tokens"), optional(whole(1))),
         "mask_probability": number(above=0, most=1),
         "stacks": mapping(whole()),
+        "unit": _NAME,
+        "measures": mapping(_NAME),
     },
     others=True,
 )
@@ -97,7 +100,11 @@ def check_measured(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> N
     embedding = manifest["task"] == _EMBEDDING
     check_tensors(
         tensors,
-        _tensors_of_embeddings() if embedding else _tensors_of_language(),
+        _tensors_of_embeddings()
+        if embedding
+        else _tensors_of_examples(manifest.get("measures", {}))
+        if manifest["task"] == _EXAMPLES
+        else _tensors_of_language(),
         {
             "stacks": len(manifest.get("stacks", {})),
             "layers": sum(manifest.get("stacks", {}).values()),
@@ -115,6 +122,11 @@ def check_measured(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> N
         raise Mismatch("tensor units", Shown(f"up to {int(units[-1])}"), f"the numbers of {bound} units")
 
 
+_DISTANCES = TensorSchema(
+    (torch.float32,), ("units", "estimators", "model and controls"), least=0, finite=False
+)
+
+
 def _tensors_of_both() -> dict[str, TensorSchema]:
     return {
         "units": TensorSchema((torch.int64,), ("units",), least=0, rising=True),
@@ -128,9 +140,17 @@ def _tensors_of_language() -> dict[str, TensorSchema]:
     return {
         **_tensors_of_both(),
         "losses": TensorSchema((torch.float64,), ("units", "arms"), least=0, finite=False),
-        "distances": TensorSchema(
-            (torch.float32,), ("units", "estimators", "model and controls"), least=0, finite=False
-        ),
+        "distances": _DISTANCES,
+    }
+
+
+def _tensors_of_examples(measures: Mapping[str, Any]) -> dict[str, TensorSchema]:
+    own = TensorSchema((torch.float64,), ("units", "arms"), finite=False)
+    columns = {"loss": "losses", "score": "scores"}
+    return {
+        **_tensors_of_both(),
+        **{column: own for name, column in columns.items() if name in measures},
+        "distances": _DISTANCES,
     }
 
 

@@ -21,6 +21,7 @@ from fenchel.data.text.tokenization import (
     token_ids,
 )
 from fenchel.errors import InputError
+from fenchel.swap.observation import Observation, observe
 from fenchel.swap.pairs import ScoredPairs
 from fenchel.swap.step import Place, Step
 
@@ -174,6 +175,11 @@ class SentenceTask:
             "max_length": self.max_length,
             "max_tokens": self._max_tokens,
         }
+
+    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+        """See ``Task``."""
+        assert step.counted is not None  # noqa: S101 - what ``steps`` gives
+        return observe(model, inputs, step.counted, step.counted_decoder, step.labels)
 
     def steps(self, place: Place) -> Iterator[Step]:
         """See ``Task``."""

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fenchel.swap.observation import Observation
+
 __all__ = ["Place", "Step", "Task"]
 
 Place = dict[str, int]
@@ -21,7 +23,7 @@ class Step:
 
     Attributes:
         inputs: The model's keyword arguments, on the CPU.
-        counted: (B, n) bool, tokens whose states count.
+        counted: (B, n) bool, tokens whose states count; None: all of them.
         counted_decoder: (B, m) bool, the same for a decoder beside an encoder; None without one.
         labels: (B, n) or (B, m), see ``observe``; None for embeddings.
         units: (B,) numbers of the units (windows or sentences), from 0.
@@ -29,10 +31,12 @@ class Step:
         documents: Documents read up to the end of the step.
         tokens: Tokens counted up to the end of the step.
         fraction: Share of the source read at the end of the step, if known.
+        target: What losses and scores of examples are worked out from, besides the output.
+        by_example: Whether a row is an example, with one loss.
     """
 
     inputs: dict[str, Tensor]
-    counted: Tensor
+    counted: Tensor | None
     counted_decoder: Tensor | None
     labels: Tensor | None
     units: Tensor
@@ -40,12 +44,14 @@ class Step:
     documents: int
     tokens: int
     fraction: float | None
+    target: Any = None
+    by_example: bool = False
 
     @property
     def label_counts(self) -> Tensor:
-        """(B,) float64, how many labels each row has; zeros without labels."""
+        """(B,) float64, how many labels each row has: one where it is an example, else zeros without labels."""
         if self.labels is None:
-            return torch.zeros(len(self.units), dtype=torch.float64)
+            return torch.full((len(self.units),), float(self.by_example), dtype=torch.float64)
         return (self.labels >= 0).sum(-1).double()
 
 
@@ -54,6 +60,10 @@ class Task(Protocol):
 
     def steps(self, place: Place) -> Iterator[Step]:
         """The steps from a place on; an empty place is the beginning."""
+        ...
+
+    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+        """Run the model once on a step; ``inputs`` are the step's, where the model is."""
         ...
 
     def description(self) -> dict[str, Any]:

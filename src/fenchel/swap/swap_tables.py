@@ -7,6 +7,7 @@ from typing import Any
 
 from fenchel.errors import InputError
 from fenchel.swap.finding import finding
+from fenchel.swap.wording import wording
 
 __all__ = ["SwapTables"]
 
@@ -36,7 +37,7 @@ class SwapTables:
     @property
     def finding(self) -> str:
         """What came out, in words that say no more than the intervals."""
-        return finding(self.results)
+        return finding(self.results, wording(self.manifest))
 
     def __repr__(self) -> str:
         """One line: what was swapped, on how much, and the first of what came out."""

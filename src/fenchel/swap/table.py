@@ -8,6 +8,7 @@ from fenchel.errors import MissingExtraError
 from fenchel.runs.number import short
 from fenchel.runs.terminal import titled_table
 from fenchel.swap.finding import signed
+from fenchel.swap.wording import wording
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["arm_name", "terminal_table"]
 
 _MOST = 5
+_HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
 _ESTIMATORS = {"model": "model", "second_order": "second order", "exact": "exact"}
 
 
@@ -71,12 +73,14 @@ def terminal_table(report: SwapTables) -> RenderableType:
 def _table(title: str, records: list[dict[str, Any]], report: SwapTables, labels: list[str]) -> Any:
     from rich.text import Text
 
-    quality = report.results["quality"]
     made = titled_table(title)
     columns = [*labels, "Attention"]
-    if quality is not None:
-        columns += ["Loss" if quality == "loss" else "Spearman", "Difference [95 %]"]
-    columns += ["Hidden change", *(["The same by α"] if labels else [])]
+    words = wording(report.manifest)
+    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
+    qualities = [name for name in words.qualities if name in records[0]][: 1 if labels else None]
+    for name in qualities:
+        columns += [_HEADINGS.get(name, words.tiles[name]), "Difference [95 %]"]
+    columns += [words.change.capitalize(), *(["The same by α"] if labels else [])]
     embedding = "embedding_change" in records[0]
     if embedding:
         columns += ["1 − cosine", "Ranking kept"]
@@ -89,7 +93,7 @@ def _table(title: str, records: list[dict[str, Any]], report: SwapTables, labels
         )
     for record in records:
         cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
-        if quality is not None:
+        for quality in qualities:
             cells += [_number(record[quality]), _difference(record, quality)]
         cells += [_number(record["hidden_change"]), *([_by_alpha(record, report)] if labels else [])]
         if embedding:

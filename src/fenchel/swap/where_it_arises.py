@@ -83,10 +83,11 @@ def stacks(tables: SwapTables) -> list[Stack]:
     ]
     longest = max((record["hidden_change"] for record in shown), default=0.0) or 1.0
     names = list(dict.fromkeys(record["stack"] for record in shown))
+    of_layers = [name for name in names if name != "output"]
     alone = {
         (record["layer"], record["estimator"]): record["hidden_change"]
         for record in tables.arms
-        if record["where"] == "layer" and not record["control"] and len(names) == 1
+        if record["where"] == "layer" and not record["control"] and len(of_layers) == 1
     }
     found = []
     for name in names:
@@ -97,7 +98,9 @@ def stacks(tables: SwapTables) -> list[Stack]:
                 (_called(record), record["hidden_change"], round(100 * record["hidden_change"] / longest, 2))
                 for record in sorted(own, key=lambda record: _ORDER.index(record["estimator"]))
             ]
-            single = {kind: value for (place, kind), value in alone.items() if place == layer}
+            single = {
+                kind: value for (place, kind), value in alone.items() if place == layer and name in of_layers
+            }
             layers.append(LayerBars(layer, bars, single))
         found.append(Stack(name, layers))
     return found

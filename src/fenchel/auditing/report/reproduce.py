@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from fenchel.auditing.advice import FROM_PYTHON, is_loaded, python_words, source_words
 from fenchel.auditing.twin import AUDITED
 from fenchel.runs.number import plain
 
@@ -33,8 +34,6 @@ _ABSENT = {
     "revision": "not given",
     "text_sha256": "not known",
 }
-_FROM_PYTHON = frozenset({"Python strings", "ready-made model inputs"})
-
 _NAMES = {
     "fenchel": "fenchel version",
     "torch": "torch version",
@@ -61,7 +60,7 @@ def command(manifest: Mapping[str, Any]) -> str:
         >>> command({"model": "demo", "texts": "my text.txt", "alpha": 1.0, "layers": [1, 2]})
         "fenchel audit demo --text 'my text.txt' --alpha 1 --layers 1,2 --out audit"
         >>> command({"model": "demo", "texts": "Python strings", "alpha": 1.0})
-        "fenchel.audit('demo', texts=texts, alpha=1.0)"
+        "fenchel.audit('demo', None, texts, alpha=1.0)"
     """
     model = _argument(manifest.get("model") or "MODEL")
     given = {
@@ -73,11 +72,10 @@ def command(manifest: Mapping[str, Any]) -> str:
         del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
     if manifest.get("twin") is not None:
         given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
-    if manifest.get("texts") in _FROM_PYTHON:
+    if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:
         options = "".join(f", {name}={value!r}" for name, value in given.items())
-        return f"fenchel.audit({model!r}, texts=texts{options})"
-    source = "--images" if manifest.get("reads") == "images" else "--text"
-    words = ["fenchel", "audit", model, source, _argument(manifest.get("texts") or "FILE")]
+        return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
+    words = ["fenchel", "audit", model, *source_words(manifest)]
     if manifest.get("whole_file"):
         words.append("--whole-file")
     for name, value in given.items():
@@ -95,6 +93,8 @@ def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             text = _ABSENT.get(name, "none")
         elif isinstance(value, (list, tuple)):
             text = ", ".join(str(part) for part in value)
+        elif isinstance(value, Mapping):
+            text = ", ".join(str(part) for part in value.values())
         else:
             text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
         entries.append((_NAMES.get(name, name.replace("_", " ")), text))

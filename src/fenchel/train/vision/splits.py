@@ -6,9 +6,10 @@ from fenchel.data.image_dataset import ImageDataset
 from fenchel.errors import InputError
 from fenchel.train.vision.options import TrainOptions
 
-__all__ = ["refuse_unlike", "refuse_unshared", "shortened"]
+__all__ = ["SUBSET_SEED", "refuse_unlike", "refuse_unshared", "shortened"]
 
-_SUBSET_SEED = 0
+SUBSET_SEED = 0
+"""Decides which images are taken where not all are."""
 
 
 def shortened(
@@ -17,7 +18,7 @@ def shortened(
     """As many images of each as the options want: the same ones whatever the seed of the training."""
     wanted = (options.train_images, options.test_images)
     train, test = (
-        part if count is None else part.subset(count, _SUBSET_SEED)
+        part if count is None else part.subset(count, SUBSET_SEED)
         for part, count in zip(data, wanted, strict=True)
     )
     return train, test

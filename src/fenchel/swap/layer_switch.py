@@ -1,0 +1,79 @@
+"""Attention layers of ``fenchel.nn`` as a swap has them infer: another estimator, or a multiple of their own α."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from fenchel.auditing.capture_arguments import check_all_attend
+from fenchel.errors import ModelError
+from fenchel.nn.attending import AttendingLayer, OtherInference, attention_layers
+from fenchel.nn.estimator_switch import inferring_otherwise
+
+__all__ = ["has_own_layers", "switchable_layers", "switched_layers"]
+
+
+def has_own_layers(model: object) -> bool:
+    """Whether a model's attention is switched in its layers, and not in the attention registry of transformers."""
+    if not isinstance(model, nn.Module) or not attention_layers(model):
+        return False
+    return all(base.__name__ != "PreTrainedModel" for base in type(model).__mro__)
+
+
+def switchable_layers(model: nn.Module) -> dict[str, AttendingLayer]:
+    """The attention layers of ``fenchel.nn`` in a model, by qualified name, in its order.
+
+    Raises:
+        ModelError: If some attention is none of them, or a layer infers by another estimator than first order, of which
+            a swap starts.
+    """
+    check_all_attend(model)
+    layers = attention_layers(model)
+    for name, layer in layers.items():
+        called = name or type(model).__name__
+        if layer.other is not None:
+            raise ModelError(
+                f"{called} is inside of fenchel.nn.use_estimator, and a swap switches layers itself. Swap the model "
+                "outside of that block."
+            )
+        if layer.estimator != "first_order":
+            raise ModelError(
+                f"{called} infers by {layer.estimator!r}, and a swap starts from first-order attention. Set its "
+                "estimator to 'first_order' and swap the model then, or leave it as it is and compare outputs yourself "
+                "inside and outside of fenchel.nn.use_estimator(model, ...)."
+            )
+    return layers
+
+
+@contextmanager
+def switched_layers(
+    model: nn.Module,
+    estimator: str,
+    *,
+    times: float,
+    layer: int | None,
+    head: int | None,
+    tol: float | None,
+) -> Iterator[None]:
+    """Have attention layers infer so until the block ends; what is not chosen stays as it is.
+
+    Args:
+        model: The model.
+        estimator: "first_order", "second_order" or "exact".
+        times: What a layer's own α is multiplied by.
+        layer: Number (from 1) of the only layer, None for all.
+        head: Number (from 1) of its only head, None for all.
+        tol: Tolerance of the exact estimator, None for each layer's own.
+    """
+    layers = attention_layers(model)
+    others: dict[str, OtherInference] = {}
+    for number, name in enumerate(layers, start=1):
+        if layer is not None and number != layer:
+            others[name] = OtherInference(name, None, None, None)
+            continue
+        heads = None if head is None else (head,)
+        others[name] = OtherInference(name, estimator, None, heads, tol, times=times)
+    with inferring_otherwise(layers, others):
+        yield

@@ -1,0 +1,348 @@
+"""Swaps of models with attention layers of ``fenchel.nn``: by hand, beside an audit, and what cannot be meant."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fenchel
+from fenchel.auditing.run import audit
+from fenchel.errors import FenchelError, InputError, ModelError
+from fenchel.models import AttentionPooling, build
+from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
+from fenchel.runs.observer import SilentObserver
+from fenchel.swap import SwapReport, swap
+from fenchel.swap.html import render_html
+from tests.auditing.small_audits import some_texts
+from tests.data.text.test_windows import word_tokenizer
+
+LOSS = partial(cross_entropy, reduction="none")
+
+
+def hits(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(-1) == target).double()
+
+
+class Classifier(nn.Module):
+    """Two layers of attention, the second with another α, and classes."""
+
+    def __init__(self, seed: int = 0, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = MultiheadAttention(8, 4, batch_first=True, **options)
+        self.second = MultiheadAttention(8, 2, batch_first=True, alpha=2.0)
+        self.classes = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        for layer in (self.first, self.second):
+            x = x + layer(x, x, x, need_weights=False)[0]
+        return self.classes(x.mean(1) if scale is None else x.mean(1) * scale[:, None])
+
+
+def classifier(seed: int = 0, **options: Any) -> Classifier:
+    return Classifier(seed, **options).double().eval()
+
+
+def batches(count: int = 3, rows: int = 4) -> list[tuple[dict[str, Tensor], Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            {"x": 3 * torch.randn(rows, 5, 8, generator=generator, dtype=torch.float64)},
+            torch.randint(3, (rows,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def small(model: Any = None, given: Any = None, **options: Any) -> SwapReport:
+    options = {"alphas": (0.5, 1.0, 1.5), "bootstrap": 100, **options}
+    return swap(
+        classifier() if model is None else model, None, batches() if given is None else given, **options
+    )
+
+
+def test_every_arm_is_what_the_layers_give_by_hand() -> None:
+    model = classifier()
+    report = small(model, loss=LOSS, score=hits, per_layer=True, per_head=True)
+    inputs = torch.cat([one["x"] for one, _ in batches()])
+    target = torch.cat([one for _, one in batches()])
+    with torch.no_grad():
+        own = model(inputs)
+
+    def compared(record: dict[str, Any], output: Tensor) -> None:
+        change = (output - own).norm(dim=-1) / own.norm(dim=-1)
+        assert record["hidden_change"] == pytest.approx(float(change.mean()), rel=1e-5, abs=1e-8)
+        assert record["loss"] == pytest.approx(float(LOSS(output, target).mean()), rel=1e-8)
+        assert record["score"] == pytest.approx(float(hits(output, target).mean()))
+        difference = float((LOSS(output, target) - LOSS(own, target)).mean())
+        assert record["loss_difference"] == pytest.approx(difference, rel=1e-6, abs=1e-10)
+
+    compared(report.arm("model"), own)
+    for where in ({}, {"layer": 2}, {"layer": 1, "head": 3}):
+        chosen: dict[str, Any] = {"layers": [where["layer"]]} if "layer" in where else {}
+        chosen |= {"heads": [where["head"]]} if "head" in where else {}
+        for estimator in ("second_order", "exact"):
+            with torch.no_grad(), use_estimator(model, estimator, **chosen):
+                compared(report.arm(estimator, **where), model(inputs))
+    # The control multiplies the α that each layer has of its own: 1 and 2.
+    with torch.no_grad(), use_estimator(model, "first_order", alpha=3.0, layers=[2], heads=[1]):
+        compared(report.arm("first_order", 1.5, layer=2, head=1), model(inputs))
+    with torch.no_grad(), use_estimator(model, "first_order", alpha=0.5, layers=[1]):
+        compared(report.arm("first_order", 0.5, layer=1), model(inputs))
+    assert report.arm("first_order", 1.0)["hidden_change"] == pytest.approx(0, abs=1e-12)
+    assert report.results["units"] == {"examples": 12}
+    layers = [record for record in report.layers if record["estimator"] == "exact"]
+    assert [(record["stack"], record["layer"]) for record in layers] == [
+        ("attention", 1),
+        ("attention", 2),
+        ("output", 1),
+    ]
+    assert layers[-1]["hidden_change"] == report.arm("exact")["hidden_change"]
+
+
+def test_batches_are_cut_and_given_in_any_form() -> None:
+    whole = small(loss=LOSS)
+    merged = [({"x": torch.cat([one["x"] for one, _ in batches()])}, torch.cat([y for _, y in batches()]))]
+    for given in (merged, [(inputs["x"], y) for inputs, y in batches()], iter(batches())):
+        report = small(given=given, loss=LOSS)
+        for record, expected in zip(report.arms, whole.arms, strict=True):
+            assert record["loss"] == pytest.approx(expected["loss"], rel=1e-10)
+            assert record["loss_difference_low"] == pytest.approx(
+                expected["loss_difference_low"], rel=1e-5, abs=1e-10
+            )
+    bare = small(given=[inputs for inputs, _ in batches()], loss=lambda output, given: given["x"].sum((1, 2)))
+    assert bare.arm("exact")["loss"] == bare.arm("model")["loss"]
+    assert bare.manifest["measures"] == {"loss": "loss"}
+
+
+def test_outputs_alone_are_compared() -> None:
+    report = small(given=[inputs for inputs, _ in batches()])
+    assert report.results["quality"] is None
+    assert report.finding.startswith("Exact inference changes the outputs by ")
+    assert "Of the change of its outputs" in report.finding
+    record = report.arm("exact")
+    assert record["hidden_change_low"] < record["hidden_change"] < record["hidden_change_high"]
+    assert "loss" not in record
+    page = render_html(report)
+    assert "Output change" in page
+    assert "Hidden change" not in page
+
+
+def test_a_swap_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    class Stops(SilentObserver):
+        def advanced(self, progress: Any) -> None:
+            if progress.documents > 4:
+                raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"loss": LOSS, "score": hits, "directory": tmp_path, "checkpoint_seconds": 0}
+    with pytest.raises(KeyboardInterrupt):
+        small(observer=Stops(), **options)
+    with pytest.raises(InputError, match=r"text sha256: .* there, .* asked for"):
+        small(given=batches(2), resume=True, **options)
+    with pytest.raises(InputError, match=r"revision: 'sha256:.* there"):
+        small(classifier(1), resume=True, **options)
+    report = small(resume=True, **options)
+    assert report.arms == small(loss=LOSS, score=hits).arms
+    assert SwapReport.load(tmp_path).results == report.results
+    assert {path.name for path in tmp_path.iterdir()} >= {"swap.json", "swap.csv", "swap.png", "swap.html"}
+
+
+def test_a_swap_stands_beside_an_audit_of_the_same_model_and_inputs() -> None:
+    model, inputs = classifier(), [one for one, _ in batches()]
+    audited = audit(model, None, inputs, space="key")
+    swapped = small(model, per_head=True, loss=LOSS)
+    effects = audited.beside_swap(swapped).effects
+    assert effects is not None
+    assert effects.note == ""
+    assert effects.quality == "loss"
+    assert [head.key[1:] for head in effects.heads] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
+    for head in effects.heads:
+        arm = swapped.arm("exact", layer=head.key.layer, head=head.key.head)
+        assert (head.effect, head.low, head.high) == (
+            arm["hidden_change"],
+            arm["hidden_change_low"],
+            arm["hidden_change_high"],
+        )
+        record = next(one for one in audited.heads if (one["layer"], one["head"]) == head.key[1:])
+        assert head.deviations["total_variation"] == record["total_variation_mean"]
+    with pytest.raises(InputError, match="they differ in revision: 'sha256:"):
+        audited.beside_swap(small(classifier(1), per_head=True))
+    with pytest.raises(InputError, match="they differ in text sha256"):
+        audited.beside_swap(small(model, batches(2), per_head=True))
+
+
+def test_the_call_that_an_audit_prints_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, ready = classifier(), [one for one, _ in batches()]
+    report = audit(model, None, ready, space="key")
+    command = next(found.command for found in report.suggestions if found.command)
+    assert command.startswith("fenchel.swap.swap(model, None, batches, per_head=True, ")
+    known = {"fenchel": fenchel, "model": model, "batches": ready}
+    assert report.beside_swap(eval(command, known)).effects is not None  # noqa: S307 - what people are to run
+
+
+def test_layers_are_counted_alike_where_an_audit_leaves_some_out() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(3)
+            self.transport = TransportAttention(8, 2, gamma=2.0, cost="squared_euclidean", batch_first=True)
+            self.attention = MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.transport(x)
+            return x + self.attention(x, x, x)[0]
+
+    model, inputs = Mixed().double().eval(), [one for one, _ in batches()]
+    audited = audit(model, None, inputs, space="key", layers=[1])
+    assert [module.number for module in audited.modules.values()] == [2]
+    swapped = small(model, inputs, per_head=True, layers=[2])
+    assert swapped.arm("exact")["hidden_change"] > swapped.arm("exact", layer=2, head=1)["hidden_change"] > 0
+    assert len(audited.beside_swap(swapped).effects.heads) == 2  # pyright: ignore[reportOptionalMemberAccess]
+    with pytest.raises(InputError, match=r"layer 1, transport, is a TransportAttention.*--layers 2\.$"):
+        small(model, inputs, per_head=True)
+    with torch.no_grad(), use_estimator(model, "exact"):
+        switched = torch.cat([model(**one) for one in inputs])
+    with torch.no_grad():
+        own = torch.cat([model(**one) for one in inputs])
+    change = ((switched - own).norm(dim=-1) / own.norm(dim=-1)).mean()
+    assert swapped.arm("exact")["hidden_change"] == pytest.approx(float(change), rel=1e-5)
+
+
+def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
+    torch.manual_seed(0)
+    layer = MultiheadAttention(8, 2).double().eval()
+    x = torch.randn(5, 3, 8, dtype=torch.float64)
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            laid = x.transpose(0, 1)
+            return {"states": self.layer(laid, laid, laid)[0].transpose(0, 1)}
+
+    around = small(Around(), [x.transpose(0, 1)])
+    assert around.manifest["stacks"] == {"attention": 1, "output": 1}
+    first, last = (record for record in around.layers if record["estimator"] == "exact")
+    assert first["hidden_change"] == pytest.approx(last["hidden_change"], rel=1e-6)
+    pooling = AttentionPooling(vocabulary=20, classes=3, width=8, heads=2).eval()
+    numbers = torch.randint(1, 20, (6, 7), generator=torch.Generator().manual_seed(0))
+    report = small(pooling, [numbers])
+    assert report.arm("exact")["hidden_change"] > 0
+    assert report.manifest["model"] == "AttentionPooling"
+
+
+def test_texts_with_a_tokenizer() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed = nn.Embedding(64, 8)
+            self.attention = MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            x = self.embed(input_ids)
+            return self.attention(x, x, x, key_padding_mask=attention_mask == 0)[0]
+
+    model = Reads().eval()
+    report = swap(
+        model, word_tokenizer(), some_texts(), alphas=[0.5], bootstrap=100, max_length=12, batch_size=3
+    )
+    other = swap(
+        model, word_tokenizer(), some_texts(), alphas=[0.5], bootstrap=100, max_length=12, batch_size=1
+    )
+    assert list(report.results["units"]) == ["windows"]
+    # Padding does not count, so how texts are put together does not matter.
+    assert report.arm("exact")["hidden_change"] == pytest.approx(
+        other.arm("exact")["hidden_change"], rel=1e-4
+    )
+
+
+def one_mean(output: Tensor, target: Tensor) -> Tensor:
+    return cross_entropy(output, target)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        (None, {"estimators": ["first_order"]}, "first_order, which is the model itself"),
+        (
+            None,
+            {"layers": [3], "per_layer": True},
+            r"layers \[3\] do not exist: this model has 2 that attend",
+        ),
+        (None, {"heads": [5], "per_head": True}, r"heads \[5\] do not exist"),
+        (None, {"pairs": [("a", "b", 1.0)]}, "scored pairs are for models of transformers"),
+        (None, {"max_length": 8}, "max length is an option of texts, and ready-made inputs were given"),
+        (None, {"mask_probability": 0.3}, "mask probability is an option of texts"),
+        (
+            None,
+            {"test_images": 3},
+            "test images is 3, which is about the images that a training was tested on",
+        ),
+        (None, {"images": "somewhere"}, "both texts and images were given"),
+        (None, {"loss": 3}, "loss is 3; expected a function"),
+        (
+            None,
+            {"loss": one_mean},
+            r"loss gave \(\) for 4 examples; expected .*one number an example, \(4,\)",
+        ),
+        (None, {"score": lambda output, target: "good"}, "score gave 'good' for 4 examples"),
+        (None, {"loss": lambda output, target: output[:, 0] * float("nan")}, "loss gave NaN"),
+        (torch.zeros(2, 5, 8), {}, r"texts is .*; expected a list of batches.*Write \[inputs\]"),
+        ([], {}, "there are no model inputs to read"),
+        ([3], {}, "batch 1 is 3; expected the model's inputs"),
+        ([(1, 2, 3)], {}, "batch 1 is a tuple of 3; expected"),
+        ([{"y": torch.zeros(2, 5, 8)}], {}, "the forward of Classifier takes no 'y'; it takes x, scale"),
+        ([(torch.zeros(2, 5, 8), torch.zeros(2)), torch.zeros(2, 5, 8)], {}, "batch 2 has no target"),
+        (["a text"], {}, "was given texts without a tokenizer"),
+        ([{"x": torch.full((2, 5, 8), float("nan"))}], {}, "NaN or infinity in its output"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(given: Any, options: dict[str, Any], message: str) -> None:
+    usual = [(inputs["x"].float(), target) for inputs, target in batches()]
+    with pytest.raises(FenchelError, match=message) as raised:
+        small(Classifier().eval(), usual if given is None else given, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_models_that_cannot_be_swapped_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="first infers by 'exact', and a swap starts from first-order"):
+        small(classifier(estimator="exact"))
+    model = classifier()
+    with use_estimator(model, "first_order"):
+        model(**batches()[0][0])
+        with pytest.raises(ModelError, match=r"inside of .*use_estimator"):
+            small(model)
+    model.second = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ModelError, match=r"second of Classifier is a torch\.nn\.MultiheadAttention"):
+        small(model)
+
+    class Flat(Classifier):
+        def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+            return super().forward(x, scale).sum()
+
+    with pytest.raises(ModelError, match=r"the output of Flat has shape \(\) for 4 rows"):
+        small(Flat().double().eval())
+
+    class Idle(Classifier):
+        def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+            return self.first(x, x, x)[0]
+
+    with pytest.raises(ModelError, match="second did not attend in this forward"):
+        small(Idle().double().eval())
+    with pytest.raises(InputError, match="loss cannot be given with a model of transformers"):
+        swap("demo", texts=["a", "b", "c"], loss=LOSS)
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    vit = build("vit", image_size=8, width=16, depth=1, heads=2, mlp_width=16).eval()
+    with pytest.raises(InputError, match="without an image processor"):
+        swap(vit, images=tmp_path)
