@@ -5,7 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("exact_solve", "audit_overhead", "scaling", "honesty", "bounds", "attention", "transport")
+BENCHMARKS = (
+    "exact_solve",
+    "audit_overhead",
+    "long_context",
+    "scaling",
+    "honesty",
+    "bounds",
+    "attention",
+    "transport",
+)
 
 for name in BENCHMARKS:
     print(f"--- {name}", flush=True)

@@ -19,20 +19,20 @@ from fenchel.selection import SHARED
 __all__ = ["AbstractBlock", "ConjugateBlock", "QueryBlock", "centre", "centred"]
 
 
-def centre(templates: Tensor, log_preference: Tensor) -> Tensor:
+def centre(templates: Tensor, may_choose: Tensor) -> Tensor:
     """The mean of the templates that some query of the group may choose, (g, 1, d).
 
     Args:
         templates: (g, n, d).
-        log_preference: (g or 1, r, n), -inf where masked.
+        may_choose: Which of them each query may, bool (g or 1, r, n).
     """
-    chosen = (~torch.isneginf(log_preference)).any(1, keepdim=True).to(templates.dtype)
+    chosen = may_choose.any(1, keepdim=True).to(templates.dtype)
     return chosen @ templates / chosen.sum(-1, keepdim=True).clamp(min=1)
 
 
 def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
     """Templates less their :func:`centre`: nothing changes but rounding (fact 3), and that a lot."""
-    return templates - centre(templates, log_preference)
+    return templates - centre(templates, ~torch.isneginf(log_preference))
 
 
 class AbstractBlock(ABC):

@@ -114,7 +114,7 @@ def test_the_checker_of_weights_sees_a_wrong_scale() -> None:
     call = captured("bert", inputs)[0]
     with pytest.raises(AssertionError, match="not close"):
         assert_weights(call, 1.01 * scores_in_key_space(call), weights, 1e-5)
-    unmasked = replace(call, log_preference=None)
+    unmasked = replace(call, preference=None)
     with pytest.raises(AssertionError, match="not close"):
         assert_weights(unmasked, scores_in_key_space(call), weights, 1e-5)
 

@@ -54,7 +54,7 @@ def call(
 
 def widened(given: AttentionCall) -> AttentionCall:
     """The same numbers in float64."""
-    parts = ("query", "key", "inputs", "key_weight", "log_preference")
+    parts = ("query", "key", "inputs", "key_weight", "preference")
     return replace(
         given, **{name: None if (value := getattr(given, name)) is None else value.double() for name in parts}
     )

@@ -270,10 +270,10 @@ def test_a_query_without_templates_must_not_be_counted() -> None:
     given = call("padding")
     mask = torch.zeros(2, 1, 9, 9, dtype=torch.float64)
     mask[1, :, -2:] = -torch.inf
-    measures = measure(replace(given, log_preference=mask), space="key")
+    measures = measure(replace(given, preference=mask), space="key")
     assert bool(torch.isfinite(measures.values["gap"]).all())
     with pytest.raises(ProblemError, match=r"layer\.0: a query that is not padding may attend to nothing"):
-        measure(replace(given, log_preference=mask, counted=torch.ones(2, 9, dtype=torch.bool)), space="key")
+        measure(replace(given, preference=mask, counted=torch.ones(2, 9, dtype=torch.bool)), space="key")
 
 
 def test_infinite_queries_are_an_error_that_names_the_layer() -> None:

@@ -84,12 +84,12 @@ def answers(
 def _of_row(call: AttentionCall, row: int) -> AttentionCall:
     """The call with one row of its batch."""
     own = slice(row, row + 1)
-    preference = call.log_preference
+    preference = call.preference
     return replace(
         call,
         query=call.query[own],
         key=call.key[own],
-        log_preference=preference if preference is None or len(preference) == 1 else preference[own],
+        preference=preference if preference is None or len(preference) == 1 else preference[own],
         counted=call.counted[own],
         inputs=None if call.inputs is None else call.inputs[own],
     )

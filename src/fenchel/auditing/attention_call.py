@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fenchel.auditing.sites import AttentionSite
 
-__all__ = ["AttentionCall"]
+__all__ = ["AttentionCall", "log_weights", "may_attend"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,10 @@ class AttentionCall:
         query: (B, H, m, d_h), as it reaches the attention function.
         key: (B, H_kv, n, d_h), likewise; a head shared by a group of query heads is not repeated.
         scaling: What the model multiplies scores with.
-        log_preference: Broadcastable to (B, H, m, n), float32 (float64 for float64 models); -inf where
-            masked; size 1 along batch, head and query where it is constant there. None is uniform.
+        preference: The log preference, broadcastable to (B, H, m, n), float32 (float64 for float64 models), -inf where
+            masked; bool, True where a query may attend, where it is nothing but a mask, which as numbers would be
+            the largest array of a long context. Size 1 along batch, head and query where it is constant there. None
+            is uniform.
         counted: (B, m) bool, the queries that are real. One that may attend to nothing is not.
         inputs: (B, n, width), x_i, what the key map takes; None for space="key".
         key_weight: (H_kv, d_h, width), the key map; None for space="key".
@@ -32,8 +35,29 @@ class AttentionCall:
     query: Tensor
     key: Tensor
     scaling: float
-    log_preference: Tensor | None
+    preference: Tensor | None
     counted: Tensor
     inputs: Tensor | None
     key_weight: Tensor | None
     key_bias: Tensor | None
+
+    @property
+    def log_preference(self) -> Tensor | None:
+        """The preference as numbers, made anew where it is kept as a mask."""
+        if self.preference is None:
+            return None
+        return log_weights(
+            self.preference, torch.float64 if self.query.dtype == torch.float64 else torch.float32
+        )
+
+
+def may_attend(preference: Tensor) -> Tensor:
+    """Where a log preference or a mask gives weight, bool."""
+    return preference if preference.dtype == torch.bool else ~torch.isneginf(preference)
+
+
+def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
+    """A log preference, or what a mask is as one."""
+    if preference.dtype != torch.bool:
+        return preference
+    return torch.zeros_like(preference, dtype=dtype).masked_fill_(~preference, -torch.inf)

@@ -249,7 +249,7 @@ class Capture:
                     query=query,
                     key=key,
                     scaling=scale,
-                    log_preference=preference.log_weights,
+                    preference=preference.mask_or_bias,
                     counted=forward.real_queries(name, query, preference.empty_rows, decoder=decoder),
                     inputs=inputs,
                     key_weight=None if key_map is None else key_map.weight,

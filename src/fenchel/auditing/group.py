@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from fenchel.auditing.attention_call import log_weights, may_attend
 from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.blocks import QueryBlock, centre
 from fenchel.closeness.response import SoftmaxResponse, covariance
@@ -60,9 +61,9 @@ class LayerGroup:
         preference = (
             problem.log_preference if len(problem.log_preference) == 1 else problem.log_preference[where]
         )
-        self._log_preference = preference.flatten(1, 2)
+        self._preference = preference.flatten(1, 2)
         templates = problem.vectors[where].double() * problem.scaling
-        self.centre = centre(templates, self._log_preference)
+        self.centre = centre(templates, may_attend(self._preference))
         self.templates = templates - self.centre
         self._lift = None if problem.lift is None else problem.lift.double()
         self.gram = not solved_by_passes(templates, tol)
@@ -75,12 +76,12 @@ class LayerGroup:
     @property
     def shares_preference(self) -> bool:
         """Whether all queries have the same preference."""
-        return self._log_preference.shape[1] == 1
+        return self._preference.shape[1] == 1
 
     @cached_property
     def preference(self) -> Tensor:
         """The preference u of queries that share it, (g or 1, 1, n), float64."""
-        return self._log_preference.double().softmax(-1)
+        return log_weights(self._preference, torch.float64).double().softmax(-1)
 
     @cached_property
     def lifted_preference(self) -> Tensor:

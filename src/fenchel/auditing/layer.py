@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel.auditing.capture import AttentionCall
+from fenchel.auditing.attention_call import AttentionCall, log_weights, may_attend
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.layout import keep_freed_memory, rows_in_block
 
@@ -51,7 +51,8 @@ class LayerProblem:
         scaling: What scores are multiplied with.
         queries: (groups, heads, m, d_h).
         lift: (heads, d_h, d) with z = queries · lift, or None where z is the query itself.
-        log_preference: (groups or 1, heads or 1, m or 1, n), up to a constant a row; 0 in rows that have no answer.
+        log_preference: (groups or 1, heads or 1, m or 1, n), up to a constant a row, or a mask; rows that have no
+            answer are uniform.
         batch: Batch size, by which groups divide.
     """
 
@@ -101,7 +102,7 @@ class LayerProblem:
                 preference = preference.narrow(
                     dim, part.start, min(part.stop, preference.shape[dim]) - part.start
                 )
-        return LayerBlock((g, h, q), self.queries[g, h, q], preference)
+        return LayerBlock((g, h, q), self.queries[g, h, q], log_weights(preference, self.queries.dtype))
 
 
 def layer_problem(call: AttentionCall, space: str, heads: Sequence[int] | None = None) -> LayerProblem:
@@ -161,15 +162,19 @@ def _check_finite(call: AttentionCall, query: Tensor, key: Tensor) -> None:
 
 
 def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
-    """Log preference, 4-dimensional; rows without any template are uniform and must not be counted."""
-    if call.log_preference is None:
+    """Log preference or mask, 4-dimensional; rows without any template are uniform and must not be counted."""
+    if call.preference is None:
         return torch.zeros((1, 1, 1, n), dtype=dtype, device=call.query.device)
-    preference = call.log_preference.to(dtype)
-    empty = torch.isneginf(preference).all(-1, keepdim=True)
+    preference = call.preference
+    if preference.dtype != torch.bool:
+        preference = preference.to(dtype)
+    empty = ~may_attend(preference).any(-1, keepdim=True)
     if bool(empty.any()):
         if bool((empty.squeeze(-1) & call.counted.unsqueeze(1)).any()):
             raise ProblemError(
                 f"{call.site.name}: a query that is not padding may attend to nothing; it has no answer"
             )
-        preference = preference.masked_fill(empty, 0)
+        preference = (
+            preference | empty if preference.dtype == torch.bool else preference.masked_fill(empty, 0)
+        )
     return preference

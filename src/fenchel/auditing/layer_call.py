@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.auditing.attention_call import AttentionCall
+from fenchel.auditing.attention_call import AttentionCall, may_attend
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.sites import AttentionSite
 from fenchel.errors import ModelError
@@ -43,7 +43,7 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
         query=query,
         key=key,
         scaling=scaling,
-        log_preference=preference,
+        preference=preference,
         counted=_counted(site.name, asked, preference, real),
         inputs=None if projection is None else projection.inputs,
         key_weight=None if projection is None else projection.weight,
@@ -52,14 +52,12 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
 
 
 def _log_preference(asked: LayerCall) -> Tensor | None:
-    """Log u as float and with four dimensions."""
+    """Log u, or a mask, with four dimensions."""
     given = asked.log_preference
     if given is None:
         return None
-    dtype = torch.float64 if asked.problem.evidence.dtype == torch.float64 else torch.float32
-    if given.dtype == torch.bool:
-        given = torch.zeros_like(given, dtype=dtype).masked_fill(~given, -torch.inf)
-    given = given.to(dtype)
+    if given.dtype != torch.bool:
+        given = given.to(torch.float64 if asked.problem.evidence.dtype == torch.float64 else torch.float32)
     return given.reshape((1,) * (4 - given.dim()) + tuple(given.shape))
 
 
@@ -73,7 +71,7 @@ def kind_of(asked: LayerCall) -> Kind:
     tokens = _own_keys(asked)
     later = torch.ones(queries, tokens, dtype=torch.bool, device=preference.device).triu(1 + tokens - queries)
     seen = preference[..., :tokens].expand(*preference.shape[:2], queries, tokens)
-    return "decoder_self" if bool(seen.isneginf()[..., later].all()) else "encoder_self"
+    return "encoder_self" if bool(may_attend(seen)[..., later].any()) else "decoder_self"
 
 
 def _with_reliability(
@@ -112,7 +110,7 @@ def _widened(tensor: Tensor) -> Tensor:
 
 def _counted(name: str, asked: LayerCall, preference: Tensor | None, real: RealQueries) -> Tensor:
     evidence = asked.problem.evidence
-    empty = None if preference is None else preference.isneginf().all(-1, keepdim=True)
+    empty = None if preference is None else ~may_attend(preference).any(-1, keepdim=True)
     # Masks of a batch say nothing of queries that are some of its positions, or none.
     if not asked.asks_itself or evidence.shape[2] != _own_keys(asked):
         return RealQueries({}, None, None)(name, evidence, empty, decoder=False)

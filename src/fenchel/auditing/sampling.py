@@ -92,10 +92,10 @@ class SampledQueries:
 
     def of_call(self, call: AttentionCall) -> AttentionCall:
         """The attention call with these queries alone, over all of its keys."""
-        preference = call.log_preference
+        preference = call.preference
         if preference is not None and preference.shape[2] > 1:
             preference = self._taken(preference.expand(len(self.index), -1, -1, -1), 2)
-        return replace(call, query=self._taken(call.query, 2), counted=self.there, log_preference=preference)
+        return replace(call, query=self._taken(call.query, 2), counted=self.there, preference=preference)
 
     def of_tokens(self, tokens: TokenClasses | None) -> TokenClasses | None:
         """What these queries are, from what all of them are."""

@@ -20,9 +20,9 @@ def build(mask: Tensor | None, bias: Tensor | None = None, is_causal: bool | Non
 
 
 def weights(*args: Any, **kwargs: Any) -> Tensor:
-    found = build(*args, **kwargs).log_weights
+    found = build(*args, **kwargs).mask_or_bias
     assert found is not None
-    return found
+    return found if found.dtype != torch.bool else torch.zeros(found.shape).masked_fill(~found, -torch.inf)
 
 
 def noise(*shape: int) -> Tensor:
@@ -76,7 +76,7 @@ def test_what_says_nothing_is_none() -> None:
         ),  # the same for all keys
     ]:
         found = build(mask, bias)
-        assert found.log_weights is None
+        assert found.mask_or_bias is None
         assert found.kernel_mask is None
         assert found.empty_rows is None
 
@@ -96,8 +96,7 @@ def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
         found = build(mask)
         assert found.empty_rows is not None
         assert found.empty_rows.nonzero().tolist() == [[1, 0, 0, 0], [1, 0, 1, 0]]
-        assert found.log_weights is not None
-        assert torch.equal(found.log_weights > -torch.inf, allowed)
+        assert torch.equal(weights(mask) > -torch.inf, allowed)
         assert found.kernel_mask is not None
         opened = torch.nn.functional.scaled_dot_product_attention(
             QUERY, QUERY, QUERY, attn_mask=found.kernel_mask
@@ -106,18 +105,18 @@ def test_empty_rows_are_named_and_opened_for_the_kernel() -> None:
 
 
 def test_causality_without_a_mask_is_the_familys_word() -> None:
-    assert build(None, is_causal=False).log_weights is None
+    assert build(None, is_causal=False).mask_or_bias is None
     found = weights(None, is_causal=True)
     assert torch.equal(found[0, 0] > -torch.inf, torch.ones(N, N, dtype=torch.bool).tril())
     with pytest.raises(CaptureError, match="site passes neither a mask nor is_causal"):
         build(None, is_causal=None)
     one = LogPreferences()("site", QUERY[:, :, :1], QUERY, None, None, True)
-    assert one.log_weights is None  # a single query, at the end of a cache, sees every key
+    assert one.mask_or_bias is None  # a single query, at the end of a cache, sees every key
 
 
 def test_a_mask_wins_over_the_flag() -> None:
     """As in transformers' own sdpa: CLIP's text model passes both."""
-    assert build(torch.ones(B, 1, N, N, dtype=torch.bool), is_causal=True).log_weights is None
+    assert build(torch.ones(B, 1, N, N, dtype=torch.bool), is_causal=True).mask_or_bias is None
 
 
 @pytest.mark.parametrize(
@@ -144,9 +143,16 @@ def test_layers_that_share_a_mask_share_the_work() -> None:
     assert preferences("three", QUERY, QUERY, mask, None, None) is not first
 
 
+def test_a_mask_of_a_long_context_stays_a_mask() -> None:
+    mask = torch.ones(1, 1, N, N, dtype=torch.bool).tril()
+    found = build(mask)
+    assert found.mask_or_bias is not None
+    assert found.mask_or_bias.data_ptr() == mask.data_ptr()
+
+
 def test_float64_queries_have_a_float64_preference() -> None:
     query = QUERY.double()
-    found = LogPreferences()("site", query, query, noise(1, H, N, N).double(), None, None).log_weights
+    found = LogPreferences()("site", query, query, noise(1, H, N, N).double(), None, None).mask_or_bias
     assert found is not None
     assert found.dtype == torch.float64
 

@@ -82,7 +82,8 @@ def _without_constant_dimensions(tensor: Tensor) -> Tensor:
         if tensor.shape[dim] == 1:
             continue
         first = tensor.narrow(dim, 0, 1)
-        if tensor.stride(dim) == 0 or bool((tensor == first).all()):
+        # By blocks: another array of n by n would be the largest of a long context.
+        if tensor.stride(dim) == 0 or all(bool((rows == first).all()) for rows in tensor.split(_ROWS, dim)):
             tensor = first
     return tensor
 
@@ -92,8 +93,8 @@ class LogPreference:
     """What a query believes before it looks, and the same thing as the mask of a fused kernel.
 
     Attributes:
-        log_weights: Broadcastable to (B, H, m, n), size 1 wherever constant, -inf where masked; None is
-            uniform.
+        mask_or_bias: Log weights broadcastable to (B, H, m, n), size 1 wherever constant, -inf where masked; a bool
+            mask, True where a query may attend, where they are nothing else; None is uniform.
         kernel_mask: The same for ``scaled_dot_product_attention`` (bool or the query's dtype) with empty rows
             opened up, since kernels disagree about those; None is uniform.
         empty_rows: Bool, broadcastable to (B, H, m, 1): rows with nothing to attend to; None where there are
@@ -102,7 +103,7 @@ class LogPreference:
         only_causal: Whether it is the causal mask, without padding or bias, which kernels know without reading one.
     """
 
-    log_weights: Tensor | None = None
+    mask_or_bias: Tensor | None = None
     kernel_mask: Tensor | None = None
     empty_rows: Tensor | None = None
     family_mask: Tensor | None = None
@@ -110,14 +111,22 @@ class LogPreference:
 
     def is_causal(self, queries: int, keys: int) -> bool:
         """Whether no query sees a later key (needs at least two of each to be seen)."""
-        weights = self.log_weights
+        weights = self.mask_or_bias
         if weights is None or queries != keys or queries < 2 or weights.shape[2] == 1:
             return False
-        return not bool((weights > -torch.inf).triu(1).any())
+        places = torch.arange(keys, device=weights.device)
+        return not any(
+            bool(
+                (
+                    (rows if rows.dtype == torch.bool else rows > -torch.inf) & (places > own.unsqueeze(-1))
+                ).any()
+            )
+            for rows, own in zip(weights.split(_ROWS, 2), places.split(_ROWS), strict=True)
+        )
 
     def is_shared_by_queries(self) -> bool:
         """Whether all queries of a sequence have the same preference."""
-        return self.log_weights is None or self.log_weights.shape[2] == 1
+        return self.mask_or_bias is None or self.mask_or_bias.shape[2] == 1
 
 
 def hardened(additive: Tensor) -> Tensor:
@@ -144,10 +153,9 @@ def _build(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> LogP
 
     if bias is None:
         assert allowed is not None  # noqa: S101 -- the case of neither returned above
-        # In place: of a long context one such array is gigabytes.
-        log_weights = torch.zeros(allowed.shape, dtype=compute, device=allowed.device)
-        log_weights.masked_fill_(~allowed, -torch.inf)
-        kernel_mask, empty = allowed, ~allowed.any(-1, keepdim=True)
+        # Not as numbers: of a long context that array would be gigabytes.
+        log_weights = kernel_mask = allowed
+        empty = ~allowed.any(-1, keepdim=True)
     else:
         log_weights = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
         kernel_mask = log_weights.to(dtype)
