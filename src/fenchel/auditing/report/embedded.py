@@ -36,6 +36,9 @@ PLACES: dict[str, str] = {
 }
 """What the page calls the places that weight moves between."""
 
+PLACES_OF_IMAGES: dict[str, str] = {"first": "the first position", "rest": "other patches"}
+"""The same where the input is images."""
+
 
 def embedded_json(data: object) -> str:
     r"""JSON to stand inside a ``script`` element: no text in it can end the element or start another.
@@ -79,7 +82,8 @@ def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> di
         "metrics": METRIC_NAMES,
         "statistics": STATISTICS,
         "kind_prefixes": [KIND_PREFIXES[kind] for kind in findings.kinds],
-        "places": PLACES,
+        "places": PLACES | (PLACES_OF_IMAGES if report.manifest.get("reads") == "images" else {}),
+        "reads": report.manifest.get("reads", "text"),
         "axes": [axis.metric for axis in AXES],
         "columns": columns,
         "metrics_from": metrics_from,

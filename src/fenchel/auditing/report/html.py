@@ -39,7 +39,18 @@ if TYPE_CHECKING:
 __all__ = ["render_html"]
 
 _MOST_ROWS = 200
-_SCRIPTS = ("format", "maps", "choices", "sentence", "histogram", "lines", "matrix", "table", "opened")
+_SCRIPTS = (
+    "format",
+    "maps",
+    "choices",
+    "sentence",
+    "picture",
+    "histogram",
+    "lines",
+    "matrix",
+    "table",
+    "opened",
+)
 _PACKAGE = "fenchel.auditing.report"
 
 

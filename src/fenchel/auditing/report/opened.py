@@ -82,7 +82,7 @@ def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
     most = max(1, min(_QUERIES_OF_A_HEAD, MOST_QUERIES // len(keys)))
     with_queries = {head.key for head in far[: MOST_QUERIES // most]}
     with_matrix = {head.key for head in far[:MOST_MATRICES]}
-    texts, sentences = _Numbered(), _Numbered()
+    texts, sentences, images = _Numbered(), _Numbered(), _Numbered()
     patterns = {pattern.key: pattern for pattern in report.patterns}
     twins = {head.key: head for head in map(Head.from_record, report.twin_heads)}
     effects = {} if report.effects is None else {effect.key: effect for effect in report.effects.heads}
@@ -91,7 +91,7 @@ def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
         "twins": [_numbers(twins[key]) if key in twins else None for key in keys] if twins else None,
         "histograms": [list(_histograms(report, head)) for head in findings.heads],
         "queries": [
-            [_query(one, texts) for one in shown_queries(report.far_queries.get(key, ()))[:most]]
+            [_query(one, texts, images) for one in shown_queries(report.far_queries.get(key, ()))[:most]]
             if key in with_queries
             else None
             for key in keys
@@ -111,6 +111,7 @@ def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
         ],
         "classes": KEY_CLASSES,
         "texts": texts.entries,
+        "images": images.entries,
         "sentences": sentences.entries,
     }
 
@@ -182,7 +183,7 @@ def _round_number(value: float) -> float:
     return float(f"{factor * power:.3g}")
 
 
-def _query(example: HeadExample, texts: _Numbered) -> dict[str, Any]:
+def _query(example: HeadExample, texts: _Numbered, images: _Numbered) -> dict[str, Any]:
     passage, mark = example.passage, example.context_token
     weights = {template.position: astuple(template)[1:] for template in example.templates}
     found: dict[str, Any] = {
@@ -202,6 +203,10 @@ def _query(example: HeadExample, texts: _Numbered) -> dict[str, Any]:
             "text": texts.of(passage.pieces, passage.pieces),
             "weights": [passage.first_order, passage.exact],
         }
+    if (picture := example.picture) is not None:
+        sides = picture.first_order, picture.exact
+        image = images.of(picture.image, picture.image)
+        found["picture"] = [image, picture.rows, picture.columns, picture.extra, *sides]
     if passage is None or example.key.kind == "cross":
         before, token, after = (
             ("", "", example.context)

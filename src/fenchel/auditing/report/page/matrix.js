@@ -21,7 +21,7 @@ const roughWeights = (text) => Array.from(bytesOf(text), (byte) => (byte / 255) 
 
 function matrixOf(index) {
   const section = element("section", undefined, "matrix");
-  section.append(element("h4", "All attention in one sentence"));
+  section.append(element("h4", `All attention in one ${data.reads === "images" ? "image" : "sentence"}`));
   const entry = data.matrices[index];
   if (!entry) {
     section.append(element("p", data.matrices.some(Boolean) ? "Kept on the page for the heads that are farthest; examples.json has those of all heads." : "No sentence of this head was recorded.", "note"));

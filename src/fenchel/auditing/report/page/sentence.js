@@ -60,7 +60,7 @@ function weightList(title, tokens, sign) {
     code.append(element("bdi", token));
     name.append(code);
     // What is no text is named by its position already.
-    if (token !== `position ${position}`) name.append(element("small", ` at ${position}`));
+    if (data.reads !== "images" && token !== `position ${position}`) name.append(element("small", ` at ${position}`));
     row.append(name, element("td", `${short(attention)} → ${short(exact)}`, "number"), element("td", signed(exact - attention), `number ${sign}`));
   }
   if (tokens.length) part.append(table);
@@ -76,13 +76,14 @@ function queryCard(query) {
   const [document_, window_, position] = query.place;
   const facts = element("p", undefined, "facts");
   facts.append("Total variation ", element("b", short(query.variation)), ", relative deviation ", element("b", short(query.deviation === "inf" ? Infinity : query.deviation)));
-  facts.append(`; document ${document_}, window ${window_}, position ${position}`);
+  facts.append(data.reads === "images" ? `; image ${document_}, position ${position}` : `; document ${document_}, window ${window_}, position ${position}`);
   const [, leaves, reaches] = query.pattern;
   const moves = element("p", undefined, "facts");
   if (leaves && reaches) moves.append("Most of what moves leaves ", element("b", data.places[leaves] ?? leaves), " and reaches ", element("b", data.places[reaches] ?? reaches), ".");
-  const lists = element("div", undefined, "two");
+  const lists = element("div", undefined, `two${query.picture ? " places" : ""}`);
   lists.append(weightList("Attention gives too much to", query.much, "less"), weightList("too little to", query.little, "more"));
   const sentence = sentenceOf(query);
-  card.append(title, facts, moves, ...(sentence.childNodes.length ? [sentence] : []), lists);
+  const picture = query.picture ? [pictureOf(query)] : [];
+  card.append(title, facts, moves, ...(sentence.childNodes.length ? [sentence] : []), ...picture, lists);
   return card;
 }
