@@ -249,6 +249,8 @@ def test_importing_loads_no_extra():
 
 PUBLIC = {
     "KL",
+    "Continuous1d",
+    "Continuous2d",
     "ConvergenceError",
     "Discrete",
     "DomainError",

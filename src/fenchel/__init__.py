@@ -14,6 +14,8 @@ from fenchel.errors import FenchelError as FenchelError
 from fenchel.errors import ProblemError as ProblemError
 from fenchel.estimate import Estimate as Estimate
 from fenchel.inference import InferenceProblem as InferenceProblem
+from fenchel.preference import Continuous1d as Continuous1d
+from fenchel.preference import Continuous2d as Continuous2d
 from fenchel.preference import Discrete as Discrete
 from fenchel.preference import Gaussian as Gaussian
 from fenchel.preference import GaussianMixture as GaussianMixture
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KL",
+    "Continuous1d",
+    "Continuous2d",
     "ConvergenceError",
     "Discrete",
     "DomainError",

@@ -74,6 +74,11 @@ class AbstractBlock(ABC):
         del dual
         return None
 
+    def unsettled(self, dual: Tensor) -> Tensor | None:
+        """Where integrals do not converge, bool (g, r); None where nothing is integrated."""
+        del dual
+        return None
+
     @abstractmethod
     def over_templates(self) -> QueryBlock | None:
         """The same rows over templates, in a leading shape that reshapes to (g, r), if there are any."""
@@ -204,6 +209,11 @@ class ConjugateBlock(AbstractBlock):
     @override
     def rounding(self, dual: Tensor) -> Tensor | None:
         found = self.problem.conjugate.rounding(dual.reshape(*self.problem.shape, -1))
+        return None if found is None else found.expand(self.problem.shape).reshape(dual.shape[:2])
+
+    @override
+    def unsettled(self, dual: Tensor) -> Tensor | None:
+        found = self.problem.conjugate.unsettled(dual.reshape(*self.problem.shape, -1))
         return None if found is None else found.expand(self.problem.shape).reshape(dual.shape[:2])
 
     @override

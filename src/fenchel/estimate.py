@@ -26,8 +26,8 @@ class Estimate:
 
     Attributes:
         mean: :math:`\hat h`, the inferred mean: the output of attention, shape (..., m, d).
-        inferred: p as a list of weights, shape (..., m, n), over all N templates that p may use where the closeness has
-            atoms; None where p is none. See ``weights``.
+        inferred: p as a list of weights, shape (..., m, n), over all N templates that p may use where the closeness
+            has atoms; None where p is none. See ``weights``.
         dual: λ, shape (..., m, d).
         gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda)`, which is
             :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1), shape (..., m). At most this much
@@ -47,9 +47,9 @@ class Estimate:
         modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport.
         conjugate: φ of the problem, which knows the distribution of a dual point. See ``distribution``.
 
-    The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64 from
-    the problem (its data in its dtype) and λ alone, never from a solver's state, and include what that evaluation
-    may lose and how far rounding to float32 moved the tensors. Infinity says that nothing can be said.
+    The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64
+    from the problem (its data in its dtype) and λ alone, never from a solver's state, and include what that
+    evaluation may lose and how far rounding to float32 moved the tensors. Infinity says that nothing can be said.
     """
 
     mean: Tensor
@@ -203,7 +203,28 @@ class EstimateBuilder:
             modulus=self._modulus,
             conjugate=self.layout.problem.conjugate,
         )
-        return refuse_overflow(estimate)
+        return _refuse_unsettled(refuse_overflow(estimate), self.layout.problem)
+
+
+def _refuse_unsettled(estimate: Estimate, problem: Problem) -> Estimate:
+    """An answer that is made of integrals which do not converge is none.
+
+    Raises:
+        ProblemError: Naming how many queries, and the first.
+    """
+    with torch.no_grad():
+        unsettled = problem.conjugate.unsettled(estimate.dual)
+    if unsettled is None or not bool(unsettled.any()):
+        return estimate
+    unsettled = unsettled.expand(problem.shape)
+    where = tuple(int(i) for i in unsettled.nonzero()[0])
+    raise ProblemError(
+        f"the integrals of {problem.preference!r} do not converge for {int(unsettled.sum())} of {unsettled.numel()} "
+        "queries "
+        f"(first at index {where}): density or basis change too fast for these places. Make alpha or the evidence "
+        "smaller, "
+        "give breaks= where they jump or bend, or a larger accuracy="
+    )
 
 
 def refuse_gradients(problem: Problem) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel import KL, Discrete, Gaussian, GaussianMixture, InferenceProblem, OptimalTransport, Tsallis
 from fenchel.closeness import AbstractCloseness
-from fenchel.preference import AbstractPreference
+from fenchel.preference import AbstractPreference, Continuous1d, Continuous2d
 from tests.conformance import toys
 from tests.conformance.toys import Euclidean, Exponential, HiddenScaledKL, ScaledKL
 
@@ -31,6 +31,7 @@ class Family:
         preference: Made of the parts.
         closeness: Likewise.
         batch: Leading dimensions of the evidence.
+        dim: Of the evidence.
         smooth: Whether the mean is differentiable everywhere.
     """
 
@@ -39,12 +40,13 @@ class Family:
     preference: Callable[[Parts], AbstractPreference]
     closeness: Callable[[Parts], AbstractCloseness] = lambda parts: KL()
     batch: tuple[int, ...] = ()
+    dim: int = DIM
     smooth: bool = True
 
     def draw(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> Parts:
         """Parts, evidence and alpha."""
         generator = torch.Generator().manual_seed(seed)
-        shapes = {**self.parts, "evidence": (*self.batch, QUERIES, DIM), "alpha_scale": (QUERIES,)}
+        shapes = {**self.parts, "evidence": (*self.batch, QUERIES, self.dim), "alpha_scale": (QUERIES,)}
 
         def part(name: str, shape: tuple[int, ...]) -> Tensor:
             drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
@@ -81,7 +83,7 @@ def _learned_order(relative: str) -> Callable[[Parts], Tsallis]:
 
 
 def _square(root: Tensor) -> Tensor:
-    return root @ root.mT + 0.1 * torch.eye(DIM, dtype=root.dtype)
+    return root @ root.mT + 0.1 * torch.eye(root.shape[-1], dtype=root.dtype)
 
 
 def _logarithms(parts: Parts, *, mask: bool = False) -> Tensor:
@@ -92,6 +94,17 @@ def _logarithms(parts: Parts, *, mask: bool = False) -> Tensor:
 
 def _mixture(parts: Parts) -> GaussianMixture:
     return GaussianMixture(parts["means"], parts["variances_scale"], _logarithms(parts))
+
+
+def _bumps(width: Tensor) -> Callable[[Tensor], Tensor]:
+    """Three bumps in a row, as functions of places (n, 1) or (n, 2)."""
+
+    def basis(places: Tensor) -> Tensor:
+        centers = torch.linspace(-1, 1, DIM, dtype=places.dtype)
+        apart = places.sum(-1, keepdim=True) - centers
+        return torch.exp(-apart.square() / (2 * width.to(places.dtype) ** 2))
+
+    return basis
 
 
 MIXTURE = {"means": (TEMPLATES, DIM), "log_weights": (TEMPLATES,)}
@@ -210,6 +223,37 @@ FAMILIES = [
         "Gaussian mixture, masked",
         {**MIXTURE, "variances_scale": ()},
         lambda p: GaussianMixture(p["means"], p["variances_scale"], _logarithms(p, mask=True)),
+    ),
+    Family(
+        "moments of a Gaussian on a line",
+        {"mean": (QUERIES, 1), "variance_scale": (1,)},
+        lambda p: Continuous1d("quadratic", Gaussian(p["mean"], variance=p["variance_scale"] / 4)),
+        dim=2,
+    ),
+    Family(
+        "moments of a Gaussian on a plane",
+        {"mean": (2, 1, 2), "root": (2, 2)},
+        lambda p: Continuous2d("quadratic", Gaussian(p["mean"], _square(p["root"]) / 16)),
+        batch=(2,),
+        dim=6,
+    ),
+    Family(
+        "bumps on an interval",
+        {"width_scale": (), "mean": (QUERIES, 1), "variance_scale": ()},
+        lambda p: Continuous1d(
+            _bumps(p["width_scale"]), Gaussian(p["mean"], variance=p["variance_scale"]), (-2, 3)
+        ),
+    ),
+    Family(
+        "bumps on a rectangle, a density in a closure",
+        {"width_scale": (), "slope": (2,)},
+        lambda p: Continuous2d(
+            _bumps(p["width_scale"]),
+            lambda x: x @ p["slope"].to(x),
+            ((-1, 1), (0, 2)),
+            dtype=p["slope"].dtype,
+        ),
+        batch=(2,),
     ),
     Family("exponential", {"mean_scale": (DIM,)}, lambda p: Exponential(p["mean_scale"])),
 ]

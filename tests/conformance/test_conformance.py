@@ -13,7 +13,7 @@ from torch import Tensor
 from fenchel import KL, Estimate, InferenceProblem, ProblemError
 from fenchel.conjugate import FiniteConjugate
 from fenchel.solver import ESTIMATORS, exact
-from tests.conformance.families import DIM, FAMILIES, Family
+from tests.conformance.families import FAMILIES, Family
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
@@ -29,7 +29,7 @@ every_estimator = pytest.mark.parametrize("estimator", OPTIONS)
 def point_in_domain(problem: InferenceProblem, seed: int = 1) -> Tensor:
     """Some dual points at which φ is finite."""
     generator = torch.Generator().manual_seed(seed)
-    lam = torch.randn(*problem.shape, DIM, dtype=torch.float64, generator=generator)
+    lam = torch.randn(*problem.shape, problem.conjugate.dim, dtype=torch.float64, generator=generator)
     reach = problem.conjugate.reach(torch.zeros_like(lam), lam)
     return lam if reach is None else lam * (0.5 * reach).clamp(max=1).unsqueeze(-1)
 
@@ -68,7 +68,7 @@ def test_exact_is_the_maximum_that_scipy_finds(family: Family) -> None:
     problem = family.problem(family.draw())
     found = problem.solve("exact", tol=1e-10)
     assert bool(found.converged.all())
-    flat = found.dual.reshape(-1, DIM)
+    flat = found.dual.flatten(0, -2)
 
     def falling(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         lam = torch.from_numpy(numbers).reshape(found.dual.shape)

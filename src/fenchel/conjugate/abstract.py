@@ -113,6 +113,11 @@ class AbstractConjugate(ABC):
         del lam
         return None
 
+    def unsettled(self, lam: Tensor) -> Tensor | None:
+        """Where integrals that φ is made of do not converge, bool (..., m); None where nothing is integrated."""
+        del lam
+        return None
+
     @property
     def width(self) -> int:
         """Numbers that evaluating the mean of one query holds at once."""

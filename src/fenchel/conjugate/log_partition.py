@@ -73,6 +73,10 @@ class LogPartition(AbstractConjugate):
         return self.preference.rounding(lam)
 
     @override
+    def unsettled(self, lam: Tensor) -> Tensor | None:
+        return self.preference.unsettled(lam)
+
+    @override
     def smoothness(self) -> Tensor | None:
         return self.preference.smoothness()
 

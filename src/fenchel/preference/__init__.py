@@ -2,8 +2,18 @@
 
 from fenchel.preference.abstract import AbstractPreference as AbstractPreference
 from fenchel.preference.abstract import Tilted as Tilted
+from fenchel.preference.continuous import Continuous1d as Continuous1d
+from fenchel.preference.continuous import Continuous2d as Continuous2d
 from fenchel.preference.discrete import Discrete as Discrete
 from fenchel.preference.gaussian import Gaussian as Gaussian
 from fenchel.preference.mixture import GaussianMixture as GaussianMixture
 
-__all__ = ["AbstractPreference", "Discrete", "Gaussian", "GaussianMixture", "Tilted"]
+__all__ = [
+    "AbstractPreference",
+    "Continuous1d",
+    "Continuous2d",
+    "Discrete",
+    "Gaussian",
+    "GaussianMixture",
+    "Tilted",
+]

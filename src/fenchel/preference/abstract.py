@@ -25,11 +25,12 @@ class AbstractPreference(ABC):
               \nabla\log M(\lambda) = \mathbb{E}_{p(\lambda)}[t], \qquad
               \nabla^2\log M(\lambda) = \operatorname{Cov}_{p(\lambda)}(t)
 
-    where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u. A member
-    writes these three; with :class:`~fenchel.KL` every estimator, bound and gradient follows. Tensors of its own are
-    found by themselves where gradients are wanted. What else a member may write: where log M is finite (``reach``), the
-    shift of the mean without cancellation and what rounding does to it (``tilted_shift``, ``rounding``), a bound on the
-    covariances (``smoothness``), the tilted distribution within a family (``tilted``), ``sample`` and ``log_density``.
+    where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u. A
+    member writes these three; with :class:`~fenchel.KL` every estimator, bound and gradient follows. Tensors of its
+    own are found by themselves where gradients are wanted. What else a member may write: where log M is finite
+    (``reach``), the shift of the mean without cancellation and what rounding does to it (``tilted_shift``,
+    ``rounding``), a bound on the covariances (``smoothness``), the tilted distribution within a family (``tilted``),
+    ``sample`` and ``log_density``.
 
     Reference:
         Section 4, eq. (8); Section 5.
@@ -97,6 +98,11 @@ class AbstractPreference(ABC):
 
     def rounding(self, lam: Tensor) -> Tensor | None:
         """How far at most ``tilted_shift`` in float64 is from exact, (..., m); None where that is not known."""
+        del lam
+        return None
+
+    def unsettled(self, lam: Tensor) -> Tensor | None:
+        """Where integrals that log M is made of do not converge, bool (..., m); None where nothing is integrated."""
         del lam
         return None
 

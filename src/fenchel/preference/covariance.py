@@ -310,9 +310,10 @@ class Full(AbstractCovariance):
 
     @override
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
-        return _rows_times(normal(shape, self.dense, generator), pick(self._root(), 2).mT)
+        return _rows_times(normal(shape, self.dense, generator), pick(self.root(), 2).mT)
 
-    def _root(self) -> Tensor:
+    def root(self) -> Tensor:
+        """Factors F with S = FFᵀ, (..., d, d)."""
         factor, failed = torch.linalg.cholesky_ex(self.dense)
         if bool((failed != 0).any()):
             values, vectors = torch.linalg.eigh(self.dense)
@@ -334,7 +335,8 @@ class Full(AbstractCovariance):
             where = tuple(int(i) for i in failed.nonzero()[0]) if failed.dim() else ()
             at = f" at index {where}" if where else ""
             raise ProblemError(
-                f"{self._name} {has(self._name)} a singular matrix{at}, so that there is no density; expected positive "
+                f"{self._name} {has(self._name)} a singular matrix{at}, so that there is no density; expected "
+                "positive "
                 "definite ones: add a small multiple of the identity"
             )
 

@@ -38,8 +38,8 @@ class Discrete(AbstractPreference):
             ``None`` is the uniform preference.
 
     Raises:
-        ProblemError: On a wrong shape or dtype, NaN or infinity in the templates, NaN or ``+inf`` in the weights, or a
-            query all of whose templates are masked.
+        ProblemError: On a wrong shape or dtype, NaN or infinity in the templates, NaN or ``+inf`` in the weights, or
+            a query all of whose templates are masked.
 
     Reference:
         Section 6, eq. (16): support :math:`\{t_i\}` with preference probabilities :math:`\{u_i\}`.

@@ -40,8 +40,8 @@ class Gaussian(AbstractPreference):
         factor: F of low rank, (d, k) or (..., m or 1, d, k), which adds :math:`FF^\top` to the variances, or is all.
 
     Raises:
-        ProblemError: On shapes, dtypes or devices that do not fit, NaN or infinity, a covariance that is not symmetric
-            or has negative eigenvalues, negative variances, or no covariance.
+        ProblemError: On shapes, dtypes or devices that do not fit, NaN or infinity, a covariance that is not
+            symmetric or has negative eigenvalues, negative variances, or no covariance.
 
     Reference:
         Section 5; Section 6, eqs. (12) and (13).
@@ -165,6 +165,12 @@ class Gaussian(AbstractPreference):
         self._covariance.check_definite()
         square = self._covariance.whitened_square(points - self._mean)
         return -(square + self._covariance.log_determinant() + self.dim * math.log(2 * math.pi)) / 2
+
+    def log_density_of_all(self, points: Tensor) -> Tensor:
+        """The log density of every query at each of the points (n, d), (..., m or 1, n)."""
+        each = Gaussian._of(self._mean.unsqueeze(-2), self._covariance.unsqueezed(-1))
+        found = each.log_density(points)
+        return found if found.dim() > 1 else found.unsqueeze(0)
 
     @override
     def to(self, dtype: torch.dtype) -> Gaussian:

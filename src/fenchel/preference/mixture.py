@@ -23,6 +23,7 @@ from fenchel.preference.parameters import (
     checked_log_weights,
     checked_parameter,
     checked_sample_shape,
+    displacement,
     drawn_indices,
     picked,
     sums,
@@ -43,16 +44,16 @@ class GaussianMixture(AbstractPreference):
 
     Args:
         means: :math:`m_k`, shape (..., K, d). Half types are converted to float32.
-        variances: Of uncorrelated coordinates, (..., K, d); one variance in all directions, a number or (..., K, 1); 0
-            where nothing is random.
+        variances: Of uncorrelated coordinates, (..., K, d); one variance in all directions, a number or (..., K, 1);
+            0 where nothing is random.
         log_weights: :math:`\log w_k`, (K,), (m, K) (one row a query) or (..., m or 1, K), of weights that sum to one;
             or a bool mask of such a shape, True where a component counts. ``None`` is the uniform mixture.
         covariances: :math:`S_k`, (..., K, d, d), in the place of the variances: symmetric, eigenvalues of 0 allowed.
         factors: :math:`F_k` of low rank, (..., K, d, k), which add :math:`F_kF_k^\top` to the variances, or are all.
 
     Raises:
-        ProblemError: On shapes, dtypes or devices that do not fit, NaN or infinity, a covariance that is not symmetric
-            or has negative eigenvalues, negative variances, weights that do not sum to one or are all zero.
+        ProblemError: On shapes, dtypes or devices that do not fit, NaN or infinity, a covariance that is not
+            symmetric or has negative eigenvalues, negative variances, weights that do not sum to one or are all zero.
 
     Reference:
         Section 7, which leaves continuous preferences open; ``docs/continuous.md``.
@@ -187,8 +188,7 @@ class GaussianMixture(AbstractPreference):
         self.check_point("lam", lam)
         rows, centers = self._rows(lam), self.means - self._center()
         exponents = self._exponents(rows, centers)
-        r, w = torch.softmax(self.log_weights + exponents, -1), self.log_weights.exp()
-        moved = _moved(exponents, r, w)
+        r, moved = torch.softmax(self.log_weights + exponents, -1), displacement(exponents, self.log_weights)
         return self._back(moved @ centers + self._covariances.combined(r, rows))
 
     @override
@@ -212,9 +212,10 @@ class GaussianMixture(AbstractPreference):
     def rounding(self, lam: Tensor) -> Tensor:
         r"""As weights of templates are: by what rounding does to exponents, times how far components are apart.
 
-        With :math:`\rho = \max\lVert m_k - c\rVert` and :math:`T = \max\operatorname{tr}S_k` an exponent is off by some
-        roundings of :math:`\delta = L\rho + \frac12TL^2`, and components are no farther apart than :math:`\rho + TL`,
-        which counts where responsibilities are spread. Where exponents are small all is relative to what they add.
+        With :math:`\rho = \max\lVert m_k - c\rVert` and :math:`T = \max\operatorname{tr}S_k` an exponent is off by
+        some roundings of :math:`\delta = L\rho + \frac12TL^2`, and components are no farther apart than :math:`\rho
+        + TL`, which counts where responsibilities are spread. Where exponents are small all is relative to what they
+        add.
         """
         rows, centers = self._rows(lam), self.means - self._center()
         length = rows.norm(dim=-1)
@@ -312,15 +313,6 @@ class GaussianMixture(AbstractPreference):
             f"GaussianMixture(queries={tuple(self.lead)}, components={self.components}, dim={self.dim}, "
             f"covariances={kind}, dtype={self.dtype}, device='{self.device}')"
         )
-
-
-def _moved(exponents: Tensor, r: Tensor, w: Tensor) -> Tensor:
-    """R - w, to rounding relative to itself where exponents are small, (..., m, K)."""
-    counted = exponents.where(w > 0, 0)
-    small = counted.abs().amax(-1, keepdim=True) <= SMALL
-    e = torch.expm1(counted.where(small, 0))
-    mass = (w * e).sum(-1, keepdim=True)
-    return torch.where(small, w * (e - mass) / (1 + mass), r - w)
 
 
 def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:

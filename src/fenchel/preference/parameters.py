@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import MASK, check_device, check_tensor, values_are_known
-from fenchel.closeness.rounding import UNIT, summed
+from fenchel.closeness.response import near_displacement
+from fenchel.closeness.rounding import SMALL, UNIT, summed
 from fenchel.errors import ProblemError
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "checked_log_weights",
     "checked_parameter",
     "checked_sample_shape",
+    "displacement",
     "drawn_indices",
     "has",
     "normal",
@@ -157,8 +159,8 @@ def checked_log_weights(log_weights: Any, n: int, like: Tensor, *, of: str, thin
     """Log weights (..., m or 1, n), not yet normalised.
 
     Args:
-        log_weights: What the user gave: (n,), (m, n) or (..., m, n), or a bool mask of such a shape, True where weight
-            may be.
+        log_weights: What the user gave: (n,), (m, n) or (..., m, n), or a bool mask of such a shape, True where
+            weight may be.
         n: How many there are.
         like: Whose dtype they take, and on whose device they have to be.
         of: What that is called, such as "templates".
@@ -235,6 +237,14 @@ def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
     at = index.reshape(*index.shape, *[1] * (own + 1))
     padded = parameter.reshape(*[1] * (at.dim() - parameter.dim()), *parameter.shape)
     return torch.take_along_dim(padded, at, -own - 1).squeeze(-own - 1)
+
+
+def displacement(exponents: Tensor, log_weights: Tensor) -> Tensor:
+    r""":math:`r - w` for :math:`r \propto we^x`, to rounding relative to itself where x is small, (..., m, n)."""
+    w, r = log_weights.exp(), torch.softmax(log_weights + exponents, -1)
+    counted = exponents.where(w > 0, 0)
+    small = counted.abs().amax(-1, keepdim=True) <= SMALL
+    return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:

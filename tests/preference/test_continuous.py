@@ -1,0 +1,304 @@
+"""Densities over places: Gaussian moments in closed form, anything else by integrals that converge or are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import Tensor, nn
+
+from fenchel import Continuous1d, Continuous2d, DomainError, Gaussian, InferenceProblem, ProblemError
+
+M = 4
+RECTANGLE = ((-7.0, 7.0), (-7.0, 7.0))
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def gaussian(k: int) -> Gaussian:
+    root = randn(M, k, k, seed=1)
+    return Gaussian(randn(M, k), 0.1 * (root @ root.mT) + 0.15 * torch.eye(k, dtype=torch.float64))
+
+
+def both(k: int) -> tuple[Continuous1d | Continuous2d, Continuous1d | Continuous2d]:
+    """The closed form, and the same by quadrature on much of the space."""
+    if k == 1:
+        return Continuous1d("quadratic", gaussian(1)), Continuous1d("quadratic", gaussian(1), (-12, 12))
+    return Continuous2d("quadratic", gaussian(2)), Continuous2d("quadratic", gaussian(2), RECTANGLE)
+
+
+def inside(u: Continuous1d | Continuous2d, seed: int) -> Tensor:
+    lam = randn(3, M, u.dim, seed=seed)
+    reach = u.reach(torch.zeros_like(lam), lam)
+    assert reach is not None
+    return lam * (0.4 * reach).clamp(max=1).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_answer_is_gaussian(k: int) -> None:
+    """Moments of a Gaussian tilt to a Gaussian, and the integrals say the same."""
+    closed, integrals = both(k)
+    z = 0.1 * randn(3, M, closed.dim, seed=3)
+    for estimator in ("first_order", "second_order", "exact"):
+        one = InferenceProblem(closed, z, 0.5).solve(estimator)
+        other = InferenceProblem(integrals, z, 0.5).solve(estimator)
+        for name in ("mean", "dual", "gap"):
+            torch.testing.assert_close(
+                getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-8, msg=name
+            )
+        inferred = one.distribution
+        assert isinstance(inferred, Continuous1d | Continuous2d)
+        places = inferred.places
+        torch.testing.assert_close(places.mean(), one.mean[..., :k])
+        second = places.covariance() + places.mean().unsqueeze(-1) * places.mean().unsqueeze(-2)
+        torch.testing.assert_close(second.flatten(-2), one.mean[..., k:])
+        at = randn(3, M, k, seed=5)
+        torch.testing.assert_close(
+            inferred.log_density(at), other.distribution.log_density(at), rtol=1e-6, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_closed_form_and_integrals_are_one_function(k: int) -> None:
+    closed, integrals = both(k)
+    lam, v = inside(closed, seed=2), randn(3, M, closed.dim, seed=3)
+    for name in ("log_mgf", "tilted_mean", "tilted_shift"):
+        torch.testing.assert_close(
+            getattr(closed, name)(lam), getattr(integrals, name)(lam), rtol=1e-7, atol=1e-8
+        )
+    torch.testing.assert_close(
+        closed.tilted_covariance(lam)(v), integrals.tilted_covariance(lam)(v), rtol=1e-6, atol=1e-7
+    )
+    twice = closed.tilted(lam / 2).tilted(lam / 2)
+    torch.testing.assert_close(twice.mean(), closed.tilted_mean(lam))
+
+
+def test_the_tilt_on_a_line_is_what_scipy_says() -> None:
+    """Precision 1/s - 2A and mean m + Pb, written out."""
+    m, s, a, b = 0.7, 0.3, 0.4, -0.8
+    u = Continuous1d("quadratic", Gaussian(torch.tensor([m], dtype=torch.float64), variance=s))
+    lam = torch.tensor([[a, b]], dtype=torch.float64)
+    precision = 1 / s - 2 * b
+    expected = stats.norm((m / s + a) / precision, precision**-0.5)
+    at = torch.linspace(-2, 2, 7, dtype=torch.float64).unsqueeze(-1)
+    found = u.tilted(lam).log_density(at)
+    torch.testing.assert_close(found, torch.from_numpy(np.asarray(expected.logpdf(at.squeeze(-1).numpy()))))
+    whole = integrate.quad(lambda x: stats.norm(m, s**0.5).pdf(x) * math.exp(a * x + b * x * x), -20, 20)[0]
+    assert float(u.log_mgf(lam)) == pytest.approx(math.log(whole), rel=1e-10)
+
+
+def test_the_domain_ends_where_the_precision_does() -> None:
+    u = Continuous2d(
+        "quadratic", Gaussian(torch.zeros(2).double(), variance=torch.tensor([0.5, 0.25]).double())
+    )
+    lam = torch.zeros(1, 6, dtype=torch.float64)
+    direction = torch.tensor([[0.0, 0.0, 1.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
+    # Precisions are 2 and 4: 2 - 2t vanishes at t = 1.
+    torch.testing.assert_close(u.reach(lam, direction), torch.ones(1, dtype=torch.float64))
+    torch.testing.assert_close(u.reach(direction / 2, direction), torch.full((1,), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(u.reach(lam, -direction), torch.full((1,), torch.inf, dtype=torch.float64))
+    problem = InferenceProblem(u, direction, alpha=5.0)
+    with pytest.raises(DomainError, match=r"largest admissible alpha 0\.99999") as caught:
+        problem.solve("first_order")
+    assert caught.value.largest_alpha == pytest.approx(1.0, rel=1e-5)
+    found = problem.solve("exact")
+    assert bool(found.converged.all())
+    assert bool((u.reach(lam, found.dual) > 1).all())
+
+
+def bumps(places: Tensor) -> Tensor:
+    centers = torch.linspace(0, 1, 5, dtype=places.dtype)
+    return torch.exp(-20 * (places[:, :1] - centers).square())
+
+
+def test_integrals_of_a_basis_are_those_of_scipy() -> None:
+    def log_density(x: Tensor) -> Tensor:
+        return torch.sin(5 * x.squeeze(-1))
+
+    u = Continuous1d(bumps, log_density, (0, 1), dtype=torch.float64)
+    lam = randn(1, 5, seed=2) * 3
+
+    def integrand(x: float, i: int | None = None) -> float:
+        at = torch.tensor([[x]], dtype=torch.float64)
+        psi = bumps(at)
+        weight = float(torch.exp(log_density(at) + (psi @ lam.mT).squeeze(-1)))
+        return weight if i is None else weight * float(psi[0, i])
+
+    def integral(*arguments: Any) -> float:
+        return integrate.quad(integrand, 0, 1, args=arguments, epsabs=1e-13, epsrel=1e-12)[0]
+
+    total = integral()
+    at_rest = integrate.quad(lambda x: math.exp(math.sin(5 * x)), 0, 1, epsabs=1e-13)[0]
+    assert float(u.log_mgf(lam)) == pytest.approx(math.log(total / at_rest), rel=1e-10)
+    expected = torch.tensor([integral(i) / total for i in range(5)], dtype=torch.float64)
+    torch.testing.assert_close(u.tilted_mean(lam).squeeze(0), expected, rtol=1e-10, atol=1e-12)
+    inferred = u.tilted(lam)
+    x = torch.linspace(0, 1, 2001, dtype=torch.float64).unsqueeze(-1)
+    density = inferred.log_density(x).exp()
+    assert float(torch.trapezoid(density, x.squeeze(-1))) == pytest.approx(1, rel=1e-6)
+    assert bool(torch.isneginf(inferred.log_density(torch.tensor([[-0.1], [1.1]]).double())).all())
+    assert float(density[700]) == pytest.approx(integrand(float(x[700])) / total, rel=1e-10)
+
+
+def test_samples_are_of_the_density() -> None:
+    generator = torch.Generator().manual_seed(0)
+    u = Continuous2d(bumps, lambda x: -x.square().sum(-1), ((0, 1), (-1, 2)), dtype=torch.float64).tilted(
+        randn(M, 5, seed=2)
+    )
+    places = u.sample_places(100_000, generator)
+    assert places.shape == (100_000, M, 2)
+    assert bool(
+        ((places[..., 0] >= 0) & (places[..., 0] <= 1) & (places[..., 1] >= -1) & (places[..., 1] <= 2)).all()
+    )
+    torch.testing.assert_close(places.mean(0), u.expectation(lambda x: x), rtol=0, atol=0.01)
+    torch.testing.assert_close(u.sample(100_000, generator).mean(0), u.mean(), rtol=0, atol=0.005)
+
+
+def test_expectations_of_functions_and_their_gradients() -> None:
+    mean, variance = randn(M, 1).requires_grad_(), torch.tensor(0.6, dtype=torch.float64, requires_grad=True)
+    u = Continuous1d("quadratic", Gaussian(mean, variance=variance))
+    expected = torch.exp(-variance / 2) * torch.sin(mean)
+    found = u.expectation(torch.sin)
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(
+        torch.autograd.grad(found.sum(), [mean, variance]),
+        torch.autograd.grad(expected.sum(), [mean, variance]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+    on_interval = Continuous1d("quadratic", Gaussian(mean, variance=variance), (-12, 12))
+    torch.testing.assert_close(on_interval.expectation(torch.sin), expected, rtol=1e-8, atol=1e-10)
+
+
+class Basis(nn.Module):
+    """Learned bumps, in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(1, 6)
+
+    def forward(self, places: Tensor) -> Tensor:
+        return torch.tanh(self.line(places))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_reach_a_module(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    basis = Basis().to(dtype)
+    z = randn(M, 6, seed=3).to(dtype)
+
+    def loss() -> Tensor:
+        u = Continuous1d(basis, None, (-1, 1), dtype=dtype)
+        return (
+            InferenceProblem(u, z)
+            .solve("exact", tol=1e-4 if dtype == torch.float32 else 1e-11)
+            .mean.sin()
+            .sum()
+        )
+
+    loss().backward()
+    weight = basis.line.weight
+    assert weight.grad is not None
+    step = 1e-2 if dtype == torch.float32 else 1e-5
+    with torch.no_grad():
+        weight[0, 0] += step
+        above = float(loss())
+        weight[0, 0] -= 2 * step
+        below = float(loss())
+    expected, rough = (above - below) / (2 * step), 2e-2 if dtype == torch.float32 else 1e-5
+    assert float(weight.grad[0, 0]) == pytest.approx(expected, rel=rough, abs=rough)
+
+
+def test_integrals_that_do_not_converge_are_refused() -> None:
+    """A jump converges no faster than the panels shrink, unless a panel begins there."""
+
+    def step(places: Tensor) -> Tensor:
+        return torch.cat([(places > 0.3).to(places.dtype), places], -1)
+
+    z = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    u = Continuous1d(step, None, (0, 1), dtype=torch.float64)
+    for estimator in ("first_order", "second_order", "exact"):
+        with pytest.raises(
+            ProblemError, match=r"integrals of Continuous1d.* do not converge for 1 of 1.*breaks="
+        ):
+            InferenceProblem(u, z).solve(estimator, **({"throw": False} if estimator == "exact" else {}))
+    whole = Continuous1d(step, None, (0, 1), breaks=[0.3], dtype=torch.float64)
+    found = InferenceProblem(whole, z).solve("exact")
+    assert bool(found.converged.all())
+    rough = InferenceProblem(Continuous1d(step, None, (0, 1), accuracy=1e-3, dtype=torch.float64), z)
+    close = rough.solve("first_order")
+    truth = InferenceProblem(whole, z).solve("first_order")
+    # What halving changed last is in the bound, and more than the error.
+    exact = found.mean
+    assert bool(((close.mean - exact).norm(dim=-1) <= close.mean_error).all())
+    torch.testing.assert_close(close.mean, truth.mean, rtol=2e-3, atol=2e-3)
+    with pytest.raises(ProblemError, match="expectation did not converge"):
+        Continuous1d("quadratic", None, (0, 1), dtype=torch.float64).expectation(step)
+    with pytest.raises(ProblemError, match="expectation did not converge"):
+        Continuous1d("quadratic", Gaussian(randn(1), variance=1.0)).expectation(step)
+
+
+def test_a_peak_that_evidence_makes_is_integrated_or_refused() -> None:
+    u = Continuous1d("quadratic", None, (-1, 1), dtype=torch.float64)
+    sharp = torch.tensor([[0.0, -1.0]], dtype=torch.float64)
+    for alpha in (1.0, 1e2, 1e4, 1e6):
+        found = InferenceProblem(u, sharp, alpha).solve("first_order")
+        # exp(-alpha x²) has the second moment 1/(2 alpha) once the interval is wide for it.
+        if alpha >= 1e2:
+            assert float(found.mean[0, 1]) == pytest.approx(1 / (2 * alpha), rel=1e-9)
+    with pytest.raises(ProblemError, match="do not converge"):
+        InferenceProblem(u, sharp, 1e12).solve("first_order")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"basis": "cubic"}, "basis is 'cubic'; expected a function of places .* or 'quadratic'"),
+        ({"basis": 3}, "basis is 3; expected a function"),
+        ({"interval": None}, "is given no interval; expected interval="),
+        ({"basis": "quadratic", "interval": None}, "is given no interval"),
+        ({"interval": (1, 0)}, r"interval is \(1, 0\); expected two finite numbers, the lower first"),
+        ({"interval": (0, float("inf"))}, "interval is .* expected two finite numbers"),
+        ({"interval": 3}, "interval is 3; expected numbers"),
+        ({"breaks": [2.0]}, r"breaks are \[2.0\]; expected places within interval"),
+        ({"breaks": [0.5], "interval": None}, "breaks are given without an interval"),
+        ({"accuracy": 0}, "accuracy is 0; expected a number above 0"),
+        ({"density": 2.0}, "density is 2.0; expected a fenchel.Gaussian"),
+        (
+            {"density": Gaussian(torch.zeros(2), variance=1.0)},
+            "density is a Gaussian of dimension 2; expected .* 1",
+        ),
+        (
+            {"density": Gaussian(torch.zeros(1), variance=1.0), "dtype": torch.float32},
+            "dtype and device are those",
+        ),
+        ({"density": lambda x: x}, r"density gives shape \(16, 1\) at places \(16, 1\); expected \(16,\)"),
+        ({"density": lambda x: x.squeeze(-1) * float("nan")}, r"density\(places\) holds nan at index \(0,\)"),
+        (
+            {"basis": lambda x: x.squeeze(-1)},
+            r"basis gives shape \(16,\) at places \(16, 1\); expected \(16, d\)",
+        ),
+        ({"basis": lambda x: x / 0}, r"basis\(places\) holds inf at index"),
+        ({"basis": lambda x: 3}, r"basis\(places\) is a int; expected a tensor"),
+        ({"dtype": torch.float16}, "dtype is .*; expected torch.float32 or torch.float64"),
+    ],
+)
+def test_what_is_no_density_over_places(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message) as caught:
+        Continuous1d(**{"basis": bumps, "interval": (0, 1), **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def test_rectangles_have_two_sides() -> None:
+    with pytest.raises(ProblemError, match=r"expected a rectangle \(\(low, high\), \(low, high\)\)"):
+        Continuous2d(bumps, None, (0, 1, 2))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ProblemError, match=r"interval\[1\] is \(1, 1\); expected two finite numbers"):
+        Continuous2d(bumps, None, ((0, 1), (1, 1)))
+    with pytest.raises(ProblemError, match="the places have no Gaussian density"):
+        _ = Continuous2d(bumps, None, ((0, 1), (0, 1))).places
