@@ -85,11 +85,12 @@ def test_the_tilt_on_a_line_is_what_scipy_says() -> None:
     u = Continuous1d("quadratic", Gaussian(torch.tensor([m], dtype=torch.float64), variance=s))
     lam = torch.tensor([[a, b]], dtype=torch.float64)
     precision = 1 / s - 2 * b
-    expected = stats.norm((m / s + a) / precision, precision**-0.5)
+    normal: Any = stats.norm
+    expected = normal((m / s + a) / precision, precision**-0.5)
     at = torch.linspace(-2, 2, 7, dtype=torch.float64).unsqueeze(-1)
     found = u.tilted(lam).log_density(at)
     torch.testing.assert_close(found, torch.from_numpy(np.asarray(expected.logpdf(at.squeeze(-1).numpy()))))
-    whole = integrate.quad(lambda x: stats.norm(m, s**0.5).pdf(x) * math.exp(a * x + b * x * x), -20, 20)[0]
+    whole = integrate.quad(lambda x: normal(m, s**0.5).pdf(x) * math.exp(a * x + b * x * x), -20, 20)[0]
     assert float(u.log_mgf(lam)) == pytest.approx(math.log(whole), rel=1e-10)
 
 
@@ -109,7 +110,8 @@ def test_the_domain_ends_where_the_precision_does() -> None:
     assert caught.value.largest_alpha == pytest.approx(1.0, rel=1e-5)
     found = problem.solve("exact")
     assert bool(found.converged.all())
-    assert bool((u.reach(lam, found.dual) > 1).all())
+    assert u.inside(found.dual) is not None
+    assert bool(torch.isfinite(problem.dual(found.dual)).all())
 
 
 def bumps(places: Tensor) -> Tensor:
