@@ -13,8 +13,9 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.gaussian import Gaussian
+from fenchel.preference.legendre import Rule
 from fenchel.preference.moments import GaussianMoments, moments
-from fenchel.preference.quadrature import Places, Quadrature, Rule
+from fenchel.preference.quadrature import Places, Quadrature
 
 __all__ = ["AbstractContinuous", "Continuous1d", "Continuous2d"]
 

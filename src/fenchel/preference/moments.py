@@ -14,8 +14,8 @@ from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
+from fenchel.preference.legendre import Rule
 from fenchel.preference.parameters import sums
-from fenchel.preference.quadrature import Rule
 
 __all__ = ["GaussianMoments", "moments"]
 
