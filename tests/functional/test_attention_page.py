@@ -22,6 +22,8 @@ def test_blocks_run_in_order():
     assert float((names["exact"] - names["attention"]).abs().max()) > 1e-3
     assert names["weights"].shape == (2, 4, 10, 10)
     assert names["certificate"].gap.shape == (2, 4, 10)
+    assert 0.45 < float(names["zeros"]) < 1
+    assert float(names["raw"].grad.abs().min()) > 0
     assert names["memory"].shape == names["settled"].shape == names["read"].shape == (2, 4, 10, 16)
     torch.testing.assert_close(names["softmax"], F.attention(names["query"], names["means"], names["means"]))
     assert names["bounds"].gap.shape == (2, 4, 10)

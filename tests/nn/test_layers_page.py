@@ -22,6 +22,7 @@ def test_blocks_run_in_order_and_print_what_their_comments_say(capsys):
     assert re.findall(r"tensor\((?:True|False)\)", printed) == promised
     assert "Causal() * ALiBi(" in printed
     assert "torch.Size([2, 4, 10])" in printed
+    assert "Tsallis(<(4, 1)>)" in printed
     assert names["recalled"].shape == names["measured"].shape == (2, 10, 32)
     assert names["responsibilities"].shape == (2, 10, 10)
     assert all(layer.in_proj_weight.grad.abs().max() > 0 for layer in names["model"])

@@ -265,7 +265,7 @@ class Tsallis(AbstractCloseness):
         def shown(own: float | Tensor) -> str:
             if not isinstance(own, Tensor):
                 return f"{own:g}"
-            return f"{float(own):g}" if own.numel() == 1 else f"<{tuple(own.shape)}>"
+            return f"{float(own.detach()):g}" if own.numel() == 1 else f"<{tuple(own.shape)}>"
 
         relative = "" if self.relative == "bregman" else f", relative={self.relative!r}"
         warm = isinstance(self.temperature, Tensor) or self.temperature != 1

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fenchel.closeness import AbstractCloseness
 from fenchel.functional.arguments import checked
 from fenchel.functional.certificate import AttentionCertificate, certificate_at
+from fenchel.functional.close import CloseAttention
+from fenchel.functional.close_arguments import checked_closeness
 from fenchel.functional.dual_point import dual_point
 from fenchel.functional.output import output_and_mean_at, output_at
 from fenchel.functional.plain import no_error, plain_attention, plain_weights
@@ -23,6 +26,7 @@ def attention(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
     estimator: str = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
@@ -55,6 +59,9 @@ def attention(
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m): (H, 1) is one
             a head.
         scale: Makes templates of keys: a number, or a tensor with one element; None is 1/√d.
+        closeness: D in the place of Kullback and Leibler's, such as :class:`fenchel.Tsallis`, whose weights are exactly
+            zero where they are: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean nearest u, and second order takes
+            the curvature at rest. Numbers of its own may differ by head, (H, 1), and learn. None is softmax.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
         dropout_p: Probability with which a weight is dropped; the others are divided by 1 - p. Pass 0 in evaluation.
         enable_gqa: Allow H_kv < H: H / H_kv heads of the query share each head of the key.
@@ -80,6 +87,10 @@ def attention(
         True
         >>> attention(q, k, v, log_preference=causal, estimator="exact").shape
         torch.Size([1, 2, 5, 4])
+        >>> from fenchel import Tsallis
+        >>> sparse = attention_weights(q, 4 * k, log_preference=causal, closeness=Tsallis(2))      # sparsemax
+        >>> bool((sparse.triu(1) == 0).all()), bool((sparse.sum(-1) - 1 < 1e-12).all())
+        (True, True)
     """
     given = checked(
         query,
@@ -94,8 +105,12 @@ def attention(
         tol=tol,
         max_steps=max_steps,
     )
+    close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
         return plain_attention(given, dropout_p)
+    if close is not None:
+        call = CloseAttention(given, close)
+        return call.output(call.dual_point(estimator, tol, max_steps), dropout_p)
     dual = dual_point(given, estimator, tol, max_steps)
     return given.without_empty_rows(output_at(given, dual, dropout_p))
 
@@ -108,6 +123,7 @@ def attention_with_certificate(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
     estimator: str = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
@@ -129,6 +145,8 @@ def attention_with_certificate(
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
+        closeness: None is softmax. Under another closeness bounds hold as they stand, but for total variation, which is
+            at most √(gap/2σ) for the σ by which it is strongly convex.
         estimator: Whose output, and whose certificate.
         dropout_p: The certificate is of the weights before dropout.
         enable_gqa: Allow H_kv < H.
@@ -161,8 +179,13 @@ def attention_with_certificate(
         tol=tol,
         max_steps=max_steps,
     )
+    close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
         return plain_attention(given, dropout_p), no_error(given)
+    if close is not None:
+        call = CloseAttention(given, close)
+        point = call.dual_point(estimator, tol, max_steps)
+        return call.output(point, dropout_p), call.certificate(point.detach())
     dual = dual_point(given, estimator, tol, max_steps)
     output, mean = output_and_mean_at(given, dual, dropout_p)
     return given.without_empty_rows(output), certificate_at(given, dual.detach(), mean)
@@ -175,6 +198,7 @@ def attention_weights(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
     estimator: str = "first_order",
     enable_gqa: bool = False,
     tol: float | None = None,
@@ -188,6 +212,7 @@ def attention_weights(
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
+        closeness: None is softmax.
         estimator: Whose weights.
         enable_gqa: Allow H_kv < H.
         tol: Of the exact estimator.
@@ -218,8 +243,12 @@ def attention_weights(
         tol=tol,
         max_steps=max_steps,
     )
+    close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
         return plain_weights(given)
+    if close is not None:
+        call = CloseAttention(given, close)
+        return call.weights(call.dual_point(estimator, tol, max_steps))
     dual = dual_point(given, estimator, tol, max_steps)
     with without_autocast(dual):
         dtype = compute_dtype(dual.dtype)

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import checked
+from fenchel.functional.close import CloseAttention
+from fenchel.functional.close_arguments import checked_closeness
 from fenchel.functional.dual_point import dual_point
 from fenchel.functional.output import output_at
 from fenchel.functional.plain import plain_weights
@@ -23,6 +26,7 @@ def gap(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
     estimator: str = "first_order",
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -41,6 +45,7 @@ def gap(
         log_preference: Broadcastable to (B, H, m, n).
         alpha: Broadcastable to (B, H, m).
         scale: None is 1/√d.
+        closeness: None is softmax.
         estimator: ``"first_order"`` or ``"second_order"``. The exact answer has a gap of 0 up to its tolerance, with
             nothing to train.
         enable_gqa: Allow H_kv < H.
@@ -78,6 +83,10 @@ def gap(
         dropout_p=0.0,
         enable_gqa=enable_gqa,
     )
+    close = checked_closeness(closeness, estimator, given.query)
+    if close is not None and not given.has_no_evidence:
+        call = CloseAttention(given, close)
+        return call.gap(call.dual_point(estimator, None, 1))
     if given.has_no_evidence:
         return 0.0 * plain_weights(given).sum(-1).to(compute_dtype(query.dtype))
     with without_autocast(query):

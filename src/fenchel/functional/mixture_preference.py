@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 from typing_extensions import Self, override
 
 from fenchel.functional.blocked import attend
 from fenchel.functional.mixture_arguments import MixtureArguments
+from fenchel.functional.recomputed import recomputed
 from fenchel.preference import AbstractPreference
 
 __all__ = ["HeadMixtures"]
@@ -138,7 +138,5 @@ class HeadMixtures(AbstractPreference):
             part = slice(start, start + each)
             rows = preference if preference.shape[2] == 1 else preference[:, :, part]
             first, *others = (point[:, :, part] for point in points)
-            given = (first, rows, components, *others)
-            recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-            found.append(checkpoint(of_block, *given, use_reentrant=False) if recorded else of_block(*given))
+            found.append(recomputed(of_block, first, rows, components, *others))
         return torch.cat(found, 2)

@@ -1,4 +1,4 @@
-"""Dual points of a problem seen through φ alone, found by the one certified solver, for ops on tensors."""
+"""Dual points of problems of the core, found by the one certified solver, for ops on tensors: no weights are kept."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_dual_point
-from fenchel.blocks import ConjugateBlock
+from fenchel.blocks import QueryBlock
 from fenchel.errors import ConvergenceError
 from fenchel.functional.exact import DEFAULT_TOL
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
 from fenchel.solver.equation import AbstractEquation, Expansion, StationaryPoint
-from fenchel.solver.exact import exact
 from fenchel.solver.second_order import second_order_point
+from fenchel.solver.staged import WORKING_ARRAYS, StagedSolver
 
-__all__ = ["solved_dual_point"]
+__all__ = ["equation_of", "solution_of", "solved_dual_point"]
+
+
+def equation_of(estimator: str) -> AbstractEquation:
+    """What dual points of ``"second_order"`` or ``"exact"`` solve."""
+    return StationaryPoint() if estimator == "exact" else Expansion()
 
 
 def solved_dual_point(
@@ -32,29 +38,32 @@ def solved_dual_point(
     Raises:
         ConvergenceError: If a query does not.
     """
-    dual, equation = _solution(problem, estimator, tol, max_steps, remedy)  # pyright: ignore[reportCallIssue] - disable keeps the signature
-    return implicit_dual_point(problem, equation, dual) if torch.is_grad_enabled() else dual
+    dual = solution_of(problem, estimator, tol, max_steps, remedy)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+    return implicit_dual_point(problem, equation_of(estimator), dual) if torch.is_grad_enabled() else dual
 
 
 # An iteration that looks at values is nothing to trace.
 @torch.compiler.disable
-def _solution(
-    problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str
-) -> tuple[Tensor, AbstractEquation]:
-    """The dual points (..., m, d), and the equation that they solve."""
-    with torch.no_grad():
-        if estimator == "exact":
-            return _exact(problem, tol, max_steps, remedy), StationaryPoint()
-        return second_order_point(ConjugateBlock.of(problem)).reshape(problem.evidence.shape), Expansion()
-
-
-def _exact(problem: Problem, tol: float | None, max_steps: int, remedy: str) -> Tensor:
+@torch.no_grad()
+def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
+    """The same without gradient."""
     tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    estimate = exact(problem, tol=tol, max_steps=max_steps, throw=False)
-    missed = int((~estimate.converged).sum())
+    layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
+    dual, missed = layout.empty(problem.conjugate.dim), 0
+    # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
+    arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
+    for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, arrays, itemsize):
+        where = (groups[:, None], rows[None, :])
+        if estimator == "exact":
+            found = StagedSolver(block, problem.dtype, tol, max_steps, "auto", DEFAULT_MEMORY_BUDGET)
+            dual[where] = found.certificate.dual
+            missed += int((~found.certificate.meets(tol)).sum())
+        else:
+            block = block.to(torch.float64) if isinstance(block, QueryBlock) else block
+            dual[where] = second_order_point(block).to(problem.dtype)
     if missed:
         raise ConvergenceError(
-            f"{missed} of {estimate.converged.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
+            f"{missed} of {problem.shape.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
             f"{max_steps} steps. Raise tol or max_steps, give the tensors in float64, or make {remedy}"
         )
-    return estimate.dual
+    return layout.restore(dual)

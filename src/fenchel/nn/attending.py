@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.close_arguments import closeness_of_heads
 from fenchel.nn.inference import Inferred, Problem, infer
 
 __all__ = ["AttendingLayer", "KeyProjection", "LayerCall", "OtherInference", "attention_layers", "lies_in"]
@@ -227,6 +228,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
     alpha, memory = problem.alpha, problem.memory
     if memory is not None:
         memory = memory._replace(variances=taken(memory.variances))
+    closeness = problem.closeness and closeness_of_heads(problem.closeness, index)
     if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
         alpha = alpha.index_select(0, index)
     return problem._replace(
@@ -235,6 +237,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
         values=taken(problem.values),
         alpha=alpha,
         memory=memory,
+        closeness=closeness,
     )
 
 

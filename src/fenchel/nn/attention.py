@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments.tensor import check_flags
+from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.nn.attention_arguments import (
     check_alpha,
+    check_closeness,
     check_problem,
     check_radius,
     check_widths,
@@ -60,6 +62,10 @@ class MultiheadAttention(HeadProblems):
         evidence: What a query says of the templates, a module of :mod:`fenchel.nn.evidence`; None is
             :class:`~fenchel.nn.evidence.ScaledDot`.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        closeness: D, such as :class:`fenchel.Tsallis`, under which keys get weights of exactly 0; None is Kullback and
+            Leibler's, softmax.
+        learn_order: Whether every head learns the order of its :class:`~fenchel.Tsallis`, between 1 and 2, as 1 plus
+            the sigmoid of a parameter that starts at the order given.
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α, as the exponential of a parameter that starts at log ``alpha``.
         normalize_templates: Whether templates are scaled to norm ``radius``, the papers' way to keep α small enough.
@@ -91,6 +97,7 @@ class MultiheadAttention(HeadProblems):
 
     log_alpha: nn.Parameter | None
     log_radius: nn.Parameter | None
+    raw_order: nn.Parameter | None
 
     def __init__(
         self,
@@ -109,6 +116,8 @@ class MultiheadAttention(HeadProblems):
         preference: AbstractPreference | None = None,
         evidence: nn.Module | None = None,
         estimator: str = "first_order",
+        closeness: AbstractCloseness | None = None,
+        learn_order: bool = False,
         alpha: float = 1.0,
         learn_alpha: bool = False,
         normalize_templates: bool = False,
@@ -123,12 +132,14 @@ class MultiheadAttention(HeadProblems):
         check_widths(embed_dim, num_heads, kdim, vdim, dropout)
         check_problem(preference, evidence, estimator, tol, max_steps)
         check_alpha(alpha)
+        check_closeness(closeness, learn_order, estimator)
         check_flags(
             bias=bias,
             add_bias_kv=add_bias_kv,
             add_zero_attn=add_zero_attn,
             batch_first=batch_first,
             learn_alpha=learn_alpha,
+            learn_order=learn_order,
             normalize_templates=normalize_templates,
             learn_radius=learn_radius,
             keep_certificate=keep_certificate,
@@ -142,6 +153,7 @@ class MultiheadAttention(HeadProblems):
         self.preference = preference
         self.evidence = ScaledDot() if evidence is None else evidence
         self.estimator = estimator
+        self.closeness = closeness
         self.normalize_templates = normalize_templates
         self.keep_certificate = keep_certificate
         self.keep_gap = keep_gap
@@ -152,6 +164,29 @@ class MultiheadAttention(HeadProblems):
         for name, learned, start in (("log_alpha", learn_alpha, alpha), ("log_radius", learn_radius, radius)):
             logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
             self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
+
+        orders = self.out_proj.weight.new_empty(num_heads) if learn_order else None
+        self.register_parameter("raw_order", None if orders is None else nn.Parameter(orders))
+        self._reset_order()
+
+    def _reset_order(self) -> None:
+        if self.raw_order is not None and isinstance(self.closeness, Tsallis):
+            start = float(self.closeness.order) - 1
+            self.raw_order.data.fill_(math.log(start / (1 - start)))
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, and put what heads learn of their own back to where it started."""
+        super().reset_parameters()
+        self._reset_order()
+
+    @property
+    def effective_closeness(self) -> AbstractCloseness | None:
+        """D of the heads: ``closeness``, with the orders (num_heads, 1) that they have learned."""
+        closeness = self.closeness
+        if self.raw_order is None or not isinstance(closeness, Tsallis):
+            return closeness
+        orders = 1 + self.raw_order.sigmoid().unsqueeze(-1)
+        return Tsallis(orders, closeness.relative, closeness.temperature)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> MultiheadAttention:
@@ -275,6 +310,8 @@ class MultiheadAttention(HeadProblems):
         """What the children do not show."""
         alpha = self._alpha if self.log_alpha is None else "learned"
         parts = [f"{self.embed_dim}, num_heads={self.num_heads}, estimator={self.estimator!r}, alpha={alpha}"]
+        if self.closeness is not None:
+            parts.append(f"closeness={self.closeness!r}{', order=learned' * (self.raw_order is not None)}")
         if self.normalize_templates:
             parts.append(f"radius={self._radius if self.log_radius is None else 'learned'}")
         if self.preference is None:

@@ -6,15 +6,20 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_device, check_tensor, checked_argument, is_under_autocast
+from fenchel.closeness import Tsallis
+from fenchel.conjugate.tensors import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_estimator
+from fenchel.functional.close_arguments import check_kind
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.sizes import check_positive, check_sizes
 
 __all__ = [
     "check_alpha",
     "check_causal_hint",
+    "check_closeness",
     "check_problem",
     "check_radius",
     "check_sequences",
@@ -91,6 +96,29 @@ def checked_answer(evidence: nn.Module, answer: Any) -> tuple[Tensor, Tensor, fl
 def check_alpha(alpha: float) -> None:
     """Check the reliability of the evidence."""
     check_positive(_OWNER, alpha=alpha)
+
+
+def check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
+    """Check what keeps the heads' answers near their preferences, and whether its order can be learned."""
+    check_kind(closeness, estimator)
+    if learn_order is True and not isinstance(closeness, Tsallis):
+        raise ProblemError(
+            f"learn_order is True and closeness {shown(closeness)}; expected a fenchel.Tsallis, whose order is "
+            "learned, such as closeness=fenchel.Tsallis(1.5)"
+        )
+    if closeness is None:
+        return
+    learned = [name for name, part in tensors_of(closeness).items() if part.requires_grad]
+    if learned:
+        raise ProblemError(
+            f"{learned[0]} of closeness requires a gradient, and a layer would neither hold nor save it; expected "
+            "learn_order=True, which makes a parameter of the layer, or numbers. functional.attention takes any tensor"
+        )
+    if learn_order is True and not (isinstance(closeness.order, float) and 1 < closeness.order < 2):
+        raise ProblemError(
+            f"learn_order is True and closeness {closeness!r}; expected an order strictly between 1 and 2 to start at, "
+            "one number"
+        )
 
 
 def check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments.tensor import MASK, check_flags, check_tensor
+from fenchel.closeness import AbstractCloseness
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.attending import AttendingLayer, LayerCall
 from fenchel.nn.attention_arguments import check_causal_hint, check_sequences, checked_answer
@@ -40,6 +41,11 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
     @property
     def alpha(self) -> float | Tensor:
         """α, a number or (num_heads,)."""
+        raise NotImplementedError
+
+    @property
+    def effective_closeness(self) -> AbstractCloseness | None:
+        """D of the heads, with what they have learned of it."""
         raise NotImplementedError
 
     @property
@@ -177,4 +183,4 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
             radius = radius.view(-1, 1, 1) if isinstance(radius, Tensor) else radius
             templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        return Problem(evidence, templates, values, alpha, scale)
+        return Problem(evidence, templates, values, alpha, scale, closeness=self.effective_closeness)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from fenchel import functional
+from fenchel.closeness import AbstractCloseness
 from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.close_arguments import is_softmax
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.key_padding import KeyPadding
@@ -41,6 +43,7 @@ class Problem(NamedTuple):
         alpha: α, a number or (H, 1).
         scale: Of the templates, a number or a scalar tensor.
         memory: Where the templates are means of Gaussians; None where they are points.
+        closeness: D; None is Kullback and Leibler's.
     """
 
     evidence: Tensor
@@ -49,11 +52,12 @@ class Problem(NamedTuple):
     alpha: float | Tensor
     scale: float | Tensor
     memory: Memory | None = None
+    closeness: AbstractCloseness | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether it is softmax attention to points."""
-        return self.memory is None
+        return self.memory is None and is_softmax(self.closeness)
 
 
 class Inferred(NamedTuple):
@@ -93,9 +97,11 @@ def infer(
         need_gap: Whether to return it; likewise.
         **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.
     """
-    evidence, templates, values, alpha, scale, memory = problem
+    evidence, templates, values, alpha, scale, memory, closeness = problem
     options.update(log_preference=log_preference, alpha=alpha, scale=scale)
-    if memory is not None:
+    if memory is None:
+        options.update(closeness=closeness)
+    else:
         return _infer_mixture(problem, memory, dropout, need_weights, need_certificate, options)
     gap = None
     if need_gap:

@@ -22,6 +22,8 @@ def test_the_examples_run(capsys):
     assert printed[0].startswith("('encoder.layer.0.attention.self', 'encoder.layer.1.attention.self')")
     assert not torch.equal(names["exact"], names["second"])
     assert not torch.equal(names["exact"], names["mixed"])
+    assert bool((names["sparse"][1, ..., 3] == 0).all())
+    assert not torch.equal(names["partly"], names["exact"])
     assert names["written"].shape == (2, 9)
     assert names["alpha"].grad.abs().min() > 0
 

@@ -1,19 +1,21 @@
-"""Attention that infers, as an attention function of transformers, and the three names it goes by.
+"""Attention that infers, as an attention function of transformers, and the names it goes by.
 
 After ``register()`` every model that dispatches its attention takes ``attn_implementation="fenchel_first_order"``,
-``"fenchel_second_order"`` or ``"fenchel_exact"``.
+``"fenchel_second_order"`` or ``"fenchel_exact"``; and ``"fenchel_sparsemax"`` or ``"fenchel_entmax15"``, whose weights
+are exactly zero where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import ESTIMATORS
+from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import CaptureError
 from fenchel.functional import AttentionCertificate
 from fenchel.integrations.transformers.arguments import refuse_unsupported
@@ -24,18 +26,20 @@ from fenchel.integrations.transformers.log_preference import LogPreferences
 from fenchel.integrations.transformers.registry import register_backend
 from fenchel.integrations.transformers.weights_wanted import weights_wanted
 
-__all__ = ["attend", "register"]
+__all__ = ["CLOSENESSES", "attend", "register"]
 
 _checked: WeakSet[nn.Module] = WeakSet()
 """Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
 
 
 def register() -> None:
-    """Make attention that infers available to every model of transformers, under three names.
+    """Make attention that infers available to every model of transformers, under five names.
 
     Thereafter ``attn_implementation`` may be ``"fenchel_first_order"``, ``"fenchel_second_order"`` or
-    ``"fenchel_exact"``, in ``from_pretrained``, ``from_config`` and ``model.set_attn_implementation``; α is 1. For
-    each name the mask maker is registered with the function: without it models would be given no mask at all. The
+    ``"fenchel_exact"``, in ``from_pretrained``, ``from_config`` and ``model.set_attn_implementation``; α is 1.
+    ``"fenchel_sparsemax"`` and ``"fenchel_entmax15"`` are first order under ``fenchel.Tsallis(2)`` and
+    ``fenchel.Tsallis(1.5)``: sparse attention, for training and for models that were trained with it. For each name
+    the mask maker is registered with the function: without it models would be given no mask at all. The
     registries are process-wide and forget nothing; calling this again changes nothing.
 
     Raises:
@@ -69,7 +73,11 @@ def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
+CLOSENESSES: Final[Mapping[str, AbstractCloseness]] = {"sparsemax": Tsallis(2.0), "entmax15": Tsallis(1.5)}
+"""Closenesses that names of attention stand for, ``fenchel_NAME``."""
+
 _FUNCTIONS = {f"fenchel_{estimator}": _with(Inference(estimator)) for estimator in ESTIMATORS}
+_FUNCTIONS |= {f"fenchel_{name}": _with(Inference(closeness=near)) for name, near in CLOSENESSES.items()}
 
 
 def attend(

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from fenchel import functional
+from fenchel.closeness import AbstractCloseness
 from fenchel.errors import InputError
 from fenchel.functional import AttentionCertificate
+from fenchel.functional.close_arguments import closeness_of_heads
 from fenchel.nn.inference import Inferred
 
 __all__ = ["OWN", "AttentionProblem", "Inference", "infer"]
@@ -25,12 +27,14 @@ class Inference:
         alpha: α, a float or a tensor broadcastable to (B, H, m).
         tol: Of "exact"; None is the default of :func:`fenchel.functional.attention`.
         max_steps: Of "exact".
+        closeness: D; None is softmax.
     """
 
     estimator: str = "first_order"
     alpha: float | Tensor = 1.0
     tol: float | None = None
     max_steps: int = 50
+    closeness: AbstractCloseness | None = None
 
 
 OWN = Inference()
@@ -82,6 +86,7 @@ def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certi
         "log_preference": problem.log_preference,
         "alpha": how.alpha,
         "scale": problem.scale,
+        "closeness": how.closeness,
         "estimator": how.estimator,
         "enable_gqa": problem.key.shape[1] != problem.heads,
         "tol": how.tol,
@@ -144,7 +149,8 @@ def infer(
 
     device = problem.query.device
     index, others = torch.tensor(chosen, device=device), torch.tensor(rest, device=device)
-    chosen_how = replace(how, alpha=_alpha_of_heads(how.alpha, index))
+    closeness = how.closeness and closeness_of_heads(how.closeness, index)
+    chosen_how = replace(how, alpha=_alpha_of_heads(how.alpha, index), closeness=closeness)
     parts = (
         _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),
         _infer_alike(problem.of_heads(others), OWN, weights, certificate),

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
 from fenchel.arguments.tensor import checked_argument, positive_tensor
+from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_estimator
+from fenchel.functional.close_arguments import check_kind
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import attend
 from fenchel.integrations.transformers.head_inference import OWN, Inference
@@ -132,14 +134,21 @@ def _chosen_heads(heads: Collection[int] | None) -> tuple[int, ...] | None:
     return checked("heads", heads)
 
 
-def _inference(estimator: str, alpha: float | Tensor, tol: float | None, max_steps: int) -> Inference:
+def _inference(
+    estimator: str,
+    alpha: float | Tensor,
+    tol: float | None,
+    max_steps: int,
+    closeness: AbstractCloseness | None,
+) -> Inference:
     checked("estimator", estimator)
+    check_kind(closeness, estimator)
     check_estimator(estimator, tol, max_steps)
     if isinstance(alpha, Tensor):
         positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
     else:
         checked_argument("alpha", alpha)
-    return Inference(estimator, alpha, tol, max_steps)
+    return Inference(estimator, alpha, tol, max_steps, closeness)
 
 
 @contextmanager
@@ -148,6 +157,7 @@ def use_backend(
     estimator: str = "exact",
     *,
     alpha: float | Tensor = 1.0,
+    closeness: AbstractCloseness | None = None,
     layers: Collection[int | str] | None = None,
     heads: Collection[int] | None = None,
     tol: float | None = None,
@@ -169,6 +179,8 @@ def use_backend(
         estimator: "first_order", "second_order" or "exact".
         alpha: α > 0, a number or a tensor broadcastable to (B, H, m), such as (H, 1) for one a head. It may require a
             gradient.
+        closeness: D of the chosen heads, such as ``fenchel.Tsallis(1.5)``; None is softmax. Numbers of its own may
+            differ by head, (H, 1), and require a gradient.
         layers: Which attention modules: numbers from 1 in the order of :func:`attention_names`, or qualified names.
             None is all. Layers that share one module (ALBERT) share its number.
         heads: Which heads of those layers, numbers from 1. None is all.
@@ -204,7 +216,7 @@ def use_backend(
         raise ProblemError(
             f"certificate is {shown(certificate)}; expected a function of a name and a certificate"
         )
-    how = _inference(estimator, alpha, tol, max_steps)
+    how = _inference(estimator, alpha, tol, max_steps, closeness)
     chosen_heads = _chosen_heads(heads)
     modules = attention_modules(model)
     chosen = _chosen_layers(model, tuple(modules.values()), layers)

@@ -1,0 +1,96 @@
+r"""Attention under any closeness: weights :math:`p = \nabla D^*(T\lambda)` in the place of a softmax.
+
+Queries are taken in parts, whose weights are computed again in the backward pass: no (m, n) array outlives its part. A
+part is a problem of the core, so that whatever offers weights and a curvature has every estimator, bound and gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fenchel.adjoint import implicit_dual_point
+from fenchel.closeness import AbstractCloseness
+from fenchel.functional.arguments import AttentionArguments
+from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.close_rows import CloseRows, for_heads, in_parts
+from fenchel.functional.precision import without_autocast
+from fenchel.functional.recomputed import recomputed
+from fenchel.functional.solved import equation_of, solution_of
+
+__all__ = ["CloseAttention"]
+
+
+class CloseAttention:
+    """One call under a closeness that is not Kullback and Leibler's.
+
+    Args:
+        given: Checked arguments.
+        closeness: D, checked.
+    """
+
+    def __init__(self, given: AttentionArguments, closeness: AbstractCloseness) -> None:
+        self._given = given
+        with without_autocast(given.query):
+            self._rows = CloseRows.of(given, closeness)
+
+    def dual_point(self, estimator: str, tol: float | None, max_steps: int) -> Tensor:
+        """λ of an estimator, (B, H, m, d), in the dtype of the computation; never in a half type."""
+        rows = self._rows
+        with without_autocast(rows.evidence):
+            if estimator == "first_order":
+                return rows.alpha * rows.evidence
+            # Of one number for all of its rows the core has a faster way than of one a row.
+            heads = range(rows.evidence.shape[1])
+            some = [rows.head(head) for head in heads] if rows.has_numbers_of_heads_alone() else [rows]
+            found = [_solved(one, estimator, tol, max_steps) for one in some]  # pyright: ignore[reportCallIssue] - disable keeps the signature
+            return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+    def output(self, dual: Tensor, dropout_p: float) -> Tensor:
+        """The mean of the values at dual points, (B, H, m, d_v), in the dtype of the query."""
+
+        def average(part: CloseRows, lam: Tensor, value: Tensor) -> Tensor:
+            return torch.dropout(part.weights(lam), dropout_p, train=dropout_p > 0) @ value
+
+        with without_autocast(dual):
+            values = for_heads(self._given.value.to(dual.dtype), self._given)
+            return self._answer(in_parts(self._rows, average, dual, values))
+
+    def weights(self, dual: Tensor) -> Tensor:
+        """The weights, (B, H, m, n), in the dtype of the query."""
+        with without_autocast(dual):
+            return self._answer(in_parts(self._rows, CloseRows.weights, dual))
+
+    def gap(self, dual: Tensor) -> Tensor:
+        r"""The gap :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`, differentiable, (B, H, m)."""
+        with without_autocast(dual):
+            found = in_parts(self._rows, lambda part, lam: part.problem().gap_at(lam).unsqueeze(-1), dual)
+            return self._given.without_empty_rows(found).squeeze(-1)
+
+    @torch.no_grad()
+    def certificate(self, dual: Tensor) -> AttentionCertificate:
+        """What dual points certify."""
+        alpha = self._rows.alpha
+        with without_autocast(dual):
+            gradient = in_parts(self._rows, lambda part, lam: part.problem().dual_gradient(lam), dual)
+            norm = self._given.without_empty_rows(gradient.norm(dim=-1, keepdim=True))
+            gap, bound = alpha / 2 * norm.square(), alpha * norm
+            return AttentionCertificate(gap.squeeze(-1), norm.squeeze(-1), bound.squeeze(-1))
+
+    def _answer(self, found: Tensor) -> Tensor:
+        return self._given.without_empty_rows(found.to(self._given.query.dtype))
+
+
+# An iteration that looks at values is nothing to trace.
+@torch.compiler.disable
+def _solved(rows: CloseRows, estimator: str, tol: float | None, max_steps: int) -> Tensor:
+    def of_part(part: CloseRows, _: Tensor) -> Tensor:
+        remedy = "alpha, the query or the norms of the keys smaller"
+        with torch.no_grad():
+            dual = solution_of(part.problem(), estimator, tol, max_steps, remedy)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+        if not torch.is_grad_enabled():
+            return dual
+        # Built anew in the backward pass: the residual's graph has arrays of all weights.
+        return recomputed(lambda: implicit_dual_point(part.problem(), equation_of(estimator), dual))
+
+    return in_parts(rows, of_part, rows.evidence, again=False)

@@ -1,0 +1,142 @@
+"""Hugging Face models whose attention is under another closeness: by name, by context, trained, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel import OptimalTransport, ProblemError, Tsallis
+from fenchel import functional as F
+from fenchel.integrations.transformers import register, use_backend
+from fenchel.integrations.transformers.backend import attend
+from fenchel.integrations.transformers.head_inference import Inference
+from tests.compiling import compiled_afresh
+from tests.tiny_models import tiny_inputs, tiny_model
+
+NAMES = {"fenchel_sparsemax": Tsallis(2), "fenchel_entmax15": Tsallis(1.5)}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("family", ["bert", "t5", "llama"])
+def test_a_name_is_a_context(family: str, name: str) -> None:
+    inputs = tiny_inputs(family, padding="left") if family == "bert" else tiny_inputs(family)
+    named = tiny_model(family, attn_implementation=name)(**inputs).last_hidden_state
+    model = tiny_model(family)
+    before = model(**inputs).last_hidden_state
+    with use_backend(model, "first_order", closeness=NAMES[name]):
+        found = model(**inputs).last_hidden_state
+    torch.testing.assert_close(found, named, rtol=0, atol=1e-10)
+    torch.testing.assert_close(model(**inputs).last_hidden_state, before)
+    assert float((found - before).detach().abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_masked_keys_keep_weight_zero_and_no_hidden_state_depends_on_padding(family: str) -> None:
+    inputs = tiny_inputs(family, padding="left") if family == "bert" else tiny_inputs(family)
+    model = tiny_model(family, attn_implementation="fenchel_sparsemax")
+    output = model(**inputs, output_attentions=True)
+    real = inputs["attention_mask"] == 1
+    for weights in output.attentions:
+        assert bool((weights.transpose(1, 3)[~real] == 0).all())
+        rows = weights.sum(-1).transpose(1, 2)[real]
+        torch.testing.assert_close(rows, torch.ones_like(rows))
+        if family == "llama":
+            assert bool((weights.triu(1) == 0).all())
+    changed = {**inputs, "input_ids": torch.where(real, inputs["input_ids"], 7)}
+    again = model(**changed).last_hidden_state
+    torch.testing.assert_close(again[real], output.last_hidden_state[real])
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_grouped_heads_numbers_of_heads_and_chosen_heads(estimator: str) -> None:
+    class Attention(nn.Module):
+        is_causal = False
+
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, h, 5, 4, generator=generator, dtype=torch.float64) for h in (4, 2, 2))
+    near = Tsallis(torch.tensor([[1.1], [1.4], [1.7], [2.0]]).double())
+    how = Inference(estimator, 0.8, closeness=near)
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+    options: dict[str, Any] = {"scale": 0.5, "enable_gqa": True, "log_preference": mask}
+    whole = F.attention(query, key, value, alpha=0.8, closeness=near, estimator=estimator, **options)
+    softmax = F.attention(query, key, value, **options)
+    output, _ = attend(Attention(), query, key, value, mask, how=how, scaling=0.5)
+    torch.testing.assert_close(output.transpose(1, 2), whole)
+    part, weights = attend(
+        Attention(), query, key, value, mask, how=how, heads=[2, 4], scaling=0.5, output_attentions=True
+    )
+    torch.testing.assert_close(part.transpose(1, 2)[:, [1, 3]], whole[:, [1, 3]])
+    torch.testing.assert_close(part.transpose(1, 2)[:, [0, 2]], softmax[:, [0, 2]])
+    assert weights is not None
+    torch.testing.assert_close(weights @ value.repeat_interleave(2, 1), part.transpose(1, 2))
+
+
+def test_a_learned_order_per_head_and_a_certificate() -> None:
+    model, inputs = tiny_model("bert"), tiny_inputs("bert")
+    raw = torch.zeros(4, 1, dtype=torch.float64, requires_grad=True)
+    seen: dict[str, Tensor] = {}
+    near = Tsallis(1 + raw.sigmoid())
+    told: Any = lambda site, certificate: seen.update({site: certificate.gap})  # noqa: E731
+    with use_backend(model, "first_order", closeness=near, certificate=told):
+        model(**inputs).last_hidden_state.sin().sum().backward()
+    assert raw.grad is not None
+    assert bool((raw.grad.abs() > 0).all())
+    assert len(seen) == 2
+    assert all(bool((gap >= 0).all()) for gap in seen.values())
+
+
+def test_it_trains_and_generates() -> None:
+    model = tiny_model("llama", head="AutoModelForCausalLM", attn_implementation="fenchel_entmax15")
+    inputs = tiny_inputs("llama")
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        optimiser.zero_grad()
+        loss = model(**inputs, labels=inputs["input_ids"]).loss
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    with torch.no_grad():
+        cached, whole = (
+            model.generate(**inputs, max_new_tokens=4, do_sample=False, use_cache=cache)
+            for cache in (True, False)
+        )
+    assert torch.equal(cached, whole)
+
+
+def test_a_compiled_training_step_is_that_of_eager() -> None:
+    model, inputs = tiny_model("bert", attn_implementation="fenchel_entmax15"), tiny_inputs("bert")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    model.train()
+    found = []
+    with compiled_afresh():
+        for run in (torch.compile(model), model):
+            model.zero_grad()
+            output = run(**inputs).last_hidden_state
+            output.sin().sum().backward()
+            # What no loss depends on gets zeros of a compiler, and nothing of autograd.
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+            found.append([output, *grads])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-8)
+
+
+def test_what_is_no_closeness_of_a_backend_is_named() -> None:
+    model = tiny_model("bert")
+    for near, message in (
+        ("entmax15", r"closeness is 'entmax15'; expected one such as fenchel.Tsallis"),
+        (OptimalTransport("dot", 1.0, warn=False), r"closeness is an OptimalTransport.*transport_attention"),
+    ):
+        context: Any = use_backend(model, "first_order", closeness=near)  # type: ignore[arg-type]
+        with pytest.raises(ProblemError, match=message), context:
+            pass

@@ -1,0 +1,156 @@
+"""MultiheadAttention under a closeness: by hand, learned orders, switches, masks, state, and wrong arguments."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fenchel import KL, OptimalTransport, ProblemError, Tsallis
+from fenchel import functional as F
+from fenchel.nn import MultiheadAttention, use_estimator
+from fenchel.nn.preference import Causal
+from tests.compiling import compiled_afresh
+from tests.nn.small_layers import BATCH, HEADS, KEYS, build, gradient, heads, tokens
+
+SPARSE = Tsallis(1.5)
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+@pytest.mark.parametrize("closeness", [Tsallis(2), Tsallis(1.3, relative="csiszar", temperature=0.5)])
+def test_it_is_attention_under_that_closeness(closeness: Tsallis, estimator: str) -> None:
+    torch.manual_seed(0)
+    layer = build(closeness=closeness, estimator=estimator, preference=Causal(), learn_alpha=True)
+    x = tokens()
+    padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
+    padding[1, 4:] = True
+    output, weights = layer(x, x, x, padding, average_attn_weights=False)
+    q, k, v = heads(layer, x)
+    allowed = torch.ones(KEYS, KEYS, dtype=torch.bool).tril() & ~padding[:, None, None]
+    options: dict[str, Any] = {"log_preference": allowed, "closeness": closeness, "estimator": estimator}
+    torch.testing.assert_close(weights, F.attention_weights(q, k, **options))
+    expected = layer.out_proj(F.attention(q, k, v, **options).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(layer(x, x, x, padding, need_weights=False)[0], expected)
+    assert bool((weights[1, :, :, 4:] == 0).all() & (weights.triu(1) == 0).all())
+
+
+def test_every_head_learns_its_order() -> None:
+    torch.manual_seed(0)
+    layer = build(closeness=Tsallis(1.25, temperature=0.3), learn_order=True)
+    assert layer.raw_order is not None
+    near = layer.effective_closeness
+    assert isinstance(near, Tsallis)
+    torch.testing.assert_close(near.order, torch.full((HEADS, 1), 1.25).double())
+    x = tokens()
+    layer(x, x, x)[0].sin().sum().backward()
+    assert bool((gradient(layer.raw_order).abs() > 1e-9).all())
+    nn.init.normal_(layer.raw_order)
+    fixed = build(closeness=Tsallis((1 + layer.raw_order.detach().sigmoid())[:, None], temperature=0.3))
+    state = {name: tensor for name, tensor in layer.state_dict().items() if name != "raw_order"}
+    fixed.load_state_dict(state)
+    torch.testing.assert_close(fixed(x, x, x)[0], layer(x, x, x)[0])
+    layer.estimator = fixed.estimator = "exact"
+    torch.testing.assert_close(fixed(x, x, x)[0], layer(x, x, x)[0])
+    layer.reset_parameters()
+    torch.testing.assert_close(layer.raw_order.sigmoid(), torch.full((HEADS,), 0.25).double())
+    assert "closeness=Tsallis(1.25, temperature=0.3), order=learned" in repr(layer)
+
+
+def test_kl_and_none_are_one_layer() -> None:
+    torch.manual_seed(0)
+    plain, named, x = build(), build(closeness=KL()), tokens()
+    named.load_state_dict(plain.state_dict())
+    assert torch.equal(plain(x, x, x, need_weights=False)[0], named(x, x, x, need_weights=False)[0])
+
+
+def test_estimators_are_switched_for_heads_with_orders_of_their_own() -> None:
+    torch.manual_seed(0)
+    layer = build(closeness=SPARSE, learn_order=True).eval()
+    assert layer.raw_order is not None
+    nn.init.normal_(layer.raw_order, std=2.0)
+    x = tokens()
+    first = layer(x, x, x, average_attn_weights=False)[1]
+    with use_estimator(layer, "exact"):
+        exact = layer(x, x, x, average_attn_weights=False)[1]
+    with use_estimator(layer, "exact", heads=[2]):
+        part = layer(x, x, x, average_attn_weights=False)[1]
+    torch.testing.assert_close(part[:, [0, 2]], first[:, [0, 2]])
+    torch.testing.assert_close(part[:, 1], exact[:, 1])
+    assert float((part[:, 1] - first[:, 1]).detach().abs().max()) > 1e-3
+
+
+def test_certificate_gap_dropout_and_copies() -> None:
+    torch.manual_seed(0)
+    layer = build(closeness=SPARSE, keep_certificate=True, keep_gap=True, dropout=0.5)
+    x = tokens()
+    layer(x, x, x, need_weights=False)
+    torch.testing.assert_close(layer.last_gap, layer.last_certificate.gap)
+    layer.last_gap.sum().backward()
+    assert float(gradient(layer.in_proj_weight).abs().max()) > 0
+    layer.eval()
+    other = copy.deepcopy(layer)
+    torch.testing.assert_close(other(x, x, x)[0], layer(x, x, x)[0])
+    layer.train()
+    _, _, v = heads(layer, x)
+    output, weights = layer(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(output, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
+
+
+def test_from_torch_and_inside_of_torchs_layers() -> None:
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
+    block.self_attn = MultiheadAttention.from_torch(block.self_attn, closeness=Tsallis(2), learn_order=False)
+    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False).eval()
+    x = tokens().float()
+    with torch.inference_mode():
+        fast = encoder(x)
+    torch.testing.assert_close(encoder(x), fast)
+
+
+def test_a_compiled_training_step_is_that_of_eager() -> None:
+    torch.manual_seed(0)
+    layer = build(closeness=SPARSE, learn_order=True, learn_alpha=True, preference=Causal())
+    x, found = tokens(), []
+    with compiled_afresh():
+        for run in (copy.deepcopy(layer), layer):
+            step = torch.compile(run) if run is not layer else run
+            output = step(x, x, x, need_weights=False)[0]
+            output.sin().sum().backward()
+            found.append([output, *(p.grad for p in run.parameters())])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-8)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "name": ({"closeness": "entmax15"}, r"closeness is 'entmax15'; expected one such as fenchel.Tsallis"),
+    "transport": (
+        {"closeness": OptimalTransport("dot", 1.0, warn=False)},
+        r"closeness is an OptimalTransport.*fenchel.nn.TransportAttention",
+    ),
+    "none": ({"learn_order": True}, r"learn_order is True and closeness None; expected a fenchel.Tsallis"),
+    "end": ({"learn_order": True, "closeness": Tsallis(2)}, r"expected an order strictly between 1 and 2"),
+    "flag": ({"learn_order": 1, "closeness": SPARSE}, r"learn_order is 1; expected True or False"),
+    "parameter": (
+        {"closeness": Tsallis(nn.Parameter(torch.tensor([[1.5]])))},
+        r"order of closeness requires a gradient, .*expected learn_order=True",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_say_what_is_wrong(case: str) -> None:
+    options, message = WRONG[case]
+    with pytest.raises(ProblemError, match=message) as caught:
+        build(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_other_heads_are_refused() -> None:
+    layer, x = build(closeness=Tsallis(torch.full((2, 1), 1.5))), tokens()
+    with pytest.raises(
+        ProblemError, match=r"order of Tsallis has shape \(2, 1\).* one a head has shape \(3, 1\)"
+    ):
+        layer(x, x, x)
