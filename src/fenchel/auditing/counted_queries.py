@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from fenchel.auditing.heads import Kind
+from fenchel.auditing.heads import METRICS, Kind
 from fenchel.errors import ProblemError
 
 __all__ = ["CountedQueries"]
@@ -22,28 +23,31 @@ class CountedQueries:
         self._columns = None if bool(counted.all()) else counted.flatten().nonzero().flatten()
 
     def select(self, tensor: Tensor) -> Tensor:
-        """Those of a tensor (B, H, m), as (H, N) on the CPU."""
-        by_head = tensor.detach().transpose(0, 1).flatten(1)
+        """Those of a tensor (..., B, H, m), as (..., H, N) on the CPU."""
+        by_head = tensor.detach().transpose(-3, -2).flatten(-2)
         if self._columns is not None:
-            by_head = by_head.index_select(1, self._columns.to(by_head.device))
+            by_head = by_head.index_select(-1, self._columns.to(by_head.device))
         return by_head.cpu().contiguous()
 
-    def metric(self, name: str, tensor: Tensor) -> Tensor:
-        """The values of a metric, float32; refuses NaN and negative numbers."""
+    def metrics(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The values of each of ``METRICS``, float32, (metrics, H, N); refuses NaN and negative numbers."""
         batch, count = self._counted.shape
-        if tuple(tensor.shape) != (batch, len(self._heads), count):
-            raise ProblemError(
-                f"{name} of {self._name} has shape {tuple(tensor.shape)}, but counted {(batch, count)} and "
-                f"{len(self._heads)} heads ask for {(batch, len(self._heads), count)}."
-            )
-        values = self.select(tensor).float()
+        expected = (batch, len(self._heads), count)
+        for name in METRICS:
+            if tuple(values[name].shape) != expected:
+                raise ProblemError(
+                    f"{name} of {self._name} has shape {tuple(values[name].shape)}, but counted {(batch, count)} and "
+                    f"{len(self._heads)} heads ask for {expected}."
+                )
+        found = self.select(torch.stack([values[name] for name in METRICS])).float()
         # The least of numbers with a NaN among them is NaN, which is not at least 0.
-        if values.numel() and not bool(values.amin() >= 0):
-            wrong = ~(values >= 0)
-            row = int(wrong.any(dim=1).nonzero()[0])
+        if found.numel() and not bool(found.amin() >= 0):
+            wrong = ~(found >= 0)
+            metric, row = wrong.any(-1).nonzero()[0].tolist()
+            of_head, there = found[metric, row], wrong[metric, row]
             raise ProblemError(
-                f"{name} is {float(values[row][wrong[row]][0])} for {int(wrong[row].sum())} of "
-                f"{values.shape[1]} queries of {self._name} head {self._heads[row]}; it must be a "
-                "non-negative number. Check the model for NaN weights, or audit with dtype float32."
+                f"{METRICS[metric]} is {float(of_head[there][0])} for {int(there.sum())} of {len(of_head)} queries of "
+                f"{self._name} head {self._heads[row]}; it must be a non-negative number. Check the model for NaN "
+                "weights, or audit with dtype float32."
             )
-        return values
+        return found

@@ -153,6 +153,7 @@ class ExampleSearch:
             first_order, exact = (
                 part[row][chosen].float().cpu() for part in (farthest.first_order, farthest.exact)
             )
+            weights = list(zip(first_order.unbind(), exact.unbind(), strict=True))
             queries, templates = sides.of(row)
             own = None if call.site.kind == "cross" else positions
             moved = templates.moved(first_order, exact, own)
@@ -167,8 +168,7 @@ class ExampleSearch:
                         (queries.place(position), *moved[number]),
                         row,
                         off,
-                        first_order[number],
-                        exact[number],
+                        *weights[number],
                     ),
                 )
 

@@ -63,12 +63,11 @@ class FloatHistograms:
         self._maxima = torch.zeros(num_rows, dtype=torch.float32)
         self._totals = torch.zeros(num_rows, dtype=torch.int64)
 
-    def add(self, values: Tensor, first_row: int = 0) -> None:
+    def add(self, values: Tensor) -> None:
         """Count new numbers.
 
         Args:
             values: (rows, count), float32, CPU, contiguous, non-negative, not NaN (the caller has checked).
-            first_row: The row that ``values[0]`` is counted in; the others go into those after it.
         """
         rows, count = values.shape
         if count == 0:
@@ -77,7 +76,7 @@ class FloatHistograms:
         # Blocks of this size stay in the cache and on one core: sharing so little work costs more than it.
         step = max(1, _BLOCK // count)
         for start in range(0, rows, step):
-            block = slice(first_row + start, first_row + min(start + step, rows))
+            block = slice(start, min(start + step, rows))
             self._add_block(values[start : start + step], block)
 
     def _add_block(self, values: Tensor, rows: slice) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,19 +50,16 @@ class LayerStatistics:
         means = SampledMeans(len(METRICS), len(heads)) if sampled else None
         return cls(heads, histograms, zeros(), zeros(), zeros(), PatternCounts(len(heads)), means)
 
-    def add(
-        self, values: Sequence[Tensor], steps: Tensor, converged: Tensor, patterns: PatternSums | None
-    ) -> None:
+    def add(self, values: Tensor, steps: Tensor, converged: Tensor, patterns: PatternSums | None) -> None:
         """Count the queries of one attention call.
 
         Args:
-            values: Each of ``METRICS``, checked, (heads, N).
+            values: Each of ``METRICS``, checked, (metrics, heads, N).
             steps: Steps of the solver, (heads, N).
             converged: Whether each was certified, (heads, N).
             patterns: What moved; None where that was not looked at.
         """
-        for number, numbers in enumerate(values):
-            self.histograms.add(numbers, number * len(self.heads))
+        self.histograms.add(values.flatten(0, 1))
         self.queries += steps.shape[1]
         self.newton_steps += steps.sum(dim=1, dtype=torch.int64)
         self.not_converged += (~converged).sum(dim=1, dtype=torch.int64)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import struct
 from enum import Enum
 
-import torch
 from torch import Tensor
 
 from fenchel.storage.schema import Mismatch, Shown
@@ -49,9 +49,8 @@ def _numbers(weights: Tensor, packing: Packing) -> Tensor:
 
 
 def _bytes(numbers: Tensor, packing: Packing) -> bytes:
-    if packing is Packing.FINE:
-        numbers = torch.stack((numbers % 256, numbers // 256), -1)
-    return bytes(numbers.flatten().tolist())
+    values = numbers.flatten().tolist()
+    return bytes(values) if packing is Packing.ROUGH else struct.pack(f"<{len(values)}H", *values)
 
 
 def unpacked(text: str, packing: Packing) -> list[float]:

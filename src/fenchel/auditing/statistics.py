@@ -82,7 +82,7 @@ class AuditStatistics:
                 is counted then.
         """
         queries = CountedQueries(kind, layer, heads, counted)
-        values = [queries.metric(name, measures.values[name]) for name in METRICS]
+        values = queries.metrics(measures.values)
         steps, converged = queries.select(measures.newton_steps), queries.select(measures.converged)
         statistics = self._layers.get((kind, layer))
         if statistics is None:
@@ -99,7 +99,7 @@ class AuditStatistics:
             )
         statistics.add(values, steps, converged, measures.patterns)
         if statistics.sampled is not None and population is not None:
-            statistics.sampled.add(values, counted.sum(1).tolist(), population.tolist())
+            statistics.sampled.add(values.unbind(), counted.sum(1).tolist(), population.tolist())
 
     def merge(self, other: AuditStatistics) -> None:
         """Count everything that ``other`` counted; ``other`` is left as it is.
