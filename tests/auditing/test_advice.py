@@ -89,6 +89,14 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
         assert head.effect == arm["hidden_change"]
 
 
+def test_too_few_sentences_to_rank_get_no_command() -> None:
+    for count, told in ((2, False), (3, True)):
+        report = small_audit(model=small_model(), texts=some_texts()[:count])
+        assert report.manifest["embeds"] is True
+        assert report.suggestions
+        assert any(found.command for found in report.suggestions) == told
+
+
 def test_texts_of_python_get_a_call_that_runs_and_images_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,9 @@ __all__ = [
     "suggestions",
 ]
 
+LEAST_SENTENCES = 3
+"""Of which a swap of a model without a language-model head can rank the similarities."""
+
 MOST_HEADS = 3
 """Heads that the command of a pattern swaps: those in which most moves."""
 
@@ -214,6 +217,8 @@ def _command(
     # A swap of a model of transformers reads texts alone.
     if not chosen or source is None or (manifest.get("reads") is not None and not own_layers):
         return None
+    if manifest.get("embeds") and manifest.get("documents", LEAST_SENTENCES) < LEAST_SENTENCES:
+        return None  # whose similarities have no ranking that a swap could change
     layers = sorted({modules[key.kind, key.layer].number for key in chosen})
     which = sorted({key.head for key in chosen})
     given = {

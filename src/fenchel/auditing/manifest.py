@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.layer_capture import has_layers
+from fenchel.integrations.transformers.language_head import language_head
 from fenchel.runs.manifest import versions
 from fenchel.runs.model import device_and_dtype
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
@@ -71,6 +72,7 @@ KEYS = (
     "texts",
     "reads",
     "test_images",
+    "embeds",
     "whole_file",
     "text_column",
     "target_column",
@@ -83,6 +85,7 @@ KEYS = (
     "convention",
 )
 """Every key of a manifest, in the order in which people read it. ``reads`` is there where it is no text;
+``embeds`` where a swap compares sentences;
 ``queries``, ``whole_file`` and the columns only if given."""
 
 _NAME = text(pattern=".+", called="a text that is not empty")
@@ -110,6 +113,7 @@ MANIFEST_SCHEMA = record(
         "reads": text(among=("images", "inputs")),
         "queries": whole(1),
         "test_images": whole(1),
+        "embeds": truth(),
         "whole_file": truth(),
         "text_column": text(),
         "target_column": text(),
@@ -121,8 +125,8 @@ MANIFEST_SCHEMA = record(
 COUNTS = frozenset({"documents", "tokens"})
 """What shards add up to."""
 
-OUTCOMES = COUNTS | {"twin"}
-"""What is known at the end only; ``twin`` is whether the untrained twin was audited, or why not."""
+OUTCOMES = COUNTS | {"twin", "embeds"}
+"""What decides no number; ``twin`` is whether the untrained twin was audited, or why not."""
 
 PLACES = frozenset({"torch", "transformers", "python", "device", "texts"})
 """Where and with what a part was computed: parts of one audit may differ in it."""
@@ -168,6 +172,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "texts": batches.description,
             **{key: value for key, value in options.of_text.items() if value not in (None, False)},
             **({} if reads == "text" else {"reads": reads}),
+            **({"embeds": True} if reads == "text" and _embeds(found) else {}),
             **({} if (count := getattr(batches, "test_images", None)) is None else {"test_images": count}),
             "text_sha256": batches.text_sha256,
             "documents": 0,
@@ -178,6 +183,13 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "convention": (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
         }
     )
+
+
+def _embeds(found: RunModel) -> bool:
+    """Whether a swap of the model embeds sentences, since there is no language-model head to take a loss from."""
+    model = found.model
+    saved = getattr(getattr(model, "config", None), "architectures", None) if found.named else None
+    return not has_layers(model) and not any(map(language_head, saved or [type(model).__name__]))
 
 
 def in_order(manifest: Mapping[str, Any]) -> dict[str, Any]:
