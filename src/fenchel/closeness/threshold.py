@@ -108,6 +108,15 @@ def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -
     return _Logarithms(f, log_u, clamped, csiszar).solve()
 
 
+def _from_whole(x: Tensor, whole: Tensor) -> Tensor:
+    """Differences from the largest τ at which some p is 1, given differences (r or 1, n) at which each is.
+
+    What others have can only add to that 1. Two differences, the first of which is exact where it matters.
+    """
+    first = (x - whole).argmax(-1, keepdim=True)
+    return x - x.gather(-1, first) + whole.expand_as(x).gather(-1, first)
+
+
 class _Powers:
     """Weights by powers of differences, for a that is not small.
 
@@ -117,6 +126,9 @@ class _Powers:
         a: A number, or (r, 1).
         csiszar: In whose sense.
     """
+
+    _noise = 8.0
+    """Roundings that a sum of weights may be off."""
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         self._a, self._weight, x = a, None, f * a
@@ -128,23 +140,25 @@ class _Powers:
                 x = x.add_((log_u * a).exp_())
             x = x.masked_fill_(masked, -torch.inf)
         if self._weight is None:
-            start = x.amax(-1, keepdim=True) - 1
+            self._x = x.sub_(x.amax(-1, keepdim=True)).add_(1)
         else:
             assert log_u is not None  # noqa: S101 -- it gave the weight
-            start = (x - (log_u.clamp(min=LEAST_LOG_WEIGHT) * -a).exp_()).amax(-1, keepdim=True)
-        self._x = x.sub_(start)
+            self._x = _from_whole(x, (log_u.clamp(min=LEAST_LOG_WEIGHT) * -a).exp_())
         self._t, self._q = torch.empty_like(x), torch.empty_like(x)
 
     def solve(self) -> Tensor:
         """The weights, (r, n)."""
         x, eps = self._x, torch.finfo(self._x.dtype).eps
-        # Differences from where the method starts, at which S is 1 or more; at the largest x it is 0.
-        tau, low = torch.zeros_like(x[:, :1]), torch.zeros_like(x[:, :1])
-        high, step = x.amax(-1, keepdim=True), tau
+        # From where the method starts, at which S is 1 or more to rounding; at the largest x it is 0.
+        high = x.amax(-1, keepdim=True)
+        low, tau = -high, torch.zeros_like(high)
+        step = tau
         for _ in range(MOST):
             total, slope = self._sums(tau)
             step = self._step(total, slope)
-            done = (step.abs() <= 8 * eps * total / slope) | (step.abs() <= eps * tau) | total.isnan()
+            noise = self._noise * eps * total / slope
+            done = (step.abs() <= noise) | (step.abs() <= eps * tau) | total.isnan()
+            done |= high - low <= eps * high
             if bool(done.all()):
                 break
             low, high = torch.where(total >= 1, tau, low), torch.where(total < 1, tau, high)
@@ -170,8 +184,9 @@ class _Powers:
         return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
 
     def _last(self, tau: Tensor, step: Tensor) -> Tensor:
-        """Differences after a last step, which is too small to be added to τ."""
-        return torch.sub(self._x, tau, out=self._t).sub_(step).clamp_(min=0)
+        """Differences after a last step, which is too small to be added to τ; those that were 0 stay 0."""
+        t = self._differences(tau)
+        return t.sub_(torch.where(t > 0, step, 0)).clamp_(min=0)
 
     def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
         p = self._last(tau, step).pow_(1 / self._a)
@@ -217,8 +232,11 @@ class _Squares(_Powers):
 class _Logarithms(_Powers):
     r"""Weights by logarithms of ratios, :math:`p_i = u_i\exp(\log(1 + a c_i(f_i - \tau))/a)`, for small a.
 
-    c is :math:`u^{-a}` in Bregman's sense and 1 in Csiszár's.
+    c is :math:`u^{-a}` in Bregman's sense and 1 in Csiszár's. Exponentials of large logarithms are off by a factor that
+    all share nearly, which is divided out.
     """
+
+    _noise = -4 * LEAST_LOG_WEIGHT
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         if log_u is None:
@@ -226,13 +244,12 @@ class _Logarithms(_Powers):
         masked = log_u < LEAST_LOG_WEIGHT
         self._a, self._log_u, self._ratio = a, log_u.masked_fill(masked, -torch.inf), None
         rise = torch.expm1(log_u.clamp(min=LEAST_LOG_WEIGHT) * -a)
-        # Scores at which the weight of one template alone is 1: those of others can only add to that.
+        # Differences at which the weight of a template is 1.
         whole = rise / a
         if not csiszar:
             self._ratio = rise + 1
             whole = whole / self._ratio
-        f = f.masked_fill(masked, -torch.inf)
-        self._x = f - (f - whole).amax(-1, keepdim=True)
+        self._x = _from_whole(f.masked_fill(masked, -torch.inf), whole)
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:
         return total * (torch.expm1(-self._a * total.log()) / -self._a) / slope
@@ -243,7 +260,8 @@ class _Logarithms(_Powers):
         return p.sum(-1, keepdim=True), q.masked_fill_(p == 0, 0).sum(-1, keepdim=True)
 
     def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
-        return self._at(self._x - tau - step)[0]
+        p = self._at(self._x - tau - step)[0]
+        return p.div_(p.sum(-1, keepdim=True))
 
     def _at(self, s: Tensor) -> tuple[Tensor, Tensor]:
         rise = (s * self._a if self._ratio is None else s * self._a * self._ratio).clamp_(min=-1)
