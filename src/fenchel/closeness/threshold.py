@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.native import kernels
+
 __all__ = ["DIRECT_FROM", "LEAST_LOG_WEIGHT", "small_displacement", "threshold_weights"]
 
 LEAST_LOG_WEIGHT = -87.0
@@ -65,6 +67,8 @@ def threshold_weights(
     n = shape[-1]
     if 0 in shape:
         return potential.new_zeros(shape)
+    if not isinstance(a, Tensor) and a >= DIRECT_FROM and _is_native(potential):
+        return _natively(potential.expand(shape), log_preference, a, csiszar)
     f = potential.expand(shape).reshape(-1, n)
     log_u = None if log_preference is None else _rows(log_preference, shape)
     rows_of_a = _rows(a.to(potential.dtype), (*shape[:-1], 1)) if isinstance(a, Tensor) else a
@@ -81,6 +85,35 @@ def threshold_weights(
         else:
             found[part] = _solved(f[part], preferred, here, csiszar)
     return found.reshape(shape)
+
+
+def _is_native(potential: Tensor) -> bool:
+    dtype = potential.dtype
+    return dtype in (torch.float32, torch.float64) and kernels.serves(shared=(potential,), dtype=dtype)
+
+
+def _natively(potential: Tensor, log_preference: Tensor | None, a: float, csiszar: bool) -> Tensor:
+    """Rows of float32 are computed in float64, in the nearest cache."""
+    shape, n = potential.shape, potential.shape[-1]
+    if log_preference is None and csiszar:
+        log_preference = potential.new_zeros(1, n).log_softmax(-1)
+    f = potential.contiguous()
+    if log_preference is not None:
+        in_blocks = f.dim() == 3 and log_preference.dim() == 3 and log_preference.shape[-1] == n
+        log_preference = log_preference if in_blocks else _rows(log_preference, shape).unsqueeze(0)
+        f = f if in_blocks else f.reshape(1, -1, n)
+    else:
+        f = f.reshape(1, -1, n)
+    base = weight = whole = None
+    if log_preference is not None:
+        masked = log_preference < LEAST_LOG_WEIGHT
+        held = log_preference.clamp(min=LEAST_LOG_WEIGHT)
+        if csiszar:
+            base = torch.zeros_like(held).masked_fill_(masked, -torch.inf)
+            weight, whole = held.exp(), (held * -a).exp_()
+        else:
+            base = (held * a).exp_().masked_fill_(masked, -torch.inf)
+    return kernels.thresholds(f, a, base, weight, whole).reshape(shape)
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

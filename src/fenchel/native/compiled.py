@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["SOURCE", "build", "loaded", "status", "switched"]
+__all__ = ["SOURCES", "build", "loaded", "status", "switched"]
 
-SOURCE = Path(__file__).with_name("rows.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("rows.c", "thresholds.c"))
 
 SWITCH = "FENCHEL_NATIVE"
 """Environment variable; 0 computes by torch."""
@@ -103,7 +103,7 @@ def build(folder: Path) -> ctypes.CDLL:
     A file's name says what it was made of and what it holds, so that one that is damaged is never loaded; it is written
     beside its place and moved there whole, so that processes may build at the same time.
     """
-    compiler, source = _compiler(), SOURCE.read_bytes()
+    compiler, source = _compiler(), b"\0".join(source.read_bytes() for source in SOURCES)
     target, identity = _target(compiler)
     for threading_flag in THREADING:
         flags = (*FLAGS, *target, threading_flag)
@@ -147,11 +147,12 @@ def _target(compiler: list[str]) -> tuple[tuple[str, ...], bytes]:
 
 def _compiled(compiler: list[str], flags: tuple[str, ...], folder: Path, name: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as scratch:
-        compiled, linked = Path(scratch) / "rows.o", Path(scratch) / "rows.so"
+        compiled = {source: str(Path(scratch) / f"{source.stem}.o") for source in SOURCES}
+        linked = Path(scratch) / "rows.so"
         # Linked without the flag for threads, so that no second runtime for them is loaded beside torch's.
         steps = (
-            [*compiler, *flags, "-c", str(SOURCE), "-o", str(compiled)],
-            [*compiler, "-shared", str(compiled), "-o", str(linked)],
+            *([*compiler, *flags, "-c", str(source), "-o", into] for source, into in compiled.items()),
+            [*compiler, "-shared", *compiled.values(), "-o", str(linked)],
         )
         for command in steps:
             done = _run(command)

@@ -23,6 +23,7 @@ __all__ = [
     "products",
     "seen",
     "serves",
+    "thresholds",
 ]
 
 POINTS = 3
@@ -64,6 +65,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "fenchel_exact_point": (*(c_int64,) * 3, c_float, _Shared, *(c_void_p,) * 6, c_int),
     "fenchel_mean_error": (*(c_int64,) * 3, *(_Shared,) * 3, *(c_void_p,) * 7, c_int),
     "fenchel_distance": (c_int64, c_int64, *(c_void_p,) * 6, c_int),
+    "fenchel_thresholds_float": (*(c_int64,) * 3, c_double, c_void_p, *(_Shared,) * 3, *(c_void_p,) * 2, c_int),
+    "fenchel_thresholds_double": (*(c_int64,) * 3, c_double, c_void_p, *(_Shared,) * 3, *(c_void_p,) * 2, c_int),
 }
 
 
@@ -239,6 +242,27 @@ def distance(scores: Tensor, x: Tensor, potential: Tensor, other: Tensor, lifted
     g, r, n = scores.shape
     found = scores.new_empty(g, r)
     _call("fenchel_distance", g * r, n, *map(_address, (scores, x, potential, other, lifted, found)))
+    return found
+
+
+def thresholds(
+    potential: Tensor, a: float, base: Tensor | None, weight: Tensor | None, whole: Tensor | None
+) -> Tensor:
+    """Sparse weights of potentials (g, r, n), float32 or float64; see :mod:`fenchel.closeness.threshold`.
+
+    Args:
+        potential: f.
+        a: β - 1, not small.
+        base: What is added to af, -inf where masked, (g or 1, r or 1, n); nothing where None.
+        weight: w, likewise; 1 where None.
+        whole: :math:`w^{-a}`, likewise.
+    """
+    g, r, n = potential.shape
+    found = torch.empty_like(potential)
+    scratch = torch.empty(torch.get_num_threads(), 4 * n, dtype=torch.float64)
+    name = "fenchel_thresholds_float" if potential.dtype == torch.float32 else "fenchel_thresholds_double"
+    shared = (_Shared() if part is None else _shared(part) for part in (base, weight, whole))
+    _call(name, g * r, r, n, a, potential.data_ptr(), *shared, found.data_ptr(), scratch.data_ptr())
     return found
 
 
