@@ -135,8 +135,9 @@ def test_a_damaged_library_is_built_anew(tmp_path: Path, damage: bytes | None) -
 def test_another_source_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module.build(tmp_path)
     other = tmp_path / "other.c"
-    other.write_bytes(module.SOURCE.read_bytes() + b"\n/* changed */\n")
-    monkeypatch.setattr(module, "SOURCE", other)
+    *same, changed = module.SOURCES
+    other.write_bytes(changed.read_bytes() + b"\n/* changed */\n")
+    monkeypatch.setattr(module, "SOURCES", (*same, other))
     module.build(tmp_path)
     assert len(list(tmp_path.glob("*.so"))) == 2
 
@@ -153,8 +154,9 @@ def test_processes_may_build_at_the_same_time(tmp_path: Path) -> None:
 @NATIVE
 def test_a_library_that_computes_wrongly_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = tmp_path / "rows.c"
-    wrong.write_text(module.SOURCE.read_text().replace("0.693359375f", "0.69f"))
-    monkeypatch.setattr(module, "SOURCE", wrong)
+    right, *others = module.SOURCES
+    wrong.write_text(right.read_text().replace("0.693359375f", "0.69f"))
+    monkeypatch.setattr(module, "SOURCES", (wrong, *others))
     with pytest.raises(Exception, match="wrong exponentials"):
         module.build(tmp_path)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fenchel.closeness.deformed import log_of_positive, slope_of_deformed_log
 from fenchel.closeness.threshold import LEAST_LOG_WEIGHT, threshold_weights
+from fenchel.native import kernels
 
 __all__ = ["curvature_weights", "sparse_weights"]
 
@@ -92,9 +93,7 @@ def _differentiated(
     needed: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients to potential, log preference and a, before they are summed to the shapes of these."""
-    q = curvature_weights(weights, log_preference, a, csiszar=csiszar)
-    level = torch.linalg.vecdot(q, gradient) / q.sum(-1)
-    y = q * (gradient - level.unsqueeze(-1))
+    y = _of_potential(gradient, weights, log_preference, a, csiszar)
     to_preference = to_order = None
     if needed[1] or needed[2]:
         positive, log_p = log_of_positive(weights)
@@ -109,6 +108,19 @@ def _differentiated(
                 slope = slope_of_deformed_log(log_u, a) - slope_of_deformed_log(log_p, a)
             to_order = (torch.where(positive, slope, 0) * y).sum(-1, keepdim=True)
     return y, to_preference, to_order
+
+
+def _of_potential(
+    gradient: Tensor, weights: Tensor, log_preference: Tensor | None, a: float | Tensor, csiszar: bool
+) -> Tensor:
+    if not csiszar and isinstance(a, float) and a in (0.5, 1.0):
+        # Not where gradients are recorded, for a second derivative: torch has to see what is computed.
+        given = (weights, gradient.contiguous())
+        if kernels.serves(*given, dtype=weights.dtype):
+            return kernels.differentiated(*given, squares=a == 0.5)
+    q = curvature_weights(weights, log_preference, a, csiszar=csiszar)
+    level = torch.linalg.vecdot(q, gradient) / q.sum(-1)
+    return q * (gradient - level.unsqueeze(-1))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -65,8 +65,17 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "fenchel_exact_point": (*(c_int64,) * 3, c_float, _Shared, *(c_void_p,) * 6, c_int),
     "fenchel_mean_error": (*(c_int64,) * 3, *(_Shared,) * 3, *(c_void_p,) * 7, c_int),
     "fenchel_distance": (c_int64, c_int64, *(c_void_p,) * 6, c_int),
-    "fenchel_thresholds_float": (*(c_int64,) * 3, c_double, c_void_p, *(_Shared,) * 3, *(c_void_p,) * 2, c_int),
-    "fenchel_thresholds_double": (*(c_int64,) * 3, c_double, c_void_p, *(_Shared,) * 3, *(c_void_p,) * 2, c_int),
+    **{
+        f"fenchel_thresholds_{real}": (
+            *(*(c_int64,) * 3, c_double, c_void_p),
+            *(*(_Shared,) * 3, *(c_void_p,) * 2, c_int),
+        )
+        for real in ("float", "double")
+    },
+    **{
+        f"fenchel_differentiated_{real}": (c_int64, c_int64, c_int, *(c_void_p,) * 3, c_int)
+        for real in ("float", "double")
+    },
 }
 
 
@@ -259,11 +268,29 @@ def thresholds(
     """
     g, r, n = potential.shape
     found = torch.empty_like(potential)
-    scratch = torch.empty(torch.get_num_threads(), 4 * n, dtype=torch.float64)
-    name = "fenchel_thresholds_float" if potential.dtype == torch.float32 else "fenchel_thresholds_double"
+    scratch = torch.empty(torch.get_num_threads(), 3 * n, dtype=torch.float64)
     shared = (_Shared() if part is None else _shared(part) for part in (base, weight, whole))
+    name = f"fenchel_thresholds_{_real(potential)}"
     _call(name, g * r, r, n, a, potential.data_ptr(), *shared, found.data_ptr(), scratch.data_ptr())
     return found
+
+
+def differentiated(weights: Tensor, gradient: Tensor, *, squares: bool) -> Tensor:
+    """What a gradient of sparse weights is to their scores in Bregman's sense, at a = 1, or 1/2 where ``squares``.
+
+    Args:
+        weights: p, (..., n), float32 or float64.
+        gradient: Likewise.
+        squares: Which.
+    """
+    n, found = weights.shape[-1], torch.empty_like(weights)
+    pointers = map(_address, (weights, gradient, found))
+    _call(f"fenchel_differentiated_{_real(weights)}", weights.numel() // n, n, int(squares), *pointers)
+    return found
+
+
+def _real(tensor: Tensor) -> str:
+    return "float" if tensor.dtype == torch.float32 else "double"
 
 
 class Points:
