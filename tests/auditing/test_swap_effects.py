@@ -96,6 +96,12 @@ def test_a_swap_of_something_else_is_refused(
         audited.beside_swap(changed(swapped, **changes))
 
 
+@pytest.mark.parametrize("given", [3, None, "a folder"])
+def test_what_is_no_swap_is_refused(audited: AuditReport, given: Any) -> None:
+    with pytest.raises(InputError, match=r"swap is .*; expected what fenchel\.swap\.swap returned"):
+        audited.beside_swap(given)
+
+
 def test_another_alpha_is_refused(swapped: SwapReport) -> None:
     report = small_audit(model=small_model(), texts=some_texts(), alpha=0.5)
     with pytest.raises(InputError, match=r"alpha: 0\.5 in the audit, 1\.0 in every swap"):

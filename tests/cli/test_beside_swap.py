@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tests.cli.conftest import Command
@@ -15,9 +16,15 @@ def test_the_command_line_takes_a_folder(command: Command, model: Path, text: Pa
     done = command("report", tmp_path / "audit", "--swap", tmp_path / "swap")
     assert done.code == 0
     assert "Audit with --space key" in " ".join(done.out.split())
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    early = command("audit", other, "--text", text, "--out", tmp_path / "new", "--swap", tmp_path / "swap")
+    assert early.code == 3
+    assert f"it is of '{model}', and the audit of '{other}'" in early.line
+    assert not (tmp_path / "new").exists()
     missing = command("report", tmp_path / "audit", "--swap", tmp_path / "nothing")
     assert missing.code == 3
-    assert "swap.json" in missing.line
+    assert "nothing holds no swap (swap.json is not there)" in missing.line
     early = command("audit", model, "--text", text, "--out", tmp_path / "new", "--swap", tmp_path / "nothing")
     assert "swap.json" in early.line
     assert not (tmp_path / "new").exists()

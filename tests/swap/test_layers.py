@@ -300,6 +300,7 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
         (None, {"loss": lambda output, target: output[:, 0] * float("nan")}, "loss gave NaN"),
         (torch.zeros(2, 5, 8), {}, r"texts is .*; expected a list of batches.*Write \[inputs\]"),
         ([], {}, "there are no model inputs to read"),
+        ([torch.zeros(0, 5, 8)], {}, "there are no examples: the batches have no rows"),
         ([3], {}, "batch 1 is 3; expected the model's inputs"),
         ([(1, 2, 3)], {}, "batch 1 is a tuple of 3; expected"),
         ([{"y": torch.zeros(2, 5, 8)}], {}, "the forward of Classifier takes no 'y'; it takes x, scale"),

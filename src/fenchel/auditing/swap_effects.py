@@ -6,10 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from fenchel.arguments import shown
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.errors import InputError
 
-__all__ = ["HeadEffect", "Modules", "SwapEffects", "SwapTable", "is_module", "swap_effects"]
+__all__ = [
+    "HeadEffect",
+    "Modules",
+    "SwapEffects",
+    "SwapTable",
+    "exact_heads",
+    "is_module",
+    "require_model",
+    "swap_effects",
+]
 
 Modules = Mapping[tuple[Kind, int], AttentionModule]
 """The attention module of every layer."""
@@ -107,14 +117,13 @@ def swap_effects(
     Raises:
         InputError: If the swap is one of another model, text or reliability, or swapped no head of the audit alone.
     """
-    _require_same(manifest, swap.manifest)
-    arms = [arm for arm in swap.arms if arm["where"] == "head"]
-    exact = [arm for arm in arms if arm["estimator"] == "exact"]
-    if not exact:
+    if not isinstance(getattr(swap, "manifest", None), Mapping) or not hasattr(swap, "arms"):
         raise InputError(
-            "the swap has no head that infers exactly alone, so there is no effect to put beside a head. Run fenchel "
-            "swap again with --per-head and the estimator exact."
+            f"swap is {shown(swap)}; expected what fenchel.swap.swap returned, or fenchel.swap.SwapReport.load(folder)."
         )
+    _require_same(manifest, swap.manifest)
+    exact = exact_heads(swap)
+    arms = [arm for arm in swap.arms if arm["where"] == "head"]
     quality = next((name for name in ("loss", "score_correlation") if f"{name}_difference" in exact[0]), None)
     heads = []
     for record in records:
@@ -139,6 +148,35 @@ def swap_effects(
         for name in _DEVIATIONS
     }
     return SwapEffects(tuple(heads), correlation, quality, note)
+
+
+def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:
+    """The arms of a swap in which one head infers exactly alone.
+
+    Raises:
+        InputError: If there are none.
+    """
+    found = [arm for arm in swap.arms if arm["where"] == "head" and arm["estimator"] == "exact"]
+    if not found:
+        raise InputError(
+            "the swap has no head that infers exactly alone, so there is no effect to put beside a head. Run fenchel "
+            "swap again with --per-head and the estimator exact."
+        )
+    return found
+
+
+def require_model(swap: SwapTable, model: str) -> None:
+    """See that a swap is one of a model of a name.
+
+    Raises:
+        InputError: If it is not.
+    """
+    there = swap.manifest.get("model")
+    if there != model:
+        raise InputError(
+            f"the swap is not one of what is to be audited: it is of {there!r}, and the audit of {model!r}. Swap the "
+            "same model on the same text."
+        )
 
 
 def _require_same(audit: Mapping[str, Any], swap: Mapping[str, Any]) -> None:

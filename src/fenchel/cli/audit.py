@@ -148,7 +148,7 @@ def run(
         open_documents(text, whole_file=whole_file, text_column=text_column, target_column=target_column)
     place: Path = checked("folder", out, name="out")
     folder = shard_directory(place, part)
-    require_swap(swap)
+    require_swap(swap, model)
     try:
         report = audit(
             model,

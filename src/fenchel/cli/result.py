@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fenchel.arguments import checked
 from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.swap_effects import exact_heads, require_model
 from fenchel.cli.failure import say
 
 __all__ = ["Swap", "beside_swap", "require_swap", "show_result"]
@@ -25,8 +26,8 @@ Swap = Annotated[
 """The option that puts a swap beside an audit."""
 
 
-def require_swap(swap: str | None) -> None:
-    """See that a folder holds a swap, before an audit takes its time.
+def require_swap(swap: str | None, model: str) -> None:
+    """See that a folder holds a swap of a model that swapped heads, before an audit takes its time.
 
     Raises:
         InputError: If it does not.
@@ -34,7 +35,9 @@ def require_swap(swap: str | None) -> None:
     if swap is not None:
         from fenchel.swap.report import SwapReport
 
-        SwapReport.load(checked("folder", swap, name="swap"))
+        found = SwapReport.load(checked("folder", swap, name="swap"))
+        require_model(found, model)
+        exact_heads(found)
 
 
 def beside_swap(report: AuditReport, swap: str | None) -> AuditReport:

@@ -168,8 +168,11 @@ def _check_batched(inputs: Mapping[str, Tensor], number: int, config: Any) -> No
     single = [
         name for name in ("input_ids", "decoder_input_ids") if name in inputs and inputs[name].dim() == 1
     ]
+    # Patches that are cut already have three dimensions too: rows, patches, width.
     if pixels is not None and (
-        pixels.dim() == 2 or (pixels.dim() == 3 and len(pixels) == getattr(config, "num_channels", 3))
+        pixels.dim() == 2
+        or (pixels.dim() == 3 and len(pixels) == getattr(config, "num_channels", 3))
+        or (pixels.dim() == 3 and len(pixels) in (1, 3) and pixels.shape[1] == pixels.shape[2])
     ):
         single.append("pixel_values")
     for name in single:

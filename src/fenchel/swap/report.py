@@ -6,6 +6,7 @@ import csv
 import io
 from pathlib import Path
 
+from fenchel.errors import InputError
 from fenchel.storage import Form, check_writable, read_document, schema, write_document, write_text
 from fenchel.swap.figure import write_figures
 from fenchel.swap.html import render_html
@@ -99,6 +100,10 @@ class SwapReport(SwapTables):
             InputError: If the folder holds none, one of another version, or one that was changed after it was written.
         """
         path = Path(directory).expanduser() / FILES[0]
+        if not path.is_file():
+            raise InputError(
+                f"{directory} holds no swap ({FILES[0]} is not there). Give the folder that fenchel swap --out made."
+            )
         saved = read_document(path, RESULTS_FORM, unsealed_version=_UNSEALED)
         results = {name: saved[name] for name in saved if name not in ("manifest", "finding")}
         return cls(saved["manifest"], results)

@@ -259,6 +259,8 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Te
         _check_names(model, own)
         inputs.append(dict(own))
         targets.append(target)
+    if inputs and not any(len(value) for own in inputs for value in own.values() if value.dim()):
+        raise InputError("there are no examples: the batches have no rows. Give at least one.")
     without = next((number for number, one in enumerate(targets, start=1) if one is None), None)
     if without is not None and any(one is not None for one in targets):
         raise InputError(
