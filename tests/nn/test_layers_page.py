@@ -23,6 +23,9 @@ def test_blocks_run_in_order_and_print_what_their_comments_say(capsys):
     assert "Causal() * ALiBi(" in printed
     assert "torch.Size([2, 4, 10])" in printed
     assert "Tsallis(<(4, 1)>)" in printed
+    assert names["seen"].shape == names["heard"].shape == (2, 5, 32)
+    assert names["density"].covariance().shape == (2, 4, 5, 2, 2)
+    assert names["span"].mean().shape == (2, 4, 5, 1)
     assert names["recalled"].shape == names["measured"].shape == (2, 10, 32)
     assert names["responsibilities"].shape == (2, 10, 10)
     assert all(layer.in_proj_weight.grad.abs().max() > 0 for layer in names["model"])

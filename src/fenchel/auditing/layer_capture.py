@@ -20,6 +20,7 @@ from fenchel.auditing.sites import AttentionSite, check_layers
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers.real_queries import RealQueries
 from fenchel.nn.attending import AttendingLayer, LayerCall, attention_layers
+from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
 
@@ -33,6 +34,7 @@ def has_layers(model: object) -> bool:
 
 _UNMEASURED = {
     TransportAttention: "whose closeness is optimal transport, and an audit measures closeness by Kullback and Leibler",
+    ContinuousAttention: "whose weight is a density over places, and an audit measures weights of tokens",
     MixtureAttention: "whose templates are distributions, and an audit measures templates that are vectors",
 }
 """Layers that attend and are no softmax over vectors, and why that is nothing for an audit."""

@@ -13,6 +13,7 @@ from fenchel.arguments.tensor import checked_argument
 from fenchel.errors import InputError, ModelError
 from fenchel.functional.arguments import check_estimator
 from fenchel.nn.attending import AttendingLayer, OtherInference, attention_layers
+from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.transport import TransportAttention
 
 __all__ = ["carry_over", "inferring_otherwise", "use_estimator"]
@@ -34,7 +35,8 @@ def use_estimator(
     Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for its own templates,
     preference and evidence. Every other head, and every other layer, stays as it is. The counterpart of
     :func:`fenchel.integrations.transformers.use_backend` for modules with :class:`~fenchel.nn.MultiheadAttention`,
-    :class:`~fenchel.nn.MixtureAttention`, :class:`~fenchel.nn.TransportAttention` or
+    :class:`~fenchel.nn.MixtureAttention`, :class:`~fenchel.nn.ContinuousAttention`,
+    :class:`~fenchel.nn.TransportAttention` or
     :class:`~fenchel.models.AttentionPooling` anywhere in them.
 
     What the layers did before they do again at the end, after an exception too; parameters and attributes are never
@@ -55,7 +57,8 @@ def use_estimator(
         ModelError: If the model has no such layer; and if the block ends without any having been called, or without one
             that ``layers`` names.
         InputError: If the estimator, a layer or a head does not exist, or single heads are asked of
-            :class:`~fenchel.nn.TransportAttention`, whose heads infer together.
+            :class:`~fenchel.nn.TransportAttention` or :class:`~fenchel.nn.ContinuousAttention`, whose heads infer
+            together.
         ProblemError: If α or the tolerance cannot be used.
 
     Reference:
@@ -161,10 +164,9 @@ def _chosen_layers(
 
 def _check_heads(name: str, layer: AttendingLayer, heads: tuple[int, ...] | None) -> None:
     kind = type(layer).__name__
-    if isinstance(layer, TransportAttention):
+    if isinstance(layer, TransportAttention | ContinuousAttention):
         raise InputError(
-            f"heads {list(heads or ())} were asked of {name or kind}, a TransportAttention, whose heads infer "
-            "together. "
+            f"heads {list(heads or ())} were asked of {name or kind}, a {kind}, whose heads infer together. "
             "Leave heads out, or leave this layer out of layers"
         )
     missing = sorted(head for head in heads or () if head > layer.num_heads)

@@ -1,0 +1,307 @@
+"""Attention to places of a signal or an image: a query infers a density, and reads what is there on average."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import BOOL, check_device, check_flags, check_tensor, checked_argument
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import check_estimator
+from fenchel.functional.precision import without_autocast
+from fenchel.inference import InferenceProblem
+from fenchel.nn.attending import AttendingLayer
+from fenchel.nn.attention_arguments import check_sequences, check_widths
+from fenchel.nn.layout import SequenceLayout
+from fenchel.nn.place_evidence import ContentPlace, QueryPlace, evidence_of
+from fenchel.nn.sizes import check_choice, check_parameters, check_positive, check_sizes
+from fenchel.nn.value_signal import Bumps, grid_places
+from fenchel.preference import Continuous1d, Continuous2d, Gaussian
+
+__all__ = ["ContinuousAttention"]
+
+EVIDENCE = ("content", "query")
+
+DEFAULT_TOL = 1e-8
+"""In float64: where places are observed to a thousandth, the last digits of a precision are rounding."""
+
+
+class ContinuousAttention(AttendingLayer, nn.Module):
+    r"""Attention over the places of a signal (``dimensions=1``) or an image (2), the unit interval or square.
+
+    Templates are :math:`t = (x, xx^\top)` of a place x, and the preference u a Gaussian over places. A query observes a
+    place c with a precision Λ, which is evidence :math:`z = (\Lambda c, -\tfrac12\Lambda)`, and every head infers the
+    density p near u whose moments agree with it: a Gaussian again. The values, which lie on a regular grid, become a
+    function of the place by ridge regression on Gaussian bumps ψ, and what is read is its mean,
+
+    .. math:: o = B\,\mathbb{E}_{p}[\psi(x)], \qquad p(x) \propto u(x)\,e^{\langle(x, xx^\top), \lambda\rangle},
+
+    in closed form. At first order, λ = αz, p is u times a Gaussian likelihood of precision αΛ. The cost does not grow
+    with queries times places: B is found once, and every query meets the bumps alone.
+
+    Args:
+        embed_dim: Width E of all inputs and of the output, divisible by ``num_heads``.
+        num_heads: Heads H.
+        dimensions: 1 for a signal, 2 for an image.
+        basis: Bumps along each dimension.
+        ridge: ρ > 0 of the regression.
+        evidence: Where a query looks: ``"content"``: at the mean and spread of the places in dot-product attention to
+            the keys; ``"query"``: at a linear map of the query alone.
+        width: Standard deviation of what is observed: for ``"content"`` what is added to the spread, for ``"query"``
+            where it starts.
+        preference_width: Standard deviation of u, around the middle, where it starts.
+        learn_preference: Whether every head learns mean and standard deviations of its u.
+        alpha: Reliability α > 0 of the evidence.
+        learn_alpha: Whether every head learns its α.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        closeness: Kullback and Leibler's, which None is too: others have no density over places here.
+        bias: Whether the projections have a bias.
+        batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
+        tol: Tolerance of the exact estimator; None is 1e-5 in float32 and half types, 1e-8 in float64.
+        max_steps: Steps of the exact estimator at most.
+        device: Of the parameters.
+        dtype: Of the parameters.
+
+    Raises:
+        ProblemError: On an argument that cannot be used, with its value and what was expected.
+
+    Reference:
+        Section 7; Martins et al., Sparse and Continuous Attention Mechanisms (2020), for first order and uniform u.
+
+    Example:
+        >>> layer = ContinuousAttention(16, 4, dimensions=2)
+        >>> question, image = torch.randn(2, 3, 16), torch.randn(2, 48, 16)
+        >>> output, density = layer(question, image, grid=(6, 8))
+        >>> output.shape, density.mean().shape                 # (sequences, heads, queries, 2), and their ellipses
+        (torch.Size([2, 3, 16]), torch.Size([2, 4, 3, 2]))
+    """
+
+    log_alpha: nn.Parameter | None
+    preference_mean: Tensor
+    preference_log_width: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dimensions: int = 1,
+        basis: int = 16,
+        ridge: float = 0.1,
+        evidence: str = "content",
+        width: float = 0.1,
+        preference_width: float = 1.0,
+        learn_preference: bool = False,
+        alpha: float = 1.0,
+        learn_alpha: bool = False,
+        estimator: str = "first_order",
+        closeness: AbstractCloseness | None = None,
+        bias: bool = True,
+        batch_first: bool = True,
+        tol: float | None = None,
+        max_steps: int = 50,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        owner = "ContinuousAttention"
+        check_widths(embed_dim, num_heads, None, None, 0.0)
+        if dimensions not in (1, 2) or isinstance(dimensions, bool):
+            raise ProblemError(
+                f"dimensions is {shown(dimensions)}; expected 1, for signals, or 2, for images"
+            )
+        check_sizes(owner, basis=basis)
+        check_choice(owner, EVIDENCE, evidence=evidence)
+        check_positive(owner, ridge=ridge, width=width, preference_width=preference_width)
+        checked_argument("alpha", alpha, name=f"alpha of {owner}")
+        check_estimator(estimator, tol, max_steps)
+        check_flags(
+            learn_preference=learn_preference, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first
+        )
+        check_parameters(owner, device, dtype)
+        if closeness is not None and not isinstance(closeness, KL):
+            raise ProblemError(
+                f"closeness is {shown(closeness) if isinstance(closeness, str) else repr(closeness)}; expected None or "
+                "fenchel.KL(): densities over places are there under that alone; fenchel.nn.MultiheadAttention takes "
+                "any closeness over the tokens themselves"
+            )
+        self.embed_dim = self.kdim = self.vdim = embed_dim
+        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
+        self.dimensions, self.evidence_from, self.estimator = dimensions, evidence, estimator
+        self.batch_first, self.tol, self.max_steps = batch_first, tol, max_steps
+        self.bumps = Bumps(dimensions, basis, ridge)
+        kind: dict[str, Any] = {"device": device, "dtype": dtype}
+        if evidence == "query":
+            self.evidence = QueryPlace(embed_dim, num_heads, dimensions, width, **kind)
+        else:
+            self.evidence = ContentPlace(embed_dim, num_heads, width, bias, **kind)
+        self.value_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
+        self._alpha, self._width = float(alpha), float(preference_width)
+        logarithms = self.out_proj.weight.new_full((num_heads,), math.log(alpha)) if learn_alpha else None
+        self.register_parameter("log_alpha", None if logarithms is None else nn.Parameter(logarithms))
+        like = self.out_proj.weight.new_empty(num_heads, dimensions)
+        for name in ("preference_mean", "preference_log_width"):
+            start = torch.empty_like(like)
+            if learn_preference:
+                self.register_parameter(name, nn.Parameter(start))
+            else:
+                self.register_buffer(name, start, persistent=False)
+        self._reset_preference()
+
+    def _reset_preference(self) -> None:
+        with torch.no_grad():
+            self.preference_mean.fill_(0.5)
+            self.preference_log_width.fill_(math.log(self._width))
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, and put what heads learn of their own back to where it started."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+        if self.log_alpha is not None:
+            nn.init.constant_(self.log_alpha, math.log(self._alpha))
+        self._reset_preference()
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """α: a number, or (num_heads,) with gradient where every head learns its own."""
+        return self._alpha if self.log_alpha is None else self.log_alpha.exp()
+
+    def preference(self, dtype: torch.dtype) -> Continuous1d | Continuous2d:
+        """U of every head, in a dtype."""
+        mean, width = (x.to(dtype).unsqueeze(1) for x in (self.preference_mean, self.preference_log_width))
+        places = Gaussian(mean, variance=(2 * width).exp())
+        return (
+            Continuous1d("quadratic", places) if self.dimensions == 1 else Continuous2d("quadratic", places)
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        grid: tuple[int, int] | None = None,
+        key_padding_mask: Tensor | None = None,
+        need_density: bool = True,
+    ) -> tuple[Tensor, Gaussian | None]:
+        """Infer densities over places, and answer with the mean of the values under them.
+
+        Args:
+            query: (N, L, E) where ``batch_first``, else (L, N, E); or (L, E) unbatched.
+            key: (N, S, E), (S, N, E) or (S, E): what is at the places; ``query`` where None.
+            value: The same shape; ``key`` where None.
+            grid: For images: (height, width) of the grid whose rows, one after another, are the S positions. Places are
+                (x, y) in the unit square, x along a row and y downwards.
+            key_padding_mask: bool (N, S) or (S,), True = padding. What is padding neither bends the values' function
+                nor draws the density; the unit interval is what is left of a signal, and an image keeps its places.
+            need_density: Whether to return the densities.
+
+        Returns:
+            The output, of the layout of ``query`` and width E; and None, or p: a :class:`~fenchel.Gaussian` over places
+            with ``mean()`` (N, H, L, k) and ``covariance()`` (N, H, L, k, k), with N = 1 where unbatched. A sequence
+            that is all padding gives zeros before the output projection.
+
+        Raises:
+            ProblemError: On a wrong shape, dtype or device, or a grid that does not fit.
+            DomainError: If the second-order point is where u has no moments; the exact estimator stays inside.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        check_sequences(self, query, key, value)
+        check_flags(need_density=need_density)
+        layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
+        queries, keys = layout.to_batch_first(query), layout.to_batch_first(key)
+        counted = self._counted(key_padding_mask, keys, layout.batched)
+        places = self._places(grid, keys.shape[1], counted, query.device)
+        centre, precision = self.evidence(queries, keys, places, counted)
+        heads = layout.to_heads(self.value_proj(value), self.num_heads)
+        with without_autocast(query):
+            dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+            density = self._density(evidence_of(centre.to(dtype), precision.to(dtype)))
+            coefficients = self.bumps.regressed(places, heads.to(dtype), counted)
+            read = self.bumps.expected(density.mean(), density.covariance()) @ coefficients
+        output = self.out_proj(layout.from_heads(read.to(heads.dtype)))
+        return output, density if need_density else None
+
+    def _density(self, evidence: Tensor) -> Gaussian:
+        """The tilted Gaussians of evidence (N, H, L, k + k²)."""
+        preference = self.preference(evidence.dtype)
+        alpha = self.alpha
+        alpha = alpha.to(evidence.dtype).unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
+        options: dict[str, Any] = {"estimator": self.estimator, "tol": self.tol, "max_steps": self.max_steps}
+        if self.other is not None:
+            self.other.called = True
+            alpha, options = self.other.reliability(alpha), self.other.options(options)
+        if options["estimator"] == "first_order" or evidence.numel() == 0:
+            dual = evidence * (alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha)
+        else:
+            dual = _solved(preference, evidence, alpha, **options)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+        return preference.tilted(dual).places
+
+    def _counted(self, mask: Tensor | None, keys: Tensor, batched: bool) -> Tensor | None:
+        """Which places count, bool (N, S)."""
+        if mask is None:
+            return None
+        wanted = tuple(keys.shape[:2]) if batched else (keys.shape[1],)
+        check_tensor("key_padding_mask", mask, "(N, S), True = padding", dtypes=BOOL)
+        check_device("key_padding_mask", mask, keys.device)
+        if tuple(mask.shape) != wanted:
+            raise ProblemError(f"key_padding_mask has shape {tuple(mask.shape)}; expected (N, S) = {wanted}")
+        return ~mask.reshape(keys.shape[:2])
+
+    def _places(
+        self, grid: tuple[int, int] | None, count: int, counted: Tensor | None, device: torch.device
+    ) -> Tensor:
+        """Where the positions are, (S, k), or (N, S, k) where sequences differ in length."""
+        if self.dimensions == 1:
+            if grid is not None:
+                raise ProblemError(
+                    f"grid is {shown(grid)}, but dimensions is 1; expected None, or dimensions=2"
+                )
+            if counted is None:
+                return grid_places((count,), device)
+            lengths = counted.sum(-1, keepdim=True).clamp(min=1)
+            return ((counted.cumsum(-1) - 0.5) / lengths).unsqueeze(-1)
+        sizes = (
+            isinstance(grid, tuple | list) and len(grid) == 2 and all(type(x) is int and x > 0 for x in grid)
+        )
+        if grid is None or not sizes or grid[0] * grid[1] != count:
+            raise ProblemError(
+                f"grid is {shown(grid)}; expected (height, width) of an image whose {count} positions are its rows one "
+                "after another: two whole numbers whose product is that"
+            )
+        return grid_places(tuple(grid), device)
+
+    def extra_repr(self) -> str:
+        """What the children do not show."""
+        alpha = f"{self._alpha:g}" if self.log_alpha is None else "learned"
+        learned = isinstance(self.preference_mean, nn.Parameter)
+        return (
+            f"{self.embed_dim}, num_heads={self.num_heads}, dimensions={self.dimensions}, "
+            f"evidence={self.evidence_from!r}, estimator={self.estimator!r}, alpha={alpha}, "
+            f"preference={'learned' if learned else f'{self._width:g} wide'}"
+        )
+
+
+# An iteration that looks at values is nothing to trace.
+@torch.compiler.disable
+def _solved(
+    preference: Continuous1d | Continuous2d,
+    evidence: Tensor,
+    alpha: float | Tensor,
+    estimator: str,
+    tol: float | None,
+    max_steps: int,
+) -> Tensor:
+    problem = InferenceProblem(preference, evidence, alpha)
+    if estimator == "second_order":
+        return problem.solve("second_order").dual
+    tol = (DEFAULT_TOL if evidence.dtype == torch.float64 else 1e-5) if tol is None else tol
+    return problem.solve("exact", tol=tol, max_steps=max_steps).dual

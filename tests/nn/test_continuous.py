@@ -1,0 +1,344 @@
+"""ContinuousAttention against integrals on a fine grid, Bayes' rule, finite differences, and wrong calls."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel import DomainError, Gaussian, ProblemError, Tsallis
+from fenchel.auditing.layer_capture import LayerCapture
+from fenchel.errors import InputError, ModelError
+from fenchel.nn import ContinuousAttention, use_estimator
+from fenchel.nn.place_evidence import evidence_of
+from fenchel.nn.value_signal import Bumps, grid_places
+from tests.compiling import compiled_afresh
+
+WIDTH, HEADS, GRID = 12, 3, (5, 7)
+CASES = [(1, "content"), (1, "query"), (2, "content"), (2, "query")]
+
+
+def build(dimensions: int, **options: Any) -> Any:
+    torch.manual_seed(0)
+    layer = ContinuousAttention(WIDTH, HEADS, dimensions=dimensions, dtype=torch.float64, basis=6, **options)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return layer
+
+
+def tokens(queries: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return tuple(torch.randn(2, n, WIDTH, generator=generator, dtype=torch.float64) for n in (queries, 35))  # type: ignore[return-value]
+
+
+def grid_of(layer: ContinuousAttention) -> dict[str, Any]:
+    return {"grid": GRID} if layer.dimensions == 2 else {}
+
+
+def density_of(layer: ContinuousAttention, *given: Tensor, **options: Any) -> Gaussian:
+    density = layer(*given, **grid_of(layer), **options)[1]
+    assert density is not None
+    return density
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+@pytest.mark.parametrize(("dimensions", "evidence"), CASES)
+def test_what_is_read_is_the_integral_of_the_regressed_values(
+    dimensions: int, evidence: str, estimator: str
+) -> None:
+    layer = build(dimensions, evidence=evidence, estimator=estimator, learn_preference=True, learn_alpha=True)
+    layer.preference_log_width.data.sub_(1.0)
+    if estimator == "second_order":
+        layer.log_alpha.data.sub_(3.0)  # or it leaves the domain
+    query, signal = tokens()
+    output, density = layer(query, signal, **grid_of(layer))
+    places = grid_places(GRID if dimensions == 2 else (35,)).double()
+    values = layer.value_proj(signal).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    # Ridge regression, written as the stacked least squares that it is.
+    bumps, ridge = layer.bumps.at(places), layer.bumps.ridge
+    count = bumps.shape[-1]
+    stacked = torch.cat([bumps, math.sqrt(ridge) * torch.eye(count).double()])
+    right = torch.cat([values, values.new_zeros(2, HEADS, count, values.shape[-1])], 2)
+    coefficients = torch.linalg.lstsq(stacked.expand(2, HEADS, -1, -1), right).solution
+    fine = torch.linspace(-2, 3, 2001 if dimensions == 1 else 151).double()
+    mesh = fine.unsqueeze(-1) if dimensions == 1 else torch.cartesian_prod(fine, fine)
+    step = float(fine[1] - fine[0]) ** dimensions
+    assert density is not None
+    normal = torch.distributions.MultivariateNormal(
+        density.mean().unsqueeze(-2), density.covariance().unsqueeze(-3)
+    )
+    weight = normal.log_prob(mesh).exp() * step
+    torch.testing.assert_close(weight.sum(-1), torch.ones_like(weight[..., 0]), rtol=1e-3, atol=1e-3)
+    read = weight @ layer.bumps.at(mesh) @ coefficients
+    expected = layer.out_proj(read.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(output, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_first_order_is_bayes_rule(dimensions: int) -> None:
+    """Precisions add, and means by precisions: S⁻¹ + αΛ."""
+    layer = build(dimensions, evidence="query", learn_preference=True, alpha=0.7)
+    query, signal = tokens()
+    density = density_of(layer, query, signal)
+    centre, precision = layer.evidence(query, signal, torch.empty(0), None)
+    own = torch.diag_embed((-2 * layer.preference_log_width).exp()).unsqueeze(1)
+    together = own + 0.7 * precision
+    torch.testing.assert_close(density.covariance(), together.inverse())
+    weighted = own @ layer.preference_mean[:, None, :, None] + 0.7 * precision @ centre.unsqueeze(-1)
+    torch.testing.assert_close(density.mean(), torch.linalg.solve(together, weighted).squeeze(-1))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_the_exact_density_solves_its_problem(dimensions: int) -> None:
+    layer = build(dimensions, evidence="query", estimator="exact", alpha=2.0, tol=1e-11)
+    layer.evidence.map.weight.data.mul_(0.3)
+    query, signal = tokens()
+    density = density_of(layer, query, signal)
+    centre, precision = layer.evidence(query, signal, torch.empty(0), None)
+    z = evidence_of(centre, precision)
+
+    def mean_of(places: Gaussian) -> Tensor:
+        m, s = places.mean(), places.covariance()
+        return torch.cat([m, (s + m.unsqueeze(-1) * m.unsqueeze(-2)).flatten(-2)], -1)
+
+    preference = layer.preference(torch.float64)
+    shortfall = mean_of(preference.places) + z - mean_of(density)
+    # λ = α(μ + z - h): what tilts u to the density has to be just that.
+    again = preference.tilted(2.0 * shortfall).places
+    torch.testing.assert_close(again.mean(), density.mean(), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(again.covariance(), density.covariance(), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "exact"])
+@pytest.mark.parametrize(("dimensions", "evidence"), CASES)
+def test_gradients_agree_with_finite_differences(dimensions: int, evidence: str, estimator: str) -> None:
+    layer = build(
+        dimensions, evidence=evidence, estimator=estimator, learn_preference=True, learn_alpha=True, width=0.7
+    )
+    layer.tol = 1e-11
+    query, signal = (x.requires_grad_() for x in tokens(2))
+    named = {"query": query, "signal": signal, **dict(layer.named_parameters())}
+
+    def value() -> Tensor:
+        return layer(query, signal, **grid_of(layer))[0].sin().sum()
+
+    found = dict(zip(named, torch.autograd.grad(value(), list(named.values())), strict=True))
+    for index, (name, tensor) in enumerate(named.items()):
+        direction = torch.randn(
+            tensor.shape, generator=torch.Generator().manual_seed(index), dtype=torch.float64
+        )
+        ends = []
+        for side in (1e-5, -2e-5, 1e-5):
+            tensor.data.add_(direction, alpha=side)
+            with torch.no_grad():
+                ends.append(float(value()))
+        numeric, analytic = (ends[0] - ends[1]) / 2e-5, float((found[name] * direction).sum())
+        assert analytic == pytest.approx(numeric, rel=1e-5, abs=1e-6), name
+        # A bias of all keys shifts all scores.
+        assert name == "evidence.key_proj.bias" or abs(analytic) > 1e-9, name
+
+
+@pytest.mark.parametrize(("dimensions", "evidence"), CASES)
+def test_padding_is_as_good_as_absent(dimensions: int, evidence: str) -> None:
+    layer = build(dimensions, evidence=evidence)
+    query, signal = tokens()
+    padding = torch.zeros(2, 35, dtype=torch.bool)
+    padding[0, 21:] = True
+    padding[1] = True
+    output, _ = layer(query, signal, key_padding_mask=padding, **grid_of(layer))
+    other = signal.masked_fill(padding.unsqueeze(-1), 1e3)
+    torch.testing.assert_close(layer(query, other, key_padding_mask=padding, **grid_of(layer))[0], output)
+    torch.testing.assert_close(output[1], layer.out_proj.bias.expand(4, -1))
+    if dimensions == 1:  # whose places are those of what is left
+        short = layer(query[:1], signal[:1, :21])[0]
+        torch.testing.assert_close(output[:1], short)
+        early = torch.roll(padding, 14, -1)
+        moved = layer(query, torch.roll(signal, 14, 1), key_padding_mask=early)[0]
+        torch.testing.assert_close(moved[0], output[0])
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_layouts(dimensions: int) -> None:
+    layer = build(dimensions)
+    query, signal = tokens()
+    output, density = layer(query, signal, **grid_of(layer))
+    single, alone = layer(query[0], signal[0], **grid_of(layer))
+    torch.testing.assert_close(single, output[0])
+    torch.testing.assert_close(alone.mean()[0], density.mean()[0])
+    layer.batch_first = False
+    turned = layer(query.transpose(0, 1), signal.transpose(0, 1), need_density=False, **grid_of(layer))
+    torch.testing.assert_close(turned[0].transpose(0, 1), output)
+    assert turned[1] is None
+
+
+def test_an_image_keeps_its_orientation() -> None:
+    """A bright spot at the right of the first row is found there: x near 1, y near 0."""
+    layer: Any = ContinuousAttention(2, 1, dimensions=2, width=0.02)
+    with torch.no_grad():
+        for linear in (layer.evidence.query_proj, layer.evidence.key_proj):
+            linear.weight.copy_(40 * torch.eye(2))
+            linear.bias.zero_()
+    image = torch.zeros(1, 35, 2)
+    image[0, GRID[1] - 1] = 1.0
+    density = density_of(layer, torch.ones(1, 1, 2), image)
+    x, y = density.mean()[0, 0, 0].detach().tolist()
+    assert x == pytest.approx(6.5 / 7, abs=0.02)
+    assert y == pytest.approx(0.5 / 5, abs=0.02)
+    assert float(density.covariance()[0, 0, 0].detach().diagonal().max()) < 1e-3
+
+
+def test_the_values_become_the_function_that_they_were_taken_from() -> None:
+    for dimensions, counts in ((1, (60,)), (2, (20, 24))):
+        bumps, places = Bumps(dimensions, 10, 1e-6), grid_places(counts).double()
+        values = (3 * places).sin().sum(-1)[None, None, :, None]
+        fitted = bumps.at(places) @ bumps.regressed(places, values, None)
+        torch.testing.assert_close(fitted, values, rtol=0, atol=4e-2)
+        assert (
+            float(
+                (bumps.at(places) @ Bumps(dimensions, 10, 10.0).regressed(places, values, None) - values)
+                .abs()
+                .max()
+            )
+            > 0.05
+        )
+
+
+def test_it_learns_where_to_look() -> None:
+    """The answer lies at a place that the query names: a density that narrows on it beats the mean of all."""
+    torch.manual_seed(0)
+    layer = ContinuousAttention(8, 1, evidence="query", basis=24, ridge=1e-3, width=0.2)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.03)
+    losses = []
+    for _ in range(150):
+        place = torch.rand(64, 1)
+        signal = torch.randn(64, 40, 8).cumsum(1) / 4
+        query = torch.cat([place, 1 - place, place.square(), torch.ones(64, 5)], -1).unsqueeze(1)
+        index = (place * 40).long().clamp(max=39)[..., None].expand(-1, -1, 8)
+        wanted = signal.gather(1, index)
+        optimiser.zero_grad()
+        loss = (layer(query, signal, need_density=False)[0] - wanted).square().mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert sum(losses[-10:]) < 0.3 * sum(losses[:10])
+
+
+# Torch looks at what a graph breaks off at, hiding its own warning in a way that pytest does not see.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("dimensions", "estimator"), [(2, "first_order"), (1, "exact")])
+def test_a_compiled_training_step_is_that_of_eager(dimensions: int, estimator: str) -> None:
+    layer = build(dimensions, estimator=estimator, learn_preference=True, learn_alpha=True)
+    query, signal = tokens(2)
+    found = []
+    with compiled_afresh():
+        for run in (copy.deepcopy(layer), layer):
+            step = torch.compile(run) if run is not layer else run
+            output = step(query, signal, need_density=False, **grid_of(layer))[0]
+            output.sin().sum().backward()
+            found.append([output, *(p.grad for p in run.parameters())])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("evidence", ["content", "query"])
+def test_half_types_and_autocast(evidence: str) -> None:
+    torch.manual_seed(0)
+    layer = ContinuousAttention(WIDTH, HEADS, evidence=evidence, estimator="exact")
+    query, signal = (x.float() for x in tokens())
+    expected, density = layer(query, signal)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, same = layer(query, signal)
+    assert output.dtype == torch.bfloat16
+    assert same.mean().dtype == density.mean().dtype == torch.float32
+    torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
+    half = layer.to(torch.bfloat16)(query.bfloat16(), signal.bfloat16())
+    assert half[0].dtype == torch.bfloat16
+    torch.testing.assert_close(half[0].float(), expected, rtol=0.1, atol=0.1)
+
+
+def test_states_switches_and_refusals() -> None:
+    layer = build(1, learn_preference=True, learn_alpha=True)
+    other = build(1, learn_preference=True, learn_alpha=True)
+    nn.init.zeros_(other.value_proj.weight)
+    other.load_state_dict(layer.state_dict())
+    query, signal = tokens()
+    first = layer(query, signal)[0]
+    torch.testing.assert_close(other(query, signal)[0], first)
+    torch.testing.assert_close(copy.deepcopy(layer)(query, signal)[0], first)
+    with use_estimator(layer, "exact"):
+        exact = layer(query, signal)[0]
+    layer.estimator = "exact"
+    torch.testing.assert_close(layer(query, signal)[0], exact)
+    assert float((exact - first).detach().abs().max()) > 1e-4
+    with (
+        pytest.raises(InputError, match=r"a ContinuousAttention, whose heads infer together"),
+        use_estimator(layer, "exact", heads=[1]),
+    ):
+        pass
+    with pytest.raises(ModelError, match=r"is a ContinuousAttention, whose weight is a density over places"):
+        LayerCapture(layer.eval(), space="key", consume=lambda call: None)
+    layer.reset_parameters()
+    assert float(layer.preference_mean.detach().mean()) == 0.5
+    assert "dimensions=1, evidence='content', estimator='exact', alpha=learned, preference=learned" in repr(
+        layer
+    )
+
+
+def test_second_order_says_where_it_leaves_the_domain() -> None:
+    layer = build(2, evidence="query", estimator="second_order", learn_preference=True)
+    layer.preference_log_width.data.sub_(1.0)
+    query, signal = tokens()
+    with pytest.raises(DomainError, match=r"second_order puts the dual point of .* largest admissible"):
+        layer(query, signal, grid=GRID)
+    layer.estimator = "exact"
+    assert bool(layer(query, signal, grid=GRID)[0].isfinite().all())
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "dimensions": ({"dimensions": 3}, r"dimensions is 3; expected 1, for signals, or 2"),
+    "basis": ({"basis": 0}, r"basis of ContinuousAttention is 0; expected a whole number"),
+    "ridge": ({"ridge": 0.0}, r"ridge of ContinuousAttention is 0\.0; expected"),
+    "evidence": (
+        {"evidence": "both"},
+        r"evidence of ContinuousAttention is 'both'; expected one of content, query",
+    ),
+    "width": ({"width": -1}, r"width of ContinuousAttention is -1"),
+    "preference": ({"preference_width": math.inf}, r"preference_width of ContinuousAttention is inf"),
+    "alpha": ({"alpha": 0}, r"alpha of ContinuousAttention is 0"),
+    "estimator": ({"estimator": "third"}, r"estimator is 'third'"),
+    "closeness": ({"closeness": Tsallis(2)}, r"closeness is Tsallis\(2\); expected None or fenchel.KL\(\)"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_say_what_is_wrong(case: str) -> None:
+    options, message = WRONG[case]
+    with pytest.raises(ProblemError, match=message) as caught:
+        ContinuousAttention(WIDTH, HEADS, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_calls_say_what_is_wrong() -> None:
+    query, signal = tokens()
+    wrong: Any = [
+        (1, {"grid": GRID}, r"grid is \(5, 7\), but dimensions is 1"),
+        (2, {}, r"grid is None; expected \(height, width\) of an image whose 35 positions"),
+        (2, {"grid": (5, 5)}, r"grid is \(5, 5\); expected"),
+        (2, {"grid": (5.0, 7)}, r"grid is \(5\.0, 7\); expected"),
+        (
+            1,
+            {"key_padding_mask": torch.zeros(35, dtype=torch.bool)},
+            r"key_padding_mask has shape \(35,\); expected",
+        ),
+        (
+            1,
+            {"key_padding_mask": torch.zeros(2, 35)},
+            r"key_padding_mask has dtype torch.float32; expected torch.bool",
+        ),
+    ]
+    for dimensions, options, message in wrong:
+        with pytest.raises(ProblemError, match=message):
+            build(dimensions)(query, signal, **options)
