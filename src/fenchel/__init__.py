@@ -14,11 +14,16 @@ from fenchel.errors import FenchelError as FenchelError
 from fenchel.errors import ProblemError as ProblemError
 from fenchel.estimate import Estimate as Estimate
 from fenchel.inference import InferenceProblem as InferenceProblem
+from fenchel.preference import Bernoulli as Bernoulli
+from fenchel.preference import Box as Box
 from fenchel.preference import Continuous1d as Continuous1d
 from fenchel.preference import Continuous2d as Continuous2d
 from fenchel.preference import Discrete as Discrete
+from fenchel.preference import Gamma as Gamma
 from fenchel.preference import Gaussian as Gaussian
 from fenchel.preference import GaussianMixture as GaussianMixture
+from fenchel.preference import Laplace as Laplace
+from fenchel.preference import Poisson as Poisson
 from fenchel.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KL",
+    "Bernoulli",
+    "Box",
     "Continuous1d",
     "Continuous2d",
     "ConvergenceError",
@@ -45,10 +52,13 @@ __all__ = [
     "DomainError",
     "Estimate",
     "FenchelError",
+    "Gamma",
     "Gaussian",
     "GaussianMixture",
     "InferenceProblem",
+    "Laplace",
     "OptimalTransport",
+    "Poisson",
     "ProblemError",
     "Tsallis",
     "__version__",

@@ -79,6 +79,11 @@ class AbstractBlock(ABC):
         del dual
         return None
 
+    def mean_by(self, dual: Tensor, shift: Tensor) -> Tensor:
+        """h(λ) at dual points (g, r, d), given its shift."""
+        del dual
+        return self.rest_mean() + shift
+
     @abstractmethod
     def over_templates(self) -> QueryBlock | None:
         """The same rows over templates, in a leading shape that reshapes to (g, r), if there are any."""
@@ -215,6 +220,12 @@ class ConjugateBlock(AbstractBlock):
     def unsettled(self, dual: Tensor) -> Tensor | None:
         found = self.problem.conjugate.unsettled(dual.reshape(*self.problem.shape, -1))
         return None if found is None else found.expand(self.problem.shape).reshape(dual.shape[:2])
+
+    @override
+    def mean_by(self, dual: Tensor, shift: Tensor) -> Tensor:
+        whole = (*self.problem.shape, dual.shape[-1])
+        found = self.problem.conjugate.mean_by(dual.reshape(whole), shift.reshape(whole))
+        return found.expand(whole).reshape(dual.shape)
 
     @override
     def over_templates(self) -> QueryBlock | None:

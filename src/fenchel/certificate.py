@@ -112,7 +112,7 @@ def certify(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certifica
 def _of_means(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certificate:
     """Where p is no list of weights: to what the family says of rounding, else to some roundings of both means."""
     shift, at_rest = block.shift(dual), block.rest_mean()
-    mean = at_rest + shift
+    mean = block.mean_by(dual, shift)
     gradient = block.evidence - dual / block.alpha - shift
     alpha = block.alpha.squeeze(-1).expand(dual.shape[:2])
     length = dual.norm(dim=-1)

@@ -8,9 +8,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel import KL, Discrete, Gaussian, GaussianMixture, InferenceProblem, OptimalTransport, Tsallis
+from fenchel import (
+    KL,
+    Bernoulli,
+    Box,
+    Discrete,
+    Gamma,
+    Gaussian,
+    GaussianMixture,
+    InferenceProblem,
+    Laplace,
+    OptimalTransport,
+    Poisson,
+    Tsallis,
+)
 from fenchel.closeness import AbstractCloseness
-from fenchel.preference import AbstractPreference, Continuous1d, Continuous2d
+from fenchel.preference import (
+    AbstractPreference,
+    AsymmetricLaplace,
+    Continuous1d,
+    Continuous2d,
+    TruncatedExponential,
+)
 from tests.conformance import toys
 from tests.conformance.toys import Euclidean, Exponential, HiddenScaledKL, ScaledKL
 
@@ -254,6 +273,40 @@ FAMILIES = [
             dtype=p["slope"].dtype,
         ),
         batch=(2,),
+    ),
+    Family("Bernoulli", {"logits": (DIM,)}, lambda p: Bernoulli(logits=p["logits"])),
+    Family(
+        "Bernoulli, a coin a query",
+        {"logits": (QUERIES, DIM)},
+        lambda p: Bernoulli(p["logits"].sigmoid()),
+        batch=(2,),
+    ),
+    Family("Poisson", {"rate_scale": (DIM,)}, lambda p: Poisson(p["rate_scale"])),
+    Family(
+        "Gamma, of queries",
+        {"concentration_scale": (DIM,), "rate_scale": (2, QUERIES, DIM)},
+        lambda p: Gamma(p["concentration_scale"], 3 * p["rate_scale"]),
+        batch=(2,),
+    ),
+    Family(
+        "Laplace",
+        {"location": (QUERIES, DIM), "scale": (DIM,)},
+        lambda p: Laplace(p["location"], p["scale"] / 2),
+    ),
+    Family(
+        "Box",
+        {"low": (DIM,), "width_scale": (QUERIES, 1)},
+        lambda p: Box(p["low"], p["low"] + p["width_scale"]),
+    ),
+    Family(
+        "asymmetric Laplace",
+        {"location": (DIM,), "left_scale": (), "right_scale": (QUERIES, DIM)},
+        lambda p: AsymmetricLaplace(p["location"], 4 * p["left_scale"], 3 * p["right_scale"]),
+    ),
+    Family(
+        "truncated exponential",
+        {"low": (DIM,), "width_scale": (), "theta": (QUERIES, DIM)},
+        lambda p: TruncatedExponential(p["low"], p["low"] + p["width_scale"], 3 * p["theta"]),
     ),
     Family("exponential", {"mean_scale": (DIM,)}, lambda p: Exponential(p["mean_scale"])),
 ]

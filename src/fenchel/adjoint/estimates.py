@@ -45,4 +45,4 @@ def solve_with_gradients(problem: Problem, estimator: str, /, **options: Any) ->
         return estimate
     dual = implicit_dual_point(problem, solver.equation, estimate.dual)
     weights, shift = problem.conjugate.infer(dual)
-    return replace(estimate, dual=dual, inferred=weights, mean=problem.conjugate.rest_mean() + shift)
+    return replace(estimate, dual=dual, inferred=weights, mean=problem.conjugate.mean_by(dual, shift))

@@ -80,6 +80,11 @@ class AbstractConjugate(ABC):
         r""":math:`h(\lambda) - h(0)`, shape (..., m, d); exactly zero at λ = 0."""
         return self.mean(lam) - self.rest_mean()
 
+    def mean_by(self, lam: Tensor, shift: Tensor) -> Tensor:
+        """H(λ) given the shift of the mean, (..., m, d)."""
+        del lam
+        return self.rest_mean() + shift
+
     def infer(self, lam: Tensor) -> tuple[Tensor | None, Tensor]:
         """The weights (..., m, N), or None where p is no list of weights, and the shift."""
         return None, self.shift(lam)

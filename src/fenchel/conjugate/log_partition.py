@@ -42,6 +42,11 @@ class LogPartition(AbstractConjugate):
     def shift(self, lam: Tensor) -> Tensor:
         return self._where_finite(lam, self.preference.tilted_shift(lam))
 
+    @override
+    def mean_by(self, lam: Tensor, shift: Tensor) -> Tensor:
+        """By itself: a mean near 0 that is far from the mean at rest has digits which the sum would lose."""
+        return self.mean(lam) if self.resolves_shift else super().mean_by(lam, shift)
+
     def _where_finite(self, lam: Tensor, vectors: Tensor) -> Tensor:
         """NaN outside of the domain, where formulas may give numbers that mean nothing."""
         inside = self.preference.inside(lam)

@@ -1,7 +1,7 @@
 r"""Dual points at which log M is infinite: closed forms may lead there, and then there is no answer to give.
 
-:math:`\log M` of a preference with exponential tails is finite on part of the space only. The maximiser of the dual is
-inside, since the dual falls to minus infinity at the border; :math:`\lambda = \alpha z` need not be.
+:math:`\log M` of a preference with exponential tails is finite on part of the space only. The maximiser of the dual
+is inside, since the dual falls to minus infinity at the border; :math:`\lambda = \alpha z` need not be.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def check_domain(
     where = (*where[:-1], where[-1] + first)
     raise DomainError(
         f"{name} puts the dual point of {int(outside.sum())} of {outside.numel()} queries where log M of the "
-        f"{type(problem.preference).__name__} preference is infinite (farthest at index {where}, where alpha is "
+        f"{type(problem.preference).__name__} preference is infinite or overflows (farthest at index {where}, where "
+        "alpha is "
         f"{alpha:.6g} and the largest admissible alpha {largest:.6g}): make alpha or the evidence smaller there, or "
         "use the estimator 'exact', which stays inside",
         query=where,
@@ -62,7 +63,7 @@ def _largest_alpha(
     problem: Problem, where: tuple[int, ...], alpha: float, closed_form: Callable[[Problem], Tensor]
 ) -> float:
     """The largest α that a query admits, to six digits and rounded down, so that it is admissible itself."""
-    row = problem.queries(slice(where[-1], where[-1] + 1)).to(torch.float64)
+    row = problem.queries(slice(where[-1], where[-1] + 1))
     at = (*where[:-1], 0)
 
     def admits(tried: float) -> bool:

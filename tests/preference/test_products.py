@@ -1,0 +1,409 @@
+"""Preferences with independent coordinates: against quadrature, sampling, scipy, and at extremes against 50 digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mpmath import mp, mpf
+from scipy import integrate, stats
+from torch import Tensor
+
+from fenchel import Bernoulli, Box, DomainError, Gamma, InferenceProblem, Laplace, Poisson, ProblemError
+from fenchel.preference import AsymmetricLaplace, TruncatedExponential
+from fenchel.preference.product import AbstractProduct
+
+M, D = 4, 3
+stat: Any = stats
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def positive(*shape: int, seed: int = 1) -> Tensor:
+    return randn(*shape, seed=seed).abs() + 0.5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, its parameters, what scipy calls a tilted coordinate of it, and its support."""
+
+    make: Callable[..., AbstractProduct]
+    parameters: dict[str, Tensor]
+    scipy: Callable[..., Any]
+    support: Callable[..., tuple[float, float]] | None = None
+    counts: int = 0
+
+    def built(self, **changed: Tensor) -> AbstractProduct:
+        return self.make(**{**self.parameters, **changed})
+
+
+def _sided(location: float, left: float, right: float) -> Any:
+    # scipy's density is in proportion to exp(-|x| κ/s) to the right and exp(-|x|/(κs)) to the left.
+    kappa = math.sqrt(right / left)
+    return stat.laplace_asymmetric(kappa, loc=location, scale=1 / math.sqrt(left * right))
+
+
+def _between(low: float, high: float, theta: float) -> Any:
+    if abs(theta) < 1e-9:
+        return stat.uniform(low, high - low)
+    # scipy's falls from 0 on: mirrored where it rises.
+    shape = stat.truncexpon((high - low) * abs(theta), scale=1 / abs(theta))
+
+    class Mirrored:
+        def logpdf(self, x: float) -> float:
+            return shape.logpdf(high - x if theta > 0 else x - low)
+
+        def mean(self) -> float:
+            return high - shape.mean() if theta > 0 else low + shape.mean()
+
+        def var(self) -> float:
+            return shape.var()
+
+    return Mirrored()
+
+
+CASES = {
+    "Bernoulli": Case(
+        Bernoulli,
+        {"probs": torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64)},
+        lambda lam, probs: stat.bernoulli(1 / (1 + (1 / probs - 1) * math.exp(-lam))),
+        counts=2,
+    ),
+    "Poisson": Case(
+        Poisson, {"rate": positive(M, D)}, lambda lam, rate: stat.poisson(rate * math.exp(lam)), counts=120
+    ),
+    "Gamma": Case(
+        Gamma,
+        {"concentration": positive(D), "rate": positive(M, D, seed=2) + 1},
+        lambda lam, concentration, rate: stat.gamma(concentration, scale=1 / (rate - lam)),
+        lambda **_: (0.0, math.inf),
+    ),
+    "Laplace": Case(
+        Laplace,
+        {"location": randn(M, D), "scale": positive(D) / 3},
+        lambda lam, location, scale: _sided(location, 1 / scale + lam, 1 / scale - lam),
+        lambda **_: (-math.inf, math.inf),
+    ),
+    "AsymmetricLaplace": Case(
+        AsymmetricLaplace,
+        {"location": randn(D), "left": positive(D) + 1, "right": positive(M, D, seed=3) + 2},
+        lambda lam, location, left, right: _sided(location, left + lam, right - lam),
+        lambda **_: (-math.inf, math.inf),
+    ),
+    "Box": Case(
+        Box,
+        {"low": randn(D), "high": randn(D) + positive(M, D)},
+        lambda lam, low, high: _between(low, high, lam),
+        lambda low, high: (low, high),
+    ),
+    "TruncatedExponential": Case(
+        TruncatedExponential,
+        {"low": randn(D), "high": randn(D) + positive(D), "theta": randn(M, D, seed=4)},
+        lambda lam, low, high, theta: _between(low, high, theta + lam),
+        lambda low, high, theta: (low, high),
+    ),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def inside(u: AbstractProduct, seed: int = 5) -> Tensor:
+    lam = randn(M, D, seed=seed)
+    reach = u.reach(torch.zeros_like(lam), lam)
+    return lam if reach is None else lam * (0.6 * reach).clamp(max=1).unsqueeze(-1)
+
+
+def coordinates(case: Case) -> list[tuple[int, int, dict[str, float]]]:
+    """Every coordinate of every query, with its parameters as numbers."""
+    wide = {name: part.expand(M, D) for name, part in case.parameters.items()}
+    return [
+        (i, j, {name: float(part[i, j]) for name, part in wide.items()}) for i in range(M) for j in range(D)
+    ]
+
+
+@every_case
+def test_the_tilt_is_what_scipy_says(name: str) -> None:
+    case = CASES[name]
+    u = case.built()
+    lam = inside(u)
+    tilted = u.tilted(lam)
+    variance = tilted.covariance_product(torch.ones(M, D, dtype=torch.float64))
+    for at in (0.0, 1.0, 0.4, 3.0):
+        points = torch.full((M, D), at, dtype=torch.float64)
+        densities = tilted.log_densities(points)  # pyright: ignore[reportAttributeAccessIssue]
+        for i, j, numbers in coordinates(case):
+            expected = case.scipy(float(lam[i, j]), **numbers)
+            assert float(tilted.mean()[i, j]) == pytest.approx(float(expected.mean()), rel=1e-7)
+            assert float(variance[i, j]) == pytest.approx(float(expected.var()), rel=1e-6)
+            log = expected.logpmf(at) if case.counts else expected.logpdf(at)
+            assert float(densities[i, j]) == pytest.approx(float(log), rel=1e-9, abs=1e-9)
+    torch.testing.assert_close(tilted.log_density(points), densities.sum(-1))
+
+
+@every_case
+def test_cumulant_and_mean_are_those_of_quadrature(name: str) -> None:
+    case = CASES[name]
+    u = case.built()
+    lam = inside(u, seed=6)
+    cumulant = u.cumulant(lam)
+    for i, j, numbers in coordinates(case)[::3]:
+        tilt, plain = float(lam[i, j]), case.scipy(0.0, **numbers)
+        if case.counts:
+            k = np.arange(case.counts)
+            moments = [float((plain.pmf(k) * np.exp(tilt * k) * k**p).sum()) for p in (0, 1)]
+        else:
+            assert case.support is not None
+            low, high = case.support(**numbers)
+            cut = numbers.get("location", 0.0)
+            pieces = [(low, cut), (cut, high)] if low < cut < high else [(low, high)]
+
+            def integrand(x: float, power: int, plain: Any = plain, tilt: float = tilt) -> float:
+                return x**power * math.exp(float(plain.logpdf(x)) + tilt * x)
+
+            moments = [
+                sum(
+                    integrate.quad(integrand, a, b, args=(p,), epsabs=1e-12, epsrel=1e-11)[0]
+                    for a, b in pieces
+                )
+                for p in (0, 1)
+            ]
+        assert float(cumulant[i, j]) == pytest.approx(math.log(moments[0]), rel=1e-7, abs=1e-9)
+        assert float(u.tilted_mean(lam)[i, j]) == pytest.approx(moments[1] / moments[0], rel=1e-7, abs=1e-9)
+
+
+@every_case
+def test_shift_and_density_agree_with_mean_and_cumulant(name: str) -> None:
+    u = CASES[name].built()
+    lam, points = inside(u), u.sample((), torch.Generator().manual_seed(3))
+    torch.testing.assert_close(u.tilted_shift(lam), u.tilted_mean(lam) - u.mean())
+    tilted = u.tilted(lam)
+    points = tilted.sample((), torch.Generator().manual_seed(3))
+    expected = u.log_density(points) + (points * lam).sum(-1) - u.log_mgf(lam)
+    torch.testing.assert_close(tilted.log_density(points), expected)
+    assert not bool(u.tilted_shift(torch.zeros(M, D, dtype=torch.float64)).any())
+    twice = tilted.tilted(-lam)
+    torch.testing.assert_close(twice.mean(), u.mean().expand(M, D))
+    # κ grows by what a second tilt adds.
+    part = 0.3 * lam
+    torch.testing.assert_close(tilted.log_mgf(-part), u.log_mgf(lam - part) - u.log_mgf(lam))
+
+
+@every_case
+def test_samples_have_mean_and_variance(name: str) -> None:
+    u = CASES[name].built()
+    tilted = u.tilted(inside(u) / 2)
+    drawn = tilted.sample((2, 60_000), torch.Generator().manual_seed(7))
+    assert drawn.shape == (2, 60_000, M, D)
+    flat = drawn.flatten(0, 1)
+    variance = tilted.covariance_product(torch.ones(M, D, dtype=torch.float64))
+    spread = variance.sqrt().max()
+    torch.testing.assert_close(flat.mean(0), tilted.mean(), rtol=0, atol=float(spread) * 0.02)
+    torch.testing.assert_close(flat.var(0), variance, rtol=0.08, atol=0.01)
+    again = tilted.sample((2, 60_000), torch.Generator().manual_seed(7))
+    assert torch.equal(drawn, again)
+
+
+@pytest.mark.parametrize("name", ["Gamma", "Laplace", "AsymmetricLaplace", "Box", "TruncatedExponential"])
+def test_samples_carry_gradients(name: str) -> None:
+    """d/dparameter of E t² through samples, against the same of mean² + variance."""
+    case = CASES[name]
+    parts = {key: part.clone().requires_grad_() for key, part in case.parameters.items()}
+    u = case.built(**parts)
+    drawn = u.sample(100_000, torch.Generator().manual_seed(11))
+    found = torch.autograd.grad(drawn.square().mean(0).sum(), list(parts.values()), retain_graph=True)
+    at_rest = torch.zeros(M, D, dtype=torch.float64)
+    exactly = (u.tilted_mean(at_rest).square() + u.variance(at_rest)).sum()
+    for one, other in zip(found, torch.autograd.grad(exactly, list(parts.values())), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05 * float(other.abs().max()))
+
+
+def test_a_gate_is_the_mean_of_a_tilted_coin() -> None:
+    x = 20 * randn(M, D)
+    coin = Bernoulli(torch.full((D,), 0.5, dtype=torch.float64))
+    found = InferenceProblem(coin, x).solve("first_order")
+    torch.testing.assert_close(found.mean, torch.sigmoid(x), rtol=1e-14, atol=0)
+    inferred = found.distribution
+    assert isinstance(inferred, Bernoulli)
+    torch.testing.assert_close(inferred.probs, torch.sigmoid(x))
+    gated = x.clone().requires_grad_()
+    InferenceProblem(coin, gated).solve("first_order").mean.sum().backward()
+    torch.testing.assert_close(gated.grad, torch.sigmoid(x) * torch.sigmoid(-x))
+
+
+def exactly(name: str, lam: float, *parameters: float) -> tuple[Any, Any]:
+    """Cumulant and shift of one coordinate with a thousand digits."""
+    mp.dps = 1000
+    x, p = mpf(lam), [mpf(value) for value in parameters]
+    if name == "Bernoulli":
+        odds = mp.exp(p[0])
+        rise = odds * mp.expm1(x) / (1 + odds)
+        return mp.log1p(rise), odds * mp.exp(x) / (1 + odds * mp.exp(x)) - odds / (1 + odds)
+    if name == "Poisson":
+        return p[0] * mp.expm1(x), p[0] * mp.expm1(x)
+    if name == "Gamma":
+        return -p[0] * mp.log1p(-x / p[1]), p[0] * x / (p[1] * (p[1] - x))
+    if name == "Laplace":
+        return p[0] * x - mp.log1p(-((p[1] * x) ** 2)), 2 * p[1] ** 2 * x / (1 - (p[1] * x) ** 2)
+    half = (p[1] - p[0]) / 2
+    y = half * x
+    middle = (p[0] + p[1]) / 2
+    return middle * x + mp.log(mp.sinh(y) / y), half * (mp.coth(y) - 1 / y)
+
+
+EXTREMES = [
+    *(
+        ("Bernoulli", lam, (logit,))
+        for lam in (1e-300, -1e-9, 0.9, -1.1, 40, -750)
+        for logit in (0, -30, 35, 1000, -1000)
+    ),
+    *(("Poisson", lam, (rate,)) for lam in (1e-200, -1e-9, 1, -745, 300) for rate in (1e-12, 1, 1e12)),
+    *(
+        ("Gamma", lam, (a, 1.0))
+        for lam in (1e-200, -1e-9, 0.5, 1 - 2.0**-53, 1 - 1e-9, -1e300)
+        for a in (1e-8, 1, 1e8)
+    ),
+    *(
+        ("Laplace", lam, (0.0, b))
+        for b in (0.5, 2.0)
+        for lam in (1e-150, 1e-9, -0.3, (1 - 1e-5) / b, (1e-4 - 1) / b)
+    ),
+    *(("Box", lam, (-1.0, 1.0)) for lam in (1e-150, 1e-9, 0.49, -0.51, 30, -1e4, 1e4)),
+    *(("Box", lam, (0.0, 1e4)) for lam in (1e-12, 1e-3, 1, -2)),
+]
+
+
+@pytest.mark.parametrize(("name", "lam", "parameters"), EXTREMES)
+def test_extremes(name: str, lam: float, parameters: tuple[float, ...]) -> None:
+    """The shift is right to rounding relative to itself, and its allowance for rounding is one."""
+    given = [torch.tensor([value], dtype=torch.float64) for value in parameters]
+    u = Bernoulli(logits=given[0]) if name == "Bernoulli" else getattr(__import__("fenchel"), name)(*given)
+    at = torch.tensor([[lam]], dtype=torch.float64)
+    cumulant, shift = exactly(name, lam, *parameters)
+    found, allowed = u.tilted_shift(at), float(u.rounding(at))
+    lost = abs(mpf(float(found)) - shift)
+    assert lost <= mpf(allowed) + mpf(5e-324)
+    assert allowed <= 1e-9 * abs(float(shift)) + 1e-320 or (name == "Bernoulli" and abs(parameters[0]) >= 30)
+    value = float(u.log_mgf(at))
+    size = abs(lam) * sum(abs(end) for end in parameters) if name == "Box" else min(1.0, abs(lam))
+    assert abs(mpf(value) - cumulant) <= mpf(4e-15) * (abs(cumulant) + mpf(size))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0, 1e2, 1e4])
+@pytest.mark.parametrize("name", [*CASES])
+def test_exact_answers_stay_inside_and_are_found(name: str, scale: float) -> None:
+    u = CASES[name].built()
+    for dtype, tol in ((torch.float64, 1e-6), (torch.float32, 1e-3)):
+        problem = InferenceProblem(u, scale * randn(M, D, seed=8), alpha=2.0).to(dtype)
+        found = problem.solve("exact", tol=tol)
+        assert bool(found.converged.all())
+        assert bool(torch.isfinite(problem.dual(found.dual)).all()) or dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["Gamma", "Laplace", "AsymmetricLaplace"])
+@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
+def test_what_leaves_the_domain_says_which_alpha_would_not(name: str, estimator: str) -> None:
+    u = CASES[name].built()
+    z = randn(2, M, D, seed=9).abs()
+    alpha = torch.full((2, M), 0.05, dtype=torch.float64)
+    alpha[1, 2] = 1e4
+    for memory in (2**29, 1):
+        with pytest.raises(DomainError) as caught:
+            InferenceProblem(u, z, alpha).solve(estimator, memory_budget=memory)
+        error = caught.value
+        assert error.query == (1, 2)
+        assert f"1 of {8 if memory > 1 or estimator == 'first_order' else 2} queries" in str(error)
+        assert f"{name} preference" in str(error)
+        assert "index (1, 2), where alpha is 10000 and the largest admissible alpha" in str(error)
+        assert error.largest_alpha is not None
+        assert f"{error.largest_alpha:.6g}" in str(error)
+        alpha_fits, alpha_fails = alpha.clone(), alpha.clone()
+        alpha_fits[1, 2], alpha_fails[1, 2] = error.largest_alpha, error.largest_alpha * (1 + 3e-5)
+        assert bool(torch.isfinite(InferenceProblem(u, z, alpha_fits).solve(estimator).mean).all())
+        with pytest.raises(DomainError):
+            InferenceProblem(u, z, alpha_fails).solve(estimator)
+    assert bool(InferenceProblem(u, z, alpha).solve("exact").converged.all())
+    assert bool(
+        InferenceProblem(u, z, alpha).solve("gradient_ascent", tol=1e-3, throw=False).gap.isfinite().all()
+    )
+
+
+def test_counts_that_overflow_are_outside() -> None:
+    u = Poisson(torch.ones(1))
+    with pytest.raises(DomainError, match=r"infinite or overflows .* largest admissible alpha 4\d"):
+        InferenceProblem(u, torch.ones(1, 1), alpha=90.0).solve("first_order")
+    found = InferenceProblem(u, torch.full((1, 1), 1e6), alpha=90.0).solve("exact", tol=1e-4)
+    assert float(found.mean) == pytest.approx(1e6, rel=1e-3)
+
+
+def test_a_tilt_outside_is_refused() -> None:
+    with pytest.raises(DomainError, match=r"infinite at lam of 1 of 2 queries \(first at index \(1,\)\)"):
+        Gamma(torch.ones(1), 1.0).tilted(torch.tensor([[0.5], [1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Bernoulli(), "probs or logits: neither is given"),
+        (lambda: Bernoulli(torch.ones(1) / 2, logits=torch.zeros(1)), "probs or logits: both are given"),
+        (
+            lambda: Bernoulli(torch.tensor([0.5, 1.0])),
+            r"probs hold 1 at index \(1,\); expected .* below 1.*logits=",
+        ),
+        (lambda: Bernoulli(torch.tensor([0.5, -0.1])), r"probs hold -0.1 at index \(1,\)"),
+        (lambda: Bernoulli(torch.tensor(0.5)), "logits is a number|probs is a number"),
+        (lambda: Bernoulli(logits=torch.tensor([float("inf")])), "logits hold inf"),
+        (
+            lambda: Poisson(torch.tensor([1.0, 0.0])),
+            r"rate holds 0 at index \(1,\); expected numbers above 0",
+        ),
+        (lambda: Poisson(torch.ones(2, dtype=torch.int64)), "rate has dtype torch.int64"),
+        (lambda: Poisson(torch.tensor([float("nan")])), "rate holds nan"),
+        (lambda: Gamma(torch.ones(2), -1.0), "rate holds -1; expected numbers above 0"),
+        (lambda: Gamma(torch.tensor([[1.0], [0.0]]), 1.0), r"concentration holds 0 at index \(1, 0\)"),
+        (lambda: Gamma(1.0, 1.0), "concentration is a float; expected a tensor"),
+        (
+            lambda: Gamma(torch.ones(2), torch.ones(3)),
+            r"leading|do not broadcast.*concentration \(2,\), rate \(3,\)",
+        ),
+        (
+            lambda: Gamma(torch.ones(2), torch.ones(2).double()),
+            "rate has dtype torch.float64, concentration torch",
+        ),
+        (lambda: Laplace(torch.zeros(2), 0.0), "scale holds 0; expected numbers above 0"),
+        (lambda: Laplace(0.0, torch.tensor([1.0, -2.0])), r"scale holds -2 at index \(1,\)"),
+        (lambda: AsymmetricLaplace(torch.zeros(2), 1.0, -1.0), "right holds -1"),
+        (
+            lambda: Box(torch.zeros(2), torch.tensor([1.0, 0.0])),
+            r"low and high hold 0 and 0 at index \(1,\); expected low",
+        ),
+        (lambda: Box(torch.zeros(2), -1.0), r"low and high hold 0 and -1 at index \(0,\)"),
+        (lambda: Box(torch.zeros(2), "1"), "high is a str"),  # pyright: ignore[reportArgumentType]
+        (lambda: TruncatedExponential(torch.zeros(2), 1.0, float("inf")), "theta holds inf"),
+        (lambda: Poisson(torch.ones(0)), "rate has shape .*none of them 0"),
+        (lambda: Gamma("1", torch.ones(1)), "concentration is a str"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_what_is_no_product(make: Callable[[], AbstractProduct], message: str) -> None:
+    with pytest.raises(ProblemError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_half_types_are_computed_in_float32() -> None:
+    u = Gamma(torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float16))
+    assert u.dtype == torch.float32
+    found = InferenceProblem(u, torch.ones(1, 2, dtype=torch.float16)).solve("exact", tol=1e-3)
+    assert found.mean.dtype == torch.float32
+
+
+@every_case
+def test_what_it_says_of_itself_is_short(name: str) -> None:
+    u = CASES[name].built()
+    assert repr(u).startswith(f"{name}(queries=")
+    assert len(repr(u)) < 120
