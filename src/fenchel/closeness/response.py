@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,9 @@ class AbstractResponse(ABC):
     """
 
     selectable: bool = True
+
+    smooth: ClassVar[bool] = True
+    """Whether weights are differentiable; where they are so piece by piece, Newton's method minds the kinks between."""
 
     @property
     @abstractmethod

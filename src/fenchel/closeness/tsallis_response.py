@@ -35,6 +35,8 @@ class TsallisResponse(AbstractResponse):
     temperature: Tensor
     a: Tensor | None
     small: Tensor
+    smooth = False
+
     fixed: float = field(metadata=SHARED)
     csiszar: bool = field(metadata=SHARED)
 

@@ -34,6 +34,9 @@ WITHIN_REACH = 0.95
 HALFWAY = 0.5
 """Where a start lies, of the way to where the domain ends, if that is nearer than it would be."""
 
+SHORT = 0.5
+"""A step of at most this part of a direction ended at a kink, where a gradient has kinks."""
+
 FORCING = 0.1
 """Conjugate gradients reduce the residual by min(FORCING, relative error): loosely far away, quadratically near."""
 
@@ -48,6 +51,7 @@ class NewtonState:
         lifted: Their lift, (g, r, n).
         argument: What the response is a function of, (g, r, n).
         weights: p, (g, r, n).
+        curved: Weights whose curvature directions are made with: p, or its mean over the last points, (g, r, n).
         residual: Coordinates of the dual's gradient, (g, r, size).
         lifted_residual: Its lift, (g, r, n).
         square: Its squared norm, (g, r, 1).
@@ -61,6 +65,7 @@ class NewtonState:
     lifted: Tensor
     argument: Tensor
     weights: Tensor
+    curved: Tensor
     residual: Tensor
     lifted_residual: Tensor
     square: Tensor
@@ -82,7 +87,7 @@ def by_conjugate_gradients(coordinates: AbstractCoordinates, state: NewtonState,
     return newton_direction(
         coordinates,
         state.rows.alpha,
-        state.rows.response.curvature(state.argument, state.weights),
+        state.rows.response.curvature(state.argument, state.curved),
         state.residual,
         state.lifted_residual,
         state.square,
@@ -183,6 +188,8 @@ class Newton:
         overflown = torch.isnan(following.error) & ~torch.isnan(state.error)
         if bool(overflown.any()):
             following = _kept(state, following, overflown)
+        if not state.rows.response.smooth:
+            following = _beyond_kinks(state, following, t)
         if self.low_precision is not None and bool((following.error > 0.25 * state.error)[active].any()):
             self.low_precision = None
         return following
@@ -235,6 +242,7 @@ class Newton:
             lifted,
             argument,
             weights,
+            weights,
             residual,
             lifted_residual,
             square.unsqueeze(-1),
@@ -265,6 +273,16 @@ class Newton:
 
     def _count(self, products: int, lifted: Tensor) -> None:
         self.operator_products += products * lifted.shape[0] * lifted.shape[1]
+
+
+def _beyond_kinks(state: NewtonState, following: NewtonState, length: Tensor) -> NewtonState:
+    """Where a step ended early, at a kink of the gradient, the next direction is made with the pieces on its way too.
+
+    A piece alone may lead back over a kink to one that leads here again, in ever shorter steps. A weight is 0 on one
+    side of a kink, and a mean of weights curves wherever one of them does.
+    """
+    shared = torch.where(length < SHORT, (state.curved + following.weights) / 2, following.weights)
+    return replace(following, curved=shared)
 
 
 def _kept(state: NewtonState, following: NewtonState, rows: Tensor) -> NewtonState:

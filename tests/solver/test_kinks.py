@@ -1,0 +1,37 @@
+"""Exact answers where the dual's gradient has kinks: all converge, however many of them Newton's method meets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import Discrete, InferenceProblem, Tsallis
+from fenchel.closeness.tsallis_response import TsallisResponse
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("relative", ["bregman", "csiszar"])
+@pytest.mark.parametrize(("scale", "length"), [(10, 1), (10, 10), (100, 100)])
+def test_all_of_800_problems_with_long_templates_converge(
+    dtype: torch.dtype, relative: str, scale: float, length: float
+) -> None:
+    templates, evidence = scale * normal(800, 9, 16, seed=7), length * normal(800, 1, 16, seed=8)
+    problem = InferenceProblem(
+        Discrete(templates.to(dtype)), evidence.to(dtype), closeness=Tsallis(2, relative=relative)
+    )
+    estimate = problem.solve("exact")  # which raises where one does not
+    assert int(estimate.steps.max()) <= 30
+
+
+def test_without_the_pieces_on_the_way_steps_go_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what is minded at kinks is what makes the hard ones of these problems converge."""
+    templates, evidence = 10 * normal(800, 9, 16, seed=7), 10 * normal(800, 1, 16, seed=8)
+    problem = InferenceProblem(Discrete(templates), evidence, closeness=Tsallis(2))
+    minded = problem.solve("exact").steps.max()
+    monkeypatch.setattr(TsallisResponse, "smooth", True)
+    assert problem.solve("exact", throw=False).steps.max() > minded + 10
