@@ -6,8 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fenchel.closeness import KL as KL
+from fenchel.closeness import Divergence as Divergence
+from fenchel.closeness import Hard as Hard
 from fenchel.closeness import OptimalTransport as OptimalTransport
 from fenchel.closeness import Tsallis as Tsallis
+from fenchel.closeness import check_closeness as check_closeness
 from fenchel.errors import ConvergenceError as ConvergenceError
 from fenchel.errors import DomainError as DomainError
 from fenchel.errors import FenchelError as FenchelError
@@ -49,12 +52,14 @@ __all__ = [
     "Continuous2d",
     "ConvergenceError",
     "Discrete",
+    "Divergence",
     "DomainError",
     "Estimate",
     "FenchelError",
     "Gamma",
     "Gaussian",
     "GaussianMixture",
+    "Hard",
     "InferenceProblem",
     "Laplace",
     "OptimalTransport",
@@ -63,6 +68,7 @@ __all__ = [
     "Tsallis",
     "__version__",
     "audit",
+    "check_closeness",
     "compare",
     "functional",
     "nn",

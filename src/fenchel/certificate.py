@@ -74,7 +74,8 @@ class Certificate:
     def total_variation_error(self) -> Tensor:
         r"""Fact 2: total variation is at most :math:`\sqrt{\mathrm{gap}/2\sigma}`, here of p(λ)."""
         of_solution = (self.alpha / self.modulus).sqrt() * self.gradient_norm / 2
-        return of_solution.clamp(max=1) + self.weights_moved
+        # Where nothing is strongly convex nothing is known but that it is 1 at most.
+        return of_solution.nan_to_num(nan=1.0).clamp(max=1) + self.weights_moved
 
     def reshaped(self, lead: torch.Size) -> Certificate:
         """The same with other leading dimensions, as many."""
@@ -170,6 +171,10 @@ def _of_weights(block: QueryBlock, dual: Tensor, dtype: torch.dtype) -> Certific
     # Of λ/α, and of two differences, the first as long as the gradient and the shift at most.
     differences = UNIT * (2 * rounding.length / alpha + shift.norm(dim=-1) + 2 * size)
     gradient_norm = size + rounding.shift + differences
+    pairing = closeness.pairing_error(rounding.of_potential)
+    if isinstance(pairing, Tensor):
+        # The gap is α/2 times a squared length and this; every bound follows from the gap.
+        gradient_norm = (gradient_norm.square() + 2 * pairing / alpha).sqrt()
     mean_moved = rounding.mean + 2 * UNIT * (2 * centre.norm(dim=-1) + rounding.offset_length)
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
     of_dtype = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
@@ -230,6 +235,7 @@ class _Rounding:
         length: ‖λ‖, (..., m).
         offset_length: Norm of the mean less the centre, (..., m).
         largest: Largest norm of a template that can be used, (..., 1).
+        of_potential: The largest error of the potential, (..., m).
     """
 
     def __init__(
@@ -252,7 +258,8 @@ class _Rounding:
         # Errors of <t, λ>, and of adding to it a log u that is as large.
         each = (summed(self._dim) + 3) * UNIT * length
         adding = 2 * UNIT * self._reach
-        relative, lost = self._closeness.rounding(each * moment + adding, each * self.largest + adding, count)
+        self.of_potential = each * self.largest + adding
+        relative, lost = self._closeness.rounding(each * moment + adding, self.of_potential, count)
         nothing = torch.zeros_like(length)
         at_zero, _ = self._closeness.rounding(nothing, nothing, count)
         of_sums = (2 * summed(count) + 8) * UNIT

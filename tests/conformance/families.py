@@ -13,6 +13,7 @@ from fenchel import (
     Bernoulli,
     Box,
     Discrete,
+    Divergence,
     Gamma,
     Gaussian,
     GaussianMixture,
@@ -97,6 +98,17 @@ def _tsallis(order: float, relative: str = "bregman") -> Callable[[Parts], Tsall
     return lambda parts: Tsallis(order, relative, parts.get("temperature_scale", 1.0))
 
 
+def _own_functions(parts: Parts) -> Divergence:
+    """Sparse weights of somebody's own, whose curvature is left to autograd."""
+    scale, own = parts["temperature_scale"], Euclidean(TEMPLATES)
+    return Divergence(
+        lambda p, log_u: scale * own.value(p, log_u),
+        lambda f, log_u: scale * own.conjugate(f / scale, log_u),
+        lambda f, log_u: own.weights(f / scale, log_u),
+        modulus=scale.detach() / TEMPLATES,
+    )
+
+
 def _learned_order(relative: str) -> Callable[[Parts], Tsallis]:
     return lambda parts: Tsallis(1 + 0.7 * parts["order_scale"], relative, parts["temperature_scale"])
 
@@ -159,6 +171,7 @@ FAMILIES = [
     ),
     Family("Euclidean", SHARED, _discrete, lambda p: Euclidean(TEMPLATES), smooth=False),
     Family("Euclidean, masked", SHARED, _masked, lambda p: Euclidean(TEMPLATES), smooth=False),
+    Family("own functions", {**SHARED, "temperature_scale": ()}, _masked, _own_functions, smooth=False),
     Family("Tsallis 1", SHARED, _discrete, _tsallis(1)),
     Family("Tsallis 1.5", SHARED, _masked, _tsallis(1.5), smooth=False),
     Family("Tsallis 2", {**SHARED, "temperature_scale": ()}, _masked, _tsallis(2), smooth=False),

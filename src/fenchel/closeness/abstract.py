@@ -95,6 +95,20 @@ class AbstractCloseness(ABC):
         """
         return torch.zeros_like(mean_error), largest_error / self.modulus + 16 * count * UNIT
 
+    def pairing_error(self, largest_error: Tensor) -> float | Tensor:
+        r"""By how much :math:`D(p) + D^*(f) - \langle p, f\rangle` may be above 0 at evaluated weights, (..., m).
+
+        Beyond what :meth:`rounding` says of how far they are from p(f): for weights that jump, to others as good.
+
+        Args:
+            largest_error: The largest error of the potential, (..., m).
+        """
+        del largest_error
+        return 0.0
+
+    curved: bool = True
+    """Whether weights have a derivative almost everywhere, of which steps are made; else there is first order alone."""
+
     rowwise: bool = False
     """Whether weights depend on a query's potential and preference alone and :meth:`response` says how: a fast path."""
 

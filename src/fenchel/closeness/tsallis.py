@@ -160,7 +160,7 @@ class Tsallis(AbstractCloseness):
     def _weights_of(self, scaled: Tensor, log_preference: Tensor) -> Tensor:
         if self._is_softmax:
             return KL().weights(scaled, log_preference)
-        return sparse_weights(scaled, log_preference, self._a, csiszar=self._csiszar)
+        return sparse_weights(scaled, _normalised(log_preference), self._a, csiszar=self._csiszar)
 
     @override
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
@@ -168,13 +168,13 @@ class Tsallis(AbstractCloseness):
         weights, theta = self.weights(potential, log_preference), self._theta
         q = weights
         if not self._is_softmax:
-            q = curvature_weights(weights, log_preference, self._a, csiszar=self._csiszar)
+            q = curvature_weights(weights, _normalised(log_preference), self._a, csiszar=self._csiszar)
         mass = q.sum(-1, keepdim=True)
         return lambda vector: q * (vector - (q * vector).sum(-1, keepdim=True) / mass) / theta
 
     @override
     def rest(self, log_preference: Tensor) -> Tensor:
-        return _preference(log_preference)[2]
+        return KL().rest(log_preference) if self._is_softmax else _preference(log_preference)[2]
 
     @override
     def near_displacement(self, potential: Tensor, log_preference: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class Tsallis(AbstractCloseness):
         if self._is_softmax:
             return KL().near_displacement(scaled, log_preference)
         with torch.no_grad():
-            found = small_displacement(scaled, log_preference, self._a, csiszar=self._csiszar)
+            found = small_displacement(scaled, _normalised(log_preference), self._a, csiszar=self._csiszar)
         if not torch.is_grad_enabled():
             return found
         # The numbers without cancellation, with the derivatives of the difference.
@@ -199,22 +199,22 @@ class Tsallis(AbstractCloseness):
     ) -> tuple[Tensor, float | Tensor]:
         r"""What strong convexity allows for the potential's error, its division by θ, and roundings of each weight.
 
-        A weight is the power 1/a of a difference of numbers up to 1, or for small a an exponential of what is known to
-        some roundings of log u; what the threshold is off shows in the sum of the weights, all on one side.
+        Potentials are divided and shifted, three roundings where their error allows six and more. A weight is the power
+        1/a of a difference of numbers up to 1, or for small a an exponential of what is known to some roundings of
+        log u; what the threshold is off shows in the sum of the weights, all on one side.
         """
         if self._is_softmax:
             return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
-        least = self._a.clamp(min=DIRECT_FROM) if isinstance(self._a, Tensor) else max(self._a, DIRECT_FROM)
-        each = 8 + 4 / least
-        each = each.squeeze(-1) if isinstance(each, Tensor) and each.dim() else each
-        own = (count * each - 8 * LEAST_LOG_WEIGHT) * UNIT
-        return torch.zeros_like(mean_error), 2 * largest_error / self.modulus + own
+        a = torch.as_tensor(self.order) - 1
+        each = 8 + 4 / a.clamp(min=DIRECT_FROM)
+        own = count * each + torch.where(a < DIRECT_FROM, -8 * LEAST_LOG_WEIGHT, 0.0)
+        return torch.zeros_like(mean_error), 1.5 * largest_error / self.modulus + own * UNIT
 
     @override
     def response(self, log_preference: Tensor) -> AbstractResponse:
         if self._is_softmax and isinstance(self.temperature, float) and self.temperature == 1:
             return KL().response(log_preference)
-        like = log_preference
+        like = log_preference = _normalised(log_preference)
         own = [part.detach() if isinstance(part, Tensor) else part for part in self._own]
         order, theta, modulus = (
             torch.as_tensor(part, dtype=like.dtype, device=like.device).reshape(1, 1, 1)
@@ -276,10 +276,16 @@ def _column(own: float | Tensor) -> float | Tensor:
     return own.unsqueeze(-1) if isinstance(own, Tensor) and own.dim() else own
 
 
+def _normalised(log_preference: Tensor) -> Tensor:
+    """Log u that sums to one in its own dtype, which it may have been rounded to or widened to."""
+    return log_preference.log_softmax(-1)
+
+
 def _preference(log_preference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where u is a mask, log u, 0 there, and u."""
-    masked = log_preference < LEAST_LOG_WEIGHT
-    log_u = torch.where(masked, 0, log_preference)
+    normalised = _normalised(log_preference)
+    masked = normalised < LEAST_LOG_WEIGHT
+    log_u = torch.where(masked, 0, normalised)
     return masked, log_u, torch.where(masked, 0, log_u.exp())
 
 

@@ -13,7 +13,7 @@ from fenchel.estimate import BOUNDS, Estimate, estimate_at
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.exact import exact
-from fenchel.solver.options import check_call, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_iterations
 
 __all__ = ["constrained"]
 
@@ -69,6 +69,7 @@ def constrained(
         (tensor([[0.5000]], dtype=torch.float64), tensor([1.8310], dtype=torch.float64))
     """
     check_call(problem, memory_budget)
+    check_curved(problem, "constrained")
     check_iterations(tol, max_steps, throw)
     bound = _checked_radius(radius, problem)
     shift = problem.evidence.double().norm(dim=-1).expand(problem.shape)

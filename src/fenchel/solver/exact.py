@@ -13,7 +13,7 @@ from fenchel.estimate import Estimate, EstimateBuilder
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.coordinates import check_coordinates
-from fenchel.solver.options import check_call, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_iterations
 from fenchel.solver.staged import WORKING_ARRAYS, StagedSolver
 
 __all__ = ["check_convergence", "exact"]
@@ -65,6 +65,7 @@ def exact(
         True
     """
     check_call(problem, memory_budget)
+    check_curved(problem, "exact")
     check_iterations(tol, max_steps, throw)
     checked_argument("coordinates", coordinates)
     check_coordinates(problem, coordinates)

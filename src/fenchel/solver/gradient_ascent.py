@@ -15,7 +15,7 @@ from fenchel.problem import Problem
 from fenchel.solver.exact import check_convergence
 from fenchel.solver.loop import iterate
 from fenchel.solver.newton import HALFWAY
-from fenchel.solver.options import check_call, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_iterations
 from fenchel.solver.staged import MARGIN
 
 __all__ = ["gradient_ascent"]
@@ -64,6 +64,7 @@ def gradient_ascent(
         True
     """
     check_call(problem, memory_budget)
+    check_curved(problem, "gradient_ascent")
     check_iterations(tol, max_steps, throw)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8

@@ -8,7 +8,7 @@ from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.problem import Problem
 
-__all__ = ["check_call", "check_iterations"]
+__all__ = ["check_call", "check_curved", "check_iterations"]
 
 
 def check_call(problem: Any, memory_budget: Any) -> None:
@@ -24,6 +24,20 @@ def check_call(problem: Any, memory_budget: Any) -> None:
     if not isinstance(problem, Problem):
         raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
     checked_argument("memory_budget", memory_budget)
+
+
+def check_curved(problem: Problem, estimator: str) -> None:
+    """Refuse a closeness whose weights jump, where steps or an expansion are made of their derivative.
+
+    Raises:
+        ProblemError: Naming the estimator.
+    """
+    if not problem.closeness.curved:
+        raise ProblemError(
+            f"closeness is {problem.closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; "
+            "expected the estimator 'first_order', or a closeness with a small temperature, such as "
+            "fenchel.Tsallis(2, temperature=0.01)"
+        )
 
 
 def check_iterations(tol: Any, max_steps: Any, throw: Any) -> None:

@@ -13,7 +13,7 @@ from fenchel.problem import Problem
 from fenchel.solver.direct import Span, solve_shifted
 from fenchel.solver.domain import check_domain
 from fenchel.solver.linear import solve_hessian
-from fenchel.solver.options import check_call
+from fenchel.solver.options import check_call, check_curved
 from fenchel.solver.staged import FACTORISE_UP_TO
 
 __all__ = ["second_order", "second_order_point"]
@@ -49,6 +49,7 @@ def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET
         tensor([[0.5000]], dtype=torch.float64)
     """
     check_call(problem, memory_budget)
+    check_curved(problem, "second_order")
     builder = EstimateBuilder(problem, tol=64 * torch.finfo(problem.dtype).eps)
     with torch.no_grad():
         for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize=8):

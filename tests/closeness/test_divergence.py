@@ -1,0 +1,171 @@
+"""A divergence of one's own, and what catches one that contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import (
+    KL,
+    Discrete,
+    Divergence,
+    Hard,
+    InferenceProblem,
+    OptimalTransport,
+    ProblemError,
+    Tsallis,
+    check_closeness,
+)
+from fenchel.closeness import AbstractCloseness
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+HOT = 1.7
+
+RIGHT: dict[str, Any] = {
+    "value": lambda p, log_u: HOT * KL().value(p, log_u),
+    "conjugate": lambda f, log_u: HOT * KL().conjugate(f / HOT, log_u),
+    "weights": lambda f, log_u: KL().weights(f / HOT, log_u),
+    "modulus": HOT,
+}
+
+
+def curvature(f: Tensor, log_u: Tensor) -> Callable[[Tensor], Tensor]:
+    product = KL().curvature(f / HOT, log_u)
+    return lambda vector: product(vector) / HOT
+
+
+@pytest.mark.parametrize("given", [None, curvature], ids=["by autograd", "given"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_it_is_what_it_says(given: Any, dtype: torch.dtype) -> None:
+    u, z = Discrete(drawn(7, 3).to(dtype), drawn(7, seed=1).to(dtype)), drawn(5, 3, seed=2).to(dtype)
+    for estimator in ("first_order", "second_order", "exact"):
+        found = InferenceProblem(u, z, 0.8, Divergence(**RIGHT, curvature=given)).solve(estimator)
+        expected = InferenceProblem(u, z, 0.8, Tsallis(1, temperature=HOT)).solve(estimator)
+        torch.testing.assert_close(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found.gap, expected.gap, rtol=1e-2, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        (
+            "weights",
+            lambda f, u: KL().weights(1.02 * f / HOT, u),
+            "weights are not the gradient of conjugate",
+        ),
+        ("weights", lambda f, u: 0.5 * KL().weights(f / HOT, u), "weights do not sum to 1"),
+        ("weights", lambda f, u: 2 * KL().weights(f, u) - KL().weights(-f, u), "weights are not above 0"),
+        ("weights", lambda f, u: KL().weights(f / HOT, u).sum(-1), r"weights gave shape \(8, 1\)"),
+        ("weights", lambda f, u: KL().weights(f / HOT, u) * torch.nan, "weights are not above 0|do not sum"),
+        ("conjugate", lambda f, u: 1.01 * RIGHT["conjugate"](f, u), "not the gradient of conjugate"),
+        ("conjugate", lambda f, u: RIGHT["conjugate"](f, u) - 0.1, "equality"),
+        ("value", lambda p, u: RIGHT["value"](p, u) + 0.01, "equality"),
+        ("value", lambda p, u: 3, "value gave a int"),
+        ("curvature", lambda f, u: lambda v: v * KL().weights(f / HOT, u), "not the derivative of weights"),
+        ("curvature", lambda f, u: lambda v: v.roll(1, -1), "curvature is not symmetric"),
+        ("curvature", lambda f, u: lambda v: -curvature(f, u)(v), "curvature is not positive"),
+        ("modulus", 2.5, "modulus is too large"),
+    ],
+)
+def test_what_contradicts_itself_is_caught_where_it_meets_a_preference(
+    name: str, wrong: Any, message: str
+) -> None:
+    parts = {**RIGHT, "curvature": curvature, name: wrong}
+    with pytest.raises(ProblemError, match=message) as caught:
+        InferenceProblem(Discrete(drawn(6, 3)), drawn(2, 3), closeness=Divergence(**parts))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ProblemError, match="check_closeness"):
+        check_closeness(Divergence(**parts))
+    if name in ("modulus", "value", "curvature") and wrong != 3 and "int" not in message:
+        unchecked = Divergence(**parts, check=False)
+        assert InferenceProblem(Discrete(drawn(6, 3)), drawn(2, 3), closeness=unchecked).shape == (2,)
+
+
+def test_the_point_that_fails_does_fail() -> None:
+    """The numbers in the message are those of the functions."""
+    parts = {**RIGHT, "value": lambda p, u: RIGHT["value"](p, u) + 0.25}
+    with pytest.raises(ProblemError, match=r"0\.25 where 0 is expected.* at f = \[.*\], log_u = \["):
+        check_closeness(Divergence(**parts))
+
+
+def test_it_is_tried_once() -> None:
+    calls: list[int] = []
+
+    def counted(f: Tensor, log_u: Tensor) -> Tensor:
+        calls.append(1)
+        return RIGHT["weights"](f, log_u)
+
+    closeness = Divergence(**{**RIGHT, "weights": counted})
+    u = Discrete(drawn(6, 3))
+    InferenceProblem(u, drawn(2, 3), closeness=closeness)
+    tried = len(calls)
+    InferenceProblem(u, drawn(2, 3), closeness=closeness)
+    assert tried > 0
+    assert len(calls) == tried
+
+
+@pytest.mark.parametrize(
+    "closeness",
+    [
+        KL(),
+        Tsallis(1),
+        Tsallis(1.5),
+        Tsallis(2, "csiszar", 0.3),
+        Tsallis(1 + torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))),
+        Hard(),
+        OptimalTransport("squared_euclidean", 0.5, warn=False),
+    ],
+    ids=repr,
+)
+def test_the_librarys_own_pass(closeness: AbstractCloseness) -> None:
+    report = check_closeness(closeness)
+    assert max(report.worst.values()) < 1e-6
+    assert repr(closeness) in repr(report)
+    assert ("curvature" in report.worst) == closeness.curved
+    masked = Discrete(drawn(5, 2), torch.tensor([0.0, 1.0, -torch.inf, 0.3, -2.0]).double())
+    check_closeness(closeness, masked, points=6, seed=3)
+
+
+def test_a_wrong_tsallis_is_caught() -> None:
+    """The check sees a closeness of the library whose modulus somebody got wrong, or whose form."""
+
+    class Wrong(Tsallis):
+        @property
+        def modulus(self) -> float:
+            return 1.0
+
+    with pytest.raises(ProblemError, match="modulus is too large"):
+        check_closeness(Wrong(2), points=300)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**RIGHT, "value": 3}, "value is 3; expected a function"),
+        ({**RIGHT, "curvature": "none"}, "curvature is 'none'; expected a function"),
+        ({**RIGHT, "modulus": 0.0}, "modulus is 0.0; expected a finite number above 0"),
+        ({**RIGHT, "modulus": torch.tensor([1.0, -1.0])}, "holds -1.0"),
+        ({**RIGHT, "check": 1}, "check is 1"),
+    ],
+)
+def test_what_is_no_divergence_is_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        Divergence(**options)
+
+
+def test_what_cannot_be_checked_is_said() -> None:
+    wrong: Any = "KL"
+    with pytest.raises(ProblemError, match="closeness is a str"):
+        check_closeness(wrong)
+    with pytest.raises(ProblemError, match="points is 0"):
+        check_closeness(KL(), points=0)
+    with pytest.raises(ProblemError, match="preference is a Tensor"):
+        check_closeness(KL(), torch.ones(3))  # pyright: ignore[reportArgumentType]
