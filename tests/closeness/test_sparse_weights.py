@@ -191,6 +191,8 @@ def test_transforms_of_functions() -> None:
     gradient = torch.func.grad(lambda f: sparse_weights(f, log_u[0], 0.5)[0])
     hessian = torch.func.jacrev(gradient)(f[0])
     assert hessian.shape == (6, 6)
+    _, multiplied = torch.func.vjp(lambda f: sparse_weights(f, None, 1.0), f)
+    torch.testing.assert_close(multiplied(log_u)[0].sum(-1), torch.zeros(5, dtype=torch.float64))
     torch.testing.assert_close(hessian, hessian.mT)
 
 

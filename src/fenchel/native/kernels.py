@@ -110,6 +110,8 @@ def serves(*tensors: Tensor, shared: Sequence[Tensor] = (), dtype: torch.dtype =
     everything = (*tensors, *shared)
     return (
         not torch.compiler.is_compiling()
+        # What torch.func transforms has no memory to point to.
+        and not torch._C._are_functorch_transforms_active()
         and all(
             type(part) is Tensor and part.dtype == dtype and part.device.type == "cpu" and part.numel() > 0
             for part in everything
