@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.native.compiled import loaded
 
@@ -110,8 +111,6 @@ def serves(*tensors: Tensor, shared: Sequence[Tensor] = (), dtype: torch.dtype =
     everything = (*tensors, *shared)
     return (
         not torch.compiler.is_compiling()
-        # What torch.func transforms has no memory to point to.
-        and not torch._C._are_functorch_transforms_active()
         and all(
             type(part) is Tensor and part.dtype == dtype and part.device.type == "cpu" and part.numel() > 0
             for part in everything
@@ -119,6 +118,8 @@ def serves(*tensors: Tensor, shared: Sequence[Tensor] = (), dtype: torch.dtype =
         and all(part.is_contiguous() for part in tensors)
         and all(part.stride(-1) == 1 or part.shape[-1] == 1 for part in shared)
         and not (torch.is_grad_enabled() and any(part.requires_grad for part in everything))
+        # What torch.func transforms, or has transformed, has no memory to point to.
+        and not any(map(_functorch.is_functorch_wrapped_tensor, everything))
         and loaded() is not None
     )
 
