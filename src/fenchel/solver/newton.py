@@ -34,7 +34,7 @@ WITHIN_REACH = 0.95
 HALFWAY = 0.5
 """Where a start lies, of the way to where the domain ends, if that is nearer than it would be."""
 
-SHORT = 0.5
+SHORT = 0.25
 """A step of at most this part of a direction ended at a kink, where a gradient has kinks."""
 
 FORCING = 0.1
