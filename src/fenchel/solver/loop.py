@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -96,4 +96,4 @@ def _copied(record: Any) -> Any:
 
 
 def _own(value: Any) -> Any:
-    return value if is_dataclass(value) else value.clone()
+    return value.clone() if isinstance(value, Tensor) else value

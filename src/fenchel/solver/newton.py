@@ -51,7 +51,7 @@ class NewtonState:
         lifted: Their lift, (g, r, n).
         argument: What the response is a function of, (g, r, n).
         weights: p, (g, r, n).
-        curved: Weights whose curvature directions are made with: p, or its mean over the last points, (g, r, n).
+        on_way: Where the gradient has kinks, the mean of p over the last points, (g, r, n); else None.
         residual: Coordinates of the dual's gradient, (g, r, size).
         lifted_residual: Its lift, (g, r, n).
         square: Its squared norm, (g, r, 1).
@@ -65,13 +65,23 @@ class NewtonState:
     lifted: Tensor
     argument: Tensor
     weights: Tensor
-    curved: Tensor
+    on_way: Tensor | None
     residual: Tensor
     lifted_residual: Tensor
     square: Tensor
     dual_norm: Tensor
     error: Tensor
     stalled: Tensor
+
+    @property
+    def curving(self) -> Tensor:
+        """The weights whose curvature directions are made with.
+
+        Where a step ended early, at a kink of the gradient, the pieces on its way are among them: the last piece
+        alone may lead back over the kink to one that leads here again, in ever shorter steps. A weight is 0 on one side
+        of a kink, and a mean of weights curves wherever one of them does.
+        """
+        return self.weights if self.on_way is None else self.on_way
 
 
 class DirectionFinder(Protocol):
@@ -87,7 +97,7 @@ def by_conjugate_gradients(coordinates: AbstractCoordinates, state: NewtonState,
     return newton_direction(
         coordinates,
         state.rows.alpha,
-        state.rows.response.curvature(state.argument, state.curved),
+        state.rows.response.curvature(state.argument, state.curving),
         state.residual,
         state.lifted_residual,
         state.square,
@@ -188,8 +198,9 @@ class Newton:
         overflown = torch.isnan(following.error) & ~torch.isnan(state.error)
         if bool(overflown.any()):
             following = _kept(state, following, overflown)
-        if not state.rows.response.smooth:
-            following = _beyond_kinks(state, following, t)
+        if state.on_way is not None:
+            mean = (state.on_way + following.weights) / 2
+            following = replace(following, on_way=torch.where(t < SHORT, mean, following.weights))
         if self.low_precision is not None and bool((following.error > 0.25 * state.error)[active].any()):
             self.low_precision = None
         return following
@@ -242,7 +253,7 @@ class Newton:
             lifted,
             argument,
             weights,
-            weights,
+            None if rows.response.smooth else weights,
             residual,
             lifted_residual,
             square.unsqueeze(-1),
@@ -273,16 +284,6 @@ class Newton:
 
     def _count(self, products: int, lifted: Tensor) -> None:
         self.operator_products += products * lifted.shape[0] * lifted.shape[1]
-
-
-def _beyond_kinks(state: NewtonState, following: NewtonState, length: Tensor) -> NewtonState:
-    """Where a step ended early, at a kink of the gradient, the next direction is made with the pieces on its way too.
-
-    A piece alone may lead back over a kink to one that leads here again, in ever shorter steps. A weight is 0 on one
-    side of a kink, and a mean of weights curves wherever one of them does.
-    """
-    shared = torch.where(length < SHORT, (state.curved + following.weights) / 2, following.weights)
-    return replace(following, curved=shared)
 
 
 def _kept(state: NewtonState, following: NewtonState, rows: Tensor) -> NewtonState:
