@@ -199,16 +199,22 @@ class Tsallis(AbstractCloseness):
     ) -> tuple[Tensor, float | Tensor]:
         r"""What strong convexity allows for the potential's error, its division by θ, and roundings of each weight.
 
-        Potentials are divided and shifted, three roundings where their error allows six and more. A weight is the power
-        1/a of a difference of numbers up to 1, or for small a an exponential of what is known to some roundings of
-        log u; what the threshold is off shows in the sum of the weights, all on one side.
+        Potentials are divided, multiplied and shifted: a few roundings where their error allows six and more. A weight is
+        the power 1/a of a difference of numbers up to 1, whose roundings its slope multiplies by q/a, and the q sum to
+        :math:`n^a` at most; in Csiszár's sense those of u multiply that of the difference, which is no larger. Small a
+        are computed from logarithms, known to some roundings of log u. What the threshold is off shows in the sum of
+        the weights, all on one side.
         """
         if self._is_softmax:
             return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
         a = torch.as_tensor(self.order) - 1
-        each = 8 + 4 / a.clamp(min=DIRECT_FROM)
-        own = count * each + torch.where(a < DIRECT_FROM, -8 * LEAST_LOG_WEIGHT, 0.0)
-        return torch.zeros_like(mean_error), 1.5 * largest_error / self.modulus + own * UNIT
+        own = (
+            24
+            + 8 * count**a / a.clamp(min=DIRECT_FROM)
+            + torch.where(a < DIRECT_FROM, -8 * LEAST_LOG_WEIGHT, 0.0)
+        )
+        of_potential = (2 if self._csiszar else 1.5) * largest_error / self.modulus
+        return torch.zeros_like(mean_error), of_potential + own * UNIT
 
     @override
     def response(self, log_preference: Tensor) -> AbstractResponse:
