@@ -126,7 +126,7 @@ class QueryBlock(AbstractBlock):
     log_preference: Tensor
     evidence: Tensor
     alpha: Tensor
-    closeness: AbstractCloseness = field(default_factory=KL, metadata=SHARED)
+    closeness: AbstractCloseness = field(default_factory=KL)
 
     @property
     @override
@@ -155,7 +155,10 @@ class QueryBlock(AbstractBlock):
 
     @override
     def smoothness(self) -> Tensor:
-        return self.offsets.square().sum(-1).amax(-1).reshape(-1, 1, 1) / self.closeness.modulus
+        modulus = self.closeness.modulus
+        if isinstance(modulus, Tensor) and modulus.dim():
+            modulus = modulus.unsqueeze(-1)
+        return self.offsets.square().sum(-1).amax(-1).reshape(-1, 1, 1) / modulus
 
     @override
     def excess(self, dual: Tensor) -> Tensor:

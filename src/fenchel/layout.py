@@ -177,7 +177,11 @@ class _TemplateLayout(QueryLayout):
                     log_preference=self._take(self._log_preference, groups, rows),
                     evidence=evidence.expand(len(groups), len(rows), -1),
                     alpha=self._take(self._alpha, groups, rows),
-                    closeness=self.problem.closeness,
+                    closeness=self.problem.closeness.rows(
+                        lambda own, groups=groups, rows=rows: self._take(
+                            self._arranged(own.unsqueeze(-1)), groups, rows
+                        ).squeeze(-1)
+                    ),
                 ),
             )
 

@@ -28,7 +28,8 @@ def rows_where(mask: Tensor) -> Tensor:
 def select(record: R, index: Tensor) -> R:
     """A dataclass of tensors (g, r, ...) restricted to the rows ``index`` (g, r').
 
-    A tensor with one row stands for all rows and stays as it is, as does a field marked ``SHARED``.
+    A tensor with one row stands for all rows and stays as it is, as does a field marked ``SHARED``. What is neither a
+    tensor nor a record is asked for its ``rows``.
     """
     data: Any = record
     changes = {f.name: _selected(getattr(data, f.name), index) for f in fields(data) if not f.metadata}
@@ -67,7 +68,13 @@ def gather_rows(value: Tensor, index: Tensor) -> Tensor:
 def _selected(value: Any, index: Tensor) -> Any:
     if value is None:
         return None
-    return select(value, index) if is_dataclass(value) else gather_rows(value, index)
+    if is_dataclass(value):
+        return select(value, index)
+    return (
+        gather_rows(value, index)
+        if isinstance(value, Tensor)
+        else value.rows(lambda own: gather_rows(own, index))
+    )
 
 
 def _spread(index: Tensor, value: Tensor) -> Tensor:

@@ -45,6 +45,32 @@ def test_both_find_the_same_weights(
 
 
 @both_forms
+@both_dtypes
+@pytest.mark.parametrize("of", [(1, 1), (1, 6), (2, 1), (2, 6)], ids=str)
+@pytest.mark.parametrize("preferred", [None, (1, 1), (2, 1), (2, 6), (1, 6)], ids=str)
+def test_orders_of_rows_are_theirs(
+    csiszar: bool, dtype: torch.dtype, of: tuple[int, int], preferred: tuple[int, int] | None
+) -> None:
+    f, orders = drawn(2, 6, 21, dtype=dtype), drawn(*of, 1, seed=2).sigmoid() * 0.9 + 0.1
+    log_u = None if preferred is None else drawn(*preferred, 21, seed=1, dtype=dtype).log_softmax(-1)
+    found = threshold_weights(f, log_u, orders.to(dtype), csiszar=csiszar)
+    one = threshold_weights(
+        f.reshape(2, 6, 1, 21),
+        None if log_u is None else log_u.unsqueeze(2),
+        orders.to(dtype).unsqueeze(2),
+        csiszar=csiszar,
+    )
+    torch.testing.assert_close(one.squeeze(2), found)
+    for group in range(2):
+        for row in range(6):
+            a = float(orders.to(dtype).expand(2, 6, 1)[group, row])
+            u = None if log_u is None else log_u.expand(2, 6, 21)[group, row]
+            torch.testing.assert_close(
+                found[group, row], threshold_weights(f[group, row], u, a, csiszar=csiszar)
+            )
+
+
+@both_forms
 @pytest.mark.parametrize("a", [0.3, 0.5, 1.0])
 def test_what_is_no_number_stays_none_and_rows_do_not_see_each_other(csiszar: bool, a: float) -> None:
     f = drawn(4, 40)

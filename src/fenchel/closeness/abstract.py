@@ -113,12 +113,24 @@ class AbstractCloseness(ABC):
     """Whether weights depend on a query's potential and preference alone and :meth:`response` says how: a fast path."""
 
     def response(self, log_preference: Tensor) -> AbstractResponse:
-        """Weights and curvature of rows, for log u (g or 1, r or 1, n); asked for where ``rowwise`` is true."""
+        """Weights and curvature of rows, for log u (g or 1, r or 1, n); asked for where ``rowwise`` is true.
+
+        Tensors of the closeness that have rows for queries have had them taken by :meth:`rows`.
+        """
         raise NotImplementedError(f"{type(self).__name__} says that it is rowwise and has no response")
 
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where no tensor of its own has rows for queries."""
         del part
+        return self
+
+    def rows(self, take: Callable[[Tensor], Tensor]) -> Self:
+        """The same for rows of a block, where tensors of its own have rows for queries; else itself.
+
+        Args:
+            take: Gives (g or 1, r or 1) of a tensor that broadcasts to (..., m).
+        """
+        del take
         return self
 
     def hessian_product(self, potential: Tensor, vector: Tensor, log_preference: Tensor) -> Tensor:

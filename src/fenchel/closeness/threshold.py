@@ -67,7 +67,7 @@ def threshold_weights(
     n = shape[-1]
     if 0 in shape:
         return potential.new_zeros(shape)
-    if not isinstance(a, Tensor) and a >= DIRECT_FROM and _is_native(potential):
+    if _is_native(potential) and (float(a.min()) if isinstance(a, Tensor) else a) >= DIRECT_FROM:
         return _natively(potential.expand(shape), log_preference, a, csiszar)
     f = potential.expand(shape).reshape(-1, n)
     log_u = None if log_preference is None else _rows(log_preference, shape)
@@ -92,17 +92,16 @@ def _is_native(potential: Tensor) -> bool:
     return dtype in (torch.float32, torch.float64) and kernels.serves(shared=(potential,), dtype=dtype)
 
 
-def _natively(potential: Tensor, log_preference: Tensor | None, a: float, csiszar: bool) -> Tensor:
+def _natively(potential: Tensor, log_preference: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
     """Rows of float32 are computed in float64, in the nearest cache."""
     shape, n = potential.shape, potential.shape[-1]
     if log_preference is None and csiszar:
         log_preference = potential.new_zeros(1, n).log_softmax(-1)
     f = potential.contiguous()
-    if log_preference is not None:
-        in_blocks = f.dim() == 3 and log_preference.dim() == 3 and log_preference.shape[-1] == n
-        log_preference = log_preference if in_blocks else _rows(log_preference, shape).unsqueeze(0)
-        f = f if in_blocks else f.reshape(1, -1, n)
-    else:
+    # As solvers have it, groups and rows stay what they are; else everything is one group.
+    if not all(part.dim() == 3 for part in (f, log_preference, a) if isinstance(part, Tensor)):
+        log_preference = None if log_preference is None else _rows(log_preference, shape).unsqueeze(0)
+        a = _rows(a, (*shape[:-1], 1)).unsqueeze(0) if isinstance(a, Tensor) else a
         f = f.reshape(1, -1, n)
     base = weight = whole = None
     if log_preference is not None:
@@ -112,8 +111,13 @@ def _natively(potential: Tensor, log_preference: Tensor | None, a: float, csisza
             base = torch.zeros_like(held).masked_fill_(masked, -torch.inf)
             weight, whole = held.exp(), (held * -a).exp_()
         else:
-            base = (held * a).exp_().masked_fill_(masked, -torch.inf)
-    return kernels.thresholds(f, a, base, weight, whole).reshape(shape)
+            powers = (held * a).exp_()
+            base = powers.masked_fill_(masked.expand_as(powers), -torch.inf)
+        base, weight, whole = (
+            None if part is None else part.expand(*part.shape[:2], n) for part in (base, weight, whole)
+        )
+    own = a.double() if isinstance(a, Tensor) else a
+    return kernels.thresholds(f, own, base, weight, whole).reshape(shape)
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -89,8 +89,9 @@ class Tsallis(AbstractCloseness):
         self.order = _checked_order(order)
         self.relative = checked_argument("relative", relative)
         self.temperature = _checked_temperature(temperature)
-        self.rowwise = all(not isinstance(part, Tensor) or part.numel() == 1 for part in self._own)
         self._count: int | None = None
+
+    rowwise = True
 
     @property
     def _own(self) -> tuple[float | Tensor, float | Tensor]:
@@ -199,10 +200,10 @@ class Tsallis(AbstractCloseness):
     ) -> tuple[Tensor, float | Tensor]:
         r"""What strong convexity allows for the potential's error, its division by θ, and roundings of each weight.
 
-        Potentials are divided, multiplied and shifted: a few roundings where their error allows six and more. A weight is
-        the power 1/a of a difference of numbers up to 1, whose roundings its slope multiplies by q/a, and the q sum to
-        :math:`n^a` at most; in Csiszár's sense those of u multiply that of the difference, which is no larger. Small a
-        are computed from logarithms, known to some roundings of log u. What the threshold is off shows in the sum of
+        Potentials are divided, multiplied and shifted: a few roundings where their error allows six and more. A weight
+        is the power 1/a of a difference of numbers up to 1, whose roundings its slope multiplies by q/a, and the q sum
+        to :math:`n^a` at most; in Csiszár's sense those of u multiply that of the difference, which is no larger. Small
+        a are computed from logarithms, known to some roundings of log u. What the threshold is off shows in the sum of
         the weights, all on one side.
         """
         if self._is_softmax:
@@ -223,13 +224,16 @@ class Tsallis(AbstractCloseness):
         like = log_preference = _normalised(log_preference)
         own = [part.detach() if isinstance(part, Tensor) else part for part in self._own]
         order, theta, modulus = (
-            torch.as_tensor(part, dtype=like.dtype, device=like.device).reshape(1, 1, 1)
+            _of_rows(torch.as_tensor(part, dtype=like.dtype, device=like.device))
             for part in (*own, self.modulus)
         )
-        fixed = float(order.double()) - 1 if isinstance(own[0], Tensor) else own[0] - 1
-        return TsallisResponse(
-            log_preference, self.rest(log_preference), theta, None, SMALL * modulus, fixed, self._csiszar
-        )
+        one = order.numel() == 1
+        fixed = (float(order) if isinstance(own[0], Tensor) else own[0]) - 1 if one else torch.nan
+        a, small = None if one else order - 1, SMALL * modulus
+        rest = self.rest(log_preference)
+        # Where rows have orders or temperatures of their own they do not share what is at rest either.
+        rest = rest.expand(torch.broadcast_shapes(rest.shape, theta.shape, order.shape))
+        return TsallisResponse(log_preference, rest, theta, a, small, fixed, self._csiszar)
 
     @property
     @override
@@ -247,6 +251,10 @@ class Tsallis(AbstractCloseness):
     @override
     def queries(self, part: slice) -> Self:
         return self._with(lambda own: own if not own.dim() or own.shape[-1] == 1 else own[..., part])
+
+    @override
+    def rows(self, take: Callable[[Tensor], Tensor]) -> Self:
+        return self._with(lambda own: take(own) if own.dim() else own)
 
     @override
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -280,6 +288,11 @@ class Tsallis(AbstractCloseness):
 
 def _column(own: float | Tensor) -> float | Tensor:
     return own.unsqueeze(-1) if isinstance(own, Tensor) and own.dim() else own
+
+
+def _of_rows(own: Tensor) -> Tensor:
+    """(g or 1, r or 1, 1)."""
+    return own.reshape(1, 1, 1) if own.numel() == 1 else own.unsqueeze(-1)
 
 
 def _normalised(log_preference: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "fenchel_distance": (c_int64, c_int64, *(c_void_p,) * 6, c_int),
     **{
         f"fenchel_thresholds_{real}": (
-            *(*(c_int64,) * 3, c_double, c_void_p),
+            *(*(c_int64,) * 3, c_double, _Shared, c_void_p),
             *(*(_Shared,) * 3, *(c_void_p,) * 2, c_int),
         )
         for real in ("float", "double")
@@ -258,13 +258,13 @@ def distance(scores: Tensor, x: Tensor, potential: Tensor, other: Tensor, lifted
 
 
 def thresholds(
-    potential: Tensor, a: float, base: Tensor | None, weight: Tensor | None, whole: Tensor | None
+    potential: Tensor, a: float | Tensor, base: Tensor | None, weight: Tensor | None, whole: Tensor | None
 ) -> Tensor:
     """Sparse weights of potentials (g, r, n), float32 or float64; see :mod:`fenchel.closeness.threshold`.
 
     Args:
         potential: f.
-        a: β - 1, not small.
+        a: β - 1, not small: one number, or float64 (g or 1, r or 1, 1).
         base: What is added to af, -inf where masked, (g or 1, r or 1, n); nothing where None.
         weight: w, likewise; 1 where None.
         whole: :math:`w^{-a}`, likewise.
@@ -274,7 +274,8 @@ def thresholds(
     scratch = torch.empty(torch.get_num_threads(), 3 * n, dtype=torch.float64)
     shared = (_Shared() if part is None else _shared(part) for part in (base, weight, whole))
     name = f"fenchel_thresholds_{_real(potential)}"
-    _call(name, g * r, r, n, a, potential.data_ptr(), *shared, found.data_ptr(), scratch.data_ptr())
+    one, orders = (0.0, _shared(a)) if isinstance(a, Tensor) else (a, _Shared())
+    _call(name, g * r, r, n, one, orders, potential.data_ptr(), *shared, found.data_ptr(), scratch.data_ptr())
     return found
 
 

@@ -188,7 +188,7 @@ static void weigh(entries *e, double off, double added, int kind) {
     else weigh_as(e, off, added, POWERS);
 }
 
-/* f: scores; base: what is added to a f, -inf where masked; weight: w; whole: differences at which a weight is 1, w^-a.
+/* a: of all rows, or of each in `orders`; f: scores; base: what is added to a f, -inf where masked; weight: w; whole: differences at which a weight is 1, w^-a.
    Those that are NULL are 0, 1 and 1. scratch: 3n doubles a thread. */
 
 #define THRESHOLDS(NAME, REAL)                                                                                         \
@@ -257,16 +257,19 @@ static void weigh(entries *e, double off, double added, int kind) {
         }                                                                                                              \
     }                                                                                                                  \
     void NAME(                                                                                                         \
-        int64_t rows, int64_t each, int64_t n, double a, const REAL *f, shared base, shared weight, shared whole,      \
-        REAL *p, double *scratch, int threads                                                                          \
+        int64_t rows, int64_t each, int64_t n, double a, shared orders, const REAL *f, shared base, shared weight,     \
+        shared whole, REAL *p, double *scratch, int threads                                                            \
     ) {                                                                                                                \
         FENCHEL_PRAGMA(omp parallel for schedule(static) num_threads(threads) if (threads > 1))                        \
         for (int part = 0; part < threads; part++)                                                                     \
-            for (int64_t i = rows * part / threads; i < rows * (part + 1) / threads; i++)                              \
+            for (int64_t i = rows * part / threads; i < rows * (part + 1) / threads; i++) {                            \
+                const double *own = row_of(orders, i, each, sizeof(double));                                           \
                 NAME##_row(                                                                                            \
-                    n, a, f + i * n, row_of(base, i, each, sizeof(REAL)), row_of(weight, i, each, sizeof(REAL)),       \
-                    row_of(whole, i, each, sizeof(REAL)), p + i * n, scratch + part * 3 * n                            \
+                    n, own ? *own : a, f + i * n, row_of(base, i, each, sizeof(REAL)),                                 \
+                    row_of(weight, i, each, sizeof(REAL)), row_of(whole, i, each, sizeof(REAL)), p + i * n,            \
+                    scratch + part * 3 * n                                                                             \
                 );                                                                                                     \
+            }                                                                                                          \
     }
 
 THRESHOLDS(fenchel_thresholds_float, float)
