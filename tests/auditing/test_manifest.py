@@ -40,6 +40,8 @@ def described(**changes: Any) -> dict[str, Any]:
             "checkpoint_seconds": 60,
             "queries": None,
             "test_images": None,
+            "closeness": None,
+            "even_so": False,
         },
         **{"layers": (2, 1), "heads": None, "shard": Shard(1, 3), "device": None, "dtype": None},
         **{"whole_file": False, "text_column": None, "target_column": None, "revision": None},
@@ -51,7 +53,16 @@ def described(**changes: Any) -> dict[str, Any]:
     return describe(found, batches, AuditOptions.checked(**(options | others)))
 
 
-WHERE_GIVEN = ("reads", "test_images", "queries", "whole_file", "text_column", "target_column")
+WHERE_GIVEN = (
+    "reads",
+    "closeness",
+    "even_so",
+    "test_images",
+    "queries",
+    "whole_file",
+    "text_column",
+    "target_column",
+)
 
 
 def test_a_manifest_is_json_in_a_fixed_order() -> None:

@@ -152,6 +152,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "resume": Flag(),
     "overwrite": Flag(),
     "keep_queries": Flag(),
+    "even_so": Flag(),
     "whole_file": Flag(),
     "per_layer": Flag(),
     "per_head": Flag(),

@@ -210,7 +210,10 @@ def _command(
     name: str,
 ) -> str | None:
     """The swap of the heads in which most moves, one at a time."""
-    source, own_layers = manifest.get("texts"), manifest.get("convention") in LAYER_CONVENTIONS.values()
+    source = manifest.get("texts")
+    own_layers = str(manifest.get("convention")).startswith(tuple(LAYER_CONVENTIONS.values()))
+    if manifest.get("closeness") is not None:
+        return None  # a swap infers under softmax
     modules = {site: module for site, module in modules.items() if module.number}
     known = [pattern.key for pattern in heads if (pattern.key.kind, pattern.key.layer) in modules]
     chosen = known[:MOST_HEADS]

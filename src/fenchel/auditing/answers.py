@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.layer import LayerProblem, layer_problem
-from fenchel.auditing.solution import exact_solutions
+from fenchel.auditing.solving import solutions_of
+from fenchel.closeness import AbstractCloseness
 
 __all__ = ["Answers", "Solving", "answers"]
 
@@ -26,12 +27,14 @@ class Solving:
         alpha: α > 0.
         tol: Relative tolerance on λ.
         memory_budget: Bytes of working memory.
+        closeness: D; None is softmax.
     """
 
     space: str
     alpha: float
     tol: float
     memory_budget: int
+    closeness: AbstractCloseness | None = None
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,11 @@ def answers(
         problem = _of_queries(layer_problem(_of_row(call, row), solving.space, heads), queries)
         shape = (*problem.queries.shape[:3], problem.vectors.shape[1])
         found = [problem.queries.new_zeros(shape) for _ in range(2)]
-        for solution in exact_solutions(
+        counted = torch.ones(shape[:3], dtype=torch.bool, device=problem.queries.device)
+        for solution in solutions_of(
             problem,
-            torch.ones(shape[:3], dtype=torch.bool, device=problem.queries.device),
+            counted,
+            closeness=solving.closeness,
             alpha=solving.alpha,
             tol=solving.tol,
             max_steps=_MOST_STEPS,

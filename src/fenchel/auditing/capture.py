@@ -21,8 +21,10 @@ from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.capture_arguments import check_capture, check_evaluating, check_names
 from fenchel.auditing.sites import AttentionSite, AttentionSites
 from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.functional import attention
 from fenchel.integrations.transformers.arguments import refuse_unsupported
 from fenchel.integrations.transformers.attention_modules import attention_modules
+from fenchel.integrations.transformers.backend import closeness_of
 from fenchel.integrations.transformers.eager_check import check_against_eager
 from fenchel.integrations.transformers.key_map import KeyMap, find_key_map
 from fenchel.integrations.transformers.log_preference import LogPreferences
@@ -99,6 +101,8 @@ class Capture:
         self._modules = attention_modules(model)
         self._sites = AttentionSites(model, self._modules)
         self._parameters = inspect.signature(model.forward).parameters
+        # Read before the capture puts its own name in the place of the configuration's.
+        self._closeness = {module: closeness_of(module) for module in self._modules}
         self._key_maps: dict[nn.Module, KeyMap] = {}
         self._checked: set[nn.Module] = set()
         self._forward: _Forward | None = None
@@ -235,11 +239,25 @@ class Capture:
         preference = forward.preferences(name, query, key, attention_mask, position_bias, is_causal)
         visit = None if self._tracer is None else self._tracer.take(module)
         site = self._sites.visit(module, query, key, value, preference, is_causal, visit)
-        output = softmax_attention(query, key, value, scale, preference)
+        near = self._closeness[module]
+        output = None if near is not None else softmax_attention(query, key, value, scale, preference)
         if module not in self._checked:
-            call = (query, key, value, output)
+            # Families know softmax alone: what is compared is how they make their scores.
+            softmax = softmax_attention(query, key, value, scale, preference) if output is None else output
+            call = (query, key, value, softmax)
             check_against_eager(name, module, *call, scale, preference, position_bias, arguments)
             self._checked.add(module)
+        if output is None:
+            output = attention(
+                query,
+                key,
+                value,
+                log_preference=preference.mask_or_bias,
+                scale=scale,
+                closeness=near,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+            output = output.transpose(1, 2).contiguous()
         if self._layers is None or site.layer in self._layers:
             inputs, key_map = self._key_map(forward, module, key, visit)
             decoder = self._sites.of_decoder(site)

@@ -60,7 +60,9 @@ class AuditRun:
         self.options = options
         self.checkpoints = checkpoints
         self._tokens = TokenClassifier()
-        solving = Solving(options.space, options.alpha, options.tol, options.memory_budget)
+        solving = Solving(
+            options.space, options.alpha, options.tol, options.memory_budget, options.measured_closeness
+        )
         self._examples = ExampleSearch(state.far_queries, state.matrices, solving)
         self._cost = TwinCost()
         self._counting = False

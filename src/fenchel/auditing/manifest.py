@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fenchel.auditing.closeness import closeness_sentence
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.integrations.transformers.language_head import language_head
 from fenchel.runs.manifest import versions
@@ -58,6 +59,8 @@ KEYS = (
     "dtype",
     "device",
     "space",
+    "closeness",
+    "even_so",
     "alpha",
     "tol",
     "max_length",
@@ -86,7 +89,7 @@ KEYS = (
 )
 """Every key of a manifest, in the order in which people read it. ``reads`` is there where it is no text;
 ``embeds`` where a swap compares sentences;
-``queries``, ``whole_file`` and the columns only if given."""
+``closeness``, ``even_so``, ``queries``, ``whole_file`` and the columns only if given."""
 
 _NAME = text(pattern=".+", called="a text that is not empty")
 _SHA256 = text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits")
@@ -111,6 +114,8 @@ MANIFEST_SCHEMA = record(
     },
     {
         "reads": text(among=("images", "inputs")),
+        "closeness": _NAME,
+        "even_so": truth(),
         "queries": whole(1),
         "test_images": whole(1),
         "embeds": truth(),
@@ -158,6 +163,8 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "dtype": str(dtype).removeprefix("torch."),
             "device": str(device),
             "space": options.space,
+            **({} if options.closeness is None else {"closeness": options.closeness}),
+            **({"even_so": True} if options.even_so else {}),
             "alpha": options.alpha,
             "tol": options.tol,
             "max_length": batches.max_length,
@@ -180,7 +187,14 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "shard": str(options.shard),
             "merged_from": None,
             "seed": options.seed,
-            "convention": (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
+            "convention": " ".join(
+                sentence
+                for sentence in (
+                    (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
+                    closeness_sentence(options.closeness),
+                )
+                if sentence
+            ),
         }
     )
 

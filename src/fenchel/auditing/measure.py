@@ -28,12 +28,15 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
+from fenchel.auditing.close_solution import CloseSolution
 from fenchel.auditing.farthest import FarthestQueries, FarthestSearch
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.largest_move import LargestMoves, LargestMoveSearch
 from fenchel.auditing.layer import layer_problem
 from fenchel.auditing.pattern import PatternSearch, PatternSums, TokenClasses
-from fenchel.auditing.solution import BlockSolution, PartSolution, exact_solutions
+from fenchel.auditing.solution import BlockSolution, PartSolution
+from fenchel.auditing.solving import solutions_of
+from fenchel.closeness import AbstractCloseness
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.native import kernels
 from fenchel.solver.conjugate_gradient import newton_direction
@@ -78,6 +81,7 @@ def measure(
     call: AttentionCall,
     *,
     space: str,
+    closeness: AbstractCloseness | None = None,
     alpha: float = 1.0,
     tol: float = 2e-4,
     max_steps: int = 50,
@@ -92,6 +96,7 @@ def measure(
     Args:
         call: What reached the attention function.
         space: ``"input"`` or ``"key"``: what templates and evidence are (:mod:`fenchel.auditing.layer`).
+        closeness: D, under which attention is the first-order answer; None is softmax.
         alpha: α > 0.
         tol: Relative tolerance on λ that the float64 certificate of an exact point has to meet.
         max_steps: Steps a query may take.
@@ -114,11 +119,17 @@ def measure(
         farthest = FarthestSearch(problem, beginning)
         patterns = None if tokens is None else PatternSearch(problem, tokens)
         largest = LargestMoveSearch(problem) if moves else None
-        for solution in exact_solutions(
-            problem, counted, alpha=alpha, tol=tol, max_steps=max_steps, memory_budget=memory_budget
+        for solution in solutions_of(
+            problem,
+            counted,
+            closeness=closeness,
+            alpha=alpha,
+            tol=tol,
+            max_steps=max_steps,
+            memory_budget=memory_budget,
         ):
             where = solution.block.where
-            found = _measures(solution)
+            found = solution.measures() if isinstance(solution, CloseSolution) else _measures(solution)
             for name, value in found.items():
                 values[name][where] = value
             steps[where] = solution.steps

@@ -10,8 +10,10 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from fenchel.arguments import checked
+from fenchel.auditing.closeness import closeness_name, closeness_named
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.auditing.trained import is_training, test_images
+from fenchel.closeness import AbstractCloseness
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import ImageFiles, open_images
@@ -33,7 +35,7 @@ Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Tensor]]
 Baseline = Literal["auto", "twin", "none"]
 """Whether the model's untrained twin is audited beside it: if that takes less than a minute, in any case, or not."""
 
-_NOT_IN_THE_TABLE = frozenset({"dtype", "shard"})  # checked where they are understood
+_NOT_IN_THE_TABLE = frozenset({"closeness", "dtype", "shard"})  # checked where they are understood
 
 
 class Batches(Protocol):
@@ -69,6 +71,8 @@ class AuditOptions:
     """The options of ``fenchel.audit``, by the same names; see there."""
 
     space: Literal["input", "key"]
+    closeness: str | None
+    even_so: bool
     alpha: float
     tol: float
     max_length: int | None
@@ -109,11 +113,17 @@ class AuditOptions:
             else checked(field.name, given[field.name])
             for field in fields(cls)
         }
-        self = cls(**{**options, "shard": Shard.of(given["shard"])})
+        near = closeness_name(given["closeness"])
+        self = cls(**{**options, "shard": Shard.of(given["shard"]), "closeness": near})
         refuse_without_folder(
             self.folder, resume=self.resume, overwrite=self.overwrite, keep_queries=self.keep_queries
         )
         return self
+
+    @property
+    def measured_closeness(self) -> AbstractCloseness | None:
+        """D, or None for softmax."""
+        return closeness_named(self.closeness)
 
     @property
     def folder(self) -> Path | None:

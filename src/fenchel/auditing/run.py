@@ -10,12 +10,14 @@ from torch import nn
 
 from fenchel.auditing.audit_report import AuditReport, require_extras
 from fenchel.auditing.checkpoint import AUDIT, Checkpoints, open_state
+from fenchel.auditing.closeness import check_model_closeness
 from fenchel.auditing.loop import AuditRun
 from fenchel.auditing.manifest import describe
 from fenchel.auditing.options import AuditOptions, Baseline, Batches, Texts, shard_directory
 from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.state import AuditState
 from fenchel.auditing.trained import trained_model
+from fenchel.closeness import AbstractCloseness
 from fenchel.data.shard import Shard
 from fenchel.errors import InputError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
@@ -34,6 +36,8 @@ def audit(
     *,
     images: str | Path | None = None,
     space: Literal["input", "key"] = "input",
+    closeness: str | AbstractCloseness | None = None,
+    even_so: bool = False,
     alpha: float = 1.0,
     tol: float = 2e-4,
     max_length: int | None = None,
@@ -76,6 +80,10 @@ def audit(
             processor, which is loaded with a named model and else given in the place of the tokenizer.
         space: What the templates are: ``input``, the inputs of the key map as in the papers, or ``key``, the
             keys, which works for every model.
+        closeness: How weights are kept near the preference, for models that attend so: ``tsallis:1.5`` and the like,
+            ``sparsemax``, ``entmax15``, or a :class:`fenchel.Tsallis` of one order. Default: softmax.
+        even_so: Measure under that closeness a model that attends under another, which computes what it computes; what
+            is then called attention is what it would be.
         alpha: Reliability of the evidence.
         tol: Relative tolerance of the exact solver.
         max_length: Tokens in a window. Default: what tokenizer and model can take, at most 512.
@@ -120,6 +128,8 @@ def audit(
     """
     options = AuditOptions.checked(
         space=space,
+        closeness=closeness,
+        even_so=even_so,
         alpha=alpha,
         tol=tol,
         max_length=max_length,
@@ -157,6 +167,7 @@ def audit(
         where = {"device": options.device, "dtype": options.dtype, "revision": options.revision}
         found = trained_model(model, images=texts is None, **where)
         found = found or RunModel.of(model, tokenizer, **where)
+        check_model_closeness(found.model, options.closeness, even_so=options.even_so)
         batches = options.batches(texts, documents, found)
         require_fewer(options.queries, batches.max_length)
         manifest = describe(found, batches, options)

@@ -118,6 +118,7 @@ class SiteMeasures:
         measures = measure(
             call if drawn is None else drawn.of_call(call),
             space=options.space,
+            closeness=options.measured_closeness,
             alpha=options.alpha,
             tol=options.tol,
             memory_budget=options.memory_budget,

@@ -98,6 +98,16 @@ def run(
         Space,
         typer.Option(help="Templates: the inputs of the key map, or the keys (works for every model)."),
     ] = Space.input,
+    closeness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="For models that attend so: tsallis:ORDER, sparsemax or entmax15.  [default: softmax]",
+        ),
+    ] = None,
+    even_so: Annotated[
+        bool, typer.Option("--even-so", help="Measure under --closeness a model that attends otherwise.")
+    ] = False,
     alpha: Annotated[float, typer.Option(metavar="X", help="Reliability of the evidence, above 0.")] = 1.0,
     tol: Annotated[float, typer.Option(metavar="X", help="Relative tolerance of the exact solver.")] = 2e-4,
     memory_budget: Annotated[
@@ -135,11 +145,13 @@ def run(
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
 
     from fenchel.auditing.checkpoint import AUDIT
+    from fenchel.auditing.closeness import closeness_name
     from fenchel.auditing.run import audit, shard_directory
     from fenchel.auditing.trained import is_training
     from fenchel.data.shard import Shard
     from fenchel.data.text.documents import open_documents
 
+    closeness_name(closeness)  # a mistake in it shows before anything is read
     part = Shard.from_environment() if shard is None else Shard.parse(shard)
     if text is None and images is None and not is_training(model):
         raise typer.BadParameter("Missing option '--text' or '--images': there is nothing to read.")
@@ -157,6 +169,8 @@ def run(
             images=images,
             test_images=test_images,
             space=space.value,
+            closeness=closeness,
+            even_so=even_so,
             alpha=alpha,
             tol=tol,
             memory_budget=memory_budget * 2**20,

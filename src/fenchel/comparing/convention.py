@@ -12,7 +12,7 @@ from fenchel.runs.manifest import differences
 
 __all__ = ["CONVENTIONS", "refuse_other_convention", "refuse_other_heads", "what_differs"]
 
-CONVENTIONS = ("schema", "fenchel", "space", "alpha", "tol", "convention")
+CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "convention")
 """What decides what a number of an audit means: versions of files and package, problem, tolerance."""
 
 _ADVICE = "Audit one of them again with the options of the other."
@@ -31,8 +31,8 @@ def refuse_other_convention(
         InputError: With every convention in which they differ, and both values.
     """
     first, second = ({key: manifest.get(key) for key in CONVENTIONS} for manifest in manifests)
-    # What is taken for a template follows from the space, whose name says it in a word.
-    but = {"convention"} if first["space"] != second["space"] else set()
+    # What is taken for a template follows from the space, and for attention from the closeness, in a word each.
+    but = {"convention"} if any(first[name] != second[name] for name in ("space", "closeness")) else set()
     differing = differences(first, second, but=but, said=(f"in {names[0]}", f"in {names[1]}"))
     if differing:
         raise InputError(

@@ -15,6 +15,7 @@ __all__ = ["command", "manifest_entries"]
 _TEXT_OPTIONS = ("text_column", "target_column")
 _OPTIONS = (
     "space",
+    "closeness",
     "alpha",
     "tol",
     "max_length",
@@ -44,6 +45,7 @@ _NAMES = {
     "queries": "queries of each window",
     "tol": "tolerance",
     "alpha": "α (reliability)",
+    "even_so": "although the model attends otherwise",
 }
 
 
@@ -73,11 +75,13 @@ def command(manifest: Mapping[str, Any]) -> str:
     if manifest.get("twin") is not None:
         given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
     if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:
+        if manifest.get("even_so"):
+            given["even_so"] = True
         options = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
     words = ["fenchel", "audit", model, *source_words(manifest)]
-    if manifest.get("whole_file"):
-        words.append("--whole-file")
+    flags = [flag for flag in ("whole_file", "even_so") if manifest.get(flag)]
+    words += [f"--{flag.replace('_', '-')}" for flag in flags]
     for name, value in given.items():
         words += [f"--{name.replace('_', '-')}", _argument(value)]
     return shlex.join([*words, "--out", "audit"])

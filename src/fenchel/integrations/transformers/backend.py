@@ -26,7 +26,7 @@ from fenchel.integrations.transformers.log_preference import LogPreferences
 from fenchel.integrations.transformers.registry import register_backend
 from fenchel.integrations.transformers.weights_wanted import weights_wanted
 
-__all__ = ["CLOSENESSES", "attend", "register"]
+__all__ = ["CLOSENESSES", "attend", "closeness_of", "register"]
 
 _checked: WeakSet[nn.Module] = WeakSet()
 """Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
@@ -57,6 +57,12 @@ def register() -> None:
     """
     for name, attention in _FUNCTIONS.items():
         register_backend(name, attention)
+
+
+def closeness_of(module: nn.Module) -> AbstractCloseness | None:
+    """The closeness that an attention module attends under, by the name that its configuration has; None is softmax."""
+    name = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return CLOSENESSES.get(name.removeprefix("fenchel_")) if isinstance(name, str) else None
 
 
 def _with(how: Inference) -> Callable[..., tuple[Tensor, Tensor | None]]:

@@ -16,6 +16,7 @@ from torch import nn
 
 from fenchel.arguments import MOST_LAYERS, checked, shown
 from fenchel.errors import FenchelError, InputError, MissingExtraError, ModelError
+from fenchel.integrations.transformers.backend import register
 from fenchel.integrations.transformers.language_head import automatic_class
 from fenchel.integrations.transformers.quiet import quiet
 from fenchel.integrations.transformers.requirement import require_transformers
@@ -154,6 +155,7 @@ def _needs_no_weights(model: Any, key: str) -> bool:
 
 def _load_weights(source: str, name: str, dtype: str, options: dict[str, Any], with_head: bool) -> Any:
     transformers = require_transformers()
+    register()  # a configuration may name attention of ours
     model_class = transformers.AutoModel
     if with_head or Path(source).is_dir():
         config = transformers.AutoConfig.from_pretrained(source, **options)

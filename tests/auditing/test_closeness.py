@@ -1,0 +1,275 @@
+"""Audits under a closeness: numbers worked out by another way, models that attend otherwise, files, commands."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fenchel
+from fenchel import KL, Tsallis
+from fenchel.auditing.closeness import closeness_name
+from fenchel.errors import InputError, ModelError
+from fenchel.integrations.transformers import register, register_backend
+from fenchel.nn import MultiheadAttention
+from fenchel.nn.preference import Causal
+from tests.auditing.small_audits import small_audit, small_model, some_texts
+from tests.cli.conftest import Command, command, text  # noqa: F401 - fixtures
+from tests.data.text.test_windows import word_tokenizer
+from tests.tiny_models import tiny_inputs, tiny_model
+
+entmax = pytest.importorskip("entmax")
+
+NAMED = {
+    "sparsemax": ("fenchel_sparsemax", lambda x: entmax.sparsemax(x, -1)),
+    "entmax15": ("fenchel_entmax15", lambda x: entmax.entmax15(x, -1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register()
+
+
+def numbers_by_ascent(
+    query: Tensor, templates: Tensor, allowed: Tensor, weights_of: Callable[[Tensor], Tensor], curved: float
+) -> dict[str, Tensor]:
+    """What an audit measures, by small steps up the dual in float64, with the maps of the entmax package.
+
+    Args:
+        query: Evidence, (B, H, m, d).
+        templates: (B, H, n, d).
+        allowed: (B, 1, 1 or m, n).
+        weights_of: Uniform u on what is allowed drops out of entmax, so that this is p(Tλ).
+        curved: A bound on the curvature of the conjugate in the 2-norm.
+    """
+
+    def weights(lam: Tensor) -> Tensor:
+        return weights_of((lam @ templates.mT).masked_fill(~allowed, -torch.inf))
+
+    believed = allowed.double() / allowed.double().sum(-1, keepdim=True)
+    mean = believed @ templates
+    lam = torch.zeros_like(query)
+    size = 1 / (1 + curved * float(torch.linalg.matrix_norm(templates, 2).square().max()))
+    for _ in range(20000):
+        lam = lam + size * (mean + query - lam - weights(lam) @ templates)
+    first, exact = weights(query), weights(lam)
+    shift = (first @ templates - mean).norm(dim=-1)
+    room = query.norm(dim=-1) - shift
+    return {
+        "relative_deviation": (lam - query).norm(dim=-1) / lam.norm(dim=-1),
+        "total_variation": (first - exact).abs().sum(-1) / 2,
+        "mean_error": ((first - exact) @ templates).norm(dim=-1) / (exact @ templates).norm(dim=-1),
+        "gap": shift.square() / 2,
+        "certificate": torch.where(room > 0, shift / room, torch.inf),
+    }
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_numbers_are_those_of_small_steps_and_other_maps(name: str) -> None:
+    """The model is run by another attention function too: nothing of the audit is in what it is held against."""
+    implementation, weights_of = NAMED[name]
+    inputs = tiny_inputs("bert", padding="left")
+    taken: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def probe(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor,
+        *,
+        scaling: float,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        taken.append((query, scaling * key, mask))
+        scores = (query @ key.mT * scaling).masked_fill(~mask, -torch.inf)
+        return (weights_of(scores) @ value).transpose(1, 2).contiguous(), None
+
+    register_backend(f"probe_{name}", probe)
+    with torch.no_grad():
+        tiny_model("bert", attn_implementation=f"probe_{name}")(**inputs)
+    model = tiny_model("bert", attn_implementation=implementation)
+    report = fenchel.audit(model, None, [inputs], space="key", closeness=name, tol=1e-6)
+    real = inputs["attention_mask"] == 1
+    assert len(taken) == 2
+    for layer, (query, templates, mask) in enumerate(taken, start=1):
+        found = numbers_by_ascent(query, templates, mask[:, :, :1], weights_of, 1.0)
+        for head in range(4):
+            record = next(r for r in report.heads if (r["layer"], r["head"]) == (layer, head + 1))
+            for metric, values in found.items():
+                expected = float(values[:, head][real].mean())
+                if expected == torch.inf:
+                    assert record[f"{metric}_mean"] is None
+                    continue
+                assert record[f"{metric}_mean"] == pytest.approx(expected, rel=2e-4), (layer, head, metric)
+            assert record["queries"] == int(real.sum())
+
+
+@pytest.mark.parametrize("space", ["input", "key"])
+def test_layers_of_fenchel_with_a_closeness(space: Any) -> None:
+    torch.manual_seed(0)
+    near = Tsallis(1.3, "csiszar", temperature=0.7)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = MultiheadAttention(
+                12, 3, batch_first=True, closeness=near, alpha=0.8, preference=Causal(), dtype=torch.float64
+            )
+            nn.init.normal_(self.attention.in_proj_weight, std=0.6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    model, x = Model().eval(), torch.randn(3, 9, 12, dtype=torch.float64)
+    spec = "tsallis:1.3:csiszar:temperature=0.7"
+    report = fenchel.audit(model, None, [{"x": x}], space=space, closeness=spec, tol=1e-7)
+    layer = model.attention
+    q, k, _ = (
+        part.unflatten(-1, (3, -1)).transpose(1, 2)
+        for part in nn.functional.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)
+    )
+    if space == "key":
+        evidence, templates = q, k / 2
+    else:
+        weight = layer.in_proj_weight.chunk(3)[1].unflatten(0, (3, -1))
+        evidence, templates = q @ weight, (x / 2).unsqueeze(1).expand(-1, 3, -1, -1)
+    causal = torch.ones(9, 9, dtype=torch.bool).tril()
+    believed = fenchel.Discrete(templates.detach(), causal)
+    problem = fenchel.InferenceProblem(believed, evidence.detach(), 0.8, closeness=near)
+    with torch.no_grad():
+        first, exact = problem.solve("first_order"), problem.solve("exact", tol=1e-9)
+    variation = (first.weights - exact.weights).abs().sum(-1) / 2
+    deviation = (first.dual - exact.dual).norm(dim=-1) / exact.dual.norm(dim=-1)
+    for head in range(3):
+        record = report.heads[head]
+        assert record["total_variation_mean"] == pytest.approx(float(variation[:, head].mean()), rel=1e-5)
+        assert record["relative_deviation_mean"] == pytest.approx(float(deviation[:, head].mean()), rel=1e-4)
+        assert record["gap_mean"] == pytest.approx(float(first.gap[:, head].mean()), rel=1e-5)
+    with pytest.raises(
+        ModelError, match=r"attends under tsallis:1\.3:csiszar.*measure softmax: pass --closeness tsallis"
+    ):
+        fenchel.audit(model, None, [{"x": x}], space=space)
+    learned = MultiheadAttention(12, 3, batch_first=True, closeness=Tsallis(1.5), learn_order=True)
+    assert learned.raw_order is not None
+    nn.init.normal_(learned.raw_order)
+    with pytest.raises(ModelError, match=r"attends under orders of its heads' own"):
+        fenchel.audit(
+            learned.eval(), None, [dict.fromkeys(("query", "key", "value"), x.float())], closeness="entmax15"
+        )
+
+
+def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
+    model = small_model()
+    with pytest.raises(
+        ModelError, match=r"attends under softmax, and the audit is to measure tsallis:1\.5: .*even_so"
+    ) as caught:
+        small_audit(model=model, closeness="entmax15")
+    assert "\n" not in str(caught.value)
+    before = model.config._attn_implementation
+    forced, plain = small_audit(model=model, closeness="entmax15", even_so=True), small_audit(model=model)
+    assert model.config._attn_implementation == before
+    assert forced.manifest["closeness"] == "tsallis:1.5"
+    assert forced.manifest["even_so"] is True
+    assert "closeness" not in plain.manifest
+    # What the model computes stays softmax: the first layer's inputs are those of either audit, and so are its queries.
+    ours, theirs = forced.heads[0], plain.heads[0]
+    assert ours["queries"] == theirs["queries"]
+    assert ours["total_variation_mean"] != theirs["total_variation_mean"]
+
+
+def test_a_model_under_a_closeness_is_refused_as_softmax() -> None:
+    model = tiny_model("bert", vocab_size=64, attn_implementation="fenchel_sparsemax")
+    with pytest.raises(ModelError, match=r"attends under tsallis:2, .* pass --closeness tsallis:2"):
+        small_audit(model=model)
+    with pytest.raises(ModelError, match=r"measure tsallis:1\.5: pass --closeness tsallis:2"):
+        small_audit(model=model, closeness="tsallis:1.5")
+
+
+@pytest.mark.parametrize("family", ["t5", "llama", "gpt2"])
+def test_families_with_biases_grouped_heads_and_causal_masks(family: str) -> None:
+    model = tiny_model(family, vocab_size=64, attn_implementation="fenchel_entmax15")
+    report = fenchel.audit(model, None, [tiny_inputs(family)], space="key", closeness=Tsallis(1.5))
+    assert all(0 <= head["total_variation_mean"] <= 1 for head in report.heads)
+    assert all(head["relative_deviation_mean"] >= 0 for head in report.heads)
+
+
+def test_samples_files_shards_and_twins(tmp_path: Path) -> None:
+    model = tiny_model("bert", vocab_size=64, attn_implementation="fenchel_entmax15")
+    options: dict[str, Any] = {"closeness": "entmax15", "directory": tmp_path / "out", "keep_queries": True}
+    report = small_audit(model=model, baseline="twin", **options)
+    assert report.manifest["twin"] == "audited"
+    page = html.unescape((tmp_path / "out" / "report.html").read_text())
+    assert "Tsallis' closeness of order 1.5 (1.5-entmax)" in page
+    assert "closeness='tsallis:1.5'" in page
+    assert "fenchel swap" not in page
+    assert "fenchel.swap.swap" not in page
+    records = json.loads((tmp_path / "out" / "heads.json").read_text())
+    assert [record["gap_mean"] for record in records] == [head["gap_mean"] for head in report.heads]
+    # Weights that a report shows are those of the closeness: some are zero.
+    shown = json.loads((tmp_path / "out" / "examples.json").read_text())
+    assert '"first_order": 0.0' in json.dumps(shown)
+    sampled = small_audit(model=model, closeness="entmax15", queries=4)
+    assert sampled.manifest["queries"] == 4
+    again = small_audit(model=model, **{**options, "directory": tmp_path / "again"})
+    small_audit(model=model, closeness="sparsemax", even_so=True, directory=tmp_path / "other")
+    with pytest.raises(InputError, match=r"cannot be compared.*closeness"):
+        fenchel.compare(tmp_path / "out", tmp_path / "other")
+    assert again.heads[0]["gap_mean"] == report.heads[0]["gap_mean"]
+
+
+def test_the_command(command: Command, text: Path, tmp_path: Path) -> None:  # noqa: F811 - fixtures
+    model = small_model().to(torch.float32)
+    model.save_pretrained(tmp_path / "model")
+    word_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("\n".join(some_texts()))
+    base = ["audit", tmp_path / "model", "--text", tmp_path / "text.txt", "--max-length", "12"]
+    refused = command(*base, "--closeness", "entmax15", "--out", tmp_path / "refused")
+    assert refused.code != 0
+    assert "attends under softmax" in refused.line
+    assert "--even-so" in refused.line
+    done = command(*base, "--closeness", "entmax15", "--even-so", "--out", tmp_path / "forced")
+    assert done.code == 0, done.err
+    # A model says in its configuration what it was trained with; save_pretrained leaves that out.
+    config = tmp_path / "model" / "config.json"
+    config.write_text(
+        json.dumps({**json.loads(config.read_text()), "attn_implementation": "fenchel_entmax15"})
+    )
+    done = command(*base, "--closeness", "tsallis:1.5", "--out", tmp_path / "own")
+    assert done.code == 0, done.err
+    manifest = json.loads((tmp_path / "own" / "manifest.json").read_text())
+    assert manifest["closeness"] == "tsallis:1.5"
+    assert "--closeness tsallis:1.5" in (tmp_path / "own" / "report.html").read_text()
+    for wrong in ("tsallis", "tsallis:3", "tsallis:1.5:warm", "entmax", "tsallis:x", "tsallis:1"):
+        found = command(*base, "--closeness", wrong, "--out", tmp_path / "wrong")
+        assert found.code == 3, wrong
+        assert "expected tsallis:ORDER" in found.line
+
+
+def test_names() -> None:
+    assert [closeness_name(x) for x in (None, "softmax", "kl", KL())] == [None] * 4
+    assert (
+        closeness_name(Tsallis(2))
+        == closeness_name("sparsemax")
+        == closeness_name("tsallis:2.0")
+        == "tsallis:2"
+    )
+    assert closeness_name(Tsallis(torch.tensor([[1.25]]))) == "tsallis:1.25"
+    assert closeness_name("tsallis:1.5:temperature=0.5:csiszar") == "tsallis:1.5:csiszar:temperature=0.5"
+    wrong: Any
+    for wrong in (
+        1.5,
+        Tsallis,
+        Tsallis(torch.tensor([[1.2], [1.4]])),
+        "tsallis:1.5:temperature=-1",
+        ["sparsemax"],
+    ):
+        with pytest.raises(InputError, match=r"closeness is .*expected tsallis:ORDER"):
+            closeness_name(wrong)
