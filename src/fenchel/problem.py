@@ -52,22 +52,23 @@ class Problem:
         self.shape = self._query_shape()
 
     def _checked_evidence(self, evidence: Tensor) -> Tensor:
-        u = self.conjugate
+        u, vectors = self.conjugate, self.preference.vectors
+        space = "the templates' space" if vectors == "templates" else "their space"
         check_tensor("evidence", evidence, "(..., m, d)")
         if evidence.dim() >= 2 and evidence.shape[-2] == 0:
             raise ProblemError(f"evidence z has shape {tuple(evidence.shape)}: there is no query (m = 0)")
         if evidence.dim() < 2 or evidence.shape[-1] != u.dim:
             raise ProblemError(
-                f"evidence z has shape {tuple(evidence.shape)}, but templates have dimension {u.dim}; "
-                f"expected (..., m, {u.dim}): one row a query, in the templates' space"
+                f"evidence z has shape {tuple(evidence.shape)}, but {vectors} have dimension {u.dim}; "
+                f"expected (..., m, {u.dim}): one row a query, in {space}"
             )
         if evidence.dtype in (torch.float16, torch.bfloat16):
             evidence = evidence.float()
         if evidence.dtype != u.dtype:
             raise ProblemError(
-                f"evidence has dtype {evidence.dtype}, templates {u.dtype}; convert one of them"
+                f"evidence has dtype {evidence.dtype}, {vectors} {u.dtype}; convert one of them"
             )
-        check_device("evidence", evidence, u.device, "templates")
+        check_device("evidence", evidence, u.device, vectors)
         if values_are_known(evidence) and not bool(torch.isfinite(evidence).all()):
             raise ProblemError("evidence z contains NaN or infinity; every entry must be finite")
         return evidence

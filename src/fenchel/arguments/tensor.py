@@ -141,7 +141,9 @@ class Placed(Protocol):
         ...
 
 
-def check_vectors(name: str, tensor: Any, form: str, width: int, like: Placed) -> None:
+def check_vectors(
+    name: str, tensor: Any, form: str, width: int, like: Placed, other: str = "templates"
+) -> None:
     """Hold a tensor of vectors against how long they are, and against the dtype and device of something else.
 
     Raises:
@@ -151,8 +153,8 @@ def check_vectors(name: str, tensor: Any, form: str, width: int, like: Placed) -
     if tensor.dim() == 0 or tensor.shape[-1] != width:
         have = "have" if name.endswith("s") else "has"
         raise ProblemError(f"{name} {have} shape {tuple(tensor.shape)}; expected {form}")
-    check_device(name, tensor, like.device, "templates")
-    check_dtype(name, tensor, like.dtype, "templates")
+    check_device(name, tensor, like.device, other)
+    check_dtype(name, tensor, like.dtype, other)
 
 
 def check_flags(**flags: Any) -> None:

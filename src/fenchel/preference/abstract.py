@@ -40,6 +40,11 @@ class AbstractPreference(ABC):
     """Whether ``tilted_shift`` is right to rounding relative to itself, and ``rounding`` says how far."""
 
     @property
+    def vectors(self) -> str:
+        """What messages call what it is a distribution of."""
+        return "the preference's vectors"
+
+    @property
     @abstractmethod
     def dim(self) -> int:
         """Dimension of a vector, d."""
@@ -65,7 +70,9 @@ class AbstractPreference(ABC):
         Raises:
             ProblemError: If it has another dimension, dtype or device.
         """
-        check_vectors(name, point, f"(..., m, {self.dim}), in the templates' space", self.dim, self)
+        check_vectors(
+            name, point, f"(..., m, {self.dim}), in the space of {self.vectors}", self.dim, self, self.vectors
+        )
 
     @abstractmethod
     def log_mgf(self, lam: Tensor) -> Tensor:

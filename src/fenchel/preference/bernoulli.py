@@ -103,10 +103,6 @@ class Bernoulli(AbstractProduct):
         return self.tilted_shift(lam).abs() * (1 + self.logits.abs() + lam.abs())
 
     @override
-    def smoothness(self) -> Tensor:
-        return self.logits.new_full((1,), 0.25)
-
-    @override
     def _tilted(self, lam: Tensor) -> Bernoulli:
         return self._like(logits=self.logits + lam)
 

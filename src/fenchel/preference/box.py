@@ -128,11 +128,6 @@ class AbstractBetween(AbstractProduct):
         return half * (langevin(half * (start + lam)).abs() + langevin(half * start).abs())
 
     @override
-    def smoothness(self) -> Tensor:
-        """Langevin's slope is 1/3 at most, at 0."""
-        return (self.half().square() / 3).amax(-1).expand(self.lead)
-
-    @override
     def _tilted(self, lam: Tensor) -> TruncatedExponential:
         made = object.__new__(TruncatedExponential)
         made.low, made.high, made.theta = self.low, self.high, self.slope + lam

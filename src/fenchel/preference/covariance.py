@@ -215,13 +215,22 @@ class LowRank(AbstractCovariance):
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
-        first, second = one.unsqueeze(-3) @ self.factor, other.unsqueeze(-3) @ self.factor
-        return (one * other) @ self.variance.mT + (first * second).sum(-1).mT
+        first = self._along(one)
+        second = first if other is one else self._along(other)
+        return (one * other) @ self.variance.mT + (first * second).sum(-1)
 
     @override
     def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
-        along = shares.mT.unsqueeze(-1) * (vectors.unsqueeze(-3) @ self.factor)
-        return (shares @ self.variance) * vectors + (along @ self.factor.mT).sum(-3)
+        along = shares.unsqueeze(-1) * self._along(vectors)
+        return (shares @ self.variance) * vectors + along.flatten(-2) @ self._columns().mT
+
+    def _columns(self) -> Tensor:
+        """The factors of all components side by side, (..., d, K k): one product serves them all."""
+        return self.factor.movedim(-2, -3).flatten(-2)
+
+    def _along(self, vectors: Tensor) -> Tensor:
+        """Inner products of rows (..., m, d) with the columns of all factors, (..., m, K, k)."""
+        return (vectors @ self._columns()).unflatten(-1, (-1, self.factor.shape[-1]))
 
     @override
     def trace(self) -> Tensor:
@@ -298,11 +307,13 @@ class Full(AbstractCovariance):
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
-        return ((one.unsqueeze(-3) @ self.dense) * other.unsqueeze(-3)).sum(-1).mT
+        # The rows of all matrices side by side: one product serves them all.
+        images = (one @ self.dense.flatten(-3, -2).mT).unflatten(-1, (-1, self.dense.shape[-1]))
+        return (images @ other.unsqueeze(-1)).squeeze(-1)
 
     @override
     def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
-        return (shares.mT.unsqueeze(-1) * (vectors.unsqueeze(-3) @ self.dense)).sum(-3)
+        return (shares.unsqueeze(-1) * vectors.unsqueeze(-2)).flatten(-2) @ self.dense.flatten(-3, -2)
 
     @override
     def trace(self) -> Tensor:

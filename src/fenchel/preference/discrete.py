@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_tensor, check_vectors, values_are_known
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.parameters import (
+    check_dtype,
     checked_log_weights,
     checked_sample_shape,
     drawn_indices,
@@ -73,6 +73,11 @@ class Discrete(AbstractPreference):
             return self.templates.new_zeros(1, n).log_softmax(-1)
         found = checked_log_weights(log_weights, n, self.templates, of="templates", thing="templates")
         return found.log_softmax(-1)
+
+    @property
+    @override
+    def vectors(self) -> str:
+        return "templates"
 
     @property
     def support_size(self) -> int:
@@ -210,8 +215,7 @@ class Discrete(AbstractPreference):
         """
         if dtype == self.dtype:
             return self
-        if dtype not in (torch.float32, torch.float64):
-            raise ProblemError(f"dtype is {shown(dtype)}; expected torch.float32 or torch.float64")
+        check_dtype(dtype)
         copy = object.__new__(Discrete)
         copy.templates = self.templates.to(dtype)
         copy.log_weights = self.log_weights.to(dtype).log_softmax(-1)

@@ -134,7 +134,8 @@ def check_dtype(dtype: Any) -> None:
         ProblemError: If it is neither float32 nor float64.
     """
     if dtype not in (torch.float32, torch.float64):
-        raise ProblemError(f"dtype is {shown(dtype)}; expected torch.float32 or torch.float64")
+        got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
+        raise ProblemError(f"dtype is {got}; expected torch.float32 or torch.float64")
 
 
 def sums(count: int) -> float:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import broadcasts_to, checked_argument, positive_tensor
+from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import BOUNDS, Estimate, estimate_at
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
@@ -184,8 +185,10 @@ class _Search:
                 missing = (f_high > 0) & binding
                 first = tuple(int(i) for i in missing.nonzero()[0])
                 distance = float((f_high.exp() * self._radius)[first])
+                finite = isinstance(self._problem.conjugate, FiniteConjugate)
+                support = "the templates" if finite else "the support of the preference"
                 raise ProblemError(
-                    "no distribution on the templates has its mean within the radius of mu + z for "
+                    f"no distribution on {support} has its mean within the radius of mu + z for "
                     f"{int(missing.sum())} of {missing.numel()} queries (first at index {first}): the nearest "
                     f"mean there is {distance:.4g} away; give a larger radius"
                 )
