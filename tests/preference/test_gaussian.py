@@ -240,3 +240,32 @@ def test_samples_want_a_shape() -> None:
             u.sample(shape)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ProblemError, match=r"generator is 3; expected a torch\.Generator"):
         u.sample(3, 3)  # pyright: ignore[reportArgumentType]
+
+
+@every_structure
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e8])
+def test_the_closed_form_is_the_inverse(structure: str, size: float) -> None:
+    """However large the covariance is next to 1/alpha: what is left of the equation is rounding."""
+    parts = {
+        name: size ** (0.5 if name == "factor" else 1) * part for name, part in STRUCTURES[structure].items()
+    }
+    u, z = Gaussian(randn(D), **parts), randn(3, M, D, seed=4)
+    for alpha in (torch.tensor(1.5, dtype=torch.float64), positive(M, seed=5)):
+        problem = InferenceProblem(u, z, alpha)
+        found = problem.solve("second_order")
+        left = problem.dual_gradient(found.dual)
+        assert float(left.norm(dim=-1).max()) < 1e-12
+        exact = problem.solve("exact", tol=1e-6, throw=False)
+        torch.testing.assert_close(exact.mean, found.mean, rtol=1e-6, atol=1e-6)
+
+
+def test_a_wide_spectrum_needs_neither_steps_nor_matrices() -> None:
+    """Conjugate gradients would take a step for every eigenvalue, and then a matrix for every query."""
+    d = 600
+    variance = torch.logspace(-6, 6, d, dtype=torch.float64)
+    problem = InferenceProblem(
+        Gaussian(torch.zeros(d, dtype=torch.float64), variance=variance), randn(300, d)
+    )
+    found = problem.solve("second_order")
+    torch.testing.assert_close(found.dual, randn(300, d) / (1 + variance))
+    assert int(problem.solve("exact").steps.max()) <= 12

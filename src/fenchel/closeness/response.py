@@ -55,6 +55,14 @@ class AbstractResponse(ABC):
         del potential
         return weights - self.rest
 
+    def resolvent(self, argument: Tensor, alpha: Tensor, right: Tensor) -> Tensor | None:
+        r""":math:`(I + \alpha\nabla^2 D^*)^{-1}b` in closed form for vectors b (g, r, n), or None where there is none.
+
+        Where the response takes λ itself for its potential.
+        """
+        del argument, alpha, right
+        return None
+
     def curvature_matrix(self, argument: Tensor, weights: Tensor, factors: Tensor) -> Tensor:
         r""":math:`F^\top \nabla^2 D^* F` for factors F (g, n, k), (g, r, k, k)."""
         product = self.curvature(argument, weights)

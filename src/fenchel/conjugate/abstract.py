@@ -118,6 +118,11 @@ class AbstractConjugate(ABC):
         del lam
         return None
 
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        r""":math:`(I + \alpha\nabla^2\varphi(\lambda))^{-1}v` in closed form, (..., m, d), or None."""
+        del lam, alpha, vector
+        return None
+
     def unsettled(self, lam: Tensor) -> Tensor | None:
         """Where integrals that φ is made of do not converge, bool (..., m); None where nothing is integrated."""
         del lam

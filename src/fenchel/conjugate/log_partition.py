@@ -78,6 +78,10 @@ class LogPartition(AbstractConjugate):
         return self.preference.rounding(lam)
 
     @override
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        return self.preference.resolvent(lam, alpha, vector)
+
+    @override
     def unsettled(self, lam: Tensor) -> Tensor | None:
         return self.preference.unsettled(lam)
 

@@ -60,6 +60,12 @@ class MeanResponse(AbstractResponse):
         return lambda vector: product(self._whole(vector)).reshape(vector.shape)
 
     @override
+    def resolvent(self, argument: Tensor, alpha: Tensor, right: Tensor) -> Tensor | None:
+        own = alpha.expand(*argument.shape[:2], 1).reshape(*self._shape, 1)
+        found = self._conjugate.resolvent(self._whole(argument), own, self._whole(right))
+        return None if found is None else found.reshape(right.shape)
+
+    @override
     def reach(self, argument: Tensor, step: Tensor) -> Tensor | None:
         found = self._conjugate.reach(self._whole(argument), self._whole(step))
         return None if found is None else found.reshape(argument.shape[:2])

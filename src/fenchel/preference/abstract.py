@@ -113,6 +113,17 @@ class AbstractPreference(ABC):
         del lam
         return None
 
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        r""":math:`(I + \alpha\nabla^2\log M(\lambda))^{-1}v` in closed form, (..., m, d), or None where there is none.
+
+        Args:
+            lam: λ, (..., m, d).
+            alpha: α, which broadcasts to (..., m, 1).
+            vector: v, (..., m, d).
+        """
+        del lam, alpha, vector
+        return None
+
     def smoothness(self) -> Tensor | None:
         """A bound on the eigenvalues of every tilted covariance, broadcasting to (..., m); None where there is none."""
         return None
@@ -229,6 +240,10 @@ class Tilted(AbstractPreference):
     @override
     def inside(self, lam: Tensor) -> Tensor | None:
         return self.base.inside(self.lam + lam)
+
+    @override
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        return self.base.resolvent(self.lam + lam, alpha, vector)
 
     @override
     def smoothness(self) -> Tensor | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from typing_extensions import Self, override
 
 from fenchel.errors import ProblemError
 from fenchel.preference.parameters import check_entries, has, normal
+from fenchel.preference.rows import rows_solved, rows_times
 
 __all__ = ["AbstractCovariance", "Diagonal", "Full", "LowRank"]
 
@@ -46,6 +48,10 @@ class AbstractCovariance(ABC):
         """Sv of each row, (..., d)."""
 
     @abstractmethod
+    def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
+        r""":math:`(I + \alpha S)^{-1}v` of each row, (..., d), for α that broadcasts to (..., 1)."""
+
+    @abstractmethod
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
         r""":math:`x^\top S_k y` of rows (..., m, d) with every component, (..., m, K)."""
 
@@ -59,7 +65,7 @@ class AbstractCovariance(ABC):
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
-        """Samples of mean 0 of a shape (..., d), one a row, of the matrices that ``pick`` gives the rows."""
+        """Samples of mean 0 of a shape (..., d), one a row, of what ``pick`` gives the rows."""
 
     @abstractmethod
     def whitened_square(self, vectors: Tensor) -> Tensor:
@@ -105,21 +111,10 @@ class AbstractCovariance(ABC):
         """The matrices themselves, (..., d, d)."""
 
 
-def _rows_times(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """Rows (..., m, a) times matrices (..., m or 1, a, b) of their own or one for all, (..., m, b)."""
-    if matrix.dim() == 2:
-        return vectors @ matrix
-    if matrix.shape[-3] == 1:
-        return vectors @ matrix.squeeze(-3)
-    return (vectors.unsqueeze(-2) @ matrix).squeeze(-2)
-
-
-def _rows_solved(vectors: Tensor, factor: Tensor) -> Tensor:
-    r"""Rows :math:`L^{-1} v` of triangular factors (..., m or 1, d, d) of their own or one for all, (..., m, d)."""
-    if factor.dim() > 2 and factor.shape[-3] > 1:
-        return torch.linalg.solve_triangular(factor, vectors.unsqueeze(-1), upper=False).squeeze(-1)
-    shared = factor if factor.dim() == 2 else factor.squeeze(-3)
-    return torch.linalg.solve_triangular(shared, vectors.mT, upper=False).mT
+def _one_for_all(alpha: Tensor) -> Tensor:
+    """Alpha (..., 1) with one row where all are the same, so that one matrix serves them."""
+    first = alpha.flatten()[:1]
+    return first if bool((alpha == first).all()) else alpha
 
 
 class Diagonal(AbstractCovariance):
@@ -146,6 +141,10 @@ class Diagonal(AbstractCovariance):
     @override
     def product(self, vectors: Tensor) -> Tensor:
         return self.variance * vectors
+
+    @override
+    def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
+        return vectors / (1 + alpha * self.variance)
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
@@ -210,8 +209,21 @@ class LowRank(AbstractCovariance):
 
     @override
     def product(self, vectors: Tensor) -> Tensor:
-        along = _rows_times(vectors, self.factor)
-        return self.variance * vectors + _rows_times(along, self.factor.mT)
+        along = rows_times(vectors, self.factor)
+        return self.variance * vectors + rows_times(along, self.factor.mT)
+
+    @override
+    def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
+        """Woodbury's formula, with as many unknowns as the factor has columns."""
+        alpha = _one_for_all(alpha)
+        diagonal = 1 + alpha * self.variance
+        eased, columns = vectors / diagonal, self.factor / diagonal.unsqueeze(-1)
+        inner = alpha.unsqueeze(-1) * (self.factor.mT @ columns)
+        root = torch.linalg.cholesky(
+            inner + torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
+        )
+        half = rows_solved(alpha * rows_times(eased, self.factor), root)
+        return eased - rows_times(rows_times(half, torch.linalg.inv(root)), columns.mT)
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
@@ -240,7 +252,7 @@ class LowRank(AbstractCovariance):
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
         each = pick(_standard_deviations(self.variance), 1) * normal(shape, self.variance, generator)
         along = normal((*shape[:-1], self.factor.shape[-1]), self.factor, generator)
-        return each + _rows_times(along, pick(self.factor, 2).mT)
+        return each + rows_times(along, pick(self.factor, 2).mT)
 
     @override
     def matrix(self) -> Tensor:
@@ -259,9 +271,9 @@ class LowRank(AbstractCovariance):
         A sum of squares, where the difference in Woodbury's formula cancels.
         """
         inner = self._inner_factor()
-        half = _rows_solved(_rows_times(vectors / self.variance, self.factor), inner)
-        along = _rows_times(half, torch.linalg.inv(inner))
-        rest = vectors - _rows_times(along, self.factor.mT)
+        half = rows_solved(rows_times(vectors / self.variance, self.factor), inner)
+        along = rows_times(half, torch.linalg.inv(inner))
+        rest = vectors - rows_times(along, self.factor.mT)
         return (rest.square() / self.variance).sum(-1) + along.square().sum(-1)
 
     @override
@@ -303,7 +315,18 @@ class Full(AbstractCovariance):
 
     @override
     def product(self, vectors: Tensor) -> Tensor:
-        return _rows_times(vectors, self.dense)
+        return rows_times(vectors, self.dense)
+
+    @override
+    def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
+        """In the eigenvectors of S, which serve every α."""
+        values, basis = self._eigen
+        return rows_times(rows_times(vectors, basis) / (1 + alpha * values.clamp(min=0)), basis.mT)
+
+    @cached_property
+    def _eigen(self) -> tuple[Tensor, Tensor]:
+        values, basis = torch.linalg.eigh(self.dense.detach())
+        return values, basis
 
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
@@ -321,7 +344,7 @@ class Full(AbstractCovariance):
 
     @override
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
-        return _rows_times(normal(shape, self.dense, generator), pick(self.root(), 2).mT)
+        return rows_times(normal(shape, self.dense, generator), pick(self.root(), 2).mT)
 
     def root(self) -> Tensor:
         """Factors F with S = FFᵀ, (..., d, d)."""
@@ -333,7 +356,7 @@ class Full(AbstractCovariance):
 
     @override
     def whitened_square(self, vectors: Tensor) -> Tensor:
-        return _rows_solved(vectors, torch.linalg.cholesky(self.dense)).square().sum(-1)
+        return rows_solved(vectors, torch.linalg.cholesky(self.dense)).square().sum(-1)
 
     @override
     def log_determinant(self) -> Tensor:

@@ -124,6 +124,14 @@ class Gaussian(AbstractPreference):
         return self._covariance.product
 
     @override
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
+        """Once more for what the first leaves, which is its rounding times the covariance."""
+        del lam
+        found = self._covariance.resolvent(alpha, vector)
+        left = vector - found - alpha * self._covariance.product(found)
+        return found + self._covariance.resolvent(alpha, left)
+
+    @override
     def rounding(self, lam: Tensor) -> Tensor:
         """Sums of products: ‖|Σ||λ|‖ is at most tr Σ ‖λ‖, in each of the three structures."""
         return sums(self.dim) * self._covariance.trace() * lam.norm(dim=-1)

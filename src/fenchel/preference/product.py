@@ -116,6 +116,10 @@ class AbstractProduct(AbstractPreference):
         return lambda vector: variance * vector
 
     @override
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
+        return vector / (1 + alpha * self.variance(lam))
+
+    @override
     def rounding(self, lam: Tensor) -> Tensor:
         return ROUNDINGS * UNIT * self.lost(lam).norm(dim=-1)
 

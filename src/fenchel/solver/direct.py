@@ -128,6 +128,10 @@ def solve_shifted(
 def by_factorisation(coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
     """A direction by factorisation, in template coordinates over the span or in λ's own."""
     rows, right = state.rows, state.residual.unsqueeze(-1)
+    closed = rows.response.resolvent(state.argument, rows.alpha, state.residual)
+    if closed is not None:
+        step = closed.masked_fill(torch.isinf(target), 0)
+        return Direction(step, coordinates.lift(step), 1)
     found = solve_shifted(
         rows.response, state.argument, state.curving, coordinates.factors, rows.alpha, right
     )

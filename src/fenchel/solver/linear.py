@@ -42,8 +42,8 @@ def solve_hessian(
 ) -> HessianSolution:
     r"""Solve :math:`(I + \alpha\nabla^2\varphi)\,x = b` for every row, to the rounding of the dtype.
 
-    Conjugate gradients (the operator is symmetric with eigenvalues in [1, 1 + α λ_max]); rows on which they do not get
-    there are factorised.
+    In closed form where the response has one; else by conjugate gradients (the operator is symmetric with eigenvalues
+    in [1, 1 + α λ_max]), and rows on which they do not get there are factorised.
 
     Args:
         coordinates: In which the vectors are written; an orthonormal basis.
@@ -53,6 +53,9 @@ def solve_hessian(
         alpha: α, (g or 1, r or 1, 1).
         right: b, (g, r, size).
     """
+    closed = response.resolvent(argument, alpha, right)
+    if closed is not None:
+        return HessianSolution(closed, coordinates.lift(closed))
     square = right.square().sum(-1, keepdim=True)
     target = square * (8 * torch.finfo(right.dtype).eps) ** 2
     curvature = response.curvature(argument, weights)

@@ -93,7 +93,12 @@ class DirectionFinder(Protocol):
 
 
 def by_conjugate_gradients(coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
-    """A direction by conjugate gradients."""
+    """A direction by conjugate gradients, or in closed form where there is one."""
+    rows = state.rows
+    closed = rows.response.resolvent(state.argument, rows.alpha, state.residual)
+    if closed is not None:
+        step = closed.masked_fill(torch.isinf(target), 0)
+        return Direction(step, coordinates.lift(step), 1)
     return newton_direction(
         coordinates,
         state.rows.alpha,

@@ -87,5 +87,7 @@ def second_order_point(block: AbstractBlock) -> Tensor:
         solved = solve_hessian(
             span.coordinates, response, at_rest, rest.expand_as(lifted), alpha, evidence
         ).vectors
+    if span.basis is None:
+        return alpha * solved
     # Evidence outside the span of the centred templates meets no curvature: there λ = αz.
     return alpha * (block.evidence + span.vectors(solved - evidence))
