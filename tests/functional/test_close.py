@@ -9,7 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import KL, ConvergenceError, Discrete, InferenceProblem, OptimalTransport, ProblemError, Tsallis
+from fenchel import (
+    KL,
+    ConvergenceError,
+    Discrete,
+    Divergence,
+    Hard,
+    InferenceProblem,
+    OptimalTransport,
+    ProblemError,
+    Tsallis,
+)
 from fenchel import functional as F
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional import close_rows
@@ -262,6 +272,47 @@ def test_orders_are_learned_by_heads() -> None:
         (F.attention(query, key, value, scale=1.0, closeness=near) - truth).square().mean().backward()
         optimiser.step()
     torch.testing.assert_close(1 + raw.detach().sigmoid(), torch.tensor([[1.9], [1.1]]), rtol=0, atol=0.03)
+
+
+def test_hard_attention_is_the_largest_score_and_first_order_only() -> None:
+    tensors = {n: t.detach() for n, t in call(preference=(2, 4, 5, 7)).items()}
+    value = tensors.pop("value").requires_grad_()
+    output = F.attention(**tensors, value=value, closeness=Hard())
+    scores = tensors["alpha"] * tensors["scale"] * tensors["query"] @ tensors["key"].mT
+    chosen = scores.masked_fill(tensors["log_preference"].isneginf(), -torch.inf).argmax(-1)
+    expected = value.gather(2, chosen.unsqueeze(-1).expand(-1, -1, -1, 2))
+    torch.testing.assert_close(output, expected)
+    output.sum().backward()
+    assert value.grad is not None
+    for estimator in ("second_order", "exact"):
+        with pytest.raises(
+            ProblemError, match=r"Hard\(\), whose weights jump, .*expected estimator='first_order'"
+        ):
+            F.attention(**tensors, value=value, closeness=Hard(), estimator=estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_closeness_of_ones_own(estimator: str) -> None:
+    """Twice Kullback and Leibler's is softmax attention at templates and evidence that are smaller by √2."""
+    kl = KL()
+    hot = Divergence(
+        value=lambda p, log_u: 2 * kl.value(p, log_u),
+        conjugate=lambda f, log_u: 2 * kl.conjugate(f / 2, log_u),
+        weights=lambda f, log_u: kl.weights(f / 2, log_u),
+        modulus=2.0,
+    )
+    tensors = call(preference=(2, 4, 5, 7), key_heads=2)
+    options: dict[str, Any] = {"enable_gqa": True, "estimator": estimator, **TIGHT[estimator]}
+    found = F.attention(**tensors, closeness=hot, **options)
+    halved = {**tensors, "query": tensors["query"] / 2**0.5, "scale": tensors["scale"] / 2**0.5}
+    expected = F.attention(**halved, **options)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+    slow = gradients(expected, tensors)
+    for name, gradient in gradients(found, tensors).items():
+        torch.testing.assert_close(gradient, slow[name], rtol=1e-7, atol=1e-8)
+    wrong = Divergence(hot.value, hot.conjugate, lambda f, log_u: kl.weights(f, log_u), modulus=2.0)
+    with pytest.raises(ProblemError):
+        F.attention(**{n: t.detach() for n, t in tensors.items()}, closeness=wrong, **options)
 
 
 def test_without_queries() -> None:

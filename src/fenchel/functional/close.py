@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_dual_point
-from fenchel.closeness import AbstractCloseness
+from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close_rows import CloseRows, for_heads, in_parts
@@ -90,7 +90,13 @@ def _solved(rows: CloseRows, estimator: str, tol: float | None, max_steps: int) 
             dual = solution_of(part.problem(), estimator, tol, max_steps, remedy)  # pyright: ignore[reportCallIssue] - disable keeps the signature
         if not torch.is_grad_enabled():
             return dual
+
+        def joined() -> Tensor:
+            return implicit_dual_point(part.problem(), equation_of(estimator), dual)
+
+        # An expansion has the curvature in it, which one's own closeness may have made by torch.func.
+        foreign = estimator == "second_order" and not isinstance(part.closeness, Tsallis)
         # Built anew in the backward pass: the residual's graph has arrays of all weights.
-        return recomputed(lambda: implicit_dual_point(part.problem(), equation_of(estimator), dual))
+        return joined() if foreign else recomputed(joined)
 
     return in_parts(rows, of_part, rows.evidence, again=False)

@@ -39,10 +39,11 @@ def check_kind(closeness: Any, estimator: str) -> None:
             "closeness is an OptimalTransport, whose weights reach further than the keys; use "
             "fenchel.functional.transport_attention or fenchel.nn.TransportAttention"
         )
-    if estimator != "first_order" and getattr(closeness, "first_order_only", False):
+    if estimator != "first_order" and not closeness.curved:
         raise ProblemError(
-            f"closeness is {closeness!r}, which has no curvature, and estimator {estimator!r}; expected "
-            "estimator='first_order', or fenchel.Tsallis at a small temperature"
+            f"closeness is {closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; expected "
+            "estimator='first_order', or a closeness with a small temperature, such as fenchel.Tsallis(2, "
+            "temperature=0.01)"
         )
 
 

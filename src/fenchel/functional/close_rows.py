@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel.closeness import AbstractCloseness
+from fenchel.closeness import AbstractCloseness, Divergence
 from fenchel.conjugate import conjugate_of
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.close_arguments import closeness_of_heads
@@ -52,7 +52,11 @@ class CloseRows:
     def of(cls, given: AttentionArguments, closeness: AbstractCloseness) -> CloseRows:
         """Those of a call, never in a half type."""
         evidence, templates, preference, alpha = given.problem_in(compute_dtype(given.query.dtype))
-        return cls(evidence, for_heads(templates, given), preference, alpha, closeness)
+        found = cls(evidence, for_heads(templates, given), preference, alpha, closeness)
+        if isinstance(closeness, Divergence):
+            # Which is tried when it first meets a preference.
+            closeness.bind(Discrete(found.templates, next(found.parts())[1].log_weights()))
+        return found
 
     def log_weights(self) -> Tensor:
         """Log u, normalised, (B or 1, H or 1, m or 1, n)."""
