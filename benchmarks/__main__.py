@@ -14,6 +14,7 @@ BENCHMARKS = (
     "bounds",
     "attention",
     "transport",
+    "closeness",
 )
 
 for name in BENCHMARKS:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import ConvergenceError, ProblemError
+from fenchel import ConvergenceError, GaussianMixture, InferenceProblem, ProblemError
 from fenchel import functional as F
 from fenchel.functional import mixture_preference
 from tests.compiling import compiled_afresh
@@ -88,6 +88,26 @@ def test_without_variance_it_is_softmax_attention(estimator: str, preference: tu
         values = means if answer is None else answer
         expected = F.attention(key=means, value=values, **tensors, estimator=estimator, **TIGHT[estimator])
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_head_is_a_problem_with_a_mixture_for_its_preference(estimator: str, spherical: bool) -> None:
+    tensors = detached(mixture(preference=(2, 4, 1, 7), alpha=(4, 1), spherical=spherical, value=False))
+    scale = tensors["scale"]
+    variances = tensors["variances"].expand(-1, -1, -1, 3) * scale**2
+    answer, certificate = F.mixture_attention_with_certificate(
+        **tensors, estimator=estimator, **TIGHT[estimator]
+    )
+    for b in range(2):
+        for h in range(4):
+            weights = tensors["log_preference"][b, h, 0].log_softmax(-1)
+            u = GaussianMixture(scale * tensors["means"][b, h], variances[b, h], weights)
+            problem = InferenceProblem(u, tensors["query"][b, h], tensors["alpha"][h])
+            found = problem.solve(estimator, **({"tol": 1e-11} if estimator == "exact" else {}))
+            torch.testing.assert_close(scale * answer[b, h], found.mean, rtol=1e-8, atol=1e-9)
+            if estimator != "exact":
+                torch.testing.assert_close(certificate.gap[b, h], found.gap, rtol=1e-6, atol=1e-9)
 
 
 def test_variance_changes_who_answers_and_what() -> None:
