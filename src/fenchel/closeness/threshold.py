@@ -18,6 +18,7 @@ any a it takes three to six as a rule. A bracket catches what rounding may do, t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +26,15 @@ from torch import Tensor
 
 from fenchel.native import kernels
 
-__all__ = ["DIRECT_FROM", "LEAST_LOG_WEIGHT", "small_displacement", "threshold_weights"]
+__all__ = [
+    "DIRECT_FROM",
+    "LEAST_LOG_WEIGHT",
+    "Offsets",
+    "is_native",
+    "native_weights",
+    "small_displacement",
+    "threshold_weights",
+]
 
 LEAST_LOG_WEIGHT = -87.0
 """Log weights below this are masks in every dtype: float32 holds no such weight (e⁻⁸⁷ is about 10⁻³⁸)."""
@@ -67,7 +76,7 @@ def threshold_weights(
     n = shape[-1]
     if 0 in shape:
         return potential.new_zeros(shape)
-    if _is_native(potential) and (float(a.min()) if isinstance(a, Tensor) else a) >= DIRECT_FROM:
+    if is_native(potential) and (float(a.min()) if isinstance(a, Tensor) else a) >= DIRECT_FROM:
         return _natively(potential.expand(shape), log_preference, a, csiszar)
     f = potential.expand(shape).reshape(-1, n)
     log_u = None if log_preference is None else _rows(log_preference, shape)
@@ -87,7 +96,8 @@ def threshold_weights(
     return found.reshape(shape)
 
 
-def _is_native(potential: Tensor) -> bool:
+def is_native(potential: Tensor) -> bool:
+    """Whether native kernels take potentials, once they are contiguous."""
     dtype = potential.dtype
     return dtype in (torch.float32, torch.float64) and kernels.serves(shared=(potential,), dtype=dtype)
 
@@ -103,21 +113,42 @@ def _natively(potential: Tensor, log_preference: Tensor | None, a: float | Tenso
         log_preference = None if log_preference is None else _rows(log_preference, shape).unsqueeze(0)
         a = _rows(a, (*shape[:-1], 1)).unsqueeze(0) if isinstance(a, Tensor) else a
         f = f.reshape(1, -1, n)
-    base = weight = whole = None
-    if log_preference is not None:
-        masked = log_preference < LEAST_LOG_WEIGHT
-        held = log_preference.clamp(min=LEAST_LOG_WEIGHT)
+    given = None if log_preference is None else Offsets.of(log_preference, a, csiszar=csiszar)
+    return native_weights(f, given, a).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """What a log preference makes of differences and weights, each (g or 1, r or 1, n).
+
+    Attributes:
+        base: What is added to af, -inf where masked.
+        weight: w; 1 where None.
+        whole: :math:`w^{-a}`, the difference at which a weight is 1; 1 where None.
+    """
+
+    base: Tensor
+    weight: Tensor | None
+    whole: Tensor | None
+
+    @classmethod
+    def of(cls, log_u: Tensor, a: float | Tensor, *, csiszar: bool) -> Offsets:
+        """Those of log u (g or 1, r or 1, n)."""
+        masked = log_u < LEAST_LOG_WEIGHT
+        held = log_u.clamp(min=LEAST_LOG_WEIGHT)
         if csiszar:
             base = torch.zeros_like(held).masked_fill_(masked, -torch.inf)
-            weight, whole = held.exp(), (held * -a).exp_()
-        else:
-            powers = (held * a).exp_()
-            base = powers.masked_fill_(masked.expand_as(powers), -torch.inf)
-        base, weight, whole = (
-            None if part is None else part.expand(*part.shape[:2], n) for part in (base, weight, whole)
-        )
+            return cls(base, held.exp(), (held * -a).exp_())
+        powers = (held * a).exp_()
+        return cls(powers.masked_fill_(masked.expand_as(powers), -torch.inf), None, None)
+
+
+def native_weights(f: Tensor, given: Offsets | None, a: float | Tensor) -> Tensor:
+    """Weights of potentials (g, r, n), contiguous, that native kernels serve."""
     own = a.double() if isinstance(a, Tensor) else a
-    return kernels.thresholds(f, own, base, weight, whole).reshape(shape)
+    if given is None:
+        return kernels.thresholds(f, own, None, None, None)
+    return kernels.thresholds(f, own, given.base, given.weight, given.whole)
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

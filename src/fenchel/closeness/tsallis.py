@@ -31,7 +31,7 @@ from fenchel.closeness.kl import KL
 from fenchel.closeness.response import AbstractResponse
 from fenchel.closeness.rounding import SMALL, UNIT
 from fenchel.closeness.sparse_weights import curvature_weights, sparse_weights
-from fenchel.closeness.threshold import DIRECT_FROM, LEAST_LOG_WEIGHT, small_displacement
+from fenchel.closeness.threshold import DIRECT_FROM, LEAST_LOG_WEIGHT, Offsets, small_displacement
 from fenchel.closeness.tsallis_response import TsallisResponse
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
@@ -233,7 +233,11 @@ class Tsallis(AbstractCloseness):
         rest = self.rest(log_preference)
         # Where rows have orders or temperatures of their own they do not share what is at rest either.
         rest = rest.expand(torch.broadcast_shapes(rest.shape, theta.shape, order.shape))
-        return TsallisResponse(log_preference, rest, theta, a, small, fixed, self._csiszar)
+        exponent = fixed if a is None else a
+        direct = (fixed if a is None else float(a.min())) >= DIRECT_FROM
+        given = Offsets.of(log_preference, exponent, csiszar=self._csiszar) if direct else None
+        unit = bool((theta == 1).all())
+        return TsallisResponse(log_preference, rest, theta, a, small, given, fixed, self._csiszar, unit)
 
     @property
     @override

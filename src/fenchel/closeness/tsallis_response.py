@@ -11,7 +11,14 @@ from typing_extensions import override
 
 from fenchel.closeness.response import AbstractResponse, covariance
 from fenchel.closeness.sparse_weights import curvature_weights
-from fenchel.closeness.threshold import LEAST_LOG_WEIGHT, small_displacement, threshold_weights
+from fenchel.closeness.threshold import (
+    LEAST_LOG_WEIGHT,
+    Offsets,
+    is_native,
+    native_weights,
+    small_displacement,
+    threshold_weights,
+)
 from fenchel.selection import SHARED
 
 __all__ = ["TsallisResponse"]
@@ -25,9 +32,12 @@ class TsallisResponse(AbstractResponse):
         log_preference: log u, normalised, (g or 1, r or 1, n).
         preference: u.
         temperature: θ, (g or 1, r or 1, 1).
-        a: β - 1, likewise, or one number.
-        csiszar: Relative to u in Csiszár's sense.
+        a: β - 1, likewise; None where it is one number.
         small: Potentials up to this move weights by less than cancellation would leave, (g or 1, r or 1, 1).
+        given: What the preference makes of differences of scores; None where a is small.
+        fixed: The one number.
+        csiszar: Relative to u in Csiszár's sense.
+        unit: Whether all temperatures are 1.
     """
 
     log_preference: Tensor
@@ -35,10 +45,12 @@ class TsallisResponse(AbstractResponse):
     temperature: Tensor
     a: Tensor | None
     small: Tensor
-    smooth = False
-
+    given: Offsets | None
     fixed: float = field(metadata=SHARED)
     csiszar: bool = field(metadata=SHARED)
+    unit: bool = field(metadata=SHARED)
+
+    smooth = False
 
     @property
     def _order(self) -> float | Tensor:
@@ -55,7 +67,10 @@ class TsallisResponse(AbstractResponse):
 
     @override
     def at(self, argument: Tensor) -> Tensor:
-        scaled = argument / self.temperature
+        # Where all temperatures are 1 a pass over memory is saved.
+        scaled = argument if self.unit else argument / self.temperature
+        if self.given is not None and scaled.is_contiguous() and is_native(scaled):
+            return native_weights(scaled, self.given, self._order)
         return threshold_weights(scaled, self.log_preference, self._order, csiszar=self.csiszar)
 
     def _curved(self, weights: Tensor) -> tuple[Tensor, Tensor]:
