@@ -15,6 +15,7 @@ BENCHMARKS = (
     "attention",
     "transport",
     "closeness",
+    "sparse_weights",
 )
 
 for name in BENCHMARKS:

@@ -6,9 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fenchel import Discrete, InferenceProblem, Tsallis
 from fenchel.closeness import sparse_weights
 from fenchel.closeness.threshold import threshold_weights
+from fenchel.layout import layout_of
 from fenchel.native import switched
+from fenchel.solver.coordinates import coordinates_for
+from fenchel.solver.mixing import Mixing, PartlyNativeMixing, mixing_from
+from fenchel.solver.newton import Newton
+from fenchel.solver.rows import Rows
 from tests.native.needed import NATIVE
 
 pytestmark = NATIVE
@@ -95,6 +101,25 @@ def test_both_find_the_same_gradient(dtype: torch.dtype, a: float) -> None:
     # At a = 1 it is a constant between kinks.
     assert recorded.requires_grad == (a < 1)
     torch.testing.assert_close(recorded, by_torch)
+
+
+def test_mixing_that_is_partly_native_goes_where_torch_does() -> None:
+    u, z = Discrete(drawn(30, 20, scale=0.3).float()), drawn(2, 15, 20, seed=1, scale=1.0).float()
+    order = torch.tensor([[1.5], [2.0]])
+    problem = InferenceProblem(u, z, closeness=Tsallis(order))
+    (_, _, block) = next(iter(layout_of(problem).blocks(2**20, 24, 4)))
+    coordinates = coordinates_for(block)
+    rows = Rows.of(block, coordinates.evidence_of(block))
+    newton = Newton(coordinates, tol=1e-4)
+    points: list[Tensor] = []
+    for on, kind in ((True, PartlyNativeMixing), (False, Mixing)):
+        with switched(on):
+            mixing = mixing_from(coordinates, newton.start(rows))
+            assert type(mixing) is kind
+            squares = [mixing.step(rows, coordinates) for _ in range(4)]
+            points.append(mixing.following()[1])
+        assert bool((squares[-1] < squares[0]).all())
+    torch.testing.assert_close(points[0], points[1], rtol=1e-4, atol=1e-4)
 
 
 def test_threads_change_nothing() -> None:

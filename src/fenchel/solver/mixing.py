@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.closeness.response import SoftmaxResponse
 from fenchel.native import kernels
-from fenchel.solver.coordinates import AbstractCoordinates
+from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates
 from fenchel.solver.newton import NewtonState
 from fenchel.solver.rows import Rows
 from fenchel.solver.served import served
@@ -228,6 +229,19 @@ class NativeMixing(Mixing):
         return self.points.further(rows.rest, most)
 
 
+class PartlyNativeMixing(NativeMixing):
+    """The same where the response is no softmax and answers by itself: points are combined natively."""
+
+    @override
+    def step(self, rows: Rows, lifting: AbstractCoordinates) -> Tensor:
+        mean, potential = self.points.following(DAMPING)
+        residual = mean - rows.response.at(rows.response.argument(rows.alpha, potential))
+        lifted, along = lifting.lift(residual), self.points.along(residual)
+        square = kernels.products(residual, lifted)
+        self.points.add((mean, potential, residual, lifted), square, along)
+        return square
+
+
 def mixing_from(coordinates: AbstractCoordinates, first: NewtonState) -> Mixing:
     """Mixing from the first-order point on, native where that can be."""
     rows, square = first.rows, first.square.squeeze(-1)
@@ -237,6 +251,12 @@ def mixing_from(coordinates: AbstractCoordinates, first: NewtonState) -> Mixing:
         mixing = NativeMixing(coordinates, kernels.Points(native.log_preference, native.alpha))
         # In Gram coordinates the mean is there that at rest, and the potential over α the scores.
         mixing.add(Point(native.rest, rows.evidence, *gradient))
+        return mixing
+    others = isinstance(coordinates, GramCoordinates) and not isinstance(rows.response, SoftmaxResponse)
+    if others and kernels.serves(rows.evidence, *gradient[:2], shared=(rows.rest,)):
+        # What points have to know of the preference is the weights at rest.
+        mixing = PartlyNativeMixing(coordinates, kernels.Points(rows.rest, 1.0))
+        mixing.add(Point(rows.rest, rows.evidence, *gradient))
         return mixing
     mixing = Mixing(coordinates)
     mean, potential = coordinates.complement(rows, first.x), coordinates.scaled_potential(rows, first.lifted)
