@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import fenchel
 from fenchel import KL, Tsallis
 from fenchel.auditing.closeness import closeness_name
+from fenchel.auditing.report import render_html
+from fenchel.auditing.report.headline import headline, summary_sentence
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import register, register_backend
 from fenchel.nn import MultiheadAttention
@@ -179,6 +181,11 @@ def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     assert forced.manifest["closeness"] == "tsallis:1.5"
     assert forced.manifest["even_so"] is True
     assert "closeness" not in plain.manifest
+    # What is shown says so first.
+    assert headline(forced)[0].startswith("The model does not attend under tsallis:1.5")
+    assert "under tsallis:1.5, although it attends otherwise, " in summary_sentence(forced)
+    assert "closeness <bdi>tsallis:1.5</bdi>" in render_html(forced)
+    assert not any("attend under" in sentence for sentence in headline(plain))
     # What the model computes stays softmax: the first layer's inputs are those of either audit, and so are its queries.
     ours, theirs = forced.heads[0], plain.heads[0]
     assert ours["queries"] == theirs["queries"]

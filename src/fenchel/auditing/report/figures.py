@@ -147,11 +147,12 @@ def _row(
 
 def _caption(report: AuditResults, unit: str, notes: Sequence[str]) -> str:
     manifest = report.manifest
+    under = f", closeness {manifest['closeness']}" if manifest.get("closeness") else ""
     sentences = [
         f"Distribution of the relative deviation ‖λ* − αz‖ / ‖λ*‖ over the queries of {unit}; the dashed "
         f"line and the number mark the mean, the last bar also counts what lies above {_AXIS.upper:g}.",
         f"Model {model_name(manifest)}, text {manifest.get('texts', MISSING)}, "
-        f"space {manifest.get('space', MISSING)}, α = {plain(manifest.get('alpha'))}.",
+        f"space {manifest.get('space', MISSING)}, α = {plain(manifest.get('alpha'))}{under}.",
     ]
     if notes:
         sentences.append(f"Shown: {'; '.join(dict.fromkeys(notes))}; all are in heads.json and report.html.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.findings import STANDARD_ERROR, Findings, model_name
 from fenchel.auditing.sampling import sample_words
@@ -18,6 +19,7 @@ __all__ = [
     "deviation_sentence",
     "headline",
     "moved_sentence",
+    "otherwise_sentence",
     "sampled_sentence",
     "summary_sentence",
 ]
@@ -32,21 +34,34 @@ def headline(report: AuditResults) -> list[str]:
         report: The audit.
 
     Returns:
-        What would move and how far outputs are off; what was sampled, if it was; what the deviation of the dual point
-        is and what it measures; what is certified; whether the untrained twin was audited.
+        That the model attends otherwise, if it does; what would move and how far outputs are off; what was sampled, if
+        it was; what the deviation of the dual point is and what it measures; what is certified; whether the untrained
+        twin was audited.
 
     Raises:
         InputError: If the report holds no head.
     """
     findings, twin = Findings.of(report), _twin(report)
     sampled = sampled_sentence(findings, report.manifest.get("queries"))
+    otherwise = otherwise_sentence(report.manifest)
     sentences = [
+        *([otherwise] if otherwise else []),
         moved_sentence(findings, twin),
         *([sampled] if sampled else []),
         deviation_sentence(findings, twin),
     ]
     sentences.append(certified_sentence(findings, reading(report.manifest.get("tol"))))
     return [*sentences, twin_line(report.manifest)]
+
+
+def otherwise_sentence(manifest: Mapping[str, Any]) -> str | None:
+    """That attention under a closeness was measured which is not the model's own; None where it is."""
+    if not manifest.get("even_so"):
+        return None
+    return (
+        f"The model does not attend under {manifest.get('closeness')}, by which it was measured: what is called "
+        "attention here is what its queries and keys would give under that, not what it computes."
+    )
 
 
 def moved_sentence(findings: Findings, twin: Findings | None = None) -> str:
@@ -133,12 +148,16 @@ def summary_sentence(report: AuditResults) -> str:
 
     words = sample_words(report.manifest.get("queries"))
     sampled = "" if words is None else f", {words}"
+    closeness = report.manifest.get("closeness")
+    under = f" under {closeness}" if closeness else ""
+    if report.manifest.get("even_so"):
+        under += ", although it attends otherwise"
 
     def beside(metric: str) -> str:
         return "" if twin is None else f" (untrained twin {percent(twin.mean(metric))})"
 
     return (
-        f"{model_name(report.manifest)}, {count(heads)} head{'s' if heads != 1 else ''}{sampled}: on average "
+        f"{model_name(report.manifest)}{under}, {count(heads)} head{'s' if heads != 1 else ''}{sampled}: on average "
         f"{percent(findings.mean('total_variation'))} of attention's weight would move{beside('total_variation')} and "
         f"its output is off by {percent(findings.mean('mean_error'))}{beside('mean_error')}; its dual point is "
         f"{percent(findings.mean('relative_deviation'))} off the exact one, where the covariance alone predicts "
