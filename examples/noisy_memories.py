@@ -44,8 +44,11 @@ class Recaller(nn.Module):
         super().__init__()
         hidden, width, self.blind = ARMS[arm], 3 * TRAITS, arm.endswith("blind")
         self.key = nn.Sequential(nn.Linear(2 * TRAITS, hidden), nn.GELU(), nn.Linear(hidden, width))
-        layer = MultiheadAttention if arm == "softmax" else MixtureAttention
-        self.attention = layer(TRAITS, 1, kdim=width, vdim=TRAITS, batch_first=True, alpha=8.0)
+        sizes = {"kdim": width, "vdim": TRAITS, "batch_first": True, "alpha": 8.0}
+        if arm == "softmax":
+            self.attention = MultiheadAttention(TRAITS, 1, **sizes)
+        else:
+            self.attention = MixtureAttention(TRAITS, 1, **sizes, initial_variance=1.0)
         self.embed, self.classify = nn.Embedding(VALUES, TRAITS), nn.Linear(TRAITS, VALUES)
 
     def forward(self, questions: Tensor, remembered: Tensor, noise: Tensor, values: Tensor) -> list[Tensor]:
@@ -91,7 +94,7 @@ def interval(samples: list[float]) -> str:
     return f"{x.mean():.2f} ± {float(student.ppf(0.975, len(x) - 1) * x.std() / len(x) ** 0.5):.2f}"
 
 
-def main(steps: int = 1500, seeds: int = 5, out: str | None = None) -> None:
+def main(steps: int = 3000, seeds: int = 5, out: str | None = None) -> None:
     """Train every arm with every seed."""
     runs = {arm: [tested(trained(arm, seed, steps)) for seed in range(seeds)] for arm in ARMS}
     print(f"{steps} steps, {seeds} seeds")

@@ -189,6 +189,6 @@ def _refuse_together(sites: Sequence[Site], chosen: Sequence[Site]) -> None:
     others = ",".join(str(site.number) for site in sites if not site.together)
     advice = f"Choose the other layers: --layers {others}" if others else "Use --per-layer"
     raise InputError(
-        f"layer {together.number}, {together.name}, is a TransportAttention, whose heads infer together, so none can "
+        f"layer {together.number}, {together.name}, has heads that infer together, so none can "
         f"be swapped alone. {advice}."
     )

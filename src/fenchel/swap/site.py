@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fenchel.errors import ModelError
+from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.transport import TransportAttention
 from fenchel.swap.layer_switch import has_own_layers, switchable_layers
 
@@ -38,7 +39,12 @@ def sites_of(model: Any) -> list[Site]:
     """
     if has_own_layers(model):
         return [
-            Site(number, name or type(model).__name__, layer.num_heads, isinstance(layer, TransportAttention))
+            Site(
+                number,
+                name or type(model).__name__,
+                layer.num_heads,
+                isinstance(layer, TransportAttention | ContinuousAttention),
+            )
             for number, (name, layer) in enumerate(switchable_layers(model).items(), start=1)
         ]
     from fenchel.integrations.transformers.attention_modules import attention_modules
