@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 
 import torch
-from scipy.stats import t as student
 from torch import Tensor, nn
 
+from fenchel.experiments.interval import mean_interval
 from fenchel.nn import MixtureAttention, MultiheadAttention
 
 THINGS, TRAITS, VALUES, SEEN, WELL, BADLY = 8, 8, 8, 0.2, 0.1, 1.0
@@ -90,8 +90,8 @@ def tested(model: Recaller) -> dict[str, float]:
 
 def interval(samples: list[float]) -> str:
     """Mean and half the width of its 95 % interval."""
-    x = torch.tensor(samples, dtype=torch.float64)
-    return f"{x.mean():.2f} ± {float(student.ppf(0.975, len(x) - 1) * x.std() / len(x) ** 0.5):.2f}"
+    found = mean_interval(samples)
+    return f"{found.mean:.2f} ± {found.half_width:.2f}"
 
 
 def main(steps: int = 3000, seeds: int = 5, out: str | None = None) -> None:

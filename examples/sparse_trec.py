@@ -1,15 +1,13 @@
 """How many weights are zero, and what does it cost? Sparse attention against softmax on TREC's questions.
 
-A question's words pass through one layer of self-attention, then one learned question is asked of them, and a linear
-map tells the class of the answer. The closeness of both attentions is Kullback and Leibler's (softmax), Tsallis' of
-order 1.5 or of order 2 (sparsemax), or of an order that every head learns. All arms start from the same weights by
-seed and see the same batches. The control is softmax whose smallest weights are cut after training, so that each query
-keeps as many words as it does under order 2: is being trained with zeros more than having some cut? Printed are
-accuracies with 95 % intervals over seeds, differences paired by seed, and the share of weights on words that is 0.
+A question's words pass through self-attention, then one learned question is asked of them, and a linear map tells the
+class of the answer. The closeness of both attentions is Kullback and Leibler's (softmax), Tsallis' of order 1.5 or of
+order 2 (sparsemax), or of an order that every head learns. All arms start from the same weights by seed and see the
+same batches. The control is softmax whose smallest weights are cut after training, so that a query keeps as many words
+as under order 2. Printed are accuracies with 95 % intervals over seeds, differences paired by seed, and the share of
+weights on words that is 0.
 
-    python examples/sparse_trec.py DATA [epochs] [seeds, from 2] [results.json]
-
-DATA is ``trec`` (found in the folder that FENCHEL_DATA names) or a folder with TREC's files.
+    python examples/sparse_trec.py trec [epochs] [seeds, from 2] [results.json]
 """
 
 from __future__ import annotations
@@ -19,20 +17,20 @@ import sys
 from pathlib import Path
 
 import torch
-from scipy.stats import t as student
 from torch import Tensor, nn
 
 import fenchel
 from fenchel.data import Vocabulary, load_sentences
+from fenchel.experiments.interval import mean_interval
 from fenchel.nn import MultiheadAttention
 
 WIDTH, HEADS, LONGEST, BATCH = 64, 4, 40, 64
 ARMS = {
     "softmax": {},
     "order 1.5": {"closeness": fenchel.Tsallis(1.5)},
-    "order 2": {"closeness": fenchel.Tsallis(2.0)},
-    "learned order": {"closeness": fenchel.Tsallis(1.5), "learn_order": True},
+    "order 2": {"closeness": fenchel.Tsallis(2)},
 }
+ARMS["learned order"] = ARMS["order 1.5"] | {"learn_order": True}
 CUT = "softmax, cut"
 
 
@@ -42,18 +40,17 @@ class Reader(nn.Module):
     def __init__(self, words: int, classes: int, options: dict) -> None:
         super().__init__()
         self.embed = nn.Embedding(words, WIDTH, padding_idx=0)
-        self.place = nn.Parameter(0.02 * torch.randn(LONGEST, WIDTH))
-        self.question = nn.Parameter(torch.randn(1, 1, WIDTH))
-        self.read = MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
-        self.ask = MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
+        starts = 0.02 * torch.randn(LONGEST, WIDTH), torch.randn(1, 1, WIDTH)
+        self.place, self.question = map(nn.Parameter, starts)
+        layers = (MultiheadAttention(WIDTH, HEADS, batch_first=True, **options) for _ in range(2))
+        self.layers = nn.ModuleList(layers)  # the words read each other, then a question is asked of them
         self.dropout, self.classify = nn.Dropout(0.5), nn.Linear(WIDTH, classes)
 
     def forward(self, numbers: Tensor, *keep: int) -> tuple[Tensor, list[Tensor]]:
         """Logits and the weights (B, H, m, n) of both layers; ``keep``: of each query only so many, the largest."""
         x, weights = self.dropout(self.embed(numbers) + self.place[: numbers.shape[1]]), []
-        for place, layer in enumerate((self.read, self.ask)):
-            asking = self.question.expand(len(x), -1, -1) if place else x
-            given = (asking, x, x, numbers == 0)
+        for place, layer in enumerate(self.layers):
+            given = (self.question.expand(len(x), -1, -1) if place else x, x, x, numbers == 0)
             out, found = layer(*given, average_attn_weights=False)
             if keep and keep[place] < x.shape[1]:
                 cut = (found < found.topk(keep[place], -1).values[..., -1:]).flatten(0, 1)
@@ -66,8 +63,8 @@ class Reader(nn.Module):
 def trained(model: Reader, seed: int, epochs: int, numbers: Tensor, labels: Tensor) -> Reader:
     """The model after so many epochs."""
     optimiser = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
-    steps = epochs * -(-len(labels) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
+    size = {"epochs": epochs, "steps_per_epoch": -(-len(labels) // BATCH)}
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, **size)
     stream = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         for chosen in torch.randperm(len(labels), generator=stream).split(BATCH):
@@ -89,21 +86,15 @@ def tested(model: Reader, numbers: Tensor, labels: Tensor, *keep: int) -> dict[s
     for name, weights, asked in zip(("read", "ask"), layers, (real, real[:, :1]), strict=True):
         pairs = (asked[:, None, :, None] * real[:, None, None]).expand_as(weights)
         kept = ((weights > 0) * pairs).sum() / pairs.sum()
-        found |= {f"{name}_zero": 100 * (1 - kept.item())}
-        found |= {f"{name}_kept": (kept * pairs.sum() / asked.sum() / HEADS).item()}
+        of_a_query = kept * pairs.sum() / asked.sum() / HEADS
+        found |= {f"{name}_zero": 100 * (1 - kept.item()), f"{name}_kept": of_a_query.item()}
     return found
-
-
-def interval(samples: list[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval."""
-    x = torch.tensor(samples, dtype=torch.float64)
-    return x.mean().item(), float(student.ppf(0.975, len(x) - 1) * x.std() / len(x) ** 0.5)
 
 
 def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) -> None:
     """Train every arm with every seed."""
     train, test = load_sentences(data)
-    known = Vocabulary.of(train.words, least=2)
+    known, classes = Vocabulary.of(train.words, least=2), len(train.class_names)
     x, u = (known.numbers(part.words, longest=LONGEST) for part in (train, test))
     y, v = (torch.tensor(part.labels) for part in (train, test))
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*ARMS, CUT)}
@@ -111,24 +102,19 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
         models = {}
         for name, options in ARMS.items():
             torch.manual_seed(seed)
-            models[name] = trained(Reader(len(known), len(train.class_names), options), seed, epochs, x, y)
+            models[name] = trained(Reader(len(known), classes, options), seed, epochs, x, y)
             runs[name].append(tested(models[name], u, v))
         kept = (max(1, round(runs["order 2"][-1][f"{layer}_kept"])) for layer in ("read", "ask"))
         runs[CUT].append(tested(models["softmax"], u, v, *kept))
     print(f"{len(y)} questions, {len(v)} to test on, {epochs} epochs, {seeds} seeds")
     for name, found in runs.items():
-        pairs = zip(found, runs["softmax"], strict=True)
-        (right, half), (more, width), (read, _), (ask, _) = map(
-            interval,
-            (
-                [one["accuracy"] for one in found],
-                [one["accuracy"] - other["accuracy"] for one, other in pairs],
-                [one["read_zero"] for one in found],
-                [one["ask_zero"] for one in found],
-            ),
-        )
-        against = "" if name == "softmax" else f", {more:+.2f} ± {width:.2f} to softmax"
-        print(f"{name:14}{right:.2f} ± {half:.2f} % right{against}; zero: {read:.1f} % and {ask:.1f} %")
+        right = [one["accuracy"] for one in found]
+        more = [
+            one["accuracy"] - other["accuracy"] for one, other in zip(found, runs["softmax"], strict=True)
+        ]
+        a, b = (f"{one.mean:.2f} ± {one.half_width:.2f}" for one in map(mean_interval, (right, more)))
+        read, ask = (sum(one[f"{layer}_zero"] for one in found) / seeds for layer in ("read", "ask"))
+        print(f"{name:14}{a} % right, {b} more than softmax; zero: {read:.1f} % and {ask:.1f} %")
     if out is not None:
         Path(out).write_text(json.dumps({"epochs": epochs, "seeds": seeds, "runs": runs}, indent=1) + "\n")
 

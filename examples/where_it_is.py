@@ -1,15 +1,12 @@
 """Where is it? Continuous attention on images, with the ellipse that it looks at drawn.
 
 A garment stands somewhere in a larger, noisy image, and a model is told nothing but what it is. One learned question is
-asked of 14 x 14 features. Continuous attention answers with a Gaussian over places, and reads what is there on average:
-it has a place and an extent. The control is softmax attention to the same features, which has a weight for every
-position and as many parameters; the other control is continuous attention that has not learned. Printed are the images
-told right, how far the mean place is from the garment's middle (the image is 1 wide, the garment a half), and how often
-the ellipse of two standard deviations has the middle in it, with 95 % intervals over seeds. Ellipses are drawn.
+asked of 14 x 14 features. Continuous attention answers with a Gaussian over places and reads what is there on average.
+The controls are softmax attention to the same features, with as many parameters, and continuous attention that has not
+learned. Printed are the images told right, how far the mean place is from the garment's middle (the image is 1 wide,
+the garment a half), and how often the ellipse of two standard deviations has the middle in it, with 95 % intervals.
 
-    python examples/where_it_is.py DATA [images] [seeds, from 2] [results.json] [ellipses.png]
-
-DATA is ``fashion-mnist`` (found in the folder that FENCHEL_DATA names), or images as ``fenchel train`` takes them.
+    python examples/where_it_is.py fashion-mnist [images] [seeds, from 2] [results.json] [ellipses.png]
 """
 
 from __future__ import annotations
@@ -21,14 +18,14 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
-from scipy.stats import t as student
 from torch import Tensor, nn
 
 from fenchel.data import ImageDataset, load
+from fenchel.experiments.interval import mean_interval
 from fenchel.nn import ContinuousAttention, MultiheadAttention
 
 WIDTH, GRID, EPOCHS = 48, 14, 4
-ARMS = ("softmax", "continuous", "continuous, untrained")
+ARMS = ("softmax", "continuous", "untrained")
 
 
 def placed(data: ImageDataset, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,8 +45,8 @@ class Looker(nn.Module):
         super().__init__()
         step = side // GRID
         first = nn.Conv2d(1, WIDTH, 2 * step - 1, step, step - 1)
-        further = (nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(2))
-        self.see = nn.Sequential(first, *(layer for one in further for layer in (nn.GELU(), one)))
+        second = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.see = nn.Sequential(first, nn.GELU(), second, nn.GELU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))
         self.question, self.classify = nn.Parameter(torch.randn(1, 1, WIDTH)), nn.Linear(WIDTH, 10)
         if arm == "softmax":
             self.attention = MultiheadAttention(WIDTH, 1, batch_first=True)
@@ -76,7 +73,7 @@ def trained(arm: str, seed: int, images: Tensor, labels: Tensor) -> Looker:
     torch.manual_seed(seed)
     model, stream = Looker(arm, images.shape[-1]), torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(model.parameters(), 2e-3)
-    for _ in range(0 if arm.endswith("untrained") else EPOCHS):
+    for _ in range(0 if arm == "untrained" else EPOCHS):
         for chosen in torch.randperm(len(images), generator=stream).split(64):
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(images[chosen])[0], labels[chosen]).backward()
@@ -84,54 +81,47 @@ def trained(arm: str, seed: int, images: Tensor, labels: Tensor) -> Looker:
     return model.eval()
 
 
+@torch.no_grad()
 def ellipses(models: list[Looker], images: Tensor, path: str) -> None:
     """Draw one and two standard deviations of the places that every model looks at."""
     figure = Figure(figsize=(1.6 * len(images), 1.6 * len(models)), layout="constrained")
     for row, model in zip(figure.subplots(len(models), len(images)), models, strict=True):
         for axes, image, mean, covariance in zip(row, images, *model(images)[1:], strict=True):
             axes.imshow(image[0], cmap="gray", extent=(0, 1, 1, 0))
-            variances, (_, (x, y)) = torch.linalg.eigh(covariance)[0], torch.linalg.eigh(covariance)[1].mT
-            for size, colour, line in ((2, "k", 3), (2, "#ffb454", 1.5), (4, "k", 3), (4, "#ffb454", 1.5)):
+            variances, directions = torch.linalg.eigh(covariance)
+            turn = torch.rad2deg(torch.atan2(directions[1, 1], directions[0, 1])).item()
+            for size in (2, 4):  # an ellipse is as long as two radii
                 short, long = (size * variances.clamp(min=0).sqrt()).tolist()
-                turn = torch.rad2deg(torch.atan2(y, x)).item()
-                axes.add_patch(
-                    Ellipse(mean.tolist(), long, short, angle=turn, fill=False, ec=colour, lw=line)
-                )
+                axes.add_patch(Ellipse(mean.tolist(), long, short, angle=turn, fill=False, ec="orange", lw=2))
             axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
     figure.savefig(path, dpi=110)
 
 
 @torch.no_grad()
-def main(data: str, count: int = 4000, seeds: int = 4, out: str = "", figure: str = "") -> None:
+def tested(model: Looker, images: Tensor, labels: Tensor, middles: Tensor) -> dict[str, float]:
+    """Per cent right, distance to the middle, and per cent of middles inside of two standard deviations."""
+    logits, mean, covariance = model(images)
+    apart = mean - middles
+    inside = (apart * torch.linalg.solve(covariance + 1e-6 * torch.eye(2), apart)).sum(-1) <= 4
+    right, inside = (100 * one.double().mean().item() for one in (logits.argmax(-1) == labels, inside))
+    return {"right": right, "distance": apart.norm(dim=-1).mean().item(), "inside": inside}
+
+
+def main(data: str, count: int = 4000, seeds: int = 3, out: str = "", figure: str = "") -> None:
     """Train every arm with every seed."""
     known, new = placed(load(data).subset(count, 0), 0), load(data, split="test")
-    images, labels, middles = placed(new.subset(min(1000, len(new)), 0), 1)
-    runs, models = {}, {}
-    for arm in ARMS:
-        with torch.enable_grad():
-            models[arm] = [trained(arm, seed, *known[:2]) for seed in range(seeds)]
-        found = []
-        for logits, mean, covariance in (model(images) for model in models[arm]):
-            apart = mean - middles
-            whitened = torch.linalg.solve(covariance + 1e-6 * torch.eye(2), apart)
-            inside = ((apart * whitened).sum(-1) <= 4).double().mean()
-            right = (logits.argmax(-1) == labels).double().mean()
-            found.append([100 * right.item(), apart.norm(dim=-1).mean().item(), 100 * inside.item()])
-        runs[arm] = dict(
-            zip(("right", "distance", "inside"), map(list, zip(*found, strict=True)), strict=True)
-        )
-    print(f"{count} images, {len(images)} to test on, {EPOCHS} epochs, {seeds} seeds")
+    new = placed(new.subset(min(1000, len(new)), 0), 1)
+    models = {arm: [trained(arm, seed, *known[:2]) for seed in range(seeds)] for arm in ARMS}
+    runs = {arm: [tested(model, *new) for model in found] for arm, found in models.items()}
+    print(f"{count} images, {len(new[0])} to test on, {EPOCHS} epochs, {seeds} seeds")
     for arm, found in runs.items():
-        x = torch.tensor(list(found.values()), dtype=torch.float64)
-        half = student.ppf(0.975, seeds - 1) * x.std(-1) / seeds**0.5
-        (right, a), (distance, b), (inside, c) = zip(x.mean(-1).tolist(), half.tolist(), strict=True)
-        print(
-            f"{arm:23}{right:.1f} ± {a:.1f} % right, {distance:.3f} ± {b:.3f} away, inside {inside:.1f} ± {c:.1f} %"
-        )
+        means = map(mean_interval, zip(*(one.values() for one in found), strict=True))
+        right, distance, inside = (f"{one.mean:.3g} ± {one.half_width:.2g}" for one in means)
+        print(f"{arm:11}{right} % right, {distance} away, inside {inside} %")
     if out:
         Path(out).write_text(json.dumps({"images": count, "seeds": seeds, "runs": runs}, indent=1) + "\n")
     if figure:
-        ellipses([models[arm][0] for arm in ARMS], images[:6], figure)
+        ellipses([models[arm][0] for arm in ARMS], new[0][:6], figure)
 
 
 if __name__ == "__main__":
