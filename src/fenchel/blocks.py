@@ -74,6 +74,10 @@ class AbstractBlock(ABC):
         del dual
         return None
 
+    def mean_rounding(self) -> Tensor | None:
+        """What is rounded in a mean besides its shift and some roundings of itself, (g, r); None where nothing is."""
+        return None
+
     def unsettled(self, dual: Tensor) -> Tensor | None:
         """Where integrals do not converge, bool (g, r); None where nothing is integrated."""
         del dual
@@ -218,6 +222,11 @@ class ConjugateBlock(AbstractBlock):
     def rounding(self, dual: Tensor) -> Tensor | None:
         found = self.problem.conjugate.rounding(dual.reshape(*self.problem.shape, -1))
         return None if found is None else found.expand(self.problem.shape).reshape(dual.shape[:2])
+
+    @override
+    def mean_rounding(self) -> Tensor | None:
+        found = self.problem.conjugate.mean_rounding()
+        return None if found is None else found.expand(self.problem.shape).reshape(self.evidence.shape[:2])
 
     @override
     def unsettled(self, dual: Tensor) -> Tensor | None:

@@ -122,6 +122,9 @@ def _of_means(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certifi
     known = block.rounding(dual)
     if known is not None:
         of_shift, of_means = known, of_means + known
+    besides = block.mean_rounding()
+    if besides is not None:
+        of_means = of_means + besides
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
     norm = gradient.norm(dim=-1) + of_shift + 4 * UNIT * (length / alpha + block.evidence.norm(dim=-1))
     nothing = torch.zeros_like(length)

@@ -118,6 +118,10 @@ class AbstractConjugate(ABC):
         del lam
         return None
 
+    def mean_rounding(self) -> Tensor | None:
+        """What is rounded in a mean besides its shift and some roundings of itself, (..., m); None where nothing is."""
+        return None
+
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
         r""":math:`(I + \alpha\nabla^2\varphi(\lambda))^{-1}v` in closed form, (..., m, d), or None."""
         del lam, alpha, vector

@@ -78,6 +78,10 @@ class LogPartition(AbstractConjugate):
         return self.preference.rounding(lam)
 
     @override
+    def mean_rounding(self) -> Tensor | None:
+        return self.preference.mean_rounding()
+
+    @override
     def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
         return self.preference.resolvent(lam, alpha, vector)
 

@@ -108,6 +108,13 @@ class AbstractPreference(ABC):
         del lam
         return None
 
+    def mean_rounding(self) -> Tensor | None:
+        """What is rounded in a mean besides its shift and some roundings of itself, (..., m); None where nothing is.
+
+        Such as terms that are much larger than their sum.
+        """
+        return None
+
     def unsettled(self, lam: Tensor) -> Tensor | None:
         """Where integrals that log M is made of do not converge, bool (..., m); None where nothing is integrated."""
         del lam

@@ -15,9 +15,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments.tensor import values_are_known
+from fenchel.closeness.rounding import UNIT
 from fenchel.errors import ProblemError
 from fenchel.preference.parameters import checked_parameter
-from fenchel.preference.product import AbstractProduct, pair
+from fenchel.preference.product import ROUNDINGS, AbstractProduct, pair
 
 __all__ = ["Box", "TruncatedExponential"]
 
@@ -126,6 +127,12 @@ class AbstractBetween(AbstractProduct):
     def lost(self, lam: Tensor) -> Tensor:
         half, start = self.half(), self.slope
         return half * (langevin(half * (start + lam)).abs() + langevin(half * start).abs())
+
+    @override
+    def mean_rounding(self) -> Tensor:
+        """The middle, and how far from it the mean is, which may cancel."""
+        size = (self.low.abs() + self.high.abs()).expand(*self.lead, self.dim).norm(dim=-1)
+        return ROUNDINGS * UNIT * size
 
     @override
     def _tilted(self, lam: Tensor) -> TruncatedExponential:

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import Self, override
 
 from fenchel.arguments import shown
+from fenchel.arguments.tensor import check_vectors
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.gaussian import Gaussian
@@ -152,6 +153,10 @@ class AbstractContinuous(AbstractPreference):
         return self.form.rounding(lam)
 
     @override
+    def mean_rounding(self) -> Tensor | None:
+        return self.form.mean_rounding()
+
+    @override
     def unsettled(self, lam: Tensor) -> Tensor | None:
         return self.form.unsettled(lam)
 
@@ -179,7 +184,14 @@ class AbstractContinuous(AbstractPreference):
 
     @override
     def log_density(self, points: Tensor) -> Tensor:
-        """The log density of the place, at places (..., m, k), (..., m)."""
+        """The log density of the place, at places (..., m, k), (..., m).
+
+        Raises:
+            ProblemError: If they have another dimension, dtype or device.
+        """
+        check_vectors(
+            "points", points, f"(..., m, {self._dimensions}), places", self._dimensions, self, "the density"
+        )
         return self.form.log_density(points)
 
     def expectation(self, function: Places) -> Tensor:
@@ -192,8 +204,12 @@ class AbstractContinuous(AbstractPreference):
             (..., m or 1, v).
 
         Raises:
-            ProblemError: Where its integral does not converge.
+            ProblemError: Where its integral does not converge, or the function is none.
         """
+        if not callable(function):
+            raise ProblemError(
+                f"function is {shown(function)}; expected a function of places (n, {self._dimensions})"
+            )
         return self.form.expectation(function)
 
     @override

@@ -55,6 +55,10 @@ class AbstractCovariance(ABC):
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
         r""":math:`x^\top S_k y` of rows (..., m, d) with every component, (..., m, K)."""
 
+    def exponents(self, centers: Tensor, rows: Tensor) -> Tensor:
+        r""":math:`\langle m_k, x\rangle + \frac12 x^\top S_k x` of rows and centers (..., K, d), (..., m, K)."""
+        return rows @ centers.mT + self.forms(rows, rows) / 2
+
     @abstractmethod
     def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
         r""":math:`\sum_k r_k S_k x` of shares (..., m, K) and rows (..., m, d), (..., m, d)."""
@@ -149,6 +153,13 @@ class Diagonal(AbstractCovariance):
     @override
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
         return (one * other) @ self.variance.mT
+
+    @override
+    def exponents(self, centers: Tensor, rows: Tensor) -> Tensor:
+        """One product of twice the width (fact 11)."""
+        variance = self.variance.expand(torch.broadcast_shapes(self.variance.shape, centers.shape))
+        keys = torch.cat([centers.expand_as(variance), variance], -1)
+        return torch.cat([rows, rows.square() / 2], -1) @ keys.mT
 
     @override
     def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:

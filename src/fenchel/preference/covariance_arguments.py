@@ -87,7 +87,7 @@ def _for_all(tensor: Tensor, own: int, components: int | None, name: str) -> Ten
     if lead and lead[-1] not in (1, components):
         raise ProblemError(
             f"{name} {has(name)} shape {tuple(tensor.shape)}, which is {lead[-1]} for K = {components} components; "
-            "expected one for each, or one for all"
+            "expected one for each, or one for all; full matrices are given as covariances="
         )
     return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - own :])
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.closeness.rounding import UNIT
 from fenchel.preference.parameters import checked_parameter
-from fenchel.preference.product import AbstractProduct, pair
+from fenchel.preference.product import ROUNDINGS, AbstractProduct, pair
 
 __all__ = ["AsymmetricLaplace", "Laplace"]
 
@@ -42,7 +43,14 @@ class AbstractTwoSided(AbstractProduct):
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         left, right = self.rates()
-        return self.location + 1 / right - 1 / left + self.tilted_shift(lam)
+        return self.location + (1 / right - 1 / left) + self.tilted_shift(lam)
+
+    @override
+    def mean_rounding(self) -> Tensor:
+        """The means of both tails, which may cancel."""
+        left, right = self.rates()
+        size = (1 / left + 1 / right).expand(*self.lead, self.dim).norm(dim=-1)
+        return ROUNDINGS * UNIT * size
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:

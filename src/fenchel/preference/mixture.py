@@ -144,7 +144,7 @@ class GaussianMixture(AbstractPreference):
 
     def _exponents(self, rows: Tensor, centers: Tensor) -> Tensor:
         r""":math:`\langle m_k, \lambda\rangle + \frac12\langle\lambda, S_k\lambda\rangle`, (..., m, K)."""
-        return rows @ centers.mT + self._covariances.forms(rows, rows) / 2
+        return self._covariances.exponents(centers, rows)
 
     def _center(self) -> Tensor:
         """The mean of the means that count for some query, (..., 1, d).
@@ -232,6 +232,13 @@ class GaussianMixture(AbstractPreference):
         far = unit * (radius + trace * length) * (1 + 4 * (1 + size) * spread)
         close = unit * (4 * size * radius + trace * length)
         return self._back(torch.where(near, torch.minimum(close, far), far).unsqueeze(-1)).squeeze(-1)
+
+    @override
+    def mean_rounding(self) -> Tensor:
+        """Means of components may be much larger than that of the mixture."""
+        counted = (self.log_weights > -torch.inf).any(-2)
+        largest = (self.means.norm(dim=-1) * counted).amax(-1, keepdim=True)
+        return self._back((sums(self.components) * largest).unsqueeze(-1)).squeeze(-1)
 
     @override
     def tilted(self, lam: Tensor) -> GaussianMixture:
@@ -326,8 +333,12 @@ def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
         apart = (total - 1).abs() > (2e-2 if log_weights.dtype in HALF else 1e-3)
         if bool(apart.any()):
             where = tuple(int(i) for i in apart.nonzero()[0])
+            plain = bool((found >= 0).all()) and bool(((found.detach().sum(-1) - 1).abs() < 1e-3).all())
+            remedy = (
+                "log_weights.log(), since these are the weights" if plain else "log_weights.log_softmax(-1)"
+            )
             raise ProblemError(
                 f"log_weights hold weights that sum to {float(total[where]):.6g} at index {where}; expected weights "
-                "that sum to one: give log_weights.log_softmax(-1) to have them normalised, or a bool mask"
+                f"that sum to one: give {remedy}, or a bool mask"
             )
     return found.log_softmax(-1)

@@ -243,8 +243,12 @@ def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
 def displacement(exponents: Tensor, log_weights: Tensor) -> Tensor:
     r""":math:`r - w` for :math:`r \propto we^x`, to rounding relative to itself where x is small, (..., m, n)."""
     w, r = log_weights.exp(), torch.softmax(log_weights + exponents, -1)
-    counted = exponents.where(w > 0, 0)
-    small = counted.abs().amax(-1, keepdim=True) <= SMALL
+    masked = torch.isneginf(log_weights)
+    known = values_are_known(exponents)
+    counted = exponents if known and not bool(masked.any()) else exponents.masked_fill(masked, 0)
+    small = torch.maximum(counted.amax(-1, keepdim=True), -counted.amin(-1, keepdim=True)) <= SMALL
+    if known and not bool(small.any()):
+        return r - w
     return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
 
 

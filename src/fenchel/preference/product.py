@@ -21,7 +21,7 @@ from fenchel.preference.parameters import (
     checked_sample_shape,
 )
 
-__all__ = ["AbstractProduct", "pair"]
+__all__ = ["ROUNDINGS", "AbstractProduct", "pair"]
 
 ROUNDINGS = 16
 """Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""

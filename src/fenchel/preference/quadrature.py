@@ -27,6 +27,7 @@ from fenchel.preference.parameters import (
     displacement,
     drawn_indices,
     picked,
+    sums,
 )
 
 __all__ = ["Places", "Quadrature"]
@@ -235,6 +236,12 @@ class Quadrature(AbstractPreference):
         exponent = lam.norm(dim=-1) * size
         lost = 64 * UNIT * size * exponent.clamp(max=1) * (1 + exponent)
         return self._error(lam, level)[0] + lost
+
+    @override
+    def mean_rounding(self) -> Tensor:
+        """Templates may be much larger than their mean."""
+        templates, log_weights = self._at(self._level)
+        return (sums(log_weights.shape[-1]) * templates.norm(dim=-1).amax()).expand(1)
 
     def expectation(self, function: Places) -> Tensor:
         r""":math:`\mathbb{E}_u[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
