@@ -23,7 +23,7 @@ from fenchel import (
     Laplace,
     Poisson,
 )
-from fenchel.preference import AbstractPreference
+from fenchel.preference import AbstractPreference, AsymmetricLaplace
 
 Mean = Callable[[Any], Any]
 Drawn = tuple[AbstractPreference, Mean, tuple[Any, Any]]
@@ -149,14 +149,26 @@ def test_bounds_hold_at_any_size(make: Callable[[Draw], Drawn], dtype: torch.dty
 
 
 def test_means_that_cancel_are_off_by_more_than_their_own_roundings() -> None:
-    """Components at ±10⁶ whose mean is 0: the bound knows the components."""
-    means = torch.tensor([[1e6 / 3], [-1e6 / 3]], dtype=torch.float64)
-    u = GaussianMixture(means, 1e-9, torch.tensor([0.3, 0.7], dtype=torch.float64).log())
-    found = InferenceProblem(u, torch.zeros(1, 1, dtype=torch.float64)).solve("exact")
+    """Terms of a million that add up to nearly nothing: the bound knows the terms."""
+    still = torch.zeros(1, 1, dtype=torch.float64)
     with mp.workdps(60):
-        weights = [mp.exp(exact(log)) for log in u.log_weights[0]]
-        true = sum(w * exact(m) for w, m in zip(weights, means, strict=True))
-        assert abs(exact(found.mean) - true) <= exact(found.mean_error)
+        for seed in range(20):
+            draw = Draw(seed, torch.float64)
+            log_weights = draw.signed(0, 0.1).expand(3).cumsum(-1).log_softmax(-1)
+            w = [mp.exp(exact(log)) for log in log_weights]
+            first, second = draw.positive(6, 7), -draw.positive(6, 7)
+            third = float(-(w[0] * exact(first) + w[1] * exact(second)) / w[2])
+            means = torch.stack([first, second, torch.full_like(first, third)])
+            u = GaussianMixture(means, 1e-9, log_weights)
+            found = InferenceProblem(u, still).solve("first_order")
+            true = sum(a * exact(m) for a, m in zip(w, means, strict=True)) / sum(w)
+            assert abs(exact(found.mean) - true) <= exact(found.mean_error)
+            left = draw.positive(-7, -6)
+            right = left * (1 + 1e-9)
+            found = InferenceProblem(AsymmetricLaplace(torch.zeros_like(left), left, right), still).solve(
+                "first_order"
+            )
+            assert abs(exact(found.mean) - (1 / exact(right) - 1 / exact(left))) <= exact(found.mean_error)
 
 
 def test_gradients_on_the_border_are_refused() -> None:
