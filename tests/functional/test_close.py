@@ -333,6 +333,15 @@ def test_func_transforms_at_first_order() -> None:
     torch.testing.assert_close(torch.func.grad(loss)(tensors["query"]), expected)
 
 
+@pytest.mark.parametrize("estimator", ["second_order", "exact"])
+@pytest.mark.parametrize("name", ["query", "key"])
+def test_nan_is_refused_by_the_name_that_it_was_given_under(name: str, estimator: str) -> None:
+    tensors = {n: t.detach() for n, t in call().items()}
+    tensors[name] = tensors[name] * torch.nan
+    with pytest.raises(ProblemError, match=rf"{name} contains NaN or infinity"):
+        F.attention(**tensors, closeness=Tsallis(1.5), estimator=estimator)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "name": (
         {"closeness": "sparsemax"},

@@ -338,7 +338,10 @@ def test_wrong_calls_say_what_is_wrong() -> None:
             {"key_padding_mask": torch.zeros(2, 35)},
             r"key_padding_mask has dtype torch.float32; expected torch.bool",
         ),
+        (2, {"grid": (0, 35)}, r"grid is \(0, 35\); expected"),
     ]
+    with pytest.raises(ProblemError, match=r"there is no place to attend to: key has shape \(2, 0, 12\)"):
+        build(1)(query, signal[:, :0])
     for dimensions, options, message in wrong:
         with pytest.raises(ProblemError, match=message):
             build(dimensions)(query, signal, **options)

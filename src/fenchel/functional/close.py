@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_dual_point
+from fenchel.arguments.tensor import values_are_known
 from fenchel.closeness import AbstractCloseness, Tsallis
+from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close_rows import CloseRows, for_heads, in_parts
@@ -40,6 +42,7 @@ class CloseAttention:
         with without_autocast(rows.evidence):
             if estimator == "first_order":
                 return rows.alpha * rows.evidence
+            _check_finite(query=rows.evidence, key=rows.templates)
             # Of one number for all of its rows the core has a faster way than of one a row.
             heads = range(rows.evidence.shape[1])
             some = [rows.head(head) for head in heads] if rows.has_numbers_of_heads_alone() else [rows]
@@ -79,6 +82,15 @@ class CloseAttention:
 
     def _answer(self, found: Tensor) -> Tensor:
         return self._given.without_empty_rows(found.to(self._given.query.dtype))
+
+
+def _check_finite(**tensors: Tensor) -> None:
+    """Refuse NaN by the names that attention has for what a problem of the core is made of."""
+    for name, tensor in tensors.items():
+        if values_are_known(tensor) and not bool(torch.isfinite(tensor).all()):
+            raise ProblemError(
+                f"{name} contains NaN or infinity; every entry must be finite, masked ones too"
+            )
 
 
 # An iteration that looks at values is nothing to trace.

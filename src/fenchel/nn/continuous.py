@@ -218,6 +218,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         check_flags(need_density=need_density)
         layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
         queries, keys = layout.to_batch_first(query), layout.to_batch_first(key)
+        if keys.shape[1] == 0:
+            raise ProblemError(f"there is no place to attend to: key has shape {tuple(key.shape)}")
         counted = self._counted(key_padding_mask, keys, layout.batched)
         places = self._places(grid, keys.shape[1], counted, query.device)
         centre, precision = self.evidence(queries, keys, places, counted)
