@@ -225,6 +225,13 @@ def test_samples_files_shards_and_twins(tmp_path: Path) -> None:
     assert '"first_order": 0.0' in json.dumps(shown)
     sampled = small_audit(model=model, closeness="entmax15", queries=4)
     assert sampled.manifest["queries"] == 4
+    with pytest.raises(
+        InputError, match=r"differ in closeness: 'tsallis:1.5' there, 'tsallis:2' asked"
+    ) as caught:
+        small_audit(
+            model=model, **{**options, "closeness": "sparsemax"}, even_so=True, baseline="twin", resume=True
+        )
+    assert "Templates are" not in str(caught.value)
     again = small_audit(model=model, **{**options, "directory": tmp_path / "again"})
     small_audit(model=model, closeness="sparsemax", even_so=True, directory=tmp_path / "other")
     with pytest.raises(InputError, match=r"cannot be compared.*closeness"):

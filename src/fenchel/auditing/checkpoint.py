@@ -56,7 +56,10 @@ def open_state(
     state = AuditState.read(directory)
     there = {**state.manifest, "keep_queries": state.keep_queries}
     asked = {**manifest, "keep_queries": keep_queries}
-    AUDIT.refuse_other(directory, differences(there, asked, but=_FREE_TO_RESUME))
+    # What is taken for a template, and for attention, follows from the space and the closeness, in a word each.
+    same = all(there.get(name) == asked.get(name) for name in ("space", "closeness"))
+    but = _FREE_TO_RESUME if same else {*_FREE_TO_RESUME, "convention"}
+    AUDIT.refuse_other(directory, differences(there, asked, but=but))
     return state
 
 

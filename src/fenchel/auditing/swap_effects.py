@@ -143,6 +143,11 @@ def swap_effects(
             f"{swap.manifest.get('space')} space: two problems with the same first-order answer. Audit with --space "
             f"{swap.manifest.get('space')} to have deviations of the problem that was swapped in."
         )
+    if manifest.get("closeness") is not None:
+        note += (
+            f"{' ' if note else ''}The audit is under {manifest['closeness']}, and a swap infers under softmax: two "
+            "problems with other answers."
+        )
     correlation = {
         name: _rank_correlation([(head.deviations[name], head.effect) for head in heads])
         for name in _DEVIATIONS
