@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fenchel import ProblemError
 from fenchel.closeness import sparse_weights
 from fenchel.closeness.deformed import deformed_log, slope_of_deformed_log
+from fenchel.native import switched
 from tests.compiling import compiled_afresh
 
 ORDERS = [0.0, 1e-9, 0.02, 0.1, 0.25, 0.5, 0.8, 1.0]
@@ -191,7 +193,8 @@ def test_transforms_of_functions() -> None:
     gradient = torch.func.grad(lambda f: sparse_weights(f, log_u[0], 0.5)[0])
     hessian = torch.func.jacrev(gradient)(f[0])
     assert hessian.shape == (6, 6)
-    _, multiplied = torch.func.vjp(lambda f: sparse_weights(f, None, 1.0), f)
+    differentiated: Any = torch.func.vjp(lambda f: sparse_weights(f, None, 1.0), f)
+    _, multiplied = differentiated
     torch.testing.assert_close(multiplied(log_u)[0].sum(-1), torch.zeros(5, dtype=torch.float64))
     torch.testing.assert_close(hessian, hessian.mT)
 
@@ -212,6 +215,35 @@ def test_a_training_step_compiled() -> None:
         torch.compile(loss, fullgraph=True)(*found).backward()
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (([1.0, 2.0], None, 0.5), "potential is a list"),
+        ((torch.tensor([1, 2]), None, 0.5), "potential has dtype torch.int64"),
+        ((torch.tensor(1.0), None, 0.5), r"potential has shape \(\)"),
+        ((torch.ones(4, 6), None, 1.5), "a is 1.5; expected the order less 1, from 0 to 1"),
+        ((torch.ones(4, 6), None, float("nan")), "a is nan"),
+        ((torch.ones(4, 6), None, torch.tensor(-0.5)), "outside"),
+        ((torch.ones(4, 6), None, torch.full((4, 6), 0.5)), r"a has shape \(4, 6\); expected \(..., 1\)"),
+        ((torch.ones(4, 6), torch.ones(5), 0.5), r"do not broadcast.*log_preference \(5,\)"),
+    ],
+)
+def test_what_cannot_be_weighed_is_said(inputs: Any, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        sparse_weights(*inputs)
+
+
+@pytest.mark.parametrize("a", [0.0, 0.3, 0.5, 1.0])
+def test_an_infinite_score_has_no_answer_in_its_row_alone(a: float) -> None:
+    f = scores(2, 5)
+    f[0, 1] = torch.inf
+    for on in (True, False):
+        with switched(on):
+            found = sparse_weights(f, None, a)
+        assert bool(found[0].isnan().all())
+        assert float(found[1].sum()) == pytest.approx(1)
 
 
 def test_half_types_are_computed_in_float32() -> None:

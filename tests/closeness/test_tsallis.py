@@ -403,6 +403,20 @@ def test_what_cannot_be_is_said(options: dict[str, Any], message: str) -> None:
         Tsallis(**options)
 
 
+def test_what_was_learned_out_of_its_range_is_seen_at_the_next_problem() -> None:
+    order, temperature = (torch.nn.Parameter(torch.tensor(1.5)) for _ in range(2))
+    closeness = Tsallis(order, temperature=temperature)
+    with torch.no_grad():
+        order.fill_(2.25)
+    with pytest.raises(ProblemError, match=r"order holds 2.25 at index \(\).*torch.sigmoid"):
+        InferenceProblem(Discrete(drawn(5, 3)), drawn(4, 3), closeness=closeness)
+    with torch.no_grad():
+        order.fill_(1.5)
+        temperature.fill_(-1)
+    with pytest.raises(ProblemError, match="temperature holds -1"):
+        InferenceProblem(Discrete(drawn(5, 3)), drawn(4, 3), closeness=closeness)
+
+
 def test_shapes_that_do_not_fit_are_named() -> None:
     u, z = Discrete(drawn(5, 3)), drawn(4, 3)
     with pytest.raises(ProblemError, match="order"):

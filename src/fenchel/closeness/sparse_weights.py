@@ -18,8 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import check_tensor, values_are_known
 from fenchel.closeness.deformed import log_of_positive, slope_of_deformed_log
 from fenchel.closeness.threshold import LEAST_LOG_WEIGHT, threshold_weights
+from fenchel.errors import ProblemError
 from fenchel.native import kernels
 
 __all__ = ["curvature_weights", "sparse_weights"]
@@ -45,10 +48,14 @@ def sparse_weights(
     Returns:
         p, (..., n).
 
+    Raises:
+        ProblemError: If a tensor is none, its shape does not fit, or a is outside [0, 1].
+
     Example:
         >>> sparse_weights(torch.tensor([1.0, 0.5, -1.0]), None, 1.0)          # sparsemax
         tensor([0.7500, 0.2500, 0.0000])
     """
+    _check(potential, log_preference, a)
     dtype = potential.dtype
     if dtype in (torch.float16, torch.bfloat16):
         return sparse_weights(potential.float(), log_preference, a, csiszar=csiszar).to(dtype)
@@ -60,6 +67,34 @@ def sparse_weights(
     if torch.compiler.is_compiling():
         return _compiled(potential, log_preference, order, fixed, csiszar)
     return _Eager.apply(potential, log_preference, order, fixed, csiszar)
+
+
+def _check(potential: Any, log_preference: Any, a: Any) -> None:
+    check_tensor("potential", potential, "(..., n)")
+    parts = {"potential": potential}
+    if log_preference is not None:
+        check_tensor("log_preference", log_preference, "that broadcasts to (..., n), or None")
+        parts["log_preference"] = log_preference
+    if isinstance(a, Tensor):
+        check_tensor("a", a, "that broadcasts to (..., 1), or a number")
+        parts["a"] = a
+        if a.dim() and a.shape[-1] != 1:
+            raise ProblemError(
+                f"a has shape {tuple(a.shape)}; expected (..., 1), one order for all scores of a row"
+            )
+        if values_are_known(a) and not bool(((a >= 0) & (a <= 1)).all()):
+            raise ProblemError(
+                "a, the order less 1, holds numbers outside [0, 1]; expected orders from 1 to 2"
+            )
+    elif not isinstance(a, int | float) or not 0 <= a <= 1:
+        raise ProblemError(f"a is {shown(a)}; expected the order less 1, from 0 to 1")
+    if not potential.dim():
+        raise ProblemError("potential has shape (); expected (..., n), one score for each template")
+    try:
+        torch.broadcast_shapes(*(part.shape for part in parts.values()))
+    except RuntimeError:
+        listed = ", ".join(f"{name} {tuple(part.shape)}" for name, part in parts.items())
+        raise ProblemError(f"shapes do not broadcast to (..., n): {listed}") from None
 
 
 def curvature_weights(

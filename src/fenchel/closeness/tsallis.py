@@ -118,6 +118,9 @@ class Tsallis(AbstractCloseness):
     def bind(self, preference: Discrete) -> Self:
         joined = copy.copy(self)
         templates = preference.templates
+        # Once more: what is learned may have left its range since.
+        _checked_order(self.order)
+        _checked_temperature(self.temperature)
         for name, own in (("order", self.order), ("temperature", self.temperature)):
             if isinstance(own, Tensor):
                 if own.dim():
@@ -325,7 +328,7 @@ def _checked_order(order: Any) -> float | Tensor:
         if bool(outside.any()):
             where = tuple(int(i) for i in outside.nonzero()[0])
             raise ProblemError(
-                f"order holds {float(order[where]):g} at index {where}; expected numbers from 1 to 2 in every entry: "
+                f"order holds {float(order.detach()[where]):g} at index {where}; expected numbers from 1 to 2 in every entry: "
                 f"{why}; for a learned order, 1 + torch.sigmoid(...) stays inside"
             )
     return order

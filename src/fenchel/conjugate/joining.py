@@ -39,7 +39,8 @@ def conjugate_of(
         closeness = KL()
     if not isinstance(closeness, AbstractCloseness):
         raise ProblemError(
-            f"closeness is {shown(closeness)}; expected fenchel.KL() or fenchel.OptimalTransport(cost, gamma)"
+            f"closeness is {shown(closeness)}; expected one such as fenchel.KL(), fenchel.Tsallis(1.5) or "
+            "fenchel.OptimalTransport(cost, gamma)"
         )
     if isinstance(preference, Discrete):
         return FiniteConjugate(preference, closeness.bind(preference))

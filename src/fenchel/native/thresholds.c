@@ -211,7 +211,7 @@ static void weigh(entries *e, double off, double added, int kind) {
             most = t > most ? t : most;                                                                                \
             sum += t == t ? 0.0 : 1.0;                                                                                 \
         }                                                                                                              \
-        if (sum > 0 || !(most > -__builtin_inf())) {                                                                   \
+        if (sum > 0 || !(most > -__builtin_inf() && most < __builtin_inf())) {                                         \
             for (int64_t i = 0; i < n; i++) p[i] = (REAL)__builtin_nan("");                                            \
             return;                                                                                                    \
         }                                                                                                              \
