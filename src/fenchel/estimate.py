@@ -31,8 +31,8 @@ class Estimate:
         dual: λ, shape (..., m, d).
         gap: Duality gap :math:`P(p(\lambda)) - \mathcal{D}(\lambda)`, which is
             :math:`\frac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2` (fact 1), shape (..., m). At most this much
-            is :math:`P(p) - P(p^\star)`: under KL for the ``weights`` that are returned, normalised; under optimal
-            transport for those before rounding, since no coupling may reach rounded ones.
+            is :math:`P(p) - P(p^\star)`: under KL for the ``weights`` that are returned, normalised; under other
+            closenesses for those before rounding, since no coupling may reach rounded ones.
         mean_error: Bound on :math:`\lVert \hat h - h^\star\rVert`, shape (..., m).
         dual_error: Bound on :math:`\lVert \lambda - \lambda^\star\rVert`, shape (..., m).
         total_variation_error: Bound on :math:`\frac12\sum_i\lvert p_i - p^\star_i\rvert`, shape (..., m):
@@ -44,7 +44,8 @@ class Estimate:
             every digit. The bounds hold there too, and those on mean and weights say what the answer is worth.
         alpha: α of each query, shape (..., m).
         operator_products: Products of one row with the Gram matrix or with the templates, summed over rows.
-        modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport.
+        modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport;
+            :class:`~fenchel.Tsallis` says its own.
         conjugate: φ of the problem, which knows the distribution of a dual point. See ``distribution``.
 
     The bounds hold for the tensors that are returned, whether ``converged`` or not. They are evaluated in float64

@@ -32,8 +32,9 @@ class InferenceProblem(Problem, Generic[P]):
         evidence: z, the noisy shift of the mean, shape (..., m, d) with the dtype and device of the templates. Leading
             dimensions broadcast against those of the preference. Half types are converted to float32.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (..., m).
-        closeness: D: :class:`~fenchel.KL` where None, or :class:`~fenchel.OptimalTransport`, whose atoms p may use
-            beside the N = n templates of the preference.
+        closeness: D: :class:`~fenchel.KL` where None; :class:`~fenchel.Tsallis`, whose weights may be 0;
+            :class:`~fenchel.Hard`; a :class:`~fenchel.Divergence` of one's own; or :class:`~fenchel.OptimalTransport`,
+            whose atoms p may use beside the N = n templates of the preference.
 
     Raises:
         ProblemError: On shapes, dtypes or devices that do not fit, α ≤ 0, or NaN or infinity anywhere.

@@ -21,7 +21,8 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_tensor, values_are_known
 from fenchel.closeness.deformed import log_of_positive, slope_of_deformed_log
-from fenchel.closeness.threshold import LEAST_LOG_WEIGHT, threshold_weights
+from fenchel.closeness.offsets import LEAST_LOG_WEIGHT
+from fenchel.closeness.threshold import threshold_weights
 from fenchel.errors import ProblemError
 from fenchel.native import kernels
 

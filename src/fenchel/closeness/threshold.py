@@ -18,35 +18,24 @@ any a it takes three to six as a rule. A bracket catches what rounding may do, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.native import kernels
+from fenchel.closeness.offsets import (
+    DIRECT_FROM,
+    LEAST_LOG_WEIGHT,
+    LEAST_ORDER,
+    Offsets,
+    is_native,
+    native_weights,
+)
 
-__all__ = [
-    "DIRECT_FROM",
-    "LEAST_LOG_WEIGHT",
-    "Offsets",
-    "is_native",
-    "native_weights",
-    "small_displacement",
-    "threshold_weights",
-]
-
-LEAST_LOG_WEIGHT = -87.0
-"""Log weights below this are masks in every dtype: float32 holds no such weight (e⁻⁸⁷ is about 10⁻³⁸)."""
-
-DIRECT_FROM = 0.1
-"""From this a on powers of differences lose nothing; below it differences of logarithms do not."""
-
-LEAST_ORDER = 1e-30
-"""The a that stands for 0: what differs is below rounding in both dtypes."""
+__all__ = ["threshold_weights"]
 
 MOST = 100
-"""Steps at most; no input is known to take a quarter of that."""
+"""Steps at most; 15 are the most that is known, and at small a and scores of 10⁹, which rounding blurs, 55."""
 
 CHUNK_BYTES = 2**19
 """Size of a working array: steps go through it many times."""
@@ -96,12 +85,6 @@ def threshold_weights(
     return found.reshape(shape)
 
 
-def is_native(potential: Tensor) -> bool:
-    """Whether native kernels take potentials, once they are contiguous."""
-    dtype = potential.dtype
-    return dtype in (torch.float32, torch.float64) and kernels.serves(shared=(potential,), dtype=dtype)
-
-
 def _natively(potential: Tensor, log_preference: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
     """Rows of float32 are computed in float64, in the nearest cache."""
     shape, n = potential.shape, potential.shape[-1]
@@ -115,40 +98,6 @@ def _natively(potential: Tensor, log_preference: Tensor | None, a: float | Tenso
         f = f.reshape(1, -1, n)
     given = None if log_preference is None else Offsets.of(log_preference, a, csiszar=csiszar)
     return native_weights(f, given, a).reshape(shape)
-
-
-@dataclass(frozen=True)
-class Offsets:
-    """What a log preference makes of differences and weights, each (g or 1, r or 1, n).
-
-    Attributes:
-        base: What is added to af, -inf where masked.
-        weight: w; 1 where None.
-        whole: :math:`w^{-a}`, the difference at which a weight is 1; 1 where None.
-    """
-
-    base: Tensor
-    weight: Tensor | None
-    whole: Tensor | None
-
-    @classmethod
-    def of(cls, log_u: Tensor, a: float | Tensor, *, csiszar: bool) -> Offsets:
-        """Those of log u (g or 1, r or 1, n)."""
-        masked = log_u < LEAST_LOG_WEIGHT
-        held = log_u.clamp(min=LEAST_LOG_WEIGHT)
-        if csiszar:
-            base = torch.zeros_like(held).masked_fill_(masked, -torch.inf)
-            return cls(base, held.exp(), (held * -a).exp_())
-        powers = (held * a).exp_()
-        return cls(powers.masked_fill_(masked.expand_as(powers), -torch.inf), None, None)
-
-
-def native_weights(f: Tensor, given: Offsets | None, a: float | Tensor) -> Tensor:
-    """Weights of potentials (g, r, n), contiguous, that native kernels serve."""
-    own = a.double() if isinstance(a, Tensor) else a
-    if given is None:
-        return kernels.thresholds(f, own, None, None, None)
-    return kernels.thresholds(f, own, given.base, given.weight, given.whole)
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -334,39 +283,3 @@ class _Logarithms(_Powers):
     def _at(self, s: Tensor) -> tuple[Tensor, Tensor]:
         rise = (s * self._a if self._ratio is None else s * self._a * self._ratio).clamp_(min=-1)
         return (torch.log1p(rise) / self._a + self._log_u).exp_(), rise
-
-
-def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: bool) -> Tensor:
-    r"""What a small potential adds to u, to rounding relative to itself, (..., n).
-
-    .. math:: p_i - u_i = u_i\left([1 + a c_i(f_i - \tau)]_+^{1/a} - 1\right), \qquad \sum_i (p_i - u_i) = 0
-
-    with c as in :class:`_Logarithms`; by Newton's method on the sum, which is convex and decreasing in τ.
-
-    Args:
-        f: (..., n), finite.
-        log_u: Broadcasts to (..., n).
-        a: As in :func:`threshold_weights`.
-        csiszar: Likewise.
-    """
-    masked = log_u < LEAST_LOG_WEIGHT
-    u = log_u.masked_fill(masked, -torch.inf).exp()
-    a = a.clamp(min=LEAST_ORDER) if isinstance(a, Tensor) else max(a, LEAST_ORDER)
-    ratio = 1.0 if csiszar else (log_u.clamp(min=LEAST_LOG_WEIGHT) * -a).exp()
-    f = f.masked_fill(masked, 0)
-    q = (u * ratio).expand_as(f)
-    tau = (q * f).sum(-1, keepdim=True) / q.sum(-1, keepdim=True)
-    low = f.masked_fill(masked, torch.inf).amin(-1, keepdim=True)
-    high = f.masked_fill(masked, -torch.inf).amax(-1, keepdim=True)
-    found, enough = f, 4 * torch.finfo(f.dtype).eps * torch.maximum(low.abs(), high.abs())
-    for _ in range(MOST):
-        rise = (a * ratio * (f - tau)).clamp_(min=-1)
-        logarithm = torch.log1p(rise) / a
-        found = u * torch.expm1(logarithm)
-        slope = (u * ratio * logarithm.exp() / (rise + 1)).masked_fill_((rise == -1) | masked, 0)
-        step = found.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
-        following = torch.minimum(torch.maximum(tau + step, low), high)
-        if bool(((following - tau).abs() <= enough).all()):
-            break
-        tau = following
-    return found

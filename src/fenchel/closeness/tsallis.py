@@ -27,11 +27,12 @@ from fenchel.arguments.tensor import (
 )
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.deformed import deformed_difference, deformed_log, log_of_positive
+from fenchel.closeness.displacement import small_displacement
 from fenchel.closeness.kl import KL
+from fenchel.closeness.offsets import DIRECT_FROM, LEAST_LOG_WEIGHT, Offsets
 from fenchel.closeness.response import AbstractResponse
 from fenchel.closeness.rounding import SMALL, UNIT
 from fenchel.closeness.sparse_weights import curvature_weights, sparse_weights
-from fenchel.closeness.threshold import DIRECT_FROM, LEAST_LOG_WEIGHT, Offsets, small_displacement
 from fenchel.closeness.tsallis_response import TsallisResponse
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
@@ -327,9 +328,10 @@ def _checked_order(order: Any) -> float | Tensor:
         outside = ~((order >= 1) & (order <= 2))
         if bool(outside.any()):
             where = tuple(int(i) for i in outside.nonzero()[0])
+            bad = float(order.detach()[where])
             raise ProblemError(
-                f"order holds {float(order.detach()[where]):g} at index {where}; expected numbers from 1 to 2 in every entry: "
-                f"{why}; for a learned order, 1 + torch.sigmoid(...) stays inside"
+                f"order holds {bad:g} at index {where}; expected numbers from 1 to 2 in every entry: {why}; for a "
+                "learned order, 1 + torch.sigmoid(...) stays inside"
             )
     return order
 

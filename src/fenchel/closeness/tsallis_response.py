@@ -9,16 +9,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.closeness.displacement import small_displacement
+from fenchel.closeness.offsets import LEAST_LOG_WEIGHT, Offsets, is_native, native_weights
 from fenchel.closeness.response import AbstractResponse, covariance
 from fenchel.closeness.sparse_weights import curvature_weights
-from fenchel.closeness.threshold import (
-    LEAST_LOG_WEIGHT,
-    Offsets,
-    is_native,
-    native_weights,
-    small_displacement,
-    threshold_weights,
-)
+from fenchel.closeness.threshold import threshold_weights
 from fenchel.selection import SHARED
 
 __all__ = ["TsallisResponse"]
