@@ -28,7 +28,8 @@ class InferenceProblem(Problem, Generic[P]):
             \langle \lambda, \mu + z\rangle - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - D^*(T\lambda)
 
     Args:
-        preference: u, with templates (..., n, d) and log weights (..., m or 1, n).
+        preference: u: a :class:`~fenchel.Discrete` with templates (..., n, d) and log weights (..., m or 1, n), or any
+            other distribution, such as a :class:`~fenchel.Gaussian` (``docs/continuous.md``).
         evidence: z, the noisy shift of the mean, shape (..., m, d) with the dtype and device of the templates. Leading
             dimensions broadcast against those of the preference. Half types are converted to float32.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (..., m).

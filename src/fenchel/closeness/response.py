@@ -30,6 +30,9 @@ class AbstractResponse(ABC):
 
     selectable: bool = True
 
+    bordered: bool = False
+    """Whether the domain may end somewhere, so that ``reach`` has to be asked."""
+
     smooth: ClassVar[bool] = True
     """Whether weights are differentiable; where they are so piece by piece, Newton's method minds the kinks between."""
 

@@ -27,6 +27,7 @@ class MeanResponse(AbstractResponse):
     """
 
     selectable = False
+    bordered = True
 
     def __init__(self, conjugate: AbstractConjugate, shape: tuple[int, ...]) -> None:
         self._conjugate, self._shape = conjugate, shape

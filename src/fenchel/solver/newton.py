@@ -158,6 +158,8 @@ class Newton:
 
     def _inside(self, rows: Rows, x: Tensor, lifted: Tensor) -> tuple[Tensor, Tensor]:
         """A point, drawn towards 0 where the domain of the conjugate ends before it."""
+        if not rows.response.bordered:
+            return x, lifted
         argument = self._argument(rows, lifted)
         reach = rows.response.reach(torch.zeros_like(argument), argument)
         if reach is None:
