@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ def tested(model: Recaller) -> dict[str, float]:
     """Per cent right on new sets, and how far log odds follow."""
     questions, remembered, noise, values = draw(1000, torch.Generator().manual_seed(10**6))
     logits, weights = model(questions, remembered, noise, values)
-    found = {"parameters": sum(p.numel() for p in model.parameters())}
+    found: dict[str, float] = {"parameters": sum(p.numel() for p in model.parameters())}
     found |= {"right": 100 * (logits.argmax(-1) == values).double().mean().item()}
     change = 0.1 * torch.randn(remembered.shape, generator=torch.Generator().manual_seed(0))
     for name, level in (("well", WELL), ("badly", BADLY)):
@@ -111,4 +112,5 @@ def main(steps: int = 3000, seeds: int = 5, out: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), *sys.argv[3:])
+    given: list[Any] = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
+    main(*given)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,16 +56,16 @@ class Reader(nn.Module):
             if keep and keep[place] < x.shape[1]:
                 cut = (found < found.topk(keep[place], -1).values[..., -1:]).flatten(0, 1)
                 out, found = layer(*given, attn_mask=cut, average_attn_weights=False)
-            x = x if place else x + out
+            x = out if place else x + out
             weights.append(found)
-        return self.classify(self.dropout(out[:, 0])), weights
+        return self.classify(self.dropout(x[:, 0])), weights
 
 
 def trained(model: Reader, seed: int, epochs: int, numbers: Tensor, labels: Tensor) -> Reader:
     """The model after so many epochs."""
     optimiser = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
-    size = {"epochs": epochs, "steps_per_epoch": -(-len(labels) // BATCH)}
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, **size)
+    steps = -(-len(labels) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, epochs=epochs, steps_per_epoch=steps)
     stream = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         for chosen in torch.randperm(len(labels), generator=stream).split(BATCH):
@@ -120,4 +121,5 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:])
+    given: list[Any] = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
+    main(*given)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -61,8 +62,7 @@ class Looker(nn.Module):
             read, density = self.attention(question, features, grid=(GRID, GRID))
             return self.classify(read[:, 0]), density.mean()[:, 0, 0], density.covariance()[:, 0, 0]
         read, weights = self.attention(question, features, features)
-        middle = (torch.arange(GRID) + 0.5) / GRID
-        places = torch.cartesian_prod(middle, middle).flip(1)
+        places = torch.cartesian_prod(*[(torch.arange(GRID) + 0.5) / GRID] * 2).flip(1)
         mean = weights[:, 0] @ places
         apart = places - mean[:, None]
         return self.classify(read[:, 0]), mean, (apart * weights.mT).mT @ apart
@@ -125,4 +125,5 @@ def main(data: str, count: int = 4000, seeds: int = 3, out: str = "", figure: st
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:])
+    given: list[Any] = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
+    main(*given)

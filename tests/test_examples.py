@@ -24,8 +24,8 @@ def few_questions(folder: Path) -> list[str]:
 
 
 def few_images(folder: Path) -> list[str]:
-    parts = ((drawn_images(count, channels=1, side=28), torch.arange(count) % 10) for count in (40, 20))
-    data = write_idx_folder(folder / "images", *parts)
+    train, test = ((drawn_images(count, channels=1, side=28), torch.arange(count) % 10) for count in (40, 20))
+    data = write_idx_folder(folder / "images", train, test)
     return [str(data), "40", "2", str(folder / "results.json"), str(folder / "ellipses.png")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fenchel
+from fenchel.auditing.report import render_html as render_report
 from fenchel.auditing.run import audit
 from fenchel.errors import FenchelError, InputError, ModelError
 from fenchel.models import AttentionPooling, build
-from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
+from fenchel.nn import (
+    ContinuousAttention,
+    MixtureAttention,
+    MultiheadAttention,
+    TransportAttention,
+    use_estimator,
+)
 from fenchel.runs.observer import SilentObserver
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.html import render_html
@@ -161,7 +169,11 @@ def test_a_swap_stands_beside_an_audit_of_the_same_model_and_inputs() -> None:
     effects = audited.beside_swap(swapped).effects
     assert effects is not None
     assert effects.note == ""
-    assert effects.quality == "loss"
+    assert (effects.quality, effects.changed) == ("loss", "outputs")
+    scored = audited.beside_swap(small(model, per_head=True, score=hits)).effects
+    assert scored is not None
+    assert scored.quality == "score"
+    assert "the model’s outputs changed" in render_report(replace(audited, effects=effects))
     assert [head.key[1:] for head in effects.heads] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
     for head in effects.heads:
         arm = swapped.arm("exact", layer=head.key.layer, head=head.key.head)
@@ -239,6 +251,39 @@ def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
     report = small(pooling, [numbers])
     assert report.arm("exact")["hidden_change"] > 0
     assert report.manifest["model"] == "AttentionPooling"
+
+
+@pytest.mark.parametrize(
+    ("layer", "heads"),
+    [
+        (MultiheadAttention(8, 2, batch_first=True, closeness=fenchel.Tsallis(1.5)), True),
+        (MultiheadAttention(8, 2, batch_first=True, learn_alpha=True, alpha=3.0), True),
+        (MixtureAttention(8, 2, batch_first=True, answer="memories"), True),
+        (ContinuousAttention(8, 2), False),
+    ],
+)
+def test_every_layer_that_attends_is_swapped(layer: nn.Module, heads: bool) -> None:
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x, x, x)[0]
+
+    model, inputs = Holds().double().eval(), [one for one, _ in batches()]
+    report = small(model, inputs, per_head=heads)
+    chosen: list[dict[str, Any]] = [{}, *([{"heads": [2]}] if heads else [])]
+    with torch.no_grad():
+        own = torch.cat([model(**one) for one in inputs])
+        for where in chosen:
+            with use_estimator(model, "exact", **where):
+                switched = torch.cat([model(**one) for one in inputs])
+            change = float(((switched - own).norm(dim=-1) / own.norm(dim=-1)).mean())
+            arm = report.arm("exact", **({"layer": 1, "head": 2} if where else {}))
+            assert arm["hidden_change"] == pytest.approx(change, rel=1e-5)
+    assert report.arm("first_order", 1.0)["hidden_change"] == pytest.approx(0, abs=1e-12)
+    assert report.arm("first_order", 0.5)["hidden_change"] > 1e-3
 
 
 def test_texts_with_a_tokenizer() -> None:

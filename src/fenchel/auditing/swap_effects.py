@@ -50,7 +50,7 @@ class HeadEffect:
         key: The head.
         deviations: Means over queries of ``total_variation``, ``mean_error``, ``relative_deviation`` and
             ``predicted_deviation`` in the audit.
-        effect: Change of the model's hidden states when the head infers exactly.
+        effect: Change of the model's hidden states, or of its outputs, when the head infers exactly.
         low: Lower end of its 95 % interval, if it has one.
         high: Upper end.
         same_by_alpha: The least and greatest change by which first order at other α changes them; None without control.
@@ -81,14 +81,17 @@ class SwapEffects:
         heads: The heads that were audited and swapped alone, in the order of the audit.
         rank_correlation: Spearman's, of each deviation with the effect over these heads; None below three heads, or
             where all are equal.
-        quality: What ``HeadEffect.quality`` changes, ``loss`` or ``score_correlation``; None where there is none.
+        quality: What ``HeadEffect.quality`` changes, ``loss``, ``score_correlation`` or ``score``; None where there is
+            none.
         note: What has to be said beside them; empty where nothing.
+        changed: What of the model changes.
     """
 
     heads: tuple[HeadEffect, ...]
     rank_correlation: Mapping[str, float | None]
     quality: str | None
     note: str
+    changed: str = "hidden states"
 
     def to_json(self) -> dict[str, Any]:
         """JSON values only."""
@@ -124,7 +127,9 @@ def swap_effects(
     _require_same(manifest, swap.manifest)
     exact = exact_heads(swap)
     arms = [arm for arm in swap.arms if arm["where"] == "head"]
-    quality = next((name for name in ("loss", "score_correlation") if f"{name}_difference" in exact[0]), None)
+    quality = next(
+        (name for name in ("loss", "score_correlation", "score") if f"{name}_difference" in exact[0]), None
+    )
     heads = []
     for record in records:
         key = HeadKey(record["kind"], record["layer"], record["head"])
@@ -152,7 +157,8 @@ def swap_effects(
         name: _rank_correlation([(head.deviations[name], head.effect) for head in heads])
         for name in _DEVIATIONS
     }
-    return SwapEffects(tuple(heads), correlation, quality, note)
+    changed = "outputs" if swap.manifest.get("task") == "examples" else "hidden states"
+    return SwapEffects(tuple(heads), correlation, quality, note, changed)
 
 
 def exact_heads(swap: SwapTable) -> list[Mapping[str, Any]]:

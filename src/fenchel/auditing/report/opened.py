@@ -109,6 +109,7 @@ def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
             else None
             for key in keys
         ],
+        "changed": "" if report.effects is None else report.effects.changed,
         "classes": KEY_CLASSES,
         "texts": texts.entries,
         "images": images.entries,

@@ -67,7 +67,7 @@ function comparison(index) {
   part("untrained twin", numberOf(index, "twin", "relative_deviation", "mean"));
   part("predicted by the covariance alone", numberOf(index, "model", "predicted_deviation", "mean"));
   const effect = data.effects[index];
-  if (effect) line.append(". Exact inference in this head alone changes the model’s hidden states by ", element("b", short(effect[0])), effect[1] === null ? "" : ` (${short(effect[1])} to ${short(effect[2])})`);
+  if (effect) line.append(`. Exact inference in this head alone changes the model’s ${data.changed} by `, element("b", short(effect[0])), effect[1] === null ? "" : ` (${short(effect[1])} to ${short(effect[2])})`);
   const missed = read(data.rows[index], "not_converged");
   line.append(`. ${short(read(data.rows[index], "newton_steps"))} steps of the solver a query, ${missed ? `${count(missed)} not converged` : "all certified"}.`);
   return line;
