@@ -33,8 +33,8 @@ def conjugate_of(
     """
     if not isinstance(preference, AbstractPreference):
         raise ProblemError(
-            f"preference is a {type(preference).__name__}; expected a distribution, such as "
-            "fenchel.Discrete(templates) or fenchel.Gaussian(mean, covariance)"
+            f"preference is a {type(preference).__name__}; expected fenchel.Discrete(templates), "
+            "fenchel.Gaussian(mean, covariance) or another distribution"
         )
     if closeness is None:
         closeness = KL()
