@@ -212,8 +212,8 @@ def _command(
     """The swap of the heads in which most moves, one at a time."""
     source = manifest.get("texts")
     own_layers = str(manifest.get("convention")).startswith(tuple(LAYER_CONVENTIONS.values()))
-    if manifest.get("closeness") is not None:
-        return None  # a swap infers under softmax
+    if manifest.get("even_so"):
+        return None  # a swap infers under the model's own closeness
     modules = {site: module for site, module in modules.items() if module.number}
     known = [pattern.key for pattern in heads if (pattern.key.kind, pattern.key.layer) in modules]
     chosen = known[:MOST_HEADS]

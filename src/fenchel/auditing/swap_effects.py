@@ -148,10 +148,10 @@ def swap_effects(
             f"{swap.manifest.get('space')} space: two problems with the same first-order answer. Audit with --space "
             f"{swap.manifest.get('space')} to have deviations of the problem that was swapped in."
         )
-    if manifest.get("closeness") is not None:
+    if manifest.get("even_so"):
         note += (
-            f"{' ' if note else ''}The audit is under {manifest['closeness']}, and a swap infers under softmax: two "
-            "problems with other answers."
+            f"{' ' if note else ''}The audit is under {manifest.get('closeness') or 'softmax'}, although the model "
+            "attends otherwise, and a swap infers as the model does: two problems with other answers."
         )
     correlation = {
         name: _rank_correlation([(head.deviations[name], head.effect) for head in heads])

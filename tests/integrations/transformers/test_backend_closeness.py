@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel import OptimalTransport, ProblemError, Tsallis
+from fenchel import KL, OptimalTransport, ProblemError, Tsallis
 from fenchel import functional as F
 from fenchel.integrations.transformers import register, use_backend
 from fenchel.integrations.transformers.backend import attend
@@ -77,6 +77,26 @@ def test_grouped_heads_numbers_of_heads_and_chosen_heads(estimator: str) -> None
     torch.testing.assert_close(part.transpose(1, 2)[:, [0, 2]], softmax[:, [0, 2]])
     assert weights is not None
     torch.testing.assert_close(weights @ value.repeat_interleave(2, 1), part.transpose(1, 2))
+
+
+def test_a_model_of_sparse_attention_keeps_it_where_nothing_else_is_asked() -> None:
+    inputs = tiny_inputs("bert")
+    model = tiny_model("bert", attn_implementation="fenchel_entmax15")
+    own = model(**inputs).last_hidden_state
+    with use_backend(model, "first_order"):
+        torch.testing.assert_close(model(**inputs).last_hidden_state, own)
+    with use_backend(model, "exact", layers=[2], heads=[1]):
+        one = model(**inputs, output_attentions=True).attentions
+        with use_backend(model, "first_order", layers=[1]):
+            torch.testing.assert_close(model(**inputs).last_hidden_state, own)
+    with use_backend(model, "exact", closeness=Tsallis(1.5), layers=[2]):
+        every = model(**inputs, output_attentions=True).attentions
+    torch.testing.assert_close(one[0], every[0])
+    torch.testing.assert_close(one[1][:, :1], every[1][:, :1])
+    with use_backend(model, "first_order", closeness=KL()):
+        softmax = model(**inputs).last_hidden_state
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(softmax, model(**inputs).last_hidden_state)
 
 
 def test_a_learned_order_per_head_and_a_certificate() -> None:

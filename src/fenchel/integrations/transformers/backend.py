@@ -94,6 +94,7 @@ def attend(
     attention_mask: Tensor | None,
     *,
     how: Inference,
+    own: Inference = OWN,
     heads: Sequence[int] | None = None,
     site: str | None = None,
     certificate: Callable[[str, AttentionCertificate], object] | None = None,
@@ -115,6 +116,7 @@ def attend(
         value: (B, H_kv, n, d_v).
         attention_mask: Bool (True = attend) or additive, broadcastable to (B, H, m, n), or None.
         how: How its heads infer.
+        own: How those that are not chosen do.
         heads: Numbers of the heads that do so, from 1; the others stay as they are. None is all.
         site: Qualified name of the module, for messages and for ``certificate``; its class if not known.
         certificate: Called with ``site`` and the certificate of this call.
@@ -152,6 +154,7 @@ def attend(
         how,
         heads,
         site=site,
+        own=own,
         weights=weights_wanted(module, arguments),
         certificate=certificate is not None,
     )

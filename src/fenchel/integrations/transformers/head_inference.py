@@ -38,7 +38,7 @@ class Inference:
 
 
 OWN = Inference()
-"""What the model itself does: first order with α = 1."""
+"""What a model itself does: first order with α = 1, under softmax."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ def infer(
     heads: Sequence[int] | None = None,
     *,
     site: str,
+    own: Inference = OWN,
     weights: bool = False,
     certificate: bool = False,
 ) -> Inferred:
@@ -124,9 +125,10 @@ def infer(
 
     Args:
         problem: The call.
-        how: How the chosen heads infer; the others stay first order with α = 1.
+        how: How the chosen heads infer.
         heads: Numbers of the chosen heads, from 1; None is all.
         site: Name of the attention module, for messages.
+        own: How the others infer, which is what the model itself does.
         weights: Whether to work out the weights too.
         certificate: Whether to certify too.
 
@@ -153,7 +155,7 @@ def infer(
     chosen_how = replace(how, alpha=_alpha_of_heads(how.alpha, index), closeness=closeness)
     parts = (
         _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),
-        _infer_alike(problem.of_heads(others), OWN, weights, certificate),
+        _infer_alike(problem.of_heads(others), own, weights, certificate),
     )
     order = torch.cat((index, others)).argsort()
 

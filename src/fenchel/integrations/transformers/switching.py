@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.close_arguments import check_kind
 from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.integrations.transformers.backend import attend
+from fenchel.integrations.transformers.backend import attend, closeness_of
 from fenchel.integrations.transformers.head_inference import OWN, Inference
 from fenchel.integrations.transformers.registry import attention_implementation, register_backend
 
@@ -38,6 +38,7 @@ class _Setting:
     Attributes:
         site: Its qualified name.
         how: How its heads infer.
+        own: How the model itself does.
         heads: Numbers of those heads, from 1; None is all.
         certificate: Who is told the certificates, or None.
         called: Whether it has attended.
@@ -45,6 +46,7 @@ class _Setting:
 
     site: str
     how: Inference
+    own: Inference
     heads: tuple[int, ...] | None
     certificate: Callable[[str, AttentionCertificate], object] | None
     called: bool = False
@@ -72,6 +74,7 @@ def _attention(
         value,
         attention_mask,
         how=setting.how,
+        own=setting.own,
         heads=setting.heads,
         site=setting.site,
         certificate=setting.certificate,
@@ -168,7 +171,7 @@ def use_backend(
 
     Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for templates scaling·k,
     preference log u = mask + position bias, evidence q and reliability α. Every other head, and every other layer,
-    stays first order with α = 1, which is what the model itself does.
+    stays first order with α = 1, under the model's own closeness, which is what the model itself does.
 
     What each configuration of the model said before is put back at the end, after an exception too. Contexts nest: the
     inner one alone counts, for all layers, until it ends. Other models are not touched; one model can be in one
@@ -179,8 +182,9 @@ def use_backend(
         estimator: "first_order", "second_order" or "exact".
         alpha: α > 0, a number or a tensor broadcastable to (B, H, m), such as (H, 1) for one a head. It may require a
             gradient.
-        closeness: D of the chosen heads, such as ``fenchel.Tsallis(1.5)``; None is softmax. Numbers of its own may
-            differ by head, (H, 1), and require a gradient.
+        closeness: D of the chosen heads, such as ``fenchel.Tsallis(1.5)``; None is the model's own: softmax, unless its
+            ``attn_implementation`` is of another closeness. Numbers of its own may differ by head, (H, 1), and require
+            a gradient.
         layers: Which attention modules: numbers from 1 in the order of :func:`attention_names`, or qualified names.
             None is all. Layers that share one module (ALBERT) share its number.
         heads: Which heads of those layers, numbers from 1. None is all.
@@ -220,13 +224,17 @@ def use_backend(
     chosen_heads = _chosen_heads(heads)
     modules = attention_modules(model)
     chosen = _chosen_layers(model, tuple(modules.values()), layers)
-    settings = {
-        module: _Setting(name, how, chosen_heads, certificate)
-        if name in chosen
-        else _Setting(name, OWN, None, certificate)
-        for module, name in modules.items()
-    }
-    before = {module: getattr(module, _SETTING, None) for module in modules}
+    before: dict[nn.Module, _Setting | None] = {module: getattr(module, _SETTING, None) for module in modules}
+    settings = {}
+    for module, name in modules.items():
+        setting = before[module]
+        own = replace(OWN, closeness=closeness_of(module)) if setting is None else setting.own
+        near = how if closeness is not None else replace(how, closeness=own.closeness)
+        settings[module] = (
+            _Setting(name, near, own, chosen_heads, certificate)
+            if name in chosen
+            else _Setting(name, own, own, None, certificate)
+        )
     register_backend(_BACKEND, _attention)
     try:
         for module, setting in settings.items():
