@@ -266,6 +266,13 @@ class Tilted(AbstractPreference):
         return self.base.tilted(self.lam + lam)
 
     @override
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        raise ProblemError(
+            f"{type(self.base).__name__}, tilted, cannot be sampled from: its class has no method tilted that gives a "
+            "distribution which can"
+        )
+
+    @override
     def log_density(self, points: Tensor) -> Tensor:
         tilt = (points * self.lam).sum(-1) - self.base.log_mgf(self.lam)
         return self.base.log_density(points) + tilt
