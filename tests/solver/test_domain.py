@@ -74,5 +74,5 @@ def test_a_family_without_a_tilt_of_its_own_has_one() -> None:
     )
     with pytest.raises(ProblemError, match="the log density of Exponential is not known"):
         inferred.log_density(found.mean)
-    with pytest.raises(ProblemError, match="Exponential, tilted, cannot be sampled from.*method tilted"):
+    with pytest.raises(ProblemError, match=r"Exponential, tilted, cannot be sampled from.*method tilted"):
         inferred.sample()
