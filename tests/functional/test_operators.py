@@ -109,6 +109,20 @@ def test_dual_points(estimator: str, preference: str, layout: str) -> None:
     opcheck(operator, (*row_inputs(preference, layout), *options), differentiate=preference == "float")
 
 
+@pytest.mark.parametrize("csiszar", [False, True])
+@pytest.mark.parametrize("a", [0.5, None])
+def test_sparse_weights(a: float | None, csiszar: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    potential = torch.randn(B, H, M, N, dtype=torch.float64, generator=generator).requires_grad_()
+    believed = torch.randn(M, N, dtype=torch.float64, generator=generator).log_softmax(-1).requires_grad_()
+    order = (
+        None
+        if a is not None
+        else torch.rand(H, 1, 1, dtype=torch.float64, generator=generator).requires_grad_()
+    )
+    opcheck(OPERATORS.sparse_weights.default, (potential, believed, order, -1.0 if a is None else a, csiszar))
+
+
 def wants_gradient(preference: Tensor | None) -> bool:
     return preference is not None and preference.is_floating_point()
 
@@ -126,6 +140,7 @@ def test_every_operator_is_checked_here() -> None:
         "second_order_dual_point_backward",
         "exact_dual_point",
         "exact_dual_point_backward",
+        "sparse_weights",
     }
 
 
