@@ -220,6 +220,12 @@ def test_what_is_no_gaussian(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ProblemError, match=message) as caught:
         Gaussian(**{"mean": torch.ones(2), **arguments})
     assert "\n" not in str(caught.value)
+    learned = {
+        name: part.clone().requires_grad_() if isinstance(part, Tensor) and part.is_floating_point() else part
+        for name, part in {"mean": torch.ones(2), **arguments}.items()
+    }
+    with pytest.raises(ProblemError, match=message):
+        Gaussian(**learned)
 
 
 def test_half_types_are_computed_in_float32() -> None:

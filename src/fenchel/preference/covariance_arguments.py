@@ -105,8 +105,9 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
         )
     if not values_are_known(dense):
         return dense
-    apart = (dense - dense.mT).detach().abs()
-    largest = dense.detach().abs().amax((-1, -2), keepdim=True)
+    given, dense = dense, dense.detach()
+    apart = (dense - dense.mT).abs()
+    largest = dense.abs().amax((-1, -2), keepdim=True)
     crooked = apart > 8 * torch.finfo(value.dtype).eps ** 0.75 * largest
     if bool(crooked.any()):
         where = tuple(int(i) for i in crooked.nonzero()[0])
@@ -115,8 +116,8 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
             f"{name} {has(name)} {float(dense[where]):.6g} at index {where} and {float(dense[turned]):.6g} at "
             f"{turned}; expected symmetric matrices: give (S + S.mT) / 2"
         )
-    _check_semidefinite(name, dense.detach(), torch.finfo(value.dtype).eps)
-    return dense
+    _check_semidefinite(name, dense, torch.finfo(value.dtype).eps)
+    return given
 
 
 def _check_semidefinite(name: str, dense: Tensor, eps: float) -> None:
