@@ -109,6 +109,11 @@ def test_texts_of_python_get_a_call_that_runs_and_images_nothing(
     effects = report.beside_swap(eval(command, known)).effects  # noqa: S307 - what is printed for people to run
     assert effects is not None
     assert {head.key for head in effects.heads} >= set(report.suggestions[0].heads[:MOST_HEADS])
+    heads = [moved(HeadKey("encoder_self", 1, 1), rest=0.2)]
+    (of_text,) = suggestions(heads, {"model": "m", "texts": "a"}, {})
+    (of_images,) = suggestions(heads, {"model": "m", "texts": "a", "reads": "images"}, {})
+    assert of_text.title == "Weight moves between ordinary words"
+    assert "words" not in f"{of_images.title} {of_images.found} {of_images.meaning}"
     images: Any = audit(tiny_model("vit"), None, [tiny_images(batch=2, seed=1)])
     assert images.suggestions
     assert all(found.command is None for found in images.suggestions)

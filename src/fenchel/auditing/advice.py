@@ -115,10 +115,10 @@ def suggestions(
     return [
         Suggestion(
             pattern=name,
-            title=_title(name),
+            title=_said(_title(name), manifest),
             heads=tuple(pattern.key for pattern in by_name[name]),
-            found=_found(name, by_name[name], len(patterns)),
-            meaning=_MEANING[name],
+            found=_said(_found(name, by_name[name], len(patterns)), manifest),
+            meaning=_said(_MEANING[name], manifest),
             command=None if name == "still" else _command(by_name[name], manifest, modules, name),
         )
         for name in order
@@ -165,6 +165,13 @@ def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
         "--images" if manifest.get("reads") == "images" else "--text",
         str(manifest.get("texts") or "FILE"),
     )
+
+
+def _said(text: str, manifest: Mapping[str, Any]) -> str:
+    """A text about words, of patches where images were read."""
+    if manifest.get("reads") != "images":
+        return text
+    return text.replace("ordinary words", "ordinary patches").replace("Which words", "Which patches")
 
 
 def _title(name: str) -> str:
