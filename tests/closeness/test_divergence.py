@@ -20,7 +20,7 @@ from fenchel import (
     Tsallis,
     check_closeness,
 )
-from fenchel.closeness import AbstractCloseness
+from fenchel.closeness import AbstractCloseness, sparse_weights
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -169,3 +169,19 @@ def test_what_cannot_be_checked_is_said() -> None:
         check_closeness(KL(), points=0)
     with pytest.raises(ProblemError, match="preference is a Tensor"):
         check_closeness(KL(), torch.ones(3))  # pyright: ignore[reportArgumentType]
+
+
+def test_sparse_weights_of_ones_own_are_solved_for_where_templates_are_large() -> None:
+    """Seen through φ alone, with kinks that nothing tells the solver of."""
+    n, generator = 9, torch.Generator().manual_seed(0)
+    own = Divergence(
+        lambda p, log_u: (p - log_u.exp()).square().sum(-1) / 2,
+        Tsallis(2).conjugate,
+        lambda f, log_u: sparse_weights(f, log_u, 1.0),
+        modulus=1 / n,
+    )
+    templates = 10 * torch.randn(200, n, 16, generator=generator, dtype=torch.float64)
+    z = torch.randn(200, 1, 16, generator=generator, dtype=torch.float64)
+    found = InferenceProblem(Discrete(templates), z, closeness=own).solve("exact", tol=1e-6)
+    expected = InferenceProblem(Discrete(templates), z, closeness=Tsallis(2)).solve("exact", tol=1e-8)
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-5)
