@@ -187,6 +187,7 @@ def test_a_model_of_softmax_is_refused_unless_even_so() -> None:
     assert "under tsallis:1.5, although it attends otherwise, " in summary_sentence(forced)
     assert "closeness <bdi>tsallis:1.5</bdi>" in render_html(forced)
     assert not any("attend under" in sentence for sentence in headline(plain))
+    assert "even_so" not in small_audit(model=model, even_so=True).manifest
     # What the model computes stays softmax: the first layer's inputs are those of either audit, and so are its queries.
     ours, theirs = forced.heads[0], plain.heads[0]
     assert ours["queries"] == theirs["queries"]

@@ -148,6 +148,23 @@ def test_wrong_arguments_say_what_is_wrong(case: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_numbers_of_heads_go_where_the_layer_goes() -> None:
+    layer = build(closeness=Tsallis(torch.full((HEADS, 1), 1.5), temperature=torch.ones(HEADS, 1)))
+    near = layer.to("meta").effective_closeness
+    assert isinstance(near, Tsallis)
+    assert isinstance(near.order, torch.Tensor)
+    assert isinstance(near.temperature, torch.Tensor)
+    assert near.order.is_meta
+    assert near.temperature.is_meta
+
+
+def test_what_is_assigned_is_looked_at_when_it_is_used() -> None:
+    layer, x = build(), tokens()
+    layer.closeness = "sparsemax"  # type: ignore[assignment]
+    with pytest.raises(ProblemError, match=r"closeness is 'sparsemax'; expected one such as"):
+        layer(x, x, x)
+
+
 def test_numbers_of_other_heads_are_refused() -> None:
     layer, x = build(closeness=Tsallis(torch.full((2, 1), 1.5))), tokens()
     with pytest.raises(

@@ -13,7 +13,13 @@ from fenchel.integrations.transformers.attention_modules import attention_module
 from fenchel.integrations.transformers.backend import closeness_of
 from fenchel.nn.attending import attention_layers
 
-__all__ = ["check_model_closeness", "closeness_name", "closeness_named", "closeness_sentence"]
+__all__ = [
+    "attends_otherwise",
+    "check_model_closeness",
+    "closeness_name",
+    "closeness_named",
+    "closeness_sentence",
+]
 
 NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}
 """Names for some of them; None is Kullback and Leibler's, which an audit measures when nothing is said."""
@@ -104,6 +110,11 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
         raise ModelError(
             f"{where} attends under {own or 'softmax'}, and the audit is to measure {name or 'softmax'}: {remedy}."
         )
+
+
+def attends_otherwise(model: nn.Module, name: str | None) -> bool:
+    """Whether some attention of a model is under another closeness than the one of that name."""
+    return any(own != name for own in _own_names(model).values())
 
 
 def _own_names(model: nn.Module) -> dict[str, str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.closeness import closeness_sentence
+from fenchel.auditing.closeness import attends_otherwise, closeness_sentence
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.integrations.transformers.language_head import language_head
 from fenchel.runs.manifest import versions
@@ -164,7 +164,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             "device": str(device),
             "space": options.space,
             **({} if options.closeness is None else {"closeness": options.closeness}),
-            **({"even_so": True} if options.even_so else {}),
+            **({"even_so": True} if options.even_so and attends_otherwise(model, options.closeness) else {}),
             "alpha": options.alpha,
             "tol": options.tol,
             "max_length": batches.max_length,

@@ -13,7 +13,7 @@ from fenchel.arguments.tensor import broadcasts_to, check_device, check_not_mapp
 from fenchel.closeness import KL, AbstractCloseness, OptimalTransport, Tsallis
 from fenchel.errors import ProblemError
 
-__all__ = ["check_kind", "checked_closeness", "closeness_of_heads", "is_softmax"]
+__all__ = ["check_kind", "checked_closeness", "closeness_of_heads", "closeness_on", "is_softmax"]
 
 
 def is_softmax(closeness: AbstractCloseness | None) -> bool:
@@ -76,6 +76,17 @@ def checked_closeness(
         if isinstance(own, Tensor):
             check_device(f"{argument} of {name}", own, query.device)
     return closeness.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+
+
+def closeness_on(closeness: AbstractCloseness, device: torch.device) -> AbstractCloseness:
+    """The closeness with the numbers of its own on a device, for a layer that was moved there."""
+    if not isinstance(closeness, Tsallis):
+        return closeness
+    own = (closeness.order, closeness.temperature)
+    if all(not isinstance(part, Tensor) or part.device == device for part in own):
+        return closeness
+    order, temperature = (part.to(device) if isinstance(part, Tensor) else part for part in own)
+    return Tsallis(order, closeness.relative, temperature)
 
 
 def closeness_of_heads(closeness: AbstractCloseness, heads: Tensor) -> AbstractCloseness:

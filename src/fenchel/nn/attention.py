@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fenchel.arguments.tensor import check_flags
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
+from fenchel.functional.close_arguments import check_kind, closeness_on
 from fenchel.nn.attention_arguments import (
     check_alpha,
     check_closeness,
@@ -183,6 +184,9 @@ class MultiheadAttention(HeadProblems):
     def effective_closeness(self) -> AbstractCloseness | None:
         """D of the heads: ``closeness``, with the orders (num_heads, 1) that they have learned."""
         closeness = self.closeness
+        if closeness is not None:
+            check_kind(closeness, self.estimator)  # it can be assigned
+            closeness = closeness_on(closeness, self.out_proj.weight.device)
         if self.raw_order is None or not isinstance(closeness, Tsallis):
             return closeness
         orders = 1 + self.raw_order.sigmoid().unsqueeze(-1)
