@@ -76,3 +76,30 @@ def test_a_family_without_a_tilt_of_its_own_has_one() -> None:
         inferred.log_density(found.mean)
     with pytest.raises(ProblemError, match=r"Exponential, tilted, cannot be sampled from.*method tilted"):
         inferred.sample()
+
+
+def test_a_closed_form_of_ones_own_takes_the_place_of_conjugate_gradients() -> None:
+    asked: list[int] = []
+
+    class Closed(Exponential):
+        def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
+            asked.append(1)
+            return vector / (1 + alpha * (self.means / (1 - lam * self.means)).square())
+
+        def to(self, dtype: torch.dtype) -> Closed:
+            return Closed(self.means.to(dtype))
+
+    for estimator in ("second_order", "exact"):
+        plain = problem(0.1)
+        closed = InferenceProblem(Closed(MEANS), plain.evidence, plain.alpha)
+        torch.testing.assert_close(
+            closed.solve(estimator).dual, plain.solve(estimator).dual, rtol=1e-5, atol=1e-7
+        )
+        assert asked
+        asked.clear()
+    z = plain.evidence.clone().requires_grad_()
+    (found,) = torch.autograd.grad(InferenceProblem(Closed(MEANS), z).solve("exact", tol=1e-10).dual.sum(), z)
+    (expected,) = torch.autograd.grad(
+        InferenceProblem(Exponential(MEANS), z).solve("exact", tol=1e-10).dual.sum(), z
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
