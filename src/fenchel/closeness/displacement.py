@@ -44,7 +44,9 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
         slope = (u * ratio * logarithm.exp() / (rise + 1)).masked_fill_((rise == -1) | masked, 0)
         step = found.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
         following = torch.minimum(torch.maximum(tau + step, low), high)
-        if bool(((following - tau).abs() <= enough).all()):
-            break
+        moved = following - tau
+        if bool((moved.abs() <= enough).all()):
+            # The last step, too small to be added to τ.
+            return found - slope * moved
         tau = following
     return found

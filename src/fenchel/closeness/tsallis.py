@@ -214,11 +214,11 @@ class Tsallis(AbstractCloseness):
             return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
         a = torch.as_tensor(self.order) - 1
         own = (
-            24
-            + 8 * count**a / a.clamp(min=DIRECT_FROM)
-            + torch.where(a < DIRECT_FROM, -8 * LEAST_LOG_WEIGHT, 0.0)
+            36
+            + 12 * count**a / a.clamp(min=DIRECT_FROM)
+            + torch.where(a < DIRECT_FROM, -12 * LEAST_LOG_WEIGHT, 0.0)
         )
-        of_potential = (2 if self._csiszar else 1.5) * largest_error / self.modulus
+        of_potential = (3 if self._csiszar else 1.5) * largest_error / self.modulus
         return torch.zeros_like(mean_error), of_potential + own * UNIT
 
     @override
