@@ -45,6 +45,7 @@ def test_the_loss_is_the_models_own(family):
     model = language_model(family)
     for step in steps(family):
         assert step.labels is not None
+        assert step.counted is not None
         seen = observe(model, step.inputs, step.counted, step.counted_decoder, step.labels)
         assert seen.losses is not None
         inputs, labels = dict(step.inputs), step.labels
