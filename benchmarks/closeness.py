@@ -74,7 +74,7 @@ def sparse(rounds: int) -> dict[str, Any]:
     found["an order a head, 1024 tokens, forward and backward"] = ratios(
         {
             "entmax package's bisection, dense": long.both(
-                dense(lambda x: entmax.entmax_bisect(x, order.view(1, 8, 1, 1), -1))
+                dense(lambda x: entmax.entmax_bisect(x, order.view(1, 8, 1, 1), -1))  # pyright: ignore[reportArgumentType]
             ),
             "fenchel": long.both(F.attention, closeness=Tsallis(order)),
         },

@@ -20,9 +20,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["SOURCES", "build", "loaded", "status", "switched"]
+__all__ = ["HEADER", "SOURCES", "build", "loaded", "status", "switched"]
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("rows.c", "thresholds.c"))
+
+HEADER = Path(__file__).with_name("passes.h")
 
 SWITCH = "FENCHEL_NATIVE"
 """Environment variable; 0 computes by torch."""
@@ -103,7 +105,7 @@ def build(folder: Path) -> ctypes.CDLL:
     A file's name says what it was made of and what it holds, so that one that is damaged is never loaded; it is written
     beside its place and moved there whole, so that processes may build at the same time.
     """
-    compiler, source = _compiler(), b"\0".join(source.read_bytes() for source in SOURCES)
+    compiler, source = _compiler(), b"\0".join(part.read_bytes() for part in (HEADER, *SOURCES))
     target, identity = _target(compiler)
     for threading_flag in THREADING:
         flags = (*FLAGS, *target, threading_flag)
@@ -148,10 +150,13 @@ def _target(compiler: list[str]) -> tuple[tuple[str, ...], bytes]:
 def _compiled(compiler: list[str], flags: tuple[str, ...], folder: Path, name: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as scratch:
         compiled = {source: str(Path(scratch) / f"{source.stem}.o") for source in SOURCES}
-        linked = Path(scratch) / "rows.so"
+        linked, found = Path(scratch) / "rows.so", ("-I", str(HEADER.parent))
         # Linked without the flag for threads, so that no second runtime for them is loaded beside torch's.
         steps = (
-            *([*compiler, *flags, "-c", str(source), "-o", into] for source, into in compiled.items()),
+            *(
+                [*compiler, *flags, *found, "-c", str(source), "-o", into]
+                for source, into in compiled.items()
+            ),
             [*compiler, "-shared", *compiled.values(), "-o", str(linked)],
         )
         for command in steps:

@@ -7,22 +7,9 @@
    Strict arithmetic: NaN and infinities behave as IEEE 754 has it, and a log weight of -inf is a weight of 0. Only sums
    marked by "omp simd" may be reordered. */
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "passes.h"
 
 #define ROWS _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")
-#define SIMD _Pragma("omp simd")
-#define SUM(...) FENCHEL_PRAGMA(omp simd reduction(+ : __VA_ARGS__))
-#define GREATEST(name) FENCHEL_PRAGMA(omp simd reduction(max : name))
-#define FENCHEL_PRAGMA(...) _Pragma(#__VA_ARGS__)
-
-/* Rows of groups of `each` rows; one that is shared has stride 0. */
-
-typedef struct {
-    const void *data;
-    int64_t group, row;
-} shared;
 
 static const float *floats(shared s, int64_t i, int64_t each) {
     return (const float *)s.data + i / each * s.group + i % each * s.row;
@@ -52,31 +39,6 @@ static inline float exp_float(float x) {
     bits = (bits << 23) + 0x3f800000u;
     memcpy(&power, &bits, sizeof power);
     return x < -87.0f ? 0.0f : y * power;
-}
-
-static inline double exp_double(double x) {
-    const double shift = 6755399441055744.0; /* 1.5 * 2^52 */
-    double t = x * 1.4426950408889634 + shift, k = t - shift;
-    double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
-    double y = 1.0 / 6227020800.0;
-    y = y * r + 1.0 / 479001600.0;
-    y = y * r + 1.0 / 39916800.0;
-    y = y * r + 1.0 / 3628800.0;
-    y = y * r + 1.0 / 362880.0;
-    y = y * r + 1.0 / 40320.0;
-    y = y * r + 1.0 / 5040.0;
-    y = y * r + 1.0 / 720.0;
-    y = y * r + 1.0 / 120.0;
-    y = y * r + 1.0 / 24.0;
-    y = y * r + 1.0 / 6.0;
-    y = y * r + 0.5;
-    y = y * (r * r) + r + 1.0;
-    uint64_t bits;
-    double power;
-    memcpy(&bits, &t, sizeof bits);
-    bits = (bits << 52) + 0x3ff0000000000000u;
-    memcpy(&power, &bits, sizeof power);
-    return x < -708.0 ? 0.0 : y * power;
 }
 
 /* Exponentials of arguments less the largest, in place; gives what their sum is divided by to make weights. */

@@ -4,19 +4,7 @@
    float32 are computed in double. Where powers have to be computed, entries below where the method starts, which are
    outside of the support, are left out once, and the steps go through the others, few as a rule. */
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#define FENCHEL_PRAGMA(...) _Pragma(#__VA_ARGS__)
-#define SIMD _Pragma("omp simd")
-#define GREATEST(name) FENCHEL_PRAGMA(omp simd reduction(max : name))
-#define SUM(...) FENCHEL_PRAGMA(omp simd reduction(+ : __VA_ARGS__))
-
-typedef struct {
-    const void *data;
-    int64_t group, row;
-} shared;
+#include "passes.h"
 
 static const void *row_of(shared s, int64_t i, int64_t each, int64_t size) {
     return s.data ? (const char *)s.data + (i / each * s.group + i % each * s.row) * size : NULL;
@@ -47,33 +35,6 @@ static inline double log_double(double x) {
     y = 2 * s + 2 * s * (y * z);
     double found = y + k * 1.90821492927058770002e-10 + k * 0.693147180369123816490;
     return x < 2.2250738585072014e-308 ? -__builtin_inf() : found;
-}
-
-/* e^x where that is neither above the largest nor below the least normal number; 0 below. */
-
-static inline double exp_double(double x) {
-    const double shift = 6755399441055744.0; /* 1.5 * 2^52 */
-    double t = x * 1.4426950408889634 + shift, k = t - shift;
-    double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
-    double y = 1.0 / 6227020800.0;
-    y = y * r + 1.0 / 479001600.0;
-    y = y * r + 1.0 / 39916800.0;
-    y = y * r + 1.0 / 3628800.0;
-    y = y * r + 1.0 / 362880.0;
-    y = y * r + 1.0 / 40320.0;
-    y = y * r + 1.0 / 5040.0;
-    y = y * r + 1.0 / 720.0;
-    y = y * r + 1.0 / 120.0;
-    y = y * r + 1.0 / 24.0;
-    y = y * r + 1.0 / 6.0;
-    y = y * r + 0.5;
-    y = y * (r * r) + r + 1.0;
-    uint64_t bits;
-    double power;
-    memcpy(&bits, &t, sizeof bits);
-    bits = (bits << 52) + 0x3ff0000000000000u;
-    memcpy(&power, &bits, sizeof power);
-    return x < -708.0 ? 0.0 : y * power;
 }
 
 /* Differences x, their weights w, and scratch of the same length, in which what is found are left. Those w that
