@@ -18,14 +18,15 @@ from fenchel.errors import ProblemError
 from fenchel.preference.parameters import check_entries, has, normal
 from fenchel.preference.rows import rows_solved, rows_times
 
-__all__ = ["AbstractCovariance", "Diagonal", "Full", "LowRank"]
+__all__ = ["AbstractCovariance", "Diagonal", "Full", "Pick", "all_rows", "one_for_all", "standard_deviations"]
 
 
 Pick = Callable[[Tensor, int], Tensor]
 """What rows have of a parameter, given how many of its dimensions are not leading ones."""
 
 
-def _own(tensor: Tensor, own: int) -> Tensor:
+def all_rows(tensor: Tensor, own: int) -> Tensor:
+    """A parameter as it is."""
     del own
     return tensor
 
@@ -68,7 +69,9 @@ class AbstractCovariance(ABC):
         """Traces, (...): no eigenvalue is larger."""
 
     @abstractmethod
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
+    def noise(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
+    ) -> Tensor:
         """Samples of mean 0 of a shape (..., d), one a row, of what ``pick`` gives the rows."""
 
     @abstractmethod
@@ -115,7 +118,7 @@ class AbstractCovariance(ABC):
         """The matrices themselves, (..., d, d)."""
 
 
-def _one_for_all(alpha: Tensor) -> Tensor:
+def one_for_all(alpha: Tensor) -> Tensor:
     """Alpha (..., 1) with one row where all are the same, so that one matrix serves them."""
     first = alpha.flatten()[:1]
     return first if bool((alpha == first).all()) else alpha
@@ -170,8 +173,10 @@ class Diagonal(AbstractCovariance):
         return self.variance.sum(-1)
 
     @override
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
-        return pick(_standard_deviations(self.variance), 1) * normal(shape, self.variance, generator)
+    def noise(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
+    ) -> Tensor:
+        return pick(standard_deviations(self.variance), 1) * normal(shape, self.variance, generator)
 
     @override
     def matrix(self) -> Tensor:
@@ -194,113 +199,6 @@ class Diagonal(AbstractCovariance):
     @override
     def map(self, change: Callable[[Tensor, int], Tensor]) -> Diagonal:
         return Diagonal(self._name, change(self.variance, 1))
-
-
-class LowRank(AbstractCovariance):
-    r"""Variances plus what few directions add: :math:`S = \operatorname{diag} s + FF^\top`.
-
-    Args:
-        name: What the user calls the variances.
-        variance: s, (..., d).
-        factor: F, (..., d, k).
-    """
-
-    def __init__(self, name: str, variance: Tensor, factor: Tensor) -> None:
-        self._name, self.variance, self.factor = name, variance, factor
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(self.variance.shape[:-1], self.factor.shape[:-2])
-
-    @property
-    @override
-    def width(self) -> int:
-        return self.factor.shape[-1]
-
-    @override
-    def product(self, vectors: Tensor) -> Tensor:
-        along = rows_times(vectors, self.factor)
-        return self.variance * vectors + rows_times(along, self.factor.mT)
-
-    @override
-    def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
-        """Woodbury's formula, with as many unknowns as the factor has columns."""
-        alpha = _one_for_all(alpha)
-        diagonal = 1 + alpha * self.variance
-        eased, columns = vectors / diagonal, self.factor / diagonal.unsqueeze(-1)
-        inner = alpha.unsqueeze(-1) * (self.factor.mT @ columns)
-        root = torch.linalg.cholesky(
-            inner + torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-        )
-        half = rows_solved(alpha * rows_times(eased, self.factor), root)
-        return eased - rows_times(rows_times(half, torch.linalg.inv(root)), columns.mT)
-
-    @override
-    def forms(self, one: Tensor, other: Tensor) -> Tensor:
-        first = self._along(one)
-        second = first if other is one else self._along(other)
-        return (one * other) @ self.variance.mT + (first * second).sum(-1)
-
-    @override
-    def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
-        along = shares.unsqueeze(-1) * self._along(vectors)
-        return (shares @ self.variance) * vectors + along.flatten(-2) @ self._columns().mT
-
-    def _columns(self) -> Tensor:
-        """The factors of all components side by side, (..., d, K k): one product serves them all."""
-        return self.factor.movedim(-2, -3).flatten(-2)
-
-    def _along(self, vectors: Tensor) -> Tensor:
-        """Inner products of rows (..., m, d) with the columns of all factors, (..., m, K, k)."""
-        return (vectors @ self._columns()).unflatten(-1, (-1, self.factor.shape[-1]))
-
-    @override
-    def trace(self) -> Tensor:
-        return self.variance.sum(-1) + self.factor.square().sum((-1, -2))
-
-    @override
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
-        each = pick(_standard_deviations(self.variance), 1) * normal(shape, self.variance, generator)
-        along = normal((*shape[:-1], self.factor.shape[-1]), self.factor, generator)
-        return each + rows_times(along, pick(self.factor, 2).mT)
-
-    @override
-    def matrix(self) -> Tensor:
-        return torch.diag_embed(self.variance) + self.factor @ self.factor.mT
-
-    def _inner_factor(self) -> Tensor:
-        r"""The Cholesky factor of :math:`I + F^\top \operatorname{diag}(s)^{-1} F`."""
-        inner = self.factor.mT @ (self.factor / self.variance.unsqueeze(-1))
-        identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-        return torch.linalg.cholesky(identity + inner)
-
-    @override
-    def whitened_square(self, vectors: Tensor) -> Tensor:
-        r"""The least of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`, which Woodbury's w attains.
-
-        A sum of squares, where the difference in Woodbury's formula cancels.
-        """
-        inner = self._inner_factor()
-        half = rows_solved(rows_times(vectors / self.variance, self.factor), inner)
-        along = rows_times(half, torch.linalg.inv(inner))
-        rest = vectors - rows_times(along, self.factor.mT)
-        return (rest.square() / self.variance).sum(-1) + along.square().sum(-1)
-
-    @override
-    def log_determinant(self) -> Tensor:
-        diagonal = self._inner_factor().diagonal(dim1=-2, dim2=-1)
-        return self.variance.log().sum(-1) + 2 * diagonal.log().sum(-1)
-
-    @override
-    def check_definite(self) -> None:
-        check_entries(
-            self._name, self.variance, lambda x: x > 0, "numbers above 0 where a density is asked for"
-        )
-
-    @override
-    def map(self, change: Callable[[Tensor, int], Tensor]) -> LowRank:
-        return LowRank(self._name, change(self.variance, 1), change(self.factor, 2))
 
 
 class Full(AbstractCovariance):
@@ -354,7 +252,9 @@ class Full(AbstractCovariance):
         return self.dense.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     @override
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = _own) -> Tensor:
+    def noise(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
+    ) -> Tensor:
         return rows_times(normal(shape, self.dense, generator), pick(self.root(), 2).mT)
 
     def root(self) -> Tensor:
@@ -394,7 +294,7 @@ class Full(AbstractCovariance):
         return Full(self._name, change(self.dense, 2))
 
 
-def _standard_deviations(variance: Tensor) -> Tensor:
+def standard_deviations(variance: Tensor) -> Tensor:
     """Square roots, with gradient 0 where the variance is 0: nothing is random there."""
     positive = variance > 0
     return variance.where(positive, 1).sqrt() * positive

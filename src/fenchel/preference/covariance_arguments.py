@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ProblemError
-from fenchel.preference.covariance import AbstractCovariance, Diagonal, Full, LowRank
+from fenchel.preference.covariance import AbstractCovariance, Diagonal, Full
+from fenchel.preference.low_rank import LowRank
 from fenchel.preference.parameters import checked_parameter, has
 
 __all__ = ["checked_covariance"]
