@@ -19,7 +19,7 @@ from fenchel.auditing.report.headline import headline, summary_sentence
 from fenchel.auditing.report.reproduce import command
 from fenchel.auditing.run import audit
 from fenchel.auditing.sampling import QuerySample, SampledQueries, sample_words
-from fenchel.auditing.solution import exact_solutions
+from fenchel.auditing.solving import solutions_of
 from fenchel.comparing import compare
 from fenchel.comparing.table import terminal_table as comparing_table
 from fenchel.errors import InputError
@@ -218,9 +218,9 @@ def test_only_the_sampled_rows_are_solved(monkeypatch: pytest.MonkeyPatch, space
 
     def count(problem: Any, *arguments: Any, **options: Any) -> Any:
         solved.append(problem.queries.shape[:3].numel())
-        return exact_solutions(problem, *arguments, **options)
+        return solutions_of(problem, *arguments, **options)
 
-    monkeypatch.setattr(measuring, "exact_solutions", count)
+    monkeypatch.setattr(measuring, "solutions_of", count)
     model = tiny_model("gpt2", n_positions=2048)
     heads = 4
     ids = torch.arange(2048).reshape(1, -1) % 50
@@ -301,7 +301,7 @@ def test_reports_say_what_was_sampled_and_how_good_it_is(tmp_path: Path) -> None
     assert "of each window" not in " ".join([*headline(everything), summary_sentence(everything)])
     page = (tmp_path / "some" / "report.html").read_text()
     assert "A sample: 4 queries of each window" in page
-    assert "--queries 4" in command({**report.manifest, "texts": "a.txt"})
+    assert "--queries 4" in command({**report.manifest, "texts": "a.txt", "model": "demo", "revision": None})
     assert "A sample" not in (tmp_path / "all" / "report.html").read_text()
 
     comparison = compare(tmp_path / "all", tmp_path / "some", directory=tmp_path / "compare")

@@ -27,6 +27,7 @@ def packed(weights: Tensor, packing: Packing) -> str:
     """Weights in [0, 1], row after row, as a text.
 
     Example:
+        >>> import torch
         >>> packed(torch.tensor([0.0, 1.0]), Packing.FINE)
         'AAD//w=='
     """
@@ -57,6 +58,7 @@ def unpacked(text: str, packing: Packing) -> list[float]:
     """The weights of a text.
 
     Example:
+        >>> import torch
         >>> [round(w, 6) for w in unpacked(packed(torch.tensor([0.25, 1e-4]), Packing.ROUGH), Packing.ROUGH)]
         [0.251965, 0.000138]
     """

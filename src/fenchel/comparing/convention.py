@@ -15,6 +15,9 @@ __all__ = ["CONVENTIONS", "refuse_other_convention", "refuse_other_heads", "what
 CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "convention")
 """What decides what a number of an audit means: versions of files and package, problem, tolerance."""
 
+_UNSAID = {"closeness": "softmax"}
+"""What a convention is that a manifest has only where it is another."""
+
 _ADVICE = "Audit one of them again with the options of the other."
 
 
@@ -30,7 +33,9 @@ def refuse_other_convention(
     Raises:
         InputError: With every convention in which they differ, and both values.
     """
-    first, second = ({key: manifest.get(key) for key in CONVENTIONS} for manifest in manifests)
+    first, second = (
+        {key: manifest.get(key, _UNSAID.get(key)) for key in CONVENTIONS} for manifest in manifests
+    )
     # What is taken for a template follows from the space, and for attention from the closeness, in a word each.
     but = {"convention"} if any(first[name] != second[name] for name in ("space", "closeness")) else set()
     differing = differences(first, second, but=but, said=(f"in {names[0]}", f"in {names[1]}"))

@@ -18,6 +18,7 @@ coordinates. Where λ is much smaller than αz, Gram coordinates lose it to canc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -171,7 +172,7 @@ class GramCoordinates(AbstractCoordinates):
     def longest(self) -> Tensor:
         return self.squares.amax(-1, keepdim=True).sqrt()
 
-    @property
+    @cached_property
     def squares(self) -> Tensor:
         """Squared norms of the templates, (g, n)."""
         return self.operator.diagonal(dim1=-2, dim2=-1).clamp(min=0)
