@@ -32,7 +32,8 @@ CLOSENESSES: dict[str, Callable[[], AbstractCloseness]] = {
     "csiszar": lambda: Tsallis(1.3, relative="csiszar", temperature=0.5),
     "softmax": lambda: Tsallis(1, temperature=1.5),
     "a head": lambda: Tsallis(
-        torch.tensor([[1.2], [1.5], [1.8], [2.0]]).double(), temperature=torch.rand(4, 1).double() + 0.5
+        torch.tensor([[1.2], [1.5], [1.8], [2.0]]).double(),
+        temperature=torch.tensor([[0.6], [1.4], [0.9], [1.1]]).double(),
     ),
 }
 TIGHT: dict[str, dict[str, Any]] = {e: {"tol": 1e-11} if e == "exact" else {} for e in ESTIMATORS}
