@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.sites import AttentionSite
+from fenchel.preference.mask import log_weights
 
-__all__ = ["AttentionCall", "log_weights", "may_attend"]
+__all__ = ["AttentionCall"]
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,3 @@ class AttentionCall:
         return log_weights(
             self.preference, torch.float64 if self.query.dtype == torch.float64 else torch.float32
         )
-
-
-def may_attend(preference: Tensor) -> Tensor:
-    """Where a log preference or a mask gives weight, bool."""
-    return preference if preference.dtype == torch.bool else ~torch.isneginf(preference)
-
-
-def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
-    """A log preference, or what a mask is as one."""
-    if preference.dtype != torch.bool:
-        return preference
-    return torch.zeros_like(preference, dtype=dtype).masked_fill_(~preference, -torch.inf)

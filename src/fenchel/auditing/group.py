@@ -9,10 +9,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fenchel.auditing.attention_call import log_weights, may_attend
 from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.blocks import QueryBlock, centre
 from fenchel.closeness.response import SoftmaxResponse, covariance
+from fenchel.preference.mask import log_weights, may_attend
 from fenchel.selection import gather_rows
 from fenchel.solver.coordinates import TemplateCoordinates, coordinates_over, dot
 from fenchel.solver.direct import hessian
@@ -81,7 +81,7 @@ class LayerGroup:
     @cached_property
     def preference(self) -> Tensor:
         """The preference u of queries that share it, (g or 1, 1, n), float64."""
-        return log_weights(self._preference, torch.float64).double().softmax(-1)
+        return log_weights(self._preference, torch.float64).softmax(-1)
 
     @cached_property
     def lifted_preference(self) -> Tensor:

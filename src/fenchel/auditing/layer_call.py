@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.auditing.attention_call import AttentionCall, may_attend
+from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.sites import AttentionSite
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.real_queries import RealQueries
 from fenchel.nn.attending import LayerCall
+from fenchel.preference.mask import may_attend
 
 __all__ = ["attention_call", "kind_of"]
 

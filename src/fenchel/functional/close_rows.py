@@ -15,6 +15,7 @@ from fenchel.functional.close_arguments import closeness_of_heads
 from fenchel.functional.precision import compute_dtype
 from fenchel.functional.recomputed import recomputed
 from fenchel.preference import Discrete
+from fenchel.preference.mask import log_weights
 from fenchel.problem import Problem
 
 __all__ = ["CloseRows", "in_parts"]
@@ -63,9 +64,7 @@ class CloseRows:
         given, like = self.log_preference, self.templates
         if given is None:
             return like.new_zeros(1, 1, 1, like.shape[-2]).log_softmax(-1)
-        if given.dtype == torch.bool:
-            given = torch.zeros_like(given, dtype=like.dtype).masked_fill(~given, -torch.inf)
-        return given.to(like.dtype).log_softmax(-1)
+        return log_weights(given, like.dtype).log_softmax(-1)
 
     def weights(self, dual: Tensor) -> Tensor:
         """P at dual points (B, H, m, d), (B, H, m, n)."""

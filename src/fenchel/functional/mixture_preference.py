@@ -20,6 +20,7 @@ from fenchel.functional.blocked import attend
 from fenchel.functional.mixture_arguments import MixtureArguments
 from fenchel.functional.recomputed import recomputed
 from fenchel.preference import AbstractPreference
+from fenchel.preference.mask import log_weights
 
 __all__ = ["HeadMixtures"]
 
@@ -128,9 +129,7 @@ class HeadMixtures(AbstractPreference):
         preference = self.log_preference
         if preference is None:
             preference = components.new_zeros(1, 1, 1, n)
-        elif preference.dtype == torch.bool:
-            preference = torch.zeros_like(preference, dtype=self.dtype).masked_fill_(~preference, -torch.inf)
-        preference = preference.to(self.dtype)
+        preference = log_weights(preference, self.dtype)
         queries = points[0].shape[2]
         each = max(1, BLOCK_BYTES // (batch * self.heads * n * components.element_size()))
         found = []

@@ -24,6 +24,7 @@ from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, positive_column
 from fenchel.functional.precision import under_autocast, without_autocast
+from fenchel.preference.mask import log_weights
 
 __all__ = ["TransportArguments", "checked_transport"]
 
@@ -188,12 +189,8 @@ def _weights(given: AttentionArguments, dtype: torch.dtype) -> tuple[Tensor, Ten
     preference, n = given.log_preference, given.key.shape[-2]
     if preference is None:
         return given.query.new_full((1, 1, 1, n), -math.log(n), dtype=dtype), None
-    if preference.dtype == torch.bool:
-        opened = preference
-        preference = torch.zeros_like(preference, dtype=dtype).masked_fill(~preference, -torch.inf)
-    else:
-        opened = preference.detach() > -torch.inf
-    return preference.to(dtype).log_softmax(-1), None if values_are_known(opened) and bool(
+    opened = preference if preference.dtype == torch.bool else preference.detach() > -torch.inf
+    return log_weights(preference, dtype).log_softmax(-1), None if values_are_known(opened) and bool(
         opened.all()
     ) else opened
 

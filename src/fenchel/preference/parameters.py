@@ -14,6 +14,7 @@ from fenchel.arguments.tensor import MASK, check_device, check_tensor, values_ar
 from fenchel.closeness.response import near_displacement
 from fenchel.closeness.rounding import SMALL, UNIT, summed
 from fenchel.errors import ProblemError
+from fenchel.preference import mask
 
 __all__ = [
     "check_dtype",
@@ -177,12 +178,9 @@ def checked_log_weights(log_weights: Any, n: int, like: Tensor, *, of: str, thin
             f"shape {tuple(like.shape)}); expected (n,), (m, n) or (..., m, n)"
         )
     check_device("log_weights", log_weights, like.device, of)
-    if log_weights.dtype == torch.bool:
-        mask = log_weights
-        log_weights = torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
     if log_weights.dim() == 1:
         log_weights = log_weights.unsqueeze(0)
-    log_weights = log_weights.to(like.dtype)
+    log_weights = mask.log_weights(log_weights, like.dtype)
     if not values_are_known(log_weights):
         return log_weights
     if bool(torch.isnan(log_weights).any()) or bool((log_weights == torch.inf).any()):
