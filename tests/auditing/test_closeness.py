@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import fenchel
 from fenchel import KL, Tsallis
-from fenchel.auditing.closeness import closeness_name
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.headline import headline, summary_sentence
+from fenchel.closeness.named import closeness_name
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import register, register_backend
 from fenchel.nn import MultiheadAttention

@@ -163,7 +163,6 @@ def test_bad_input_is_one_line(command, data, tmp_path, arguments, message):
     [
         (["--out", "o"], "Missing option '--data'"),
         (["--data", "d"], "Missing option '--out'"),
-        (["--data", "d", "--out", "o", "--model", "resnet"], "'resnet' is not one of"),
         (["--data", "d", "--out", "o", "--epochs", "many"], "Invalid value for '--epochs'"),
     ],
 )
@@ -171,6 +170,13 @@ def test_wrong_usage(command, arguments, message):
     done = command("train", *arguments)
     assert done.code == 2
     assert message in done.err
+
+
+def test_an_unknown_model_or_option_of_one_is_named(command):
+    wrong = command("train", "--data", "d", "--out", "o", "--model", "resnet")
+    assert (wrong.code, "model is 'resnet'; expected one of" in wrong.line) == (3, True)
+    wrong = command("train", "--data", "d", "--out", "o", "--model", "vit", "--set", "depth=3")
+    assert (wrong.code, "no other options" in wrong.line) == (3, True)
 
 
 def test_a_finished_training_is_kept_replaced_or_refused(command, data, tmp_path):

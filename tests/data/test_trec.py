@@ -49,7 +49,7 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     ):
         load_sentences("trec", root=tmp_path)
     with pytest.raises(
-        InputError, match="'fashion-mnist' is neither a known set of sentences nor a folder that exists"
+        InputError, match="'fashion-mnist' is neither a known set of texts nor a folder that exists"
     ):
         load_sentences("fashion-mnist")
     with pytest.raises(

@@ -165,10 +165,10 @@ def test_shares_of_a_test_add_up():
     data, asked = (images(), images(23, seed=1)), options(batch_size=6).resolved()
     model = models.build("vit", image_size=8, width=16, depth=2, heads=2, mlp_width=16)
     device = torch.device("cpu")
-    whole = Evaluation(ImageClassification(asked, data, Workers(0, 1, device)), "float32")(model, "test")
+    whole = Evaluation(ImageClassification(asked, data, Workers(0, 1, device)))(model, "test")
     parts: list[torch.Tensor] = []
     for rank in range(3):
-        Evaluation(ImageClassification(asked, data, Shared(rank, 3, device)), "float32")(model, "test")
+        Evaluation(ImageClassification(asked, data, Shared(rank, 3, device)))(model, "test")
     *sums, count = torch.stack(parts).sum(0).tolist()
     assert count == 23
     assert [value / 23 for value in sums] == pytest.approx(list(whole.values()))

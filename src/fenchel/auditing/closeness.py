@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from torch import nn
 
-from torch import Tensor, nn
-
-from fenchel.arguments import shown
-from fenchel.closeness import KL, AbstractCloseness, Tsallis
-from fenchel.errors import InputError, ModelError, ProblemError
+from fenchel.closeness.named import ORDERS_OF_HEADS, closeness_named, name_of
+from fenchel.errors import ModelError
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import closeness_of
 from fenchel.nn.attending import attention_layers
@@ -16,59 +13,16 @@ from fenchel.nn.attending import attention_layers
 __all__ = [
     "attends_otherwise",
     "check_model_closeness",
-    "closeness_name",
-    "closeness_named",
     "closeness_sentence",
 ]
-
-NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}
-"""Names for some of them; None is Kullback and Leibler's, which an audit measures when nothing is said."""
-
-_EXPECTED = (
-    "expected tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
-    "or :temperature=T; or sparsemax, entmax15 or softmax"
-)
-_OF_HEADS = "orders of its heads' own"
-
-
-def closeness_name(given: Any) -> str | None:
-    """The one name of a closeness, as a manifest keeps it; None for Kullback and Leibler's.
-
-    Args:
-        given: A name, a :class:`fenchel.Tsallis` of one order, :class:`fenchel.KL`, or None.
-
-    Raises:
-        InputError: If it is none, or has an order or temperature that cannot be.
-
-    Example:
-        >>> closeness_name("entmax15"), closeness_name(Tsallis(1.25, "csiszar")), closeness_name("softmax")
-        ('tsallis:1.5', 'tsallis:1.25:csiszar', None)
-    """
-    if isinstance(given, AbstractCloseness):
-        name = _name_of(given)
-        if name == _OF_HEADS:
-            raise InputError(f"closeness is {given!r}; {_EXPECTED}, one order for all heads.")
-        if name is not None or isinstance(given, KL):
-            return name
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        raise InputError(f"closeness is {shown(given)}; {_EXPECTED}.")
-    if given in NAMES:
-        return NAMES[given]
-    return _name_of(_parsed(given))
-
-
-def closeness_named(name: str | None) -> Tsallis | None:
-    """What a name of :func:`closeness_name` stands for; None for Kullback and Leibler's."""
-    return None if name is None else _parsed(name)
 
 
 def closeness_sentence(name: str | None) -> str:
     """What a page says of it, one sentence; empty for Kullback and Leibler's."""
     if name is None:
         return ""
-    near = _parsed(name)
+    near = closeness_named(name)
+    assert near is not None  # noqa: S101 - only None names Kullback and Leibler's
     called = {"tsallis:2": " (sparsemax)", "tsallis:1.5": " (1.5-entmax)"}.get(name, "")
     form = "Csiszár's" if near.relative == "csiszar" else "Bregman's"
     warm = "" if near.temperature == 1 else f", times {near.temperature:g}"
@@ -96,7 +50,7 @@ def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) 
         if own == name:
             continue
         where = f"{site or type(model).__name__} of {type(model).__name__}" if site else type(model).__name__
-        if own == _OF_HEADS:
+        if own == ORDERS_OF_HEADS:
             remedy = "an audit measures one for all; pass --even-so (even_so=True) to measure that one nevertheless"
         elif own is None:
             remedy = (
@@ -122,41 +76,5 @@ def _own_names(model: nn.Module) -> dict[str, str | None]:
     layers = attention_layers(model)
     if layers:
         found = ((name, getattr(layer, "effective_closeness", None)) for name, layer in layers.items())
-        return {name: None if near is None else _name_of(near) for name, near in found}
-    return {name: _name_of(closeness_of(module)) for module, name in attention_modules(model).items()}
-
-
-def _name_of(closeness: AbstractCloseness | None) -> str | None:
-    if closeness is None or isinstance(closeness, KL):
-        return None
-    if not isinstance(closeness, Tsallis):
-        return repr(closeness)
-    order, warmth = (
-        float(own.detach()) if isinstance(own, Tensor) and own.numel() == 1 else own
-        for own in (closeness.order, closeness.temperature)
-    )
-    if isinstance(order, Tensor) or isinstance(warmth, Tensor):
-        return _OF_HEADS
-    relative = ":csiszar" if closeness.relative == "csiszar" else ""
-    return f"tsallis:{order:.12g}{relative}{f':temperature={warmth:.12g}' if warmth != 1 else ''}"
-
-
-def _parsed(name: str) -> Tsallis:
-    kind, *parts = name.split(":")
-    options: dict[str, Any] = {}
-    try:
-        if kind != "tsallis" or not parts:
-            raise ValueError
-        order = float(parts[0])
-        for part in parts[1:]:
-            if part in ("csiszar", "bregman") and "relative" not in options:
-                options["relative"] = part
-            elif part.startswith("temperature=") and "temperature" not in options:
-                options["temperature"] = float(part.removeprefix("temperature="))
-            else:
-                raise ValueError
-        if not 1 < order <= 2:
-            raise ValueError
-        return Tsallis(order, **options)
-    except (ValueError, ProblemError):
-        raise InputError(f"closeness is {shown(name)}; {_EXPECTED}.") from None
+        return {name: None if near is None else name_of(near) for name, near in found}
+    return {name: name_of(closeness_of(module)) for module, name in attention_modules(model).items()}

@@ -10,10 +10,10 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from fenchel.arguments import checked
-from fenchel.auditing.closeness import closeness_name, closeness_named
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.auditing.trained import is_training, test_images
 from fenchel.closeness import AbstractCloseness
+from fenchel.closeness.named import closeness_name, closeness_named
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import ImageFiles, open_images

@@ -30,6 +30,7 @@ for command in (audit, merge, report, compare, swap, reproduce, train, experimen
         short_help=command.SUMMARY,
         epilog=command.EXAMPLE,
         no_args_is_help=True,
+        cls=getattr(command, "Command", None),
     )(command.run)
 
 

@@ -145,9 +145,9 @@ def run(
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
 
     from fenchel.auditing.checkpoint import AUDIT
-    from fenchel.auditing.closeness import closeness_name
     from fenchel.auditing.run import audit, shard_directory
     from fenchel.auditing.trained import is_training
+    from fenchel.closeness.named import closeness_name
     from fenchel.data.shard import Shard
     from fenchel.data.text.documents import open_documents
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
@@ -47,15 +48,6 @@ EXAMPLE = (
 )
 
 
-class Model(str, Enum):
-    """What to train."""
-
-    vit = "vit"
-    ot_vit = "ot-vit"
-    attention_pooling = "attention-pooling"
-    mean_pooling = "mean-pooling"
-
-
 class ExtraPreference(str, Enum):
     """What the preference gives the templates of another image."""
 
@@ -73,18 +65,11 @@ class Cost(str, Enum):
 
 
 class Estimator(str, Enum):
-    """How a question is answered."""
+    """How a problem is answered."""
 
     first_order = "first_order"
     second_order = "second_order"
     exact = "exact"
-
-
-class Preference(str, Enum):
-    """What is believed of a sentence's words before looking."""
-
-    uniform = "uniform"
-    position = "position"
 
 
 class RecipeName(str, Enum):
@@ -101,8 +86,28 @@ class Answer(str, Enum):
     no = "no"
 
 
-_SENTENCES = frozenset({Model.attention_pooling, Model.mean_pooling})
-_OF_THE_RUN = frozenset({"out", "device", "resume", "overwrite", "checkpoint_seconds"})
+_OF_THE_RUN = frozenset({"out", "device", "resume", "overwrite", "checkpoint_seconds", "settings"})
+_DEFAULT = "ot-vit"
+
+
+class Command(TyperCommand):
+    """The command with every model's own options at the end of its help, as the models have them."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The example, after what ``--set`` takes."""
+        from fenchel.train.registry import TASKS
+        from fenchel.train.settings import settings_of
+
+        for task in TASKS.values():
+            known = settings_of(task.options_type, without=_options_of_the_command(ctx))
+            if known:
+                with formatter.section(f"--set for the models {', '.join(task.models)}"):
+                    formatter.write_dl([(f"{name}=...", one.help) for name, one in known.items()])
+        super().format_epilog(ctx, formatter)
+
+
+def _options_of_the_command(context: Any) -> list[str]:
+    return [parameter.name for parameter in context.command.params]
 
 
 @first_process_speaks()
@@ -118,7 +123,19 @@ def run(
         ),
     ],
     out: Out,
-    model: Annotated[Model, typer.Option(help="What to train.")] = Model.ot_vit,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What to train: vit or ot-vit on images; attention-pooling or mean-pooling on sentences.",
+        ),
+    ] = _DEFAULT,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Another option of the model; each has its own, listed below."
+        ),
+    ] = None,
     extra_preference: Annotated[
         ExtraPreference | None,
         typer.Option(
@@ -136,17 +153,32 @@ def run(
     ] = None,
     alpha: Annotated[
         float,
-        typer.Option(metavar="X", help="Reliability of the evidence, in ot-vit's last layer or in pooling."),
+        typer.Option(metavar="X", help="Reliability of the evidence, wherever the model attends."),
     ] = 1.0,
     estimator: Annotated[
         Estimator | None,
-        typer.Option(help="How attention pooling answers its question.  [default: first_order]"),
+        typer.Option(help="How attention answers, in models of text and captions.  [default: first_order]"),
     ] = None,
     preference: Annotated[
-        Preference | None,
+        str | None,
         typer.Option(
-            help="What attention pooling believes before looking; position: a learned weight for each place.  "
-            "[default: uniform]"
+            metavar="NAME",
+            help="What is believed before looking, as the model has it: uniform, position, context, relative, "
+            "gaussian.  [default: uniform]",
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How a query meets a key, as the model has it: dot, general, additive.  [default: the model's]",
+        ),
+    ] = None,
+    closeness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What keeps the answer near the preference, such as tsallis:1.5 or sparsemax.  [default: softmax]",
         ),
     ] = None,
     train_sentences: Annotated[
@@ -246,20 +278,22 @@ def run(
     typer.echo(f"Curves: {place / 'curves.png'}")
 
 
-def _options(context: typer.Context, model: Model) -> LoopOptions:
+def _options(context: typer.Context, model: str) -> LoopOptions:
     """What is asked of the training: what was written on the command line, the rest as the model's options have it."""
-    from fenchel.train import TextOptions, TrainOptions
+    from fenchel.train.registry import task_of_model
+    from fenchel.train.settings import parsed_settings, settings_of
 
-    kind = TextOptions if model in _SENTENCES else TrainOptions
+    kind = task_of_model(model).options_type
     known = {field.name for field in dataclasses.fields(kind)}
-    given: dict[str, Any] = {"model": model.value}
+    apart = settings_of(kind, without=_options_of_the_command(context))
+    given: dict[str, Any] = {"model": model, **parsed_settings(context.params["settings"] or (), apart)}
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
         if name in _OF_THE_RUN or source is None or source.name != "COMMANDLINE":
             continue
         if name not in known:
             raise InputError(
-                f"--{name.replace('_', '-')} is no option of the model {model.value!r}. Leave it out, or choose "
+                f"--{name.replace('_', '-')} is no option of the model {model!r}. Leave it out, or choose "
                 "another model."
             )
         given[name] = (

@@ -7,6 +7,7 @@ from fenchel.data.load import load
 from fenchel.data.paired_batches import PairedBatches
 from fenchel.data.sentences import Sentences
 from fenchel.data.standardise import Standardise
+from fenchel.data.subwords import Subwords
 from fenchel.data.trec import load_sentences
 from fenchel.data.vocabulary import Vocabulary
 
@@ -15,6 +16,7 @@ __all__ = [
     "PairedBatches",
     "Sentences",
     "Standardise",
+    "Subwords",
     "Vocabulary",
     "load",
     "load_sentences",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fenchel.models.abstract import AbstractVisionTransformer as AbstractVisionTransformer
+from fenchel.models.inference import Inference as Inference
 from fenchel.models.registry import MODELS as MODELS
 from fenchel.models.registry import build as build
 from fenchel.models.sentence_classifier import (
@@ -18,6 +19,7 @@ __all__ = [
     "AbstractSentenceClassifier",
     "AbstractVisionTransformer",
     "AttentionPooling",
+    "Inference",
     "MeanPooling",
     "OTViT",
     "ViT",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -46,8 +47,8 @@ CHECKPOINT_FORM = Form(
 )
 """What the file holds besides tensors."""
 
-_MODEL, _OPTIMISER = "model/", "optimiser/"
-_NAME = re.compile(r"model/.+|optimiser/\d{1,6}/\w+")
+_MODEL, _SELECTED, _OPTIMISER = "model/", "selected/", "optimiser/"
+_NAME = re.compile(r"(model|selected)/.+|optimiser/\d{1,6}/\w+")
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Checkpoint:
         configuration: Everything that decides the numbers; a training goes on only from its own.
         model: Name and configuration of the model, and what its input is made of.
         state: Where the training is.
-        tensors: Weights and optimiser state, on the processor.
+        tensors: Weights, those that were chosen among epochs, and optimiser state, on the processor.
     """
 
     task: str
@@ -77,9 +78,11 @@ class Checkpoint:
         state: TrainState,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
+        selected: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Checkpoint:
         """A copy of a training as it is now."""
         tensors = {f"{_MODEL}{name}": value for name, value in model.state_dict().items()}
+        tensors.update({f"{_SELECTED}{name}": value for name, value in selected.items()})
         for index, values in optimiser.state_dict()["state"].items():
             tensors.update({f"{_OPTIMISER}{index}/{name}": value for name, value in values.items()})
         saved = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -87,11 +90,19 @@ class Checkpoint:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The model's parameters and buffers by name."""
+        """The model's parameters and buffers by name, after the last step."""
+        return self._below(_MODEL)
+
+    @property
+    def selected(self) -> dict[str, Tensor]:
+        """Those that were chosen among epochs; empty where none were."""
+        return self._below(_SELECTED)
+
+    def _below(self, folder: str) -> dict[str, Tensor]:
         return {
-            name.removeprefix(_MODEL): value
+            name.removeprefix(folder): value
             for name, value in self.tensors.items()
-            if name.startswith(_MODEL)
+            if name.startswith(folder)
         }
 
     def first_not_finite(self) -> str | None:
@@ -130,10 +141,10 @@ class Checkpoint:
         Raises:
             Mismatch: If they have not.
         """
-        check_tensors(
-            self.weights,
-            {name: TensorSchema((value.dtype,), tuple(value.shape)) for name, value in expected.items()},
-        )
+        schema = {name: TensorSchema((value.dtype,), tuple(value.shape)) for name, value in expected.items()}
+        check_tensors(self.weights, schema)
+        if self.selected:
+            check_tensors(self.selected, schema)
 
     def write(self, directory: Path) -> None:
         """Save into a folder, in one step: the file there is the old checkpoint or the new one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fenchel.train.precision import autocast
 from fenchel.train.task import AnyTask
 
 __all__ = ["Evaluation"]
@@ -16,11 +15,10 @@ class Evaluation:
 
     Args:
         task: What is trained.
-        precision: ``float32`` or ``bfloat16``.
     """
 
-    def __init__(self, task: AnyTask, precision: str) -> None:
-        self._task, self._precision = task, precision
+    def __init__(self, task: AnyTask) -> None:
+        self._task = task
         self._names = task.summed or tuple(metric.name for metric in task.metrics)
 
     def __call__(self, model: nn.Module, split: str) -> dict[str, float]:
@@ -36,9 +34,7 @@ class Evaluation:
         model.eval()
         with torch.inference_mode():
             for batch in task.examples(split):
-                with autocast(self._precision, workers.device):
-                    predicted = task.predicted(model, batch)
-                measured = task.measured(predicted.float(), batch)
+                measured = task.examined(model, batch, split)
                 for place, name in enumerate(self._names):
                     sums[place] += measured[name]
                 sums[-1] += batch.count

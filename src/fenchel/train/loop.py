@@ -16,9 +16,10 @@ from fenchel.errors import ConvergenceError
 from fenchel.runs.pace import SavingPace
 from fenchel.train.evaluation import Evaluation
 from fenchel.train.observer import TrainObserver
-from fenchel.train.precision import autocast
+from fenchel.train.precision import autocast, in_float32
 from fenchel.train.progress import Progress
 from fenchel.train.schedule import learning_rate_factor
+from fenchel.train.selected import SelectedWeights
 from fenchel.train.state import EpochSums, TrainState
 from fenchel.train.task import AnyTask, Batch
 
@@ -39,6 +40,7 @@ class Loop:
         model: On its device.
         optimiser: Over its parameters.
         state: Where the training is; changed in place.
+        selected: The weights to keep, where they are chosen; changed in place.
         observer: Is told how it goes.
         save: Writes a checkpoint; called in the first process only.
         report: Writes the results so far; called in the first process only.
@@ -52,6 +54,7 @@ class Loop:
     model: nn.Module
     optimiser: torch.optim.Optimizer
     state: TrainState
+    selected: SelectedWeights
     observer: TrainObserver
     save: Callable[[], None]
     report: Callable[[], None]
@@ -60,7 +63,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.workers, self.options = self.task.workers, self.task.options
-        self._evaluation = Evaluation(self.task, self.precision)
+        self._evaluation = Evaluation(self.task)
         self._shared = self.workers.share(self.model)
         self._steps_per_epoch = self.task.steps_per_epoch
         self._steps = self.options.epochs * self._steps_per_epoch
@@ -107,7 +110,7 @@ class Loop:
         )
         with autocast(self.precision, self.workers.device):
             predicted = task.predicted(self._shared, batch)
-        loss = task.loss(predicted.float(), batch)
+        loss = task.loss(in_float32(predicted), batch)
         self.optimiser.zero_grad(set_to_none=True)
         loss.mean.backward()
         if self.options.gradient_clip:
@@ -196,8 +199,14 @@ class Loop:
         due = last or number % self.options.evaluate_every == 0
         found: dict[str, float | None] = {}
         for split in task.splits():
-            wanted = due if split == task.watched else last
-            values = self._evaluation(self.model, split) if wanted else {}
+            values: dict[str, float] = {}
+            if split == task.watched and due:
+                values = self._evaluation(self.model, split)
+                if task.selects is not None:
+                    self.selected.offer(self.model, values[task.selects])
+            elif last:
+                with self.selected.in_place(self.model):
+                    values = self._evaluation(self.model, split)
             found.update({f"{split}_{metric.name}": values.get(metric.name) for metric in task.metrics})
         if due:
             seconds = time.perf_counter() - begin

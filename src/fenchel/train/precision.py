@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
+from torch import Tensor
 
 from fenchel.solver.coordinates import multiplies_fast_in_bfloat16
 
-__all__ = ["autocast", "chosen_precision"]
+__all__ = ["Predicted", "autocast", "chosen_precision", "in_float32"]
+
+Predicted = Tensor | Mapping[str, Tensor]
+"""What a model says of a batch: a tensor, or several by name."""
 
 
 def chosen_precision(precision: str, device: torch.device) -> str:
@@ -33,3 +39,15 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
         device: Where the training runs.
     """
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def in_float32(predicted: Predicted) -> Predicted:
+    """What a model said, its floats in float32, in which losses are computed.
+
+    Example:
+        >>> in_float32({"scores": torch.ones(2, dtype=torch.bfloat16), "words": torch.tensor([3])})
+        {'scores': tensor([1., 1.]), 'words': tensor([3])}
+    """
+    if isinstance(predicted, Tensor):
+        return predicted.float() if predicted.is_floating_point() else predicted
+    return {name: value.float() if value.is_floating_point() else value for name, value in predicted.items()}

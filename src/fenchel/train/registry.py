@@ -12,7 +12,7 @@ from fenchel.storage.form import refused
 from fenchel.train.options import LoopOptions
 from fenchel.train.task import AnyTask
 
-__all__ = ["TASKS", "registered", "task_in", "task_of"]
+__all__ = ["TASKS", "registered", "task_in", "task_of", "task_of_model"]
 
 TASKS: dict[str, type[AnyTask]] = {}
 """Tasks by the name that files have for them."""
@@ -44,6 +44,19 @@ def task_of(options: LoopOptions) -> type[AnyTask]:
             return task
     known = ", ".join(task.options_type.__name__ for task in TASKS.values())
     raise InputError(f"options is {shown(options)}; expected one of {known}.")
+
+
+def task_of_model(name: str) -> type[AnyTask]:
+    """The task that trains the models of a name.
+
+    Raises:
+        InputError: If there is none.
+    """
+    for task in TASKS.values():
+        if name in task.models:
+            return task
+    known = ", ".join(model for task in TASKS.values() for model in task.models)
+    raise InputError(f"model is {shown(name)}; expected one of {known}.")
 
 
 def task_in(path: Path, form: Form, name: str) -> type[AnyTask]:

@@ -13,6 +13,7 @@ from fenchel.storage.form import refused
 from fenchel.storage.schema import anything, listing, mapping, number, record, text, truth, whole
 from fenchel.train.options import LoopOptions
 from fenchel.train.registry import task_in, task_of
+from fenchel.train.selected import selected_epoch
 from fenchel.train.state import EPOCHS_SCHEMA, TrainState, epoch_schema
 from fenchel.train.task import AnyTask
 
@@ -102,7 +103,7 @@ class TrainResult:
 
     @property
     def headline(self) -> float | None:
-        """The task's headline on the test examples after the last epoch: the number to report."""
+        """The task's headline on the test examples, by the weights that are kept: the number to report."""
         return self.last(f"test_{self.task.headline}")
 
     @property
@@ -117,7 +118,7 @@ class TrainResult:
 
     @property
     def best(self) -> float | None:
-        """The best headline of any epoch, on the examples that are watched between epochs.
+        """The best headline of any epoch, or what epochs are chosen by, on the examples watched between them.
 
         It is chosen on them, so where they are those of the test it is better than is honest to report.
         """
@@ -126,7 +127,7 @@ class TrainResult:
 
     @property
     def best_epoch(self) -> int | None:
-        """The first epoch with ``best``."""
+        """The first epoch with ``best``; where a task chooses among epochs, its weights are those that are kept."""
         epoch = self._best()
         return None if epoch is None else epoch["epoch"]
 
@@ -211,9 +212,8 @@ class TrainResult:
 
     @property
     def _watched(self) -> str:
-        return f"{self.task.watched}_{self.task.headline}"
+        return f"{self.task.watched}_{self.task.selects or self.task.headline}"
 
-    def _best(self) -> dict[str, Any] | None:
-        watched = [record for record in self.epochs if record.get(self._watched) is not None]
-        sign = 1 if self.task.metric(self.task.headline).higher_is_better else -1
-        return max(watched, key=lambda record: sign * record[self._watched], default=None)
+    def _best(self) -> Mapping[str, Any] | None:
+        metric = self.task.metric(self.task.selects or self.task.headline)
+        return selected_epoch(self.epochs, self._watched, metric)

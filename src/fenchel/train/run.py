@@ -22,6 +22,7 @@ from fenchel.runs.pace import SavingPace
 from fenchel.storage import check_writable, removed_if_empty
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 from fenchel.train.figure import write_curves
+from fenchel.train.files import digests_of, write_files
 from fenchel.train.folder import TRAINING, agreed_state, discard, refuse_out_of_step
 from fenchel.train.loop import Loop
 from fenchel.train.observer import SilentObserver, TrainObserver
@@ -31,6 +32,7 @@ from fenchel.train.precision import chosen_precision
 from fenchel.train.preparation import prepared
 from fenchel.train.registry import task_of
 from fenchel.train.result import RESULTS_FILE, TrainResult
+from fenchel.train.selected import SelectedWeights
 from fenchel.train.state import TrainState
 from fenchel.train.task import AnyTask
 from fenchel.train.workers import Workers, joined_workers
@@ -145,6 +147,8 @@ class _Session:
         self._model = self._task.model().to(workers.device)
         self._optimiser = adamw(self._model, options.learning_rate, options.weight_decay or 0.0)
         self._state = TrainState()
+        self._files = self._task.files()
+        self._selected = SelectedWeights(self._task.selection(), f"{self._task.watched}_{self._task.selects}")
         self._drawing = SavingPace(checkpoint_seconds)
 
     def run(self, observer: TrainObserver, stop: Callable[[], bool], *, resume: bool) -> TrainResult:
@@ -161,6 +165,8 @@ class _Session:
         if self._workers.leads and not goes_on:
             discard(self._directory)
             self._save()  # before any results, so that whatever is there can be gone on with
+        if self._workers.leads:
+            write_files(self._directory, self._files)
         loop = Loop(
             task=self._task,
             precision=self._precision,
@@ -168,6 +174,7 @@ class _Session:
             model=self._model,
             optimiser=self._optimiser,
             state=self._state,
+            selected=self._selected,
             observer=observer,
             save=self._save,
             report=self._report,
@@ -189,6 +196,7 @@ class _Session:
         asked = {"task": self._task.name, **self._configuration}
         TRAINING.refuse_other(self._directory, differences(there, asked))
         checkpoint.restore(self._model, self._optimiser)
+        self._selected.restore(checkpoint.selected, checkpoint.state.epochs)
         self._state = checkpoint.state
 
     def _kept(self) -> TrainResult:
@@ -199,6 +207,7 @@ class _Session:
             complete = written and TrainResult.read(self._directory).finished
             if not complete or not (self._directory / "curves.png").exists():
                 self._report()
+            write_files(self._directory, self._files)
         return result
 
     def _save(self) -> None:
@@ -209,6 +218,7 @@ class _Session:
             self._state,
             self._model,
             self._optimiser,
+            self._selected.tensors,
         )
         if name := checkpoint.first_not_finite():
             raise ConvergenceError(
@@ -236,7 +246,11 @@ class _Session:
         described = self._task.described(self._model)
         return {
             **described,
-            "model": {**described["model"], "parameters": self._parameters()},
+            "model": {
+                **described["model"],
+                "parameters": self._parameters(),
+                **({"files": digests_of(self._files)} if self._files else {}),
+            },
             "machine": {name: value for name, value in sessions[-1].items() if name != "step"},
         }
 

@@ -14,6 +14,7 @@ from fenchel.arguments import shown
 from fenchel.errors import InputError
 from fenchel.train.metric import Metric
 from fenchel.train.options import LoopOptions
+from fenchel.train.precision import autocast, in_float32
 from fenchel.train.workers import Workers
 
 __all__ = ["AnyTask", "Batch", "DataSummary", "StepLoss", "Task", "check_pair"]
@@ -116,6 +117,11 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
     """The examples that an evaluation between epochs is of; ``test`` is evaluated after the last at any rate."""
     summed: ClassVar[tuple[str, ...]] = ()
     """Names of the sums that ``measured`` gives, where they are not those of ``metrics``."""
+    selects: ClassVar[str | None] = None
+    """The metric of the ``watched`` examples by which an epoch is chosen: its weights are kept and tested in the end.
+    None keeps and tests those of the last."""
+    models: ClassVar[tuple[str, ...]] = ()
+    """Names of the models that it trains, as ``--model`` takes them."""
 
     def __init__(self, options: OptionsT, data: DataT, workers: Workers) -> None:
         self.options, self.data, self.workers = options, data, workers
@@ -169,8 +175,8 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
         """
 
     @abstractmethod
-    def predicted(self, model: nn.Module, batch: BatchT) -> Tensor:
-        """What a model says of a batch; computed in the precision of the training.
+    def predicted(self, model: nn.Module, batch: BatchT) -> Any:
+        """What a model says of a batch, a tensor or several by name; computed in the precision of the training.
 
         Args:
             model: In training or evaluation mode; with several processes, what averages their gradients.
@@ -178,7 +184,7 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
         """
 
     @abstractmethod
-    def loss(self, predicted: Tensor, batch: BatchT) -> StepLoss:
+    def loss(self, predicted: Any, batch: BatchT) -> StepLoss:
         """What a prediction costs.
 
         Args:
@@ -186,8 +192,21 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
             batch: From ``batches``.
         """
 
+    def examined(self, model: nn.Module, batch: BatchT, split: str) -> Mapping[str, Tensor]:
+        """What ``measured`` says of what a model predicts; a task that asks more of its model than that says how.
+
+        Args:
+            model: In evaluation mode.
+            batch: From ``examples``.
+            split: Of which split.
+        """
+        del split
+        with autocast(self.options.precision, self.workers.device):
+            predicted = self.predicted(model, batch)
+        return self.measured(in_float32(predicted), batch)
+
     @abstractmethod
-    def measured(self, predicted: Tensor, batch: BatchT) -> Mapping[str, Tensor]:
+    def measured(self, predicted: Any, batch: BatchT) -> Mapping[str, Tensor]:
         """Sums over the examples of a batch, scalars, from which ``evaluated`` computes the metrics.
 
         Args:
@@ -218,10 +237,19 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
     def fingerprints(self) -> dict[str, str]:
         """SHA-256 by name of everything that is read and decides numbers; a resumed training has to have the same."""
 
+    def files(self) -> Mapping[str, str]:
+        """What has to lie beside the weights for the model to be used, such as ``tokenizer.json``, by name of file."""
+        return {}
+
     @classmethod
     def metric(cls, name: str) -> Metric:
         """One of ``metrics``."""
         return next(metric for metric in cls.metrics if metric.name == name)
+
+    @classmethod
+    def selection(cls) -> Metric | None:
+        """The metric that ``selects`` names."""
+        return None if cls.selects is None else cls.metric(cls.selects)
 
     @classmethod
     def splits(cls) -> tuple[str, ...]:

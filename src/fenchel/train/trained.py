@@ -17,7 +17,7 @@ __all__ = ["load_model"]
 
 
 def load_model(directory: str | Path) -> nn.Module:
-    """The model that a training made, with the weights of its last checkpoint, ready for use.
+    """The model that a training made, ready for use: with the weights that it chose, or those of its last checkpoint.
 
     Args:
         directory: The training's folder.
@@ -46,5 +46,5 @@ def load_model(directory: str | Path) -> nn.Module:
         raise refused(
             path, CHECKPOINT_FORM, f"describes another model than its weights are of: {reason}"
         ) from error
-    model.load_state_dict(checkpoint.weights)
+    model.load_state_dict(checkpoint.selected or checkpoint.weights)
     return model.eval()

@@ -63,6 +63,7 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
     """
 
     name = "text"
+    models = ("attention-pooling", "mean-pooling")
     unit = "sentences"
     options_type = TextOptions
     metrics = (LOSS, ACCURACY)

@@ -37,6 +37,7 @@ class ImageClassification(Task[TrainOptions, Images, Batch]):
     """A vision transformer that tells images apart; in training, templates of another image of the class may join."""
 
     name = "images"
+    models = ("vit", "ot-vit")
     unit = "images"
     options_type = TrainOptions
     metrics = (LOSS, ACCURACY)

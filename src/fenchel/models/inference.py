@@ -1,0 +1,127 @@
+"""The block g of the papers' figure 1: from templates, a preference and evidence to the inferred mean."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fenchel.arguments.tensor import checked_argument
+from fenchel.closeness.named import closeness_name, closeness_named
+from fenchel.errors import ProblemError
+from fenchel.functional.close_arguments import check_kind
+from fenchel.nn.attending import AttendingLayer, KeyProjection, LayerCall
+from fenchel.nn.inference import Inferred, Problem
+from fenchel.nn.sizes import check_positive, check_sizes
+
+__all__ = ["Inference"]
+
+
+class Inference(AttendingLayer, nn.Module):
+    r"""Infers p near the preference u whose mean is near :math:`\mu + z`, and answers with the mean of the values.
+
+    .. math:: p = \arg\min_p \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{K}(p, u), \qquad
+              h = \mathbb{E}_p[v]
+
+    It learns nothing: the modules around it make its templates, preference and evidence. Audits, swaps and
+    :func:`fenchel.nn.use_estimator` find it in a model.
+
+    Args:
+        heads: How many problems are solved side by side.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        alpha: α > 0, the reliability of the evidence.
+        closeness: The name of 𝒦, such as ``"tsallis:1.5"``; None is Kullback and Leibler's.
+        tol: Tolerance of ``"exact"``; None is that of :func:`fenchel.functional.attention`.
+        max_steps: Largest number of steps of ``"exact"``.
+
+    Raises:
+        ProblemError: On an argument that cannot be used, with its value and what was expected.
+
+    Reference:
+        The papers' figure 1 and equation (1); textbook's 15.4.1.
+
+    Example:
+        >>> import torch
+        >>> templates, z = torch.randn(2, 1, 5, 8), torch.randn(2, 1, 3, 8)
+        >>> Inference(estimator="exact")(templates, templates, z).output.shape
+        torch.Size([2, 1, 3, 8])
+    """
+
+    def __init__(
+        self,
+        heads: int = 1,
+        *,
+        estimator: str = "first_order",
+        alpha: float = 1.0,
+        closeness: str | None = None,
+        tol: float | None = None,
+        max_steps: int = 50,
+    ) -> None:
+        super().__init__()
+        owner = type(self).__name__
+        check_sizes(owner, heads=heads)
+        check_positive(owner, alpha=alpha)
+        self.estimator = checked_argument("estimator", estimator, name=f"estimator of {owner}")
+        self.num_heads, self.alpha, self.tol, self.max_steps = heads, alpha, tol, max_steps
+        self.closeness = closeness_name(closeness)
+        self.effective_closeness = closeness_named(self.closeness)
+        check_kind(self.effective_closeness, estimator)
+
+    def forward(
+        self,
+        templates: Tensor,
+        values: Tensor,
+        evidence: Tensor,
+        log_preference: Tensor | None = None,
+        *,
+        scale: float = 1.0,
+        projection: KeyProjection | None = None,
+        key_padding: Tensor | None = None,
+        asks_itself: bool = False,
+        need_weights: bool = False,
+        need_certificate: bool = False,
+    ) -> Inferred:
+        """h, and what else is asked for.
+
+        Args:
+            templates: Before their scale, (B, heads, n, d).
+            values: (B, heads, n, d').
+            evidence: z, (B, heads, m, d).
+            log_preference: log u, or bool with True = attend, broadcastable to (B, heads, m, n); None is uniform.
+            scale: Of the templates.
+            projection: For audits, the linear map that made the templates, if one did.
+            key_padding: For audits, True where a key is padding, bool (B, n). It has to be in ``log_preference`` too.
+            asks_itself: For audits, whether the queries are of the sequence that the keys are of.
+            need_weights: Whether to return p.
+            need_certificate: Whether to return the certificate.
+
+        Raises:
+            ProblemError: If shapes, dtypes or devices do not fit each other.
+        """
+        if evidence.shape[1] != self.num_heads:
+            raise ProblemError(
+                f"evidence has shape {tuple(evidence.shape)}; expected (batch, heads, queries, d) with "
+                f"{self.num_heads} heads"
+            )
+        call = LayerCall(
+            Problem(evidence, templates, values, self.alpha, scale, closeness=self.effective_closeness),
+            log_preference,
+            projection,
+            key_padding,
+            asks_itself,
+        )
+        return self.answer(
+            call,
+            dropout=0.0,
+            need_weights=need_weights,
+            need_certificate=need_certificate,
+            estimator=self.estimator,
+            tol=self.tol,
+            max_steps=self.max_steps,
+        )
+
+    def _reset_parameters(self) -> None:
+        """Nothing is learned here."""
+
+    def extra_repr(self) -> str:
+        """How it infers."""
+        closeness = f", closeness={self.closeness!r}" if self.closeness else ""
+        return f"heads={self.num_heads}, estimator={self.estimator!r}, alpha={self.alpha:g}{closeness}"
