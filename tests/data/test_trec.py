@@ -53,12 +53,12 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     ):
         load_sentences("fashion-mnist")
     with pytest.raises(
-        InputError, match=r"has neither raw_TREC\.train nor train_5500\.label, the questions to train on"
+        InputError, match=r"has no raw_TREC\.train and no train_5500\.label\. They are published"
     ):
         load_sentences(tmp_path)
     write_trec(tmp_path)
     (tmp_path / "raw_TREC.test").unlink()
-    with pytest.raises(InputError, match=r"has neither raw_TREC\.test nor TREC_10\.label"):
+    with pytest.raises(InputError, match=r"has no raw_TREC\.test and no TREC_10\.label"):
         load_sentences(tmp_path)
 
 
