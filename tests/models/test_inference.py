@@ -63,3 +63,52 @@ def test_evidence_of_other_heads_is_refused():
     templates, values, evidence, _ = drawn()
     with pytest.raises(FenchelError, match="with 2 heads"):
         Inference(2)(templates, values, evidence)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_steps_are_one_call_to_who_looks_on(shared):
+    templates, values, evidence, log_preference = drawn()
+    block, seen = Inference(3), []
+    if shared:
+        log_preference = log_preference[:, :, :1]
+    whole = block(templates, values, evidence, log_preference)
+
+    def ask() -> torch.Tensor:
+        with block.steps():
+            answers = [
+                block(
+                    templates,
+                    values,
+                    evidence[:, :, [step]],
+                    log_preference if shared else log_preference[:, :, [step]],
+                ).output
+                for step in range(evidence.shape[2])
+            ]
+        return torch.cat(answers, 2)
+
+    torch.testing.assert_close(ask(), whole.output)
+    block.onlooker = lambda module, call: seen.append((module, call))
+    torch.testing.assert_close(ask(), whole.output)
+    ((module, call),) = seen
+    assert module is block
+    assert torch.equal(call.problem.evidence, evidence)
+    assert torch.equal(call.log_preference.expand(2, 1, 7, 5), log_preference.expand(2, 1, 7, 5))
+    assert shared == (call.log_preference is log_preference)
+
+
+def test_steps_without_a_preference_and_steps_that_fail():
+    templates, values, evidence, _ = drawn()
+    block, seen = Inference(3), []
+
+    def look(_: object, call: object) -> None:
+        seen.append(call)
+
+    block.onlooker = look
+    with block.steps():
+        block(templates, values, evidence[:, :, :1])
+        block(templates, values, evidence[:, :, 1:], torch.zeros(2, 1, 6, 5, dtype=torch.float64))
+    assert seen[0].log_preference.shape == (2, 1, 7, 5)
+    with pytest.raises(RuntimeError), block.steps():
+        raise RuntimeError
+    assert block.onlooker is look
+    assert len(seen) == 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
 from torch import Tensor, nn
 
 from fenchel.arguments.tensor import checked_argument
@@ -118,6 +122,26 @@ class Inference(AttendingLayer, nn.Module):
             max_steps=self.max_steps,
         )
 
+    @contextlib.contextmanager
+    def steps(self) -> Iterator[None]:
+        """Calls inside are queries of one problem, asked one after the other, as a decoder does that sees the answers.
+
+        Who looks on, such as an audit, is told of them once, at the end and side by side. The templates of all calls
+        have to be the same.
+        """
+        onlooker = self.onlooker
+        if onlooker is None:
+            yield
+            return
+        calls: list[LayerCall] = []
+        self.onlooker = lambda _, call: calls.append(call)
+        try:
+            yield
+        finally:
+            self.onlooker = onlooker
+        if calls:
+            onlooker(self, _side_by_side(calls))
+
     def _reset_parameters(self) -> None:
         """Nothing is learned here."""
 
@@ -125,3 +149,30 @@ class Inference(AttendingLayer, nn.Module):
         """How it infers."""
         closeness = f", closeness={self.closeness!r}" if self.closeness else ""
         return f"heads={self.num_heads}, estimator={self.estimator!r}, alpha={self.alpha:g}{closeness}"
+
+
+def _side_by_side(calls: Sequence[LayerCall]) -> LayerCall:
+    """One call with the queries of all."""
+    first, given = calls[0], [call.log_preference for call in calls]
+    evidence = torch.cat([call.problem.evidence for call in calls], 2)
+    if all(one is given[0] for one in given):  # what all steps share has not to be repeated
+        log_preference = given[0]
+    else:
+        rows = [
+            torch.zeros_like(call.problem.evidence[..., :1]) if one is None else one
+            for one, call in zip(given, calls, strict=True)
+        ]
+        keys = first.problem.templates.shape[2]
+        log_preference = torch.cat(
+            [
+                row.expand(*_most(rows), call.problem.evidence.shape[2], keys)
+                for row, call in zip(rows, calls, strict=True)
+            ],
+            2,
+        )
+    return first._replace(problem=first.problem._replace(evidence=evidence), log_preference=log_preference)
+
+
+def _most(rows: Sequence[Tensor]) -> tuple[int, int]:
+    """Batch and heads of what all rows broadcast to."""
+    return max(row.shape[0] for row in rows), max(row.shape[1] for row in rows)
