@@ -15,6 +15,7 @@ from fenchel.functional.close_arguments import check_kind
 from fenchel.nn.attending import AttendingLayer, KeyProjection, LayerCall
 from fenchel.nn.inference import Inferred, Problem
 from fenchel.nn.sizes import check_positive, check_sizes
+from fenchel.preference.mask import log_weights
 
 __all__ = ["Inference"]
 
@@ -158,21 +159,19 @@ def _side_by_side(calls: Sequence[LayerCall]) -> LayerCall:
     if all(one is given[0] for one in given):  # what all steps share has not to be repeated
         log_preference = given[0]
     else:
-        rows = [
-            torch.zeros_like(call.problem.evidence[..., :1]) if one is None else one
-            for one, call in zip(given, calls, strict=True)
-        ]
+        queries = [call.problem.evidence.shape[2] for call in calls]
+        rows = [_four(one, first.problem.evidence) for one in given]
         keys = first.problem.templates.shape[2]
+        most = max(row.shape[0] for row in rows), max(row.shape[1] for row in rows)
         log_preference = torch.cat(
-            [
-                row.expand(*_most(rows), call.problem.evidence.shape[2], keys)
-                for row, call in zip(rows, calls, strict=True)
-            ],
-            2,
+            [row.expand(*most, count, keys) for row, count in zip(rows, queries, strict=True)], 2
         )
     return first._replace(problem=first.problem._replace(evidence=evidence), log_preference=log_preference)
 
 
-def _most(rows: Sequence[Tensor]) -> tuple[int, int]:
-    """Batch and heads of what all rows broadcast to."""
-    return max(row.shape[0] for row in rows), max(row.shape[1] for row in rows)
+def _four(log_preference: Tensor | None, like: Tensor) -> Tensor:
+    """Log u as numbers, with four dimensions."""
+    if log_preference is None:
+        return like.new_zeros(1, 1, 1, 1)
+    numbers = log_weights(log_preference, like.dtype)
+    return numbers.reshape((1,) * (4 - numbers.dim()) + tuple(numbers.shape))
