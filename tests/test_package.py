@@ -52,7 +52,7 @@ ORDER = [
     {"data"},
     {"runs"},
     {"auditing", "swap", "train"},
-    {"comparing", "reproducing"},
+    {"comparing", "reproducing", "answering"},
     {"experiments"},
     {"cli"},
     {"__main__"},

@@ -30,6 +30,7 @@ from fenchel.preference import Poisson as Poisson
 from fenchel.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fenchel import answering as answering
     from fenchel import auditing as auditing
     from fenchel import comparing as comparing
     from fenchel import data as data
@@ -75,6 +76,7 @@ __all__ = [
 ]
 
 _PACKAGES = (
+    "answering",
     "auditing",
     "comparing",
     "data",

@@ -33,8 +33,8 @@ class Remembering:
         """Every sequence with its probability."""
         found: list[Decoded] = []
         for length in range(1, LONGEST + 1):
-            for words in itertools.product(range(2, WORDS), repeat=length - 1):
-                found.append(self.said(row, (*words, END)))
+            words_before = itertools.product(range(2, WORDS), repeat=length - 1)
+            found += [self.said(row, (*words, END)) for words in words_before]
         found += [self.said(row, words) for words in itertools.product(range(2, WORDS), repeat=LONGEST)]
         return found
 

@@ -1,0 +1,22 @@
+"""Use of trained models: what they answer, and what they attended to, first order and exact side by side."""
+
+from __future__ import annotations
+
+from fenchel.answering.attention_map import AttentionMap, Grid, seen_attention
+from fenchel.answering.lines import Line, lines_of_file, lines_of_texts
+from fenchel.answering.map_page import ShownAnswer, write_shown
+from fenchel.answering.terminal_map import terminal_map
+from fenchel.answering.trained_run import TrainedRun
+
+__all__ = [
+    "AttentionMap",
+    "Grid",
+    "Line",
+    "ShownAnswer",
+    "TrainedRun",
+    "lines_of_file",
+    "lines_of_texts",
+    "seen_attention",
+    "terminal_map",
+    "write_shown",
+]

@@ -1,0 +1,78 @@
+"""What is asked, line by line, each with where it stands, for the message that something is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fenchel.arguments import checked, shown
+from fenchel.data.file_content import file_content
+from fenchel.errors import InputError
+
+__all__ = ["Line", "lines_of_file", "lines_of_texts"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A text and where it is from.
+
+    Attributes:
+        text: The text, not empty.
+        where: Such as ``sentence 2`` or ``questions.txt, line 7``.
+    """
+
+    text: str
+    where: str
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise InputError(f"{self.where} is empty; expected a text.")
+
+
+def lines_of_texts(texts: Sequence[str], *, what: str = "sentence") -> list[Line]:
+    """Texts of a list, numbered from 1.
+
+    Args:
+        texts: At least one.
+        what: What each is called.
+
+    Raises:
+        InputError: If there are none, or one is no text or empty.
+
+    Example:
+        >>> lines_of_texts(["a dog barks"])[0].where
+        'sentence 1'
+    """
+    if isinstance(texts, str):
+        texts = [texts]
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"{what} {number} is {shown(text)}; expected a text.")
+    if not texts:
+        raise InputError(f"there is no {what}. Give at least one, or --text FILE with one a line.")
+    return [Line(text, f"{what} {number}") for number, text in enumerate(texts, 1)]
+
+
+def lines_of_file(path: str | Path) -> list[Line]:
+    """The lines of a file in UTF-8; one that ends in ``.gz`` is unpacked.
+
+    Raises:
+        InputError: If it cannot be read, is no UTF-8, holds no line, or an empty one.
+    """
+    file = Path(checked("text", path))
+    content = file_content(file)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = content[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"{file}, line {number} is no UTF-8: byte {content[error.start]:#04x} cannot stand there. Convert "
+            "the file, for example with iconv -f latin1 -t utf-8."
+        ) from None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    if lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise InputError(f"{file} is empty; expected a text a line.")
+    return [Line(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
