@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fenchel.data.captioned_images import CaptionedImages
+from fenchel.data.coco_mini import load_captions
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.load import load
 from fenchel.data.paired_batches import PairedBatches
@@ -12,6 +14,7 @@ from fenchel.data.trec import load_sentences
 from fenchel.data.vocabulary import Vocabulary
 
 __all__ = [
+    "CaptionedImages",
     "ImageDataset",
     "PairedBatches",
     "Sentences",
@@ -19,5 +22,6 @@ __all__ = [
     "Subwords",
     "Vocabulary",
     "load",
+    "load_captions",
     "load_sentences",
 ]

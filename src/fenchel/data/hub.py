@@ -18,7 +18,7 @@ from fenchel.data.source import AbstractImageSource, ImageSplit
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.storage.unpacking import check_unpacking
 
-__all__ = ["HUB_PREFIX", "HubImages"]
+__all__ = ["HUB_PREFIX", "HubImages", "opened_dataset"]
 
 HUB_PREFIX = "hf:"
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -49,7 +49,7 @@ class HubImages(AbstractImageSource):
 
     def read(self, split: str) -> ImageSplit:
         """Reads and checks a split, whatever its name is."""
-        rows = self._rows(split)
+        rows = opened_dataset(self.path, self.config, split)
         image_column, label_column = _columns(rows.features, self.path)
         names = tuple(map(str, rows.features[label_column].names))
         where = f"{HUB_PREFIX}{self.path}, split {split!r}"
@@ -66,34 +66,44 @@ class HubImages(AbstractImageSource):
         """None that are known: statistics are computed at every reading."""
         return ()
 
-    def _rows(self, split: str) -> Any:
-        try:
-            import datasets
-        except ImportError:
-            raise MissingExtraError("datasets", "hf") from None
-        folder = checked("data_path", self.path, name="data")
-        try:
-            if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-                splits = datasets.load_from_disk(str(folder))
-            else:
-                splits = datasets.load_dataset(str(folder) if folder.is_dir() else self.path, self.config)
-        except Exception as error:  # it raises whatever went wrong, from the network to the parser
-            raise InputError(
-                f"dataset {self.path!r} cannot be opened: {_first_line(error)} Check the spelling and the network, or "
-                "give the path of a folder."
-            ) from None
-        if not isinstance(splits, Mapping):
-            splits = {str(getattr(splits, "split", None) or "train"): splits}
-        if split not in splits:
-            raise InputError(
-                f"dataset {self.path!r} has no split {split!r}; it has {', '.join(map(repr, splits))}. "
-                "Name one of them as the split."
-            )
-        if not len(splits[split]):
-            raise InputError(
-                f"dataset {self.path!r} has no images in its split {split!r}. Choose another one."
-            )
-        return splits[split]
+
+def opened_dataset(path: str, config: str | None, split: str) -> Any:
+    """The rows of a split of a data set, as the library has them.
+
+    Args:
+        path: Its name on the hub, or a folder.
+        config: Its configuration, if it has several.
+        split: The split.
+
+    Raises:
+        InputError: If it cannot be opened, or has no such split.
+        MissingExtraError: If the library is not installed.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtraError("datasets", "hf") from None
+    folder = checked("data_path", path, name="data")
+    try:
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+            splits = datasets.load_from_disk(str(folder))
+        else:
+            splits = datasets.load_dataset(str(folder) if folder.is_dir() else path, config)
+    except Exception as error:  # it raises whatever went wrong, from the network to the parser
+        raise InputError(
+            f"dataset {path!r} cannot be opened: {_first_line(error)} Check the spelling and the network, or "
+            "give the path of a folder."
+        ) from None
+    if not isinstance(splits, Mapping):
+        splits = {str(getattr(splits, "split", None) or "train"): splits}
+    if split not in splits:
+        raise InputError(
+            f"dataset {path!r} has no split {split!r}; it has {', '.join(map(repr, splits))}. "
+            "Name one of them as the split."
+        )
+    if not len(splits[split]):
+        raise InputError(f"dataset {path!r} has no images in its split {split!r}. Choose another one.")
+    return splits[split]
 
 
 def _columns(features: Mapping[str, Any], path: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fenchel.models.abstract import AbstractVisionTransformer as AbstractVisionTransformer
+from fenchel.models.captioner import Captioner as Captioner
 from fenchel.models.inference import Inference as Inference
 from fenchel.models.registry import MODELS as MODELS
 from fenchel.models.registry import build as build
@@ -19,6 +20,7 @@ __all__ = [
     "AbstractSentenceClassifier",
     "AbstractVisionTransformer",
     "AttentionPooling",
+    "Captioner",
     "Inference",
     "MeanPooling",
     "OTViT",

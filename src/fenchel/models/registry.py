@@ -8,6 +8,7 @@ from typing import Any
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.models.abstract import AbstractVisionTransformer
+from fenchel.models.captioner import Captioner
 from fenchel.models.sentence_classifier import (
     AbstractSentenceClassifier,
     AttentionPooling,
@@ -18,7 +19,7 @@ from fenchel.models.vit import ViT
 
 __all__ = ["MODELS", "Model", "build"]
 
-Model = AbstractVisionTransformer | AbstractSentenceClassifier
+Model = AbstractVisionTransformer | AbstractSentenceClassifier | Captioner
 """A small complete model: a module that says from which arguments it was built."""
 
 MODELS: dict[str, type[Model]] = {
@@ -26,6 +27,7 @@ MODELS: dict[str, type[Model]] = {
     "ot-vit": OTViT,
     "attention-pooling": AttentionPooling,
     "mean-pooling": MeanPooling,
+    "captioner": Captioner,
 }
 """Classes of models by name."""
 
