@@ -46,10 +46,7 @@ def load_captions(name_or_path: str | Path, *, root: str | Path | None = None) -
         MissingExtraError: If Pillow or numpy is not installed.
     """
     name = str(checked("data_path", name_or_path, name="data"))
-    if name.startswith(HUB_PREFIX):
-        read = hub_captions(name)
-    else:
-        read = _read(_FOLDER.found(name, root), name)
+    read = hub_captions(name) if name.startswith(HUB_PREFIX) else _read(_FOLDER.found(name, root), name)
     if len(read) >= _TOO_FEW:
         return read
     few = (

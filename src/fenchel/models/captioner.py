@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -245,6 +247,7 @@ class Captioner(nn.Module):
         begin: int,
         end: int,
         longest: int,
+        never: Sequence[int] = (0,),
         beam: int = 1,
         length_power: float = 1.0,
     ) -> list[Decoded]:
@@ -255,6 +258,7 @@ class Captioner(nn.Module):
             begin: The word that begins a caption.
             end: The word that ends one.
             longest: How many words there are at most, the end among them.
+            never: Words that are not said, such as padding.
             beam: Width of the beam; 1 is greedy.
             length_power: See :func:`fenchel.models.decoding.beam_search`.
 
@@ -270,7 +274,7 @@ class Captioner(nn.Module):
             believed = believed.expand(rows, 1, 1, count)[:, 0, 0]
             idle = cells.new_zeros(rows, cells.shape[-1])
             return beam_search(
-                self._step,
+                partial(self._step, never=list(never)),
                 (idle, idle, cells, believed),
                 begin=begin,
                 end=end,
@@ -281,12 +285,15 @@ class Captioner(nn.Module):
         finally:
             self.train(was_training)
 
-    def _step(self, last: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _step(
+        self, last: Tensor, state: tuple[Tensor, ...], never: list[int]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         hidden, memory, cells, believed = state
         states, (hidden, memory) = self.decoder(
             self.embed(last).unsqueeze(1), (hidden.unsqueeze(0), memory.unsqueeze(0))
         )
         said = self._said(states, cells, believed[:, None, None])
+        said["logits"][..., never] = -torch.inf
         return said["logits"][:, 0].log_softmax(-1), (hidden[0], memory[0], cells, believed)
 
 

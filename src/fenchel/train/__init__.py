@@ -1,7 +1,8 @@
-"""Train a model of a task, images or sentences: exactly resumable, on one process or several."""
+"""Train a model of a task, images, sentences or captions: exactly resumable, on one process or several."""
 
 from __future__ import annotations
 
+from fenchel.train.captions import CaptionOptions
 from fenchel.train.metric import Metric
 from fenchel.train.observer import TrainObserver
 from fenchel.train.options import LoopOptions
@@ -16,6 +17,7 @@ from fenchel.train.vision import TrainOptions
 
 __all__ = [
     "TASKS",
+    "CaptionOptions",
     "LoopOptions",
     "Metric",
     "Progress",
