@@ -143,7 +143,8 @@ class Captioner(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(width, vocabulary)
         draws = attention == "hard" and gradient == "reinforce"
-        self.baseline = RewardBaseline(baseline_decay) if draws else None
+        baseline = RewardBaseline(baseline_decay)
+        self.baseline = baseline if draws else None
 
     def configuration(self) -> dict[str, Any]:
         """The arguments from which the model was built, as JSON can hold them."""

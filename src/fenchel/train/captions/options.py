@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from fenchel.arguments import Flag, Maybe, Number, OneOf, Text, Whole
-from fenchel.closeness.named import closeness_name, closeness_named
+from fenchel.closeness.named import closeness_name
 from fenchel.errors import InputError
-from fenchel.functional.close_arguments import check_kind
 from fenchel.models.captioner import ATTENTIONS, GRADIENTS, PREFERENCES
 from fenchel.train.options import LoopOptions
 
@@ -128,7 +127,6 @@ class CaptionOptions(LoopOptions):
         if not self.draws:
             named = "straight_through" if self.attention == "hard" else self.attention
             self._refuse(named, {"entropy": (None, 0.0), "baseline_decay": (0.9,)})
-        check_kind(closeness_named(self.closeness), self.estimator or "first_order")
         if self.image_size % 2**self.depth:
             raise InputError(
                 f"image size is {self.image_size} and depth is {self.depth}; the size must be divisible by "
