@@ -27,8 +27,11 @@ from fenchel.train.workers import Workers
 
 __all__ = ["BEGIN", "END", "NEVER_SAID", "Batch", "Captioning"]
 
-BEGIN, END = "[BOS]", "[EOS]"
-"""What stands before a caption and after it."""
+BEGIN = "[BOS]"
+"""What stands before a caption."""
+
+END = "[EOS]"
+"""What stands after it."""
 
 NEVER_SAID = (0, 1, 2)
 """Numbers that no caption has: padding, what is not known, and what stands before it."""
