@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fenchel.models.abstract import AbstractVisionTransformer as AbstractVisionTransformer
 from fenchel.models.captioner import Captioner as Captioner
+from fenchel.models.cloze import Cloze as Cloze
 from fenchel.models.inference import Inference as Inference
 from fenchel.models.registry import MODELS as MODELS
 from fenchel.models.registry import build as build
@@ -21,6 +22,7 @@ __all__ = [
     "AbstractVisionTransformer",
     "AttentionPooling",
     "Captioner",
+    "Cloze",
     "Inference",
     "MeanPooling",
     "OTViT",

@@ -9,6 +9,7 @@ from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.models.abstract import AbstractVisionTransformer
 from fenchel.models.captioner import Captioner
+from fenchel.models.cloze import Cloze
 from fenchel.models.sentence_classifier import (
     AbstractSentenceClassifier,
     AttentionPooling,
@@ -19,7 +20,7 @@ from fenchel.models.vit import ViT
 
 __all__ = ["MODELS", "Model", "build"]
 
-Model = AbstractVisionTransformer | AbstractSentenceClassifier | Captioner
+Model = AbstractVisionTransformer | AbstractSentenceClassifier | Captioner | Cloze
 """A small complete model: a module that says from which arguments it was built."""
 
 MODELS: dict[str, type[Model]] = {
@@ -28,6 +29,7 @@ MODELS: dict[str, type[Model]] = {
     "attention-pooling": AttentionPooling,
     "mean-pooling": MeanPooling,
     "captioner": Captioner,
+    "cloze": Cloze,
 }
 """Classes of models by name."""
 

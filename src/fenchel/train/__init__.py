@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fenchel.train.captions import CaptionOptions
+from fenchel.train.cloze import ClozeOptions
 from fenchel.train.metric import Metric
 from fenchel.train.observer import TrainObserver
 from fenchel.train.options import LoopOptions
@@ -18,6 +19,7 @@ from fenchel.train.vision import TrainOptions
 __all__ = [
     "TASKS",
     "CaptionOptions",
+    "ClozeOptions",
     "LoopOptions",
     "Metric",
     "Progress",

@@ -1,0 +1,168 @@
+"""Rows of a batch of blanks: passages between special tokens, corrupted, with what is to be filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fenchel.data.corruption import Corruption
+from fenchel.data.passages import Passage
+from fenchel.data.randomness import seeded_generator
+from fenchel.data.subwords import Subwords
+
+__all__ = ["SPECIAL", "Batch", "Draws", "Row", "Rows"]
+
+SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
+"""Tokens that every tokenizer of a training has, after those of padding and of the unknown."""
+
+_OTHER = 0.5
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A process's share of some rows, on its device.
+
+    Attributes:
+        numbers: Of the tokens (b, n), 0 for padding.
+        segments: Of each token (b, n).
+        positions: Of each token (b, n).
+        languages: Of each token (b, n).
+        places: Where something is to be filled in (b, m); 0 for none.
+        targets: What (b, m); 0 for nothing.
+        classes: Whether another second part follows (b,): 0 for the one that does, 1 for another.
+        total: How many targets all processes have together.
+    """
+
+    numbers: Tensor
+    segments: Tensor
+    positions: Tensor
+    languages: Tensor
+    places: Tensor
+    targets: Tensor
+    classes: Tensor
+    total: int
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self.numbers)
+
+
+class Row(NamedTuple):
+    """One row, as lists; see ``Batch``."""
+
+    numbers: list[int]
+    segments: list[int]
+    positions: list[int]
+    languages: list[int]
+    places: list[int]
+    targets: list[int]
+    other: int
+
+
+class Draws(NamedTuple):
+    """What is drawn for rows follows from this and from the keys of passages.
+
+    Attributes:
+        corruption: Of their tokens.
+        purpose: ``train``, or the split.
+        numbers: Such as seed and epoch.
+    """
+
+    corruption: Corruption
+    purpose: str
+    numbers: tuple[int, ...]
+
+
+class Rows:
+    """Makes rows of the passages of a split.
+
+    Args:
+        passages: All of them.
+        tokenizer: With ``SPECIAL``.
+        objective: One of ``OBJECTIVES``.
+    """
+
+    def __init__(self, passages: Sequence[Passage], tokenizer: Subwords, objective: str) -> None:
+        self.passages, self.objective = passages, objective
+        self._first, self._end, self._mask = map(tokenizer.number, SPECIAL)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.passages)
+
+    def row(self, index: int, draws: Draws) -> Row:
+        """The row of a passage."""
+        passage = self.passages[index]
+        other = 0
+        if self.objective == "mlm+nsp":
+            generator = seeded_generator(f"next {draws.purpose}", *draws.numbers, passage.keys[0])
+            if float(torch.rand((), generator=generator)) < _OTHER:
+                passage, other = self._with_another(passage, generator), 1
+        row = Row([self._first], [0], [0], [passage.languages[0]], [], [], other)
+        apart = self.objective in ("mlm+nsp", "tlm")
+        for number, part in enumerate((passage.first, passage.second)):
+            if not part:
+                continue
+            if number and not apart and passage.second:
+                _drop_end(row)
+            segment = number if self.objective == "mlm+nsp" else 0
+            restarts = number and self.objective == "tlm"
+            begin = 0 if restarts else row.positions[-1] + 1
+            self._extend(row, part, passage.keys[number], draws)
+            new = len(row.numbers) - len(row.segments)
+            row.segments.extend([segment] * new)
+            row.positions.extend(range(begin, begin + new))
+            row.languages.extend([passage.languages[number]] * new)
+        return row
+
+    def _extend(self, row: Row, part: Sequence[int], key: int, draws: Draws) -> None:
+        """Adds a part and the token that ends it, with what is to be filled in."""
+        begin = len(row.numbers)
+        corrupted, chosen = draws.corruption.applied(part, f"corruption {draws.purpose}", *draws.numbers, key)
+        if self.objective == "causal":
+            corrupted, begin_of_places = list(part), begin - 1
+            if draws.purpose == "train":
+                known = draws.corruption.known
+                chosen = [place for place, token in enumerate(part) if token >= known]
+        else:
+            begin_of_places = begin
+        row.places.extend(begin_of_places + place for place in chosen)
+        row.targets.extend(part[place] for place in chosen)
+        row.numbers.extend([*corrupted, self._end])
+
+    def _with_another(self, passage: Passage, generator: torch.Generator) -> Passage:
+        """The first part with the second of a passage of another article."""
+        while True:
+            drawn = int(torch.randint(len(self.passages), (), generator=generator))
+            found = self.passages[drawn]
+            if found.article != passage.article and found.second:
+                return passage._replace(second=found.second, keys=(passage.keys[0], found.keys[1]))
+
+    def batch(self, indices: Sequence[int], mine: slice, draws: Draws, device: torch.device) -> Batch:
+        """A share of some rows.
+
+        Args:
+            indices: Of the rows of all processes.
+            mine: Which of them are this process's.
+            draws: What is drawn for them.
+            device: Where they are to be.
+        """
+        own = [self.row(index, draws) for index in indices[mine]]
+        whole = len(own) == len(indices)
+        rows = own if whole else [self.row(index, draws) for index in indices]
+        fields = (
+            Subwords.padded([row[place] for row in own]).to(device) for place in range(len(Row._fields) - 1)
+        )
+        classes = torch.tensor([row.other for row in own], dtype=torch.int64, device=device)
+        return Batch(*fields, classes, sum(len(row.targets) for row in rows))
+
+
+def _drop_end(row: Row) -> None:
+    """Without the token that ended the part before."""
+    for values in (row.numbers, row.segments, row.positions, row.languages):
+        values.pop()
