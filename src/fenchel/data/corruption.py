@@ -58,7 +58,7 @@ class Shares(NamedTuple):
         except ValueError:
             parts = []
         # Whatever is no number, and what is not finite, fails a comparison.
-        whole = len(parts) == 3 and all(0 <= part <= 1 for part in parts)  # noqa: PLR2004
+        whole = len(parts) == 3 and all(0 <= part <= 1 for part in parts)
         if not whole or abs(sum(parts) - 1) > _TOLERANCE:
             raise InputError(
                 f"shares is {shown(text)}; expected MASK/SAME/RND in per cent, which add up to 100, such as 80/10/10."
@@ -76,7 +76,7 @@ class Corruption:
         rate: How probable it is that a token is chosen.
         shares: What becomes of those that are.
         mask: The number of ``[MASK]``.
-        known: The least number of a token that may be chosen and drawn; special ones, padding and the unknown are below.
+        known: The least number of a token that may be chosen and drawn; below it are special ones and the unknown.
         size: How many numbers there are.
 
     Example:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import MissingExtraError, ModelError
-from fenchel.models.cloze.layer import TransformationLayer
+from fenchel.models.cloze.layer import FeedForward, TransformationLayer
 from fenchel.models.cloze.model import Cloze
 
 __all__ = ["from_transformers", "to_transformers"]
@@ -34,11 +34,11 @@ def to_transformers(model: Cloze) -> Any:
     """The same model as ``transformers`` has it.
 
     Args:
-        model: Trained or not, with ``last="standard"``, uniform preferences, first order, and α = 1: what BERT computes.
+        model: With ``last="standard"``, uniform preferences, first order and α = 1: what BERT computes.
 
     Returns:
-        A ``BertForMaskedLM``; with two classes a ``BertForPreTraining``, whose ``seq_relationship`` tells them. Its weights
-        are copies, of the model's dtype, and it is in the mode that the model is in.
+        A ``BertForMaskedLM``; with two classes a ``BertForPreTraining``, whose ``seq_relationship`` tells them. Its
+        weights are copies, of the model's dtype, and it is in the mode that the model is in.
 
     Raises:
         ModelError: If the model computes what BERT does not, naming the option that stands in the way.
@@ -165,6 +165,13 @@ def _written(model: Cloze) -> dict[str, Tensor]:
         if module is not None:
             found.update({f"{name}.{kind}": value for kind, value in module.named_parameters()})
 
+    def finished(start: str, norm: nn.Module, network: nn.Module) -> None:
+        assert isinstance(network, FeedForward)  # noqa: S101 - what the model builds
+        written(f"{start}.attention.output.LayerNorm", norm)
+        written(f"{start}.intermediate.dense", network.linear1)
+        written(f"{start}.output.dense", network.linear2)
+        written(f"{start}.output.LayerNorm", network.norm)
+
     embeddings, head = model.embeddings, model.head
     for name, module in (
         ("word_embeddings", embeddings.word),
@@ -173,33 +180,25 @@ def _written(model: Cloze) -> dict[str, Tensor]:
         ("LayerNorm", embeddings.norm),
     ):
         written(f"bert.embeddings.{name}", module)
-    for number, layer in enumerate([*model.layers, model]):
-        start = f"bert.encoder.layer.{number}"
-        if isinstance(layer, TransformationLayer):
-            attention = layer.self_attn
-            split = zip(
-                ("query", "key", "value"),
-                attention.in_proj_weight.chunk(3),
-                attention.in_proj_bias.chunk(3),
-                strict=True,
-            )
-            for name, weight, bias in split:
-                found[f"{start}.attention.self.{name}.weight"] = weight
-                found[f"{start}.attention.self.{name}.bias"] = bias
-            written(f"{start}.attention.output.dense", attention.out_proj)
-        else:
-            for name, module in (
-                ("query", model.evidence),
-                ("key", model.templates),
-                ("value", model.values),
-            ):
-                written(f"{start}.attention.self.{name}", module)
-            written(f"{start}.attention.output.dense", model.output)
-        network = layer.feed_forward
-        written(f"{start}.attention.output.LayerNorm", layer.norm)
-        written(f"{start}.intermediate.dense", network.linear1)
-        written(f"{start}.output.dense", network.linear2)
-        written(f"{start}.output.LayerNorm", network.norm)
+    for number, layer in enumerate(model.layers):
+        assert isinstance(layer, TransformationLayer)  # noqa: S101 - what the model builds
+        start, attention = f"bert.encoder.layer.{number}", layer.self_attn
+        split = zip(
+            ("query", "key", "value"),
+            attention.in_proj_weight.chunk(3),
+            attention.in_proj_bias.chunk(3),
+            strict=True,
+        )
+        for name, weight, bias in split:
+            found[f"{start}.attention.self.{name}.weight"] = weight
+            found[f"{start}.attention.self.{name}.bias"] = bias
+        written(f"{start}.attention.output.dense", attention.out_proj)
+        finished(start, layer.norm, layer.feed_forward)
+    start = f"bert.encoder.layer.{len(model.layers)}"
+    for name, module in (("query", model.evidence), ("key", model.templates), ("value", model.values)):
+        written(f"{start}.attention.self.{name}", module)
+    written(f"{start}.attention.output.dense", model.output)
+    finished(start, model.norm, model.feed_forward)
     written("cls.predictions.transform.dense", head.linear)
     written("cls.predictions.transform.LayerNorm", head.norm)
     found["cls.predictions.bias"] = found["cls.predictions.decoder.bias"] = head.bias

@@ -36,8 +36,8 @@ _SPREAD = 0.02
 class Cloze(nn.Module):
     r"""Infers what stands in a blank from the words around it.
 
-    Transformation layers make x of the words. For a blank k the templates are :math:`t_i = V x_i`, the preference u says
-    how far which of them is (equation (17)), and the evidence is :math:`z = f_{\mathrm{evd}}(x_k)`, a linear map:
+    Transformation layers make x of the words. For a blank k the templates are :math:`t_i = V x_i`, the preference u
+    weighs them by how far they are (equation (17)), and the evidence is a linear map :math:`z = f_{\mathrm{evd}}(x_k)`:
 
     .. math:: p = \arg\min_p \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2 + \mathcal{K}(p, u), \qquad
               y_k = f_{\mathrm{out}}(\mathrm{norm}(x_k + \mathbb{E}_p[V x]))
@@ -58,8 +58,8 @@ class Cloze(nn.Module):
         languages: How many languages have embeddings; 0 for none.
         classes: How many classes whole rows have, told from what is inferred for their first place; 0 for none.
         mask: The number of ``[MASK]``; needed where ``masked`` is ``"places"``.
-        last: ``"paper"``, whose templates are the values too, and whose head follows at once; or ``"standard"``, a layer
-            of BERT like the others, with values, an output map and a feed-forward network of its own.
+        last: ``"paper"``, whose templates are the values too, and whose head follows at once; or ``"standard"``, a
+            layer of BERT like the others, with values, an output map and a feed-forward network of its own.
         masked: What equation (17) gives no weight: ``"padding"`` alone, or the ``"places"`` of ``[MASK]`` too.
         preference: u of the last layer: ``"uniform"``, or ``"relative"``, a learned weight for every distance.
         layer_preference: u of the layers before, likewise.
@@ -79,9 +79,9 @@ class Cloze(nn.Module):
 
     Example:
         >>> model = Cloze(vocabulary=30, width=8, depth=2, heads=2, longest=16, estimator="exact")
-        >>> logits = model(torch.tensor([[2, 9, 4, 7, 3], [2, 4, 3, 0, 0]]), places=torch.tensor([[2], [1]]))
-        >>> logits["words"].shape
-        torch.Size([2, 1, 30])
+        >>> numbers = torch.tensor([[2, 9, 4, 7, 3], [2, 4, 3, 0, 0]])
+        >>> model(numbers, places=numbers == 4)["words"].shape
+        torch.Size([2, 30])
     """
 
     def __init__(
@@ -213,10 +213,11 @@ class Cloze(nn.Module):
             segments: Of each (B, n); None is 0 everywhere.
             positions: Of each (B, n); None counts from 0.
             languages: Of each (B, n); None is 0 everywhere.
-            places: Indices of those asked for (B, m); None is all of them.
+            places: Those asked for, bool (B, n); None is all of them.
 
         Returns:
-            ``words``, logits (B, m, vocabulary), and ``classes``, logits (B, classes), where there are any.
+            ``words``, logits (k, vocabulary) of the k places asked for, row by row, or (B, n, vocabulary) of all; and
+            ``classes``, logits (B, classes), where there are any.
 
         Raises:
             ProblemError: If the numbers are no matrix of integers, or wider than there are places.
@@ -224,17 +225,18 @@ class Cloze(nn.Module):
         self._check_numbers(numbers)
         tokens = self.transformed(numbers, segments, positions, languages)
         inferred = self.inferred(numbers, tokens).transpose(1, 2).flatten(2)
-        first = [torch.zeros_like(numbers[:, :1])] if self.classify is not None else []
-        if places is not None:
-            index = torch.cat([*first, places], 1).unsqueeze(-1).expand(-1, -1, tokens.shape[-1])
-            tokens, inferred = tokens.gather(1, index), inferred.gather(1, index)
-        state = self.norm(tokens + self.dropout(self.output(inferred)))
-        state = self.feed_forward(state)
-        asked = state[:, 1:] if first and places is not None else state
-        found = {"words": self.head(asked, self.embeddings.word.weight)}
+        found: dict[str, Tensor] = {}
         if self.classify is not None and self.pooler is not None:
-            found["classes"] = self.classify(self.dropout(torch.tanh(self.pooler(state[:, 0]))))
+            first = self._state(tokens[:, 0], inferred[:, 0])
+            found["classes"] = self.classify(self.dropout(torch.tanh(self.pooler(first))))
+        if places is not None:
+            tokens, inferred = tokens[places], inferred[places]
+        found["words"] = self.head(self._state(tokens, inferred), self.embeddings.word.weight)
         return found
+
+    def _state(self, tokens: Tensor, inferred: Tensor) -> Tensor:
+        """What was there and what was inferred, summed and normed."""
+        return self.feed_forward(self.norm(tokens + self.dropout(self.output(inferred))))
 
     def transformed(
         self,
@@ -256,8 +258,8 @@ class Cloze(nn.Module):
         Args:
             numbers: Of the words (B, n).
             tokens: x, what :meth:`transformed` gives (B, n, width).
-            **asked: ``need_weights`` or ``need_certificate``, as :class:`Inference` takes them; with one of them its whole
-                answer is returned.
+            **asked: ``need_weights`` or ``need_certificate``, as :class:`Inference` takes them; with one of them its
+                whole answer is returned.
         """
         heads = self._configuration["heads"]
         templates = self._in_heads(self.templates(tokens))

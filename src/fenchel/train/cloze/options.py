@@ -106,7 +106,7 @@ class ClozeOptions(LoopOptions):
     score: str = "dot"
     closeness: str | None = None
     alpha: float = 1.0
-    width: int = 192
+    width: int = 128
     depth: int = 3
     heads: int = 4
     mlp_width: int | None = None
@@ -124,8 +124,8 @@ class ClozeOptions(LoopOptions):
             )
         if self.score == "additive" and self.estimator not in (None, "first_order"):
             raise InputError(
-                f"estimator is {self.estimator!r} and score is 'additive', which is all preference: there is no evidence "
-                "to estimate from, and all estimators agree. Leave the estimator out."
+                f"estimator is {self.estimator!r} and score is 'additive', which is all preference: there is no "
+                "evidence to estimate from, and all estimators agree. Leave the estimator out."
             )
         if self.objective == "causal" and self.masked == "places":
             raise InputError(

@@ -31,8 +31,8 @@ class Batch:
         segments: Of each token (b, n).
         positions: Of each token (b, n).
         languages: Of each token (b, n).
-        places: Where something is to be filled in (b, m); 0 for none.
-        targets: What (b, m); 0 for nothing.
+        places: Where something is to be filled in, bool (b, n).
+        targets: What, (k,) for the k places, row by row.
         classes: Whether another second part follows (b,): 0 for the one that does, 1 for another.
         total: How many targets all processes have together.
     """
@@ -153,13 +153,22 @@ class Rows:
             device: Where they are to be.
         """
         own = [self.row(index, draws) for index in indices[mine]]
-        whole = len(own) == len(indices)
-        rows = own if whole else [self.row(index, draws) for index in indices]
-        fields = (
-            Subwords.padded([row[place] for row in own]).to(device) for place in range(len(Row._fields) - 1)
+        rows = own if len(own) == len(indices) else [self.row(index, draws) for index in indices]
+        numbers, segments, positions, languages = (
+            Subwords.padded(values).to(device)
+            for values in zip(
+                *((row.numbers, row.segments, row.positions, row.languages) for row in own), strict=True
+            )
         )
-        classes = torch.tensor([row.other for row in own], dtype=torch.int64, device=device)
-        return Batch(*fields, classes, sum(len(row.targets) for row in rows))
+        places = torch.zeros(numbers.shape, dtype=torch.bool)
+        for number, row in enumerate(own):
+            places[number, row.places] = True
+        targets, classes = (
+            torch.tensor(values, dtype=torch.int64, device=device)
+            for values in ([one for row in own for one in row.targets], [row.other for row in own])
+        )
+        total = sum(len(row.targets) for row in rows)
+        return Batch(numbers, segments, positions, languages, places.to(device), targets, classes, total)
 
 
 def _drop_end(row: Row) -> None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import models
-from fenchel.data.subwords import TOKENIZER_FILE
 from fenchel.data.articles import Articles
 from fenchel.data.corruption import Corruption, Shares
 from fenchel.data.randomness import seeded_generator
+from fenchel.data.subwords import TOKENIZER_FILE
 from fenchel.data.wikitext2 import load_articles
 from fenchel.errors import InputError
 from fenchel.storage.digest import digest_of_bytes
@@ -33,7 +33,6 @@ __all__ = ["ClozeTask"]
 _TEST_SEED = 0
 _TEST_BATCH = 64
 _SPLITS = ("train", "validation", "test")
-_NOTHING = 0  # what stands for no target
 
 
 def _share(name: str, words: str) -> Metric:
@@ -169,12 +168,7 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
 
     def loss(self, predicted: dict[str, Tensor], batch: Batch) -> StepLoss:
         """Cross-entropy of the words, a mean over those of the whole step; and that of the second parts."""
-        words = nn.functional.cross_entropy(
-            predicted["words"].flatten(0, 1),
-            batch.targets.flatten(),
-            ignore_index=_NOTHING,
-            reduction="sum",
-        )
+        words = nn.functional.cross_entropy(predicted["words"], batch.targets, reduction="sum")
         # Processes average their gradients, and each of them has its own number of words.
         mean = words * (self.workers.count / max(batch.total, 1))
         if "classes" in predicted:
@@ -183,12 +177,12 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
 
     def measured(self, predicted: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy and hits, with how many there could have been."""
-        words, targets = predicted["words"].flatten(0, 1), batch.targets.flatten()
+        words, targets = predicted["words"], batch.targets
         zero = torch.zeros((), device=words.device)
         sums = dict.fromkeys(self.summed, zero) | {
-            "loss": nn.functional.cross_entropy(words, targets, ignore_index=_NOTHING, reduction="sum"),
-            "hits": ((words.argmax(-1) == targets) & (targets != _NOTHING)).sum(),
-            "places": (targets != _NOTHING).sum(),
+            "loss": nn.functional.cross_entropy(words, targets, reduction="sum"),
+            "hits": (words.argmax(-1) == targets).sum(),
+            "places": torch.full_like(zero, len(targets)),
         }
         if "classes" in predicted:
             classes = predicted["classes"]
@@ -207,10 +201,9 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
         return {**sums, **self._baselines(batch)}
 
     def _baselines(self, batch: Batch) -> dict[str, Tensor]:
-        row, column = (batch.targets != _NOTHING).cpu().nonzero(as_tuple=True)
-        targets, places = (values.cpu()[row, column] for values in (batch.targets, batch.places))
-        numbers = batch.numbers.cpu()
-        blanks = places + int(self.options.objective == "causal")
+        row, column = batch.places.cpu().nonzero(as_tuple=True)
+        numbers, targets = batch.numbers.cpu(), batch.targets.cpu()
+        blanks = column + int(self.options.objective == "causal")
         likeliest = self._counts.between(numbers[row, blanks - 1], numbers[row, blanks + 1])
         found = {
             "unigram": (targets == self._counts.most_frequent).sum(),
