@@ -122,7 +122,7 @@ def _parted(texts: list[tuple[str, ...]], name: str, note: str) -> Splits:
 
 
 def _from_hub(name: str) -> Splits:
-    from fenchel.data.text.documents import open_documents
+    from fenchel.data.text.tables import Columns, dataset_rows
 
     source = name.removeprefix(HUB_PREFIX)
     if not source:
@@ -131,8 +131,9 @@ def _from_hub(name: str) -> Splits:
         )
     found: list[Articles] = []
     for split in _SPLITS:
-        # Blank rows, which stand around titles, are not given: every row is taken to be between them.
-        lines = [line for row in open_documents(f"{source}@{split}") for line in ("", row.text.strip(), "")]
+        # Not every copy keeps the blank rows around titles: each row is taken to be between two.
+        rows = dataset_rows(f"{source}@{split}", Columns("text", None))
+        lines = [line for row in rows for line in ("", row.text.strip(), "")]
         found.append(Articles(tuple(_articles(lines)), name))
     train, validation, test = found
     return train, validation, test
