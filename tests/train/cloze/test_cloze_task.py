@@ -240,7 +240,7 @@ def test_baselines_by_hand():
     counts = NeighbourCounts(rows, size=10, known=5, smoothing=0.5)
     assert counts.most_frequent in (5, 6, 7)
     flat = [token for row in rows for token in row]
-    after = [(left, right) for row in rows for left, right in zip(row, row[1:], strict=False)]
+    after = [(left, right) for row in rows for left, right in pairwise(row)]
     share = {token: flat.count(token) / len(flat) for token in range(10)}
 
     def likely(left: int, right: int) -> float:
