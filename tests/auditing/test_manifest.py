@@ -58,6 +58,7 @@ WHERE_GIVEN = (
     "closeness",
     "even_so",
     "test_images",
+    "test_examples",
     "queries",
     "whole_file",
     "text_column",

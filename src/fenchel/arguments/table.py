@@ -54,7 +54,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "size": Whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
     "cost": OneOf(("dot", "squared_euclidean", "cosine")),
     "estimators": SomeOf(("second_order", "exact")),
-    "space": OneOf(("input", "key")),
+    "space": Maybe(OneOf(("input", "key"))),
     # A pebibyte: more than any machine has, and still exact in float64.
     "memory_budget": Whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
     # What torch, numpy and Python's random numbers all take.
@@ -106,6 +106,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "train_batch_size": Whole(2, 2**16, "128"),
     "train_images": Maybe(Whole(1, _COUNT, "10000")),
     "test_images": Maybe(Whole(1, _COUNT, "5000")),
+    "test_examples": Maybe(Whole(1, _COUNT, "500")),
     "width": Whole(1, 2**16, "256"),
     "depth": Whole(1, 1000, "6"),
     "head_count": Whole(1, 2**16, "8"),

@@ -159,6 +159,9 @@ def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
         >>> source_words({"texts": "my text.txt"}), source_words({"reads": "images", "test_images": 50})
         (('--text', 'my text.txt'), ('--test-images', '50'))
     """
+    if manifest.get("reads") == "examples":
+        count = manifest.get("test_examples")
+        return () if count is None else ("--test-examples", str(count))
     if manifest.get("test_images") is not None:
         return ("--test-images", str(manifest["test_images"]))
     return (

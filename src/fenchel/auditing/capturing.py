@@ -22,6 +22,7 @@ def capture_of(
     space: Literal["input", "key"],
     consume: Callable[[AttentionCall], None],
     layers: Collection[int] | None = None,
+    any_estimator: bool = False,
 ) -> Capture | LayerCapture:
     """The capture of a model; see there.
 
@@ -36,4 +37,4 @@ def capture_of(
             "audit sees "
             "either. Give the submodule that holds one of them"
         )
-    return LayerCapture(model, space=space, consume=consume, layers=layers)
+    return LayerCapture(model, space=space, consume=consume, layers=layers, any_estimator=any_estimator)

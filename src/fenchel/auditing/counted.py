@@ -11,6 +11,7 @@ READS: dict[str, tuple[str, str]] = {
     "text": ("document", "documents"),
     "images": ("image", "images"),
     "inputs": ("input", "inputs"),
+    "examples": ("example", "examples"),
 }
 """What an audit reads, one and several, by the manifest's ``reads``."""
 

@@ -114,9 +114,10 @@ def _counted(name: str, asked: LayerCall, preference: Tensor | None, real: RealQ
     empty = None if preference is None else ~may_attend(preference).any(-1, keepdim=True)
     # Masks of a batch say nothing of queries that are some of its positions, or none.
     if not asked.asks_itself or evidence.shape[2] != _own_keys(asked):
-        return RealQueries({}, None, None)(name, evidence, empty, decoder=False)
-    counted = real(name, evidence, empty, decoder=False)
-    padding = asked.key_padding
+        counted, padding = RealQueries({}, None, None)(name, evidence, empty, decoder=False), None
+    else:
+        counted, padding = real(name, evidence, empty, decoder=False), asked.key_padding
+    padding = asked.query_padding if asked.query_padding is not None else padding
     return counted if padding is None or padding.shape != counted.shape else counted & ~padding
 
 

@@ -55,6 +55,8 @@ class LayerCapture:
         space: "input" also gives the key map and its input; "key" gives neither, and works for every layer.
         consume: Called inside the forward, once per call and batch, under ``torch.no_grad``.
         layers: Numbers (from 1) of the layers to consume, within each kind; None is all.
+        any_estimator: Whether layers may infer by another estimator than first order. What they ask is what is handed
+            over, in a forward of their own answers.
 
     Raises:
         ModelError: If the model has attention that is not seen or not to be measured.
@@ -78,8 +80,10 @@ class LayerCapture:
         space: Literal["input", "key"],
         consume: Callable[[AttentionCall], None],
         layers: Collection[int] | None = None,
+        any_estimator: bool = False,
     ) -> None:
         check_capture(space, layers)
+        self._any_estimator = any_estimator
         self._model, self._space, self._consume = model, space, consume
         self._chosen = None if layers is None else frozenset(layers)
         known = attention_layers(model)
@@ -182,7 +186,7 @@ class LayerCapture:
         site = self._visit(layer, name, asked)
         if self._chosen is not None and site.layer not in self._chosen:
             return
-        if layer.effective_estimator != "first_order":
+        if layer.effective_estimator != "first_order" and not self._any_estimator:
             raise ModelError(
                 f"{name} infers by {layer.effective_estimator!r}, and an audit measures how far first-order "
                 "attention is "

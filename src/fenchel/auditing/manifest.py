@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fenchel.auditing.closeness import attends_otherwise, closeness_sentence
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.integrations.transformers.language_head import language_head
+from fenchel.nn.attending import attention_layers
 from fenchel.runs.manifest import versions
 from fenchel.runs.model import device_and_dtype
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
@@ -75,6 +76,7 @@ KEYS = (
     "texts",
     "reads",
     "test_images",
+    "test_examples",
     "embeds",
     "whole_file",
     "text_column",
@@ -113,11 +115,12 @@ MANIFEST_SCHEMA = record(
         "seed": whole(-(2**63), 2**64 - 1),
     },
     {
-        "reads": text(among=("images", "inputs")),
+        "reads": text(among=("images", "inputs", "examples")),
         "closeness": _NAME,
         "even_so": truth(),
         "queries": whole(1),
         "test_images": whole(1),
+        "test_examples": whole(1),
         "embeds": truth(),
         "whole_file": truth(),
         "text_column": text(),
@@ -181,6 +184,9 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             **({} if reads == "text" else {"reads": reads}),
             **({"embeds": True} if reads == "text" and _embeds(found) else {}),
             **({} if (count := getattr(batches, "test_images", None)) is None else {"test_images": count}),
+            **(
+                {} if (count := getattr(batches, "test_examples", None)) is None else {"test_examples": count}
+            ),
             "text_sha256": batches.text_sha256,
             "documents": 0,
             "tokens": 0,
@@ -192,10 +198,24 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
                 for sentence in (
                     (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
                     closeness_sentence(options.closeness),
+                    _own_estimators(model) if options.any_estimator else "",
                 )
                 if sentence
             ),
         }
+    )
+
+
+def _own_estimators(model: Any) -> str:
+    """What has to be said of a model that does not infer by first order; empty of one that does."""
+    others = sorted(
+        {layer.effective_estimator for layer in attention_layers(model).values()} - {"first_order"}
+    )
+    if not others:
+        return ""
+    return (
+        f"The model itself infers by its {' and '.join(others).replace('_', ' ')} estimate: what is called attention "
+        "here is the first-order answer to the problems that arise in its own forward pass."
     )
 
 

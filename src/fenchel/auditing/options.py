@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fenchel.arguments import checked
 from fenchel.auditing.layer_capture import has_layers
-from fenchel.auditing.trained import is_training, test_images
+from fenchel.auditing.trained import is_training, reads_images, trained_inputs
+from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.named import closeness_name, closeness_named
 from fenchel.data.batch import Batch, Cursor
@@ -99,10 +100,16 @@ class AuditOptions:
     memory_budget: int
     queries: int | None
     test_images: int | None = None
+    test_examples: int | None = None
+    any_estimator: bool = False
 
     @classmethod
-    def checked(cls, **given: Any) -> AuditOptions:
+    def checked(cls, model: Any = None, **given: Any) -> AuditOptions:
         """The options as they were given.
+
+        Args:
+            model: As it was given.
+            **given: The options by name.
 
         Raises:
             InputError: If one cannot be meant, or asks for a folder where there is none.
@@ -112,9 +119,12 @@ class AuditOptions:
             if field.name in _NOT_IN_THE_TABLE
             else checked(field.name, given[field.name])
             for field in fields(cls)
+            if field.name in given
         }
         near = closeness_name(given["closeness"])
-        self = cls(**{**options, "shard": Shard.of(given["shard"]), "closeness": near})
+        of_images = not is_training(model) or reads_images(model)
+        own = {"space": options["space"] or ("input" if of_images else "key"), "any_estimator": not of_images}
+        self = cls(**{**options, **own, "shard": Shard.of(given["shard"]), "closeness": near})
         refuse_without_folder(
             self.folder, resume=self.resume, overwrite=self.overwrite, keep_queries=self.keep_queries
         )
@@ -159,25 +169,26 @@ class AuditOptions:
 
     def documents(
         self, texts: Texts | None, source: Any, images: str | Path | None = None
-    ) -> Documents | ImageFiles | LabelledImages | None:
+    ) -> Documents | ImageFiles | LabelledImages | TrainedExamples | None:
         """The documents of texts, or the images; None where the inputs are ready-made.
 
         Args:
             texts: As they were given.
             source: The name of the model, or the tokenizer.
-            images: As they were given. With neither, a training on images reads what it was tested on.
+            images: As they were given. With neither, a training reads what it was tested on.
 
         Raises:
             InputError: If there are neither or both, an option of texts is given with images, or they cannot be read.
         """
         if texts is None and images is None and is_training(source):
             self._refuse_options_of_text()
-            return test_images(source, self.test_images)
-        if self.test_images is not None:
-            raise InputError(
-                f"test images is {self.test_images}, which is about the images that a training was tested on. Give the "
-                "folder of a training without --text and --images, or leave it out."
-            )
+            return trained_inputs(source, test_images=self.test_images, test_examples=self.test_examples)
+        for name in ("test_images", "test_examples"):
+            if (given := getattr(self, name)) is not None:
+                raise InputError(
+                    f"{name.replace('_', ' ')} is {given}, which is about what a training was tested on. Give the "
+                    "folder of a training without --text and --images, or leave it out."
+                )
         if (texts is None) == (images is None):
             raise InputError(
                 "there is nothing to read: give texts (--text FILE) or images (--images FOLDER)."
@@ -194,7 +205,7 @@ class AuditOptions:
     def batches(
         self,
         texts: Texts | None,
-        documents: Documents | ImageFiles | LabelledImages | None,
+        documents: Documents | ImageFiles | LabelledImages | TrainedExamples | None,
         found: RunModel,
     ) -> Batches:
         """The batches that the model reads.
@@ -227,6 +238,8 @@ class AuditOptions:
                 batch_size=self.batch_size,
                 shard=self.shard,
             )
+        if isinstance(documents, TrainedExamples):
+            return documents.shared(self.shard)
         if documents is None:
             return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
         if found.tokenizer is None:

@@ -35,7 +35,7 @@ def audit(
     texts: Texts | None = None,
     *,
     images: str | Path | None = None,
-    space: Literal["input", "key"] = "input",
+    space: Literal["input", "key"] | None = None,
     closeness: str | AbstractCloseness | None = None,
     even_so: bool = False,
     alpha: float = 1.0,
@@ -64,13 +64,14 @@ def audit(
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     queries: int | None = None,
     test_images: int | None = None,
+    test_examples: int | None = None,
 ) -> AuditReport:
     """Measure every head of a trained transformer on texts.
 
     Args:
         model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder); or a module with
-            attention layers of :mod:`fenchel.nn`, whose own α and preference are audited; or, with ``images``, the
-            folder of a training of a vision transformer.
+            attention layers of :mod:`fenchel.nn`, whose own α and preference are audited; or the folder of a training,
+            whose own test examples are read where nothing else is given.
         tokenizer: Its tokenizer; None to load the one of a named model, or if ``texts`` are ready-made
             inputs.
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
@@ -79,7 +80,8 @@ def audit(
         image
             processor, which is loaded with a named model and else given in the place of the tokenizer.
         space: What the templates are: ``input``, the inputs of the key map as in the papers, or ``key``, the
-            keys, which works for every model.
+            keys, which works for every model. Default: ``input``, and ``key`` for the folder of a training on something
+            else than images.
         closeness: How weights are kept near the preference, for models that attend so: ``tsallis:1.5`` and the like,
             ``sparsemax``, ``entmax15``, or a :class:`fenchel.Tsallis` of one order. Default: softmax.
         even_so: Measure under that closeness a model that attends under another, which computes what it computes; what
@@ -116,6 +118,7 @@ def audit(
             standard error. Default: all queries.
         test_images: Where ``model`` is the folder of a training on images and neither texts nor images are given: so
             many of the images that it was tested on, equally many of each class. Default: all of them.
+        test_examples: The same for a training on something else, such as pairs of sentences.
 
     Returns:
         What was found.
@@ -127,6 +130,7 @@ def audit(
         MissingExtraError: If an optional package is missing.
     """
     options = AuditOptions.checked(
+        model,
         space=space,
         closeness=closeness,
         even_so=even_so,
@@ -156,6 +160,7 @@ def audit(
         memory_budget=memory_budget,
         queries=queries,
         test_images=test_images,
+        test_examples=test_examples,
     )
     folder = options.folder
     documents = options.documents(texts, model if isinstance(model, str) else tokenizer, images)
@@ -165,7 +170,9 @@ def audit(
             check_writable(folder)
             AUDIT.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
         where = {"device": options.device, "dtype": options.dtype, "revision": options.revision}
-        found = trained_model(model, images=texts is None, **where)
+        given = {"texts": texts, "images": images}
+        reads = next((name for name, value in given.items() if value is not None), None)
+        found = trained_model(model, reads=reads, **where)
         found = found or RunModel.of(model, tokenizer, **where)
         check_model_closeness(found.model, options.closeness, even_so=options.even_so)
         batches = options.batches(texts, documents, found)

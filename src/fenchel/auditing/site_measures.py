@@ -63,7 +63,13 @@ class SiteMeasures:
         self._options, self._tokens = options, tokens
         self._heads = None if options.heads is None else frozenset(options.heads)
         self._sample = None if options.queries is None else QuerySample(options.queries, options.seed)
-        self._capture = capture_of(model, space=options.space, consume=self._consume, layers=options.layers)
+        self._capture = capture_of(
+            model,
+            space=options.space,
+            consume=self._consume,
+            layers=options.layers,
+            any_estimator=options.any_estimator,
+        )
         self._held: list[_Held] = []
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A model out of the folder of a training, with what makes its input of images."""
+"""A model out of the folder of a training, with what makes its input of images, or its own test examples."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.data import load
 from fenchel.data.labelled_images import LabelledImages
 from fenchel.data.standardise import Standardise
@@ -23,7 +24,7 @@ from fenchel.train.vision.options import TrainOptions
 from fenchel.train.vision.splits import SUBSET_SEED
 from fenchel.train.vision.task import ImageClassification
 
-__all__ = ["TrainedImages", "is_training", "test_images", "trained_model"]
+__all__ = ["TrainedImages", "is_training", "reads_images", "trained_inputs", "trained_model"]
 
 
 def is_training(model: object) -> bool:
@@ -32,7 +33,36 @@ def is_training(model: object) -> bool:
     return isinstance(model, str) and bool(model) and os.path.isfile(os.path.join(model, CHECKPOINT_FILE))  # noqa: PTH113, PTH118
 
 
-def test_images(folder: str, count: int | None) -> LabelledImages:
+def reads_images(folder: str) -> bool:
+    """Whether the folder of a training is of one on images."""
+    return Checkpoint.read(Path(folder)).task == ImageClassification.name
+
+
+def trained_inputs(
+    folder: str, *, test_images: int | None, test_examples: int | None
+) -> LabelledImages | TrainedExamples:
+    """What a training was tested on.
+
+    Args:
+        folder: Of the training.
+        test_images: So many of its images, equally many of each class; None for those of the training.
+        test_examples: So many of its examples, of a training on something else; None for all.
+
+    Raises:
+        InputError: If the number of the other kind is given, or its data are not there or are others.
+    """
+    images = reads_images(folder)
+    name, given = ("test examples", test_examples) if images else ("test images", test_images)
+    if given is not None:
+        kind, other = ("images", "test images") if images else ("something else", "test examples")
+        raise InputError(
+            f"{name} is {given}, and {folder} is of a training on {kind}. Say how many with {other} "
+            f"(--{other.replace(' ', '-')} N)."
+        )
+    return _test_images(folder, test_images) if images else TrainedExamples(folder, test_examples)
+
+
+def _test_images(folder: str, count: int | None) -> LabelledImages:
     """The images that a training on images was tested on.
 
     Args:
@@ -43,8 +73,6 @@ def test_images(folder: str, count: int | None) -> LabelledImages:
         InputError: If it is no training on images, its data are not there or are others, or there are not so many.
     """
     checkpoint = Checkpoint.read(Path(folder))
-    if checkpoint.task != ImageClassification.name:
-        raise InputError(_reads_no_images(folder, checkpoint.model["name"], "numbers of words"))
     options = TrainResult.read(Path(folder)).options
     assert isinstance(options, TrainOptions)  # noqa: S101 - those of the task
     try:
@@ -62,13 +90,6 @@ def test_images(folder: str, count: int | None) -> LabelledImages:
         )
     chosen = its_own if count is None else data.subset(count, SUBSET_SEED)
     return LabelledImages(chosen, f"{options.data}, test images")
-
-
-def _reads_no_images(folder: str, kind: str, reads: str) -> str:
-    return (
-        f"{folder} is the folder of a training, whose {kind} reads {reads}. From Python any of its inputs can be "
-        "audited and swapped: fenchel.audit(fenchel.train.load_model(folder), None, [inputs])."
-    )
 
 
 class TrainedImages:
@@ -105,19 +126,19 @@ class TrainedImages:
 
 
 def trained_model(
-    model: object, *, images: bool, device: str | None, dtype: Any, revision: str | None
+    model: object, *, reads: str | None, device: str | None, dtype: Any, revision: str | None
 ) -> RunModel | None:
     """The model of a training's folder; None where ``model`` is the name of no such folder.
 
     Args:
         model: What was given as a model.
-        images: Whether images are to be read.
+        reads: ``texts`` or ``images``, where they were given to be read; None for what the training was tested on.
         device: Where to run.
         dtype: What to run in.
         revision: Revision of a named model.
 
     Raises:
-        InputError: If the folder is damaged, its model reads no images, or a revision was asked of it.
+        InputError: If the folder is damaged, its model does not read what was given, or a revision was asked of it.
     """
     if not is_training(model):
         return None
@@ -128,12 +149,17 @@ def trained_model(
             f"revision {revision!r} was asked of {model}, which is a folder; revisions are for hub names"
         )
     made, description = load_model(folder), Checkpoint.read(folder).model
-    if not images or not isinstance(made, AbstractVisionTransformer):
-        reads = (
-            "images (--images FOLDER)" if isinstance(made, AbstractVisionTransformer) else "numbers of words"
+    of_images = isinstance(made, AbstractVisionTransformer)
+    if reads is not None and (reads == "texts" or not of_images):
+        its_own = (
+            "images (--images FOLDER), or what it was tested on" if of_images else "what it was tested on"
         )
-        raise InputError(_reads_no_images(model, type(made).__name__, reads))
-    processor = TrainedImages(made, description["mean"], description["std"])
+        raise InputError(
+            f"{model} is the folder of a training, whose {type(made).__name__} reads {its_own}. Leave --{reads} "
+            "out. From Python any of its inputs can be audited and swapped: "
+            "fenchel.audit(fenchel.train.load_model(folder), None, [inputs])."
+        )
+    processor = TrainedImages(made, description["mean"], description["std"]) if of_images else None
     found = RunModel.of(made, processor, device=device, dtype=dtype, revision=None)
     return RunModel(
         found.model, processor, str(model), digest_of_bytes((folder / CHECKPOINT_FILE).read_bytes())

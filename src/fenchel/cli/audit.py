@@ -32,6 +32,7 @@ from fenchel.cli.options import (
     Seed,
     Stride,
     TargetColumn,
+    TestExamples,
     TestImages,
     TextColumn,
     WholeFile,
@@ -48,8 +49,8 @@ SUMMARY = "Measure a model's attention on a text and write a report."
 HELP = (
     "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
     "approximates, on a text or on images, and write a report. MODEL is a name on the Hugging Face hub, a local "
-    "folder, 'demo' for a small encoder that comes with fenchel's extra of that name, or the folder of a training on "
-    "images, of which the test images are read where nothing else is given."
+    "folder, 'demo' for a small encoder that comes with fenchel's extra of that name, or the folder of a training, of "
+    "which the test examples are read where nothing else is given."
 )
 EXAMPLE = (
     "Example: fenchel audit demo --text examples/demo.txt --out audit --layers 1,3-5. "
@@ -78,6 +79,7 @@ def run(
     text: MaybeText = None,
     images: Images = None,
     test_images: TestImages = None,
+    test_examples: TestExamples = None,
     whole_file: WholeFile = False,
     text_column: TextColumn = None,
     target_column: TargetColumn = None,
@@ -95,9 +97,12 @@ def run(
     layers: Layers = None,
     heads: Heads = None,
     space: Annotated[
-        Space,
-        typer.Option(help="Templates: the inputs of the key map, or the keys (works for every model)."),
-    ] = Space.input,
+        Space | None,
+        typer.Option(
+            help="Templates: the inputs of the key map, or the keys (works for every model).  [default: input, and key "
+            "for a training on text or captions]"
+        ),
+    ] = None,
     closeness: Annotated[
         str | None,
         typer.Option(
@@ -168,7 +173,8 @@ def run(
             text,
             images=images,
             test_images=test_images,
-            space=space.value,
+            test_examples=test_examples,
+            space=None if space is None else space.value,
             closeness=closeness,
             even_so=even_so,
             alpha=alpha,

@@ -29,6 +29,7 @@ __all__ = [
     "Seed",
     "Stride",
     "TargetColumn",
+    "TestExamples",
     "TestImages",
     "Text",
     "TextColumn",
@@ -82,6 +83,14 @@ TestImages = Annotated[
         metavar="N",
         help="For the folder of a training without a text or images: N of the images that it was tested on, balanced "
         "by class.  [default: all]",
+    ),
+]
+TestExamples = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="For the folder of a training on something else than images: N of the examples that it was tested on.  "
+        "[default: all]",
     ),
 ]
 Out = Annotated[

@@ -29,6 +29,7 @@ from fenchel.cli.options import (
     Seed,
     Stride,
     TargetColumn,
+    TestExamples,
     TestImages,
     TextColumn,
     WholeFile,
@@ -45,8 +46,8 @@ HELP = (
     "Measure what a trained model computes when its attention infers with another estimator, nothing retrained: its "
     "loss and hidden states, or for a model without a language-model head its sentence embeddings. The control, "
     "first order at other alphas, tells what is only smoothing. MODEL is a name on the Hugging Face hub, a local "
-    "folder, 'demo', or the folder of a training on images, of which the outputs are compared, and cross-entropy and "
-    "accuracy on its test images."
+    "folder, 'demo', or the folder of a training, of which the outputs are compared, and loss and score on its test "
+    "examples."
 )
 EXAMPLE = "Example: fenchel swap demo --text examples/demo.txt --out swap --alphas 0.8,1.2. Then open swap/swap.html."
 
@@ -64,6 +65,7 @@ def run(
         ),
     ] = None,
     test_images: TestImages = None,
+    test_examples: TestExamples = None,
     pairs: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +149,7 @@ def run(
             text,
             images=images,
             test_images=test_images,
+            test_examples=test_examples,
             pairs=pairs,
             estimators=[name.strip() for name in estimators.split(",")],
             alphas=chosen_alphas,

@@ -80,6 +80,7 @@ class Inference(AttendingLayer, nn.Module):
         scale: float = 1.0,
         projection: KeyProjection | None = None,
         key_padding: Tensor | None = None,
+        query_padding: Tensor | None = None,
         asks_itself: bool = False,
         need_weights: bool = False,
         need_certificate: bool = False,
@@ -94,6 +95,7 @@ class Inference(AttendingLayer, nn.Module):
             scale: Of the templates.
             projection: For audits, the linear map that made the templates, if one did.
             key_padding: For audits, True where a key is padding, bool (B, n). It has to be in ``log_preference`` too.
+            query_padding: For audits, True where a query is padding, bool (B, m): its answer is not measured.
             asks_itself: For audits, whether the queries are of the sequence that the keys are of.
             need_weights: Whether to return p.
             need_certificate: Whether to return the certificate.
@@ -112,6 +114,7 @@ class Inference(AttendingLayer, nn.Module):
             projection,
             key_padding,
             asks_itself,
+            query_padding=query_padding,
         )
         return self.answer(
             call,
@@ -166,7 +169,24 @@ def _side_by_side(calls: Sequence[LayerCall]) -> LayerCall:
         log_preference = torch.cat(
             [row.expand(*most, count, keys) for row, count in zip(rows, queries, strict=True)], 2
         )
-    return first._replace(problem=first.problem._replace(evidence=evidence), log_preference=log_preference)
+    return first._replace(
+        problem=first.problem._replace(evidence=evidence),
+        log_preference=log_preference,
+        query_padding=_paddings(calls),
+    )
+
+
+def _paddings(calls: Sequence[LayerCall]) -> Tensor | None:
+    """Which queries of all calls are padding; None where no call says it."""
+    given = [call.query_padding for call in calls]
+    if all(one is None for one in given):
+        return None
+    shapes = [call.problem.evidence for call in calls]
+    rows = [
+        like.new_zeros(len(like), like.shape[2], dtype=torch.bool) if one is None else one
+        for one, like in zip(given, shapes, strict=True)
+    ]
+    return torch.cat(rows, 1)
 
 
 def _four(log_preference: Tensor | None, like: Tensor) -> Tensor:

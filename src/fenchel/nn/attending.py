@@ -41,6 +41,7 @@ class LayerCall(NamedTuple):
         key_padding: For an onlooker, True where a key is padding, bool (B, n before what is added), or None.
         asks_itself: For an onlooker, whether the queries are of the sequence that the keys are of.
         added: How many templates follow those of the keys.
+        query_padding: For an onlooker, True where a query is padding, bool (B, m), or None.
     """
 
     problem: Problem
@@ -49,6 +50,7 @@ class LayerCall(NamedTuple):
     key_padding: Tensor | None = None
     asks_itself: bool = False
     added: int = 0
+    query_padding: Tensor | None = None
 
 
 @dataclass

@@ -47,6 +47,7 @@ def swap(
     *,
     images: str | Path | None = None,
     test_images: int | None = None,
+    test_examples: int | None = None,
     loss: Measure | None = None,
     score: Measure | None = None,
     pairs: str | Path | Iterable[Sequence[object]] | None = None,
@@ -95,7 +96,7 @@ def swap(
 
     Args:
         model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder, without a head); or
-            a module with attention layers of :mod:`fenchel.nn`; or the folder of a training on images.
+            a module with attention layers of :mod:`fenchel.nn`; or the folder of a training.
         tokenizer: Its tokenizer; None to load the one of a named model. In its place, an image processor.
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings. For a module with
             attention layers of :mod:`fenchel.nn` also batches: each the inputs by name, or a tensor for the first of
@@ -104,6 +105,7 @@ def swap(
         test_images: Where ``model`` is the folder of a training and neither texts nor images are given: so many of the
             images that it was tested on, equally many of each class. Default: all that it was tested on. The
             cross-entropy and the accuracy are then measured.
+        test_examples: The same for a training on something else, of what its task measures of single examples.
         loss: From what such a module returns for B examples, and their target (the inputs, where none came with
             them), to (B,) numbers; lower is better.
         score: Likewise; higher is better.
@@ -147,7 +149,17 @@ def swap(
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
     """
-    given = Given(model, tokenizer, texts, pairs, images, checked("test_images", test_images), loss, score)
+    given = Given(
+        model,
+        tokenizer,
+        texts,
+        pairs,
+        images,
+        checked("test_images", test_images),
+        checked("test_examples", test_examples),
+        loss,
+        score,
+    )
     options = SwapOptions.checked(
         estimators=estimators,
         alphas=alphas,

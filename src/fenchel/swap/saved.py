@@ -55,6 +55,7 @@ _MANIFEST_SCHEMA = record(
         "mask_probability": number(above=0, most=1),
         "stacks": mapping(whole()),
         "unit": _NAME,
+        "trained_with": _NAME,
         "measures": mapping(_NAME),
     },
     others=True,

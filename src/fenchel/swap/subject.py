@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fenchel.arguments import shown
-from fenchel.auditing.trained import is_training, test_images, trained_model
+from fenchel.auditing.trained import is_training, trained_inputs, trained_model
+from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.data.batch import Batch
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import open_images
@@ -30,6 +31,7 @@ from fenchel.swap.options import SwapOptions
 from fenchel.swap.pairs import ScoredPairs
 from fenchel.swap.sentences import SentenceTask
 from fenchel.swap.tasks import task_of
+from fenchel.swap.trained import as_first_order, trained_task
 
 __all__ = ["Given", "Subject"]
 
@@ -60,6 +62,7 @@ class Given:
         pairs: Scored pairs of sentences.
         images: A folder of images, or one.
         test_images: How many of the images that a training was tested on.
+        test_examples: How many of the examples that one on something else was tested on.
         loss: Of an output and its target, for each example.
         score: Likewise, higher is better.
     """
@@ -70,6 +73,7 @@ class Given:
     pairs: Any
     images: str | Path | None
     test_images: int | None
+    test_examples: int | None
     loss: Measure | None
     score: Measure | None
 
@@ -107,11 +111,12 @@ class Given:
                 if self.texts is None
                 else "both texts and images were given; a swap reads one of them. Leave --text or --images out."
             )
-        if self.test_images is not None and not whole:
-            raise InputError(
-                f"test images is {self.test_images}, which is about the images that a training was tested on. Give the "
-                "folder of a training without --text and --images, or leave it out."
-            )
+        for name in ("test_images", "test_examples"):
+            if (given := getattr(self, name)) is not None and not whole:
+                raise InputError(
+                    f"{name.replace('_', ' ')} is {given}, which is about what a training was tested on. Give the "
+                    "folder of a training without --text and --images, or leave it out."
+                )
         if whole or self.images is not None:
             options.refuse_options_of_text("images")
         if whole:
@@ -120,7 +125,10 @@ class Given:
                     "a loss or a score was given, and that of the training is taken where its own test images are read."
                     " Leave it out, or give batches."
                 )
-            return _Opened(images=test_images(str(self.model), self.test_images))
+            own = trained_inputs(
+                str(self.model), test_images=self.test_images, test_examples=self.test_examples
+            )
+            return _Opened(examples=own) if isinstance(own, TrainedExamples) else _Opened(images=own)
         if self.images is not None:
             return _Opened(images=open_images(self.images))
         if _are_texts(self.texts):
@@ -136,6 +144,7 @@ class Given:
         given = {
             "images": self.images,
             "test images": self.test_images,
+            "test examples": self.test_examples,
             "loss": self.loss,
             "score": self.score,
         }
@@ -143,7 +152,7 @@ class Given:
         if wrong is not None:
             raise InputError(
                 f"{wrong} cannot be given with a model of transformers, of which a swap measures the loss or the "
-                "embeddings of texts (--text FILE). It is for the folder of a training on images, or, from Python, for "
+                "embeddings of texts (--text FILE). It is for the folder of a training, or, from Python, for "
                 "a model with attention layers of fenchel.nn."
             )
 
@@ -166,11 +175,15 @@ class Given:
         if not self.of_layers:
             found = RunModel.of(self.model, self.tokenizer, **where, with_head=opened.scored is None)
             return Subject(found, *task_of(found, opened.documents, opened.scored, options))
-        found = trained_model(self.model, images=self.texts is None, **where)
+        given = {"texts": self.texts, "images": self.images}
+        reads = next((name for name, value in given.items() if value is not None), None)
+        found = trained_model(self.model, reads=reads, **where)
         found = found or RunModel.of(self.model, self.tokenizer, **where)
         return Subject(found, found.model, self._examples(found, opened, options))
 
     def _examples(self, found: RunModel, opened: _Opened, options: SwapOptions) -> ExampleTask:
+        if opened.examples is not None:
+            return trained_task(opened.examples, as_first_order(found.model))
         if opened.images is not None:
             processor = image_processor(found, options.revision)
             images = ImageBatches(opened.images, processor, config=processor, batch_size=options.batch_size)
@@ -219,6 +232,7 @@ class _Opened:
     documents: Documents | None = None
     scored: ScoredPairs | None = None
     images: Any = None
+    examples: TrainedExamples | None = None
     batches: list[Any] | None = None
 
 

@@ -37,7 +37,14 @@ class SwapTables:
     @property
     def finding(self) -> str:
         """What came out, in words that say no more than the intervals."""
-        return finding(self.results, wording(self.manifest))
+        found = finding(self.results, wording(self.manifest))
+        trained_with = self.manifest.get("trained_with")
+        if trained_with is None:
+            return found
+        return (
+            f"{found} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
+            "the model here is the same weights under first order."
+        )
 
     def __repr__(self) -> str:
         """One line: what was swapped, on how much, and the first of what came out."""

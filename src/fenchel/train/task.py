@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
@@ -120,6 +121,8 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
     selects: ClassVar[str | None] = None
     """The metric of the ``watched`` examples by which an epoch is chosen: its weights are kept and tested in the end.
     None keeps and tests those of the last."""
+    judges: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What ``judged`` gives, and what people call it, such as ``{"loss": "cross-entropy", "score": "accuracy"}``."""
     models: ClassVar[tuple[str, ...]] = ()
     """Names of the models that it trains, as ``--model`` takes them."""
 
@@ -174,7 +177,17 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
             split: ``test`` or what ``watched`` says.
         """
 
-    @abstractmethod
+    def inputs(self, batch: BatchT) -> dict[str, Tensor]:
+        """What a model is called with for a batch, by name, a row an example.
+
+        A task that does not say it cannot be audited or swapped as the folder of a training.
+
+        Raises:
+            InputError: If it does not.
+        """
+        del batch
+        raise InputError(f"trainings of the task {self.name!r} do not say what their models are called with.")
+
     def predicted(self, model: nn.Module, batch: BatchT) -> Any:
         """What a model says of a batch, a tensor or several by name; computed in the precision of the training.
 
@@ -182,6 +195,7 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
             model: In training or evaluation mode; with several processes, what averages their gradients.
             batch: From ``batches`` or ``examples``.
         """
+        return model(**self.inputs(batch))
 
     @abstractmethod
     def loss(self, predicted: Any, batch: BatchT) -> StepLoss:
@@ -204,6 +218,18 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
         with autocast(self.options.precision, self.workers.device):
             predicted = self.predicted(model, batch)
         return self.measured(in_float32(predicted), batch)
+
+    def judged(self, predicted: Any, batch: BatchT) -> Mapping[str, Tensor]:
+        """How well a model does on each example of a batch: ``loss`` (B,) and, where there is one, ``score`` (B,).
+
+        It is what a swap compares. Empty where a task says nothing of single examples.
+
+        Args:
+            predicted: What ``predicted`` gave, in float32.
+            batch: From ``examples``.
+        """
+        del predicted, batch
+        return {}
 
     @abstractmethod
     def measured(self, predicted: Any, batch: BatchT) -> Mapping[str, Tensor]:

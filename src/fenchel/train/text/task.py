@@ -14,7 +14,7 @@ from fenchel import models
 from fenchel.data import Sentences, Vocabulary, load_sentences
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import InputError
-from fenchel.train.classification import ACCURACY, LOSS, sums_of
+from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes, sums_of
 from fenchel.train.registry import registered
 from fenchel.train.task import DataSummary, StepLoss, Task, check_pair
 from fenchel.train.text.options import TextOptions
@@ -69,6 +69,7 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
     metrics = (LOSS, ACCURACY)
     headline = "accuracy"
     trained = ("loss", "accuracy")
+    judges = JUDGED
     watched = "validation"
 
     def __init__(self, options: TextOptions, data: Splits, workers: Workers) -> None:
@@ -146,9 +147,13 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
         for begin in range(0, share.count, _TEST_BATCH):
             yield share.taken(slice(begin, begin + _TEST_BATCH))
 
-    def predicted(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Logits (b, classes)."""
-        return model(batch.numbers)
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The numbers of the words."""
+        return {"numbers": batch.numbers}
+
+    def judged(self, predicted: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy and hits."""
+        return judged_classes(predicted, batch.labels)
 
     def loss(self, predicted: Tensor, batch: Batch) -> StepLoss:
         """Cross-entropy."""
