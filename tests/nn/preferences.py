@@ -50,6 +50,7 @@ LOWERED: dict[str, Callable[[], AbstractPreference]] = {
     "quadratic": lambda: QuadraticPosition(HEADS, width=3.0),
     "gaussian": lambda: GaussianWindow(HEADS, width=3.0),
     "gaussian, shared": lambda: GaussianWindow(1, width=3.0),
+    "gaussian, pace": lambda: GaussianWindow(HEADS, width=3.0, pace=0.7),
     "gaussian, location": lambda: GaussianWindow(HEADS, 3.0, predict_location=True, query_dim=WIDTH),
     "gaussian, width": lambda: GaussianWindow(HEADS, 3.0, predict_width=True, query_dim=WIDTH),
     "gaussian, both": lambda: GaussianWindow(

@@ -128,6 +128,15 @@ def test_gaussian_window_around_the_query():
     torch.testing.assert_close(preference(inputs)[0], expected)  # pyright: ignore[reportOptionalSubscript]
 
 
+def test_gaussian_window_around_a_place_of_another_sequence():
+    preference, inputs = GaussianWindow(HEADS, width=2.0, pace=1.5), attention_inputs(offset=1)
+    aligned = 1.5 * inputs.query_positions[:, None]
+    expected = -((inputs.key_positions - aligned) ** 2) / 8.0
+    found = preference(inputs)
+    assert found is not None
+    torch.testing.assert_close(found[0], expected.expand_as(found[0]), check_dtype=False)
+
+
 def test_gaussian_window_around_a_predicted_place():
     preference = GaussianWindow(HEADS, 2.0, predict_location=True, predict_width=True, query_dim=WIDTH)
     preference, inputs = perturbed(preference), attention_inputs()
@@ -287,6 +296,11 @@ def test_location_is_linear_in_the_query():
         (lambda: RelativePosition(2, buckets=32, max_distance=8), "max_distance=8, but .* below 8"),
         (lambda: QuadraticPosition(2, width=0.0), r"width of QuadraticPosition is 0\.0"),
         (lambda: GaussianWindow(2, width=float("nan")), "width of GaussianWindow is nan"),
+        (lambda: GaussianWindow(2, pace=0.0), "pace of GaussianWindow is 0.0"),
+        (
+            lambda: GaussianWindow(2, predict_location=True, query_dim=4, pace=2.0),
+            "pace=2.0, but predicts its location",
+        ),
         (lambda: GaussianWindow(2, predict_width=True), "GaussianWindow needs query_dim"),
         (lambda: GaussianWindow(2, query_dim=4), "query_dim=4, but predicts nothing"),
         (lambda: LearnedBias(2, 0, 5), "max_queries of LearnedBias is 0"),

@@ -6,7 +6,9 @@ from fenchel.data.captioned_images import CaptionedImages
 from fenchel.data.coco_mini import load_captions
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.load import load
+from fenchel.data.multi30k import load_pairs
 from fenchel.data.paired_batches import PairedBatches
+from fenchel.data.parallel import ParallelCorpus, SentencePairs
 from fenchel.data.sentences import Sentences
 from fenchel.data.standardise import Standardise
 from fenchel.data.subwords import Subwords
@@ -17,11 +19,14 @@ __all__ = [
     "CaptionedImages",
     "ImageDataset",
     "PairedBatches",
+    "ParallelCorpus",
+    "SentencePairs",
     "Sentences",
     "Standardise",
     "Subwords",
     "Vocabulary",
     "load",
     "load_captions",
+    "load_pairs",
     "load_sentences",
 ]

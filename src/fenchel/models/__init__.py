@@ -1,4 +1,4 @@
-"""Small complete models: the vision transformers of the papers' tables, and two classifiers of sentences."""
+"""Small complete models: the vision transformers of the papers' tables, classifiers of sentences, a translator."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fenchel.models.sentence_classifier import (
 )
 from fenchel.models.sentence_classifier import AttentionPooling as AttentionPooling
 from fenchel.models.sentence_classifier import MeanPooling as MeanPooling
+from fenchel.models.translation import Translator as Translator
 from fenchel.models.transport_vit import OTViT as OTViT
 from fenchel.models.vit import ViT as ViT
 
@@ -26,6 +27,7 @@ __all__ = [
     "Inference",
     "MeanPooling",
     "OTViT",
+    "Translator",
     "ViT",
     "build",
 ]

@@ -15,12 +15,13 @@ from fenchel.models.sentence_classifier import (
     AttentionPooling,
     MeanPooling,
 )
+from fenchel.models.translation import Translator
 from fenchel.models.transport_vit import OTViT
 from fenchel.models.vit import ViT
 
 __all__ = ["MODELS", "Model", "build"]
 
-Model = AbstractVisionTransformer | AbstractSentenceClassifier | Captioner | Cloze
+Model = AbstractVisionTransformer | AbstractSentenceClassifier | Captioner | Cloze | Translator
 """A small complete model: a module that says from which arguments it was built."""
 
 MODELS: dict[str, type[Model]] = {
@@ -30,6 +31,7 @@ MODELS: dict[str, type[Model]] = {
     "mean-pooling": MeanPooling,
     "captioner": Captioner,
     "cloze": Cloze,
+    "translator": Translator,
 }
 """Classes of models by name."""
 

@@ -14,6 +14,7 @@ from fenchel.train.run import train
 from fenchel.train.task import StepLoss, Task
 from fenchel.train.text import TextOptions
 from fenchel.train.trained import load_model
+from fenchel.train.translation import TranslationOptions
 from fenchel.train.vision import TrainOptions
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "TrainObserver",
     "TrainOptions",
     "TrainResult",
+    "TranslationOptions",
     "load_model",
     "registered",
     "train",

@@ -21,8 +21,9 @@ __all__ = ["GaussianWindow"]
 class GaussianWindow(AbstractPreference):
     r"""A Gaussian over the keys' positions, :math:`\log u_{ij} = -(j - c_{hi})^2 / 2\sigma_{hi}^2`.
 
-    * **Fixed location**: :math:`c_{hi} = i + \delta_h`, i being the query's position on the keys' axis; the parameter
-      ``shift`` :math:`\delta` starts at 0.
+    * **Fixed location**: :math:`c_{hi} = a i + \delta_h`, i being the query's position on the keys' axis; the
+      parameter ``shift`` :math:`\delta` starts at 0. The pace a is 1 within a sequence; between two it is how many
+      places of the keys go with one of the queries'.
     * **Predicted location** (Luong's local-p): :math:`c_{hi} = f + (l - f)\,\mathrm{sigmoid}(v_h^\top\tanh(W x_i))`
       with the query's input :math:`x_i` and the positions f and l of the first and last key that is not padding.
     * **Width**: :math:`\log\sigma_{hi} = \rho_h`, a parameter, or :math:`\rho_h + r_h^\top x_i` if it is predicted,
@@ -36,10 +37,12 @@ class GaussianWindow(AbstractPreference):
         predict_location: Whether each query predicts its location.
         predict_width: Whether each query predicts its width.
         query_dim: Width of the layer's query argument; needed if something is predicted.
+        pace: a; other than 1 only with a fixed location.
 
     Raises:
-        ProblemError: If a size is not positive, or ``query_dim`` is missing, or given and not used; when called, if
-            something is predicted and ``query_inputs`` is None or of another width.
+        ProblemError: If a size is not positive, or ``query_dim`` is missing, or given and not used, or ``pace`` is
+            given and the location predicted; when called, if something is predicted and ``query_inputs`` is None or of
+            another width.
 
     Reference:
         Luong et al. 2015, Effective approaches to attention-based neural machine translation, eq. (9) and (10).
@@ -60,10 +63,11 @@ class GaussianWindow(AbstractPreference):
         predict_location: bool = False,
         predict_width: bool = False,
         query_dim: int | None = None,
+        pace: float = 1.0,
     ) -> None:
         super().__init__()
         check_sizes("GaussianWindow", heads=heads)
-        check_positive("GaussianWindow", width=width)
+        check_positive("GaussianWindow", width=width, pace=pace)
         check_flags(predict_location=predict_location, predict_width=predict_width)
         predicts = predict_location or predict_width
         if predicts and query_dim is None:
@@ -75,8 +79,12 @@ class GaussianWindow(AbstractPreference):
                 f"GaussianWindow got query_dim={query_dim}, but predicts nothing; "
                 "set predict_location or predict_width."
             )
-        self.heads, self.query_dim = heads, query_dim
-        self.depends_on_distance = not predicts
+        if predict_location and pace != 1:
+            raise ProblemError(
+                f"GaussianWindow got pace={pace}, but predicts its location; leave pace out, or predict_location."
+            )
+        self.heads, self.query_dim, self.pace = heads, query_dim, pace
+        self.depends_on_distance = not predicts and pace == 1
         self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
         self.shift = None if predict_location else nn.Parameter(torch.zeros(heads))
         self.location = self.width_change = None
@@ -96,10 +104,11 @@ class GaussianWindow(AbstractPreference):
         width_is_predicted = precision.dim() == 3
         if self.location is None:
             shift = table(self.shift) if self.shift is not None else precision.new_zeros(heads)
+            pace = self.pace
 
             def from_query(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
                 row = head_row(h, heads)
-                distance = k - position(q) - shift[row]
+                distance = k - pace * position(q) - shift[row]
                 return -distance * distance * (precision[b, q, row] if width_is_predicted else precision[row])
 
             return from_query
@@ -142,4 +151,5 @@ class GaussianWindow(AbstractPreference):
             if module is not None
         ]
         query_dim = f", query_dim={self.query_dim}" if predicted else ""
-        return f"heads={self.heads}{''.join(predicted)}{query_dim}"
+        pace = "" if self.pace == 1 else f", pace={self.pace:g}"
+        return f"heads={self.heads}{''.join(predicted)}{query_dim}{pace}"
