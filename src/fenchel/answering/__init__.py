@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fenchel.answering.attention_map import AttentionMap, Grid, seen_attention
+from fenchel.answering.captioning import Caption, caption
 from fenchel.answering.lines import Line, lines_of_file, lines_of_texts
 from fenchel.answering.map_page import ShownAnswer, write_shown
 from fenchel.answering.terminal_map import terminal_map
@@ -10,10 +11,12 @@ from fenchel.answering.trained_run import TrainedRun
 
 __all__ = [
     "AttentionMap",
+    "Caption",
     "Grid",
     "Line",
     "ShownAnswer",
     "TrainedRun",
+    "caption",
     "lines_of_file",
     "lines_of_texts",
     "seen_attention",

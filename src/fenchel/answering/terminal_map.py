@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fenchel.answering.attention_map import AttentionMap
+from fenchel.answering.attention_map import AttentionMap, Grid
 from fenchel.runs.number import decimal, short
 
 __all__ = ["terminal_map"]
@@ -24,12 +24,15 @@ _BOUNDS = (0.05, 0.2, 0.4, 0.7)
 def terminal_map(drawn: AttentionMap, *, width: int = 80) -> str:
     """Lines for a terminal.
 
-    A cell is the darker the heavier its weight: blank below 0.05, then up to 0.2, 0.4, 0.7 and above.
+    A cell is the darker the heavier its weight: blank below 0.05, then up to 0.2, 0.4, 0.7 and above. Cells of an image
+    are drawn as they lie in it, query by query, in shares of the heaviest of each.
 
     Args:
         drawn: The map.
         width: Of the terminal, in characters; the two maps stand one above the other where they would not fit.
     """
+    if drawn.grid is not None:
+        return _grids(drawn, drawn.grid, width)
     names = [_cut(name, _LONGEST_NAME) for name in drawn.queries]
     margin = max(map(_wide, names), default=0)
     columns = 2 * len(drawn.keys)
@@ -59,11 +62,42 @@ def terminal_map(drawn: AttentionMap, *, width: int = 80) -> str:
                 f"{_padded(name, margin)} {_row(row)}{_GAP + end if last else ''}"
                 for name, row, end in zip(names, weights, ends, strict=True)
             ]
+    return _joined(lines, drawn)
+
+
+def _joined(lines: list[str], drawn: AttentionMap) -> str:
     if not bool(drawn.solved.all()):
-        lines.append(
-            "! not solved to the tolerance: its exact weights are as far off as the certificate says."
-        )
+        lines = [
+            *lines,
+            "! not solved to the tolerance: its exact weights are as far off as the certificate says.",
+        ]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _grids(drawn: AttentionMap, grid: Grid, width: int) -> str:
+    """Cells of an image, query by query, first order to the left of exact."""
+    said = f"{drawn.title}: for every query first order, and exact beside it. Shares of its heaviest cell: {_legend()}."
+    lines = textwrap.wrap(said, width)
+    wide = max(2 * 2 * grid.columns + len(_GAP), _ENDS + _LONGEST_NAME)
+    in_a_row = max(1, (width + len(_GAP)) // (wide + len(_GAP)))
+    blocks = [_grid_block(drawn, grid, query) for query in range(len(drawn.queries))]
+    for begin in range(0, len(blocks), in_a_row):
+        lines.append("")
+        for beside in zip(*blocks[begin : begin + in_a_row], strict=True):
+            lines.append(_GAP.join(_padded(line, wide) for line in beside))
+    return _joined(lines, drawn)
+
+
+def _grid_block(drawn: AttentionMap, grid: Grid, query: int) -> list[str]:
+    solved = "" if drawn.solved[query] else " !"
+    moved, error = float(drawn.moved[query]), short_bound(float(drawn.error[query]))
+    block = [f"{_cut(drawn.queries[query], _LONGEST_NAME)}  {decimal(moved)}  ≤ {error}{solved}"]
+    both = [
+        (weights[query] / weights[query].max().clamp_min(1e-12)).view(grid.rows, grid.columns)
+        for weights in (drawn.first_order, drawn.exact)
+    ]
+    block += [f"{_row(first)}{_GAP}{_row(exact)}" for first, exact in zip(*both, strict=True)]
+    return block
 
 
 def short_bound(value: float) -> str:

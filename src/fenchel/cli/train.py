@@ -117,7 +117,8 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="One of fashion-mnist, cifar10, cifar100, and for sentences trec (found in FENCHEL_DATA), a path, or "
+            help="One of fashion-mnist, cifar10, cifar100, for sentences trec, for captions coco-mini (found in "
+            "FENCHEL_DATA), a path, or "
             "hf:NAME[:CONFIG].",
             show_default=False,
         ),
@@ -127,7 +128,8 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="What to train: vit or ot-vit on images; attention-pooling or mean-pooling on sentences.",
+            help="What to train: vit or ot-vit on images; attention-pooling or mean-pooling on sentences; "
+            "captioner on captions.",
         ),
     ] = _DEFAULT,
     settings: Annotated[

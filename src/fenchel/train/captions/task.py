@@ -246,6 +246,7 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
                 "name": "captioner",
                 "configuration": model.configuration(),
                 "longest": self.options.longest,
+                "note": f"{self.data.name}: {self.data.note}" if self.data.note else "",
                 "coverage": self.options.coverage,
             },
             "data": {"name": self.data.name, "note": self.data.note, **counts, **self.fingerprints()},
