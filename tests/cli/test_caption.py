@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,8 @@ def test_what_is_said_and_looked_at(run, image):
     opened = TrainedRun.read(run, tasks=("captions",))
     (greedy,) = caption(opened, [image])
     pixels = as_input(captions(12).images[5:6], 8)
-    (found,) = opened.model.captions(pixels, begin=2, end=3, longest=40, never=NEVER_SAID)
+    model: Any = opened.model
+    (found,) = model.captions(pixels, begin=2, end=3, longest=40, never=NEVER_SAID)
     assert greedy.text == opened.subwords.decoded(found.words)
     assert greedy.log_probability == pytest.approx(found.log_probability)
     assert greedy.pieces[-1] == "(end)"

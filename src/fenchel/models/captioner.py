@@ -174,7 +174,7 @@ class Captioner(nn.Module):
             )
         cells, log_preference = self.seen(images)
         states, _ = self.decoder(self.dropout(self.embed(words)))
-        said = self._said(states, cells, log_preference)
+        said = self._said(states, cells, log_preference, words == 0)
         if self.training and self.baseline is not None:
             if targets is None or targets.shape != words.shape:
                 shape = None if targets is None else tuple(targets.shape)
@@ -194,13 +194,16 @@ class Captioner(nn.Module):
         )
         return cells, self.preference(inputs)
 
-    def weights(self, states: Tensor, cells: Tensor, log_preference: Tensor | None) -> Tensor:
+    def weights(
+        self, states: Tensor, cells: Tensor, log_preference: Tensor | None, padding: Tensor | None = None
+    ) -> Tensor:
         """The weights p of every state, (B, m, n).
 
         Args:
             states: Of the decoder (B, m, width).
             cells: (B, n, width).
             log_preference: As ``seen`` has it.
+            padding: True where there is no word, bool (B, m), for audits.
         """
         if self.evidence is None:
             return cells.new_full((*states.shape[:2], cells.shape[1]), 1 / cells.shape[1])
@@ -211,13 +214,16 @@ class Captioner(nn.Module):
             self.evidence(states).unsqueeze(1),
             log_preference,
             scale=cells.shape[-1] ** -0.5,
+            query_padding=padding,
             need_weights=True,
         )
         assert found.weights is not None  # noqa: S101 - they were asked for
         return found.weights.squeeze(1)
 
-    def _said(self, states: Tensor, cells: Tensor, log_preference: Tensor | None) -> dict[str, Tensor]:
-        weights = self.weights(states, cells, log_preference)
+    def _said(
+        self, states: Tensor, cells: Tensor, log_preference: Tensor | None, padding: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        weights = self.weights(states, cells, log_preference, padding)
         said = {"weights": weights}
         taken = weights
         if self.attention == "hard":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -66,6 +67,10 @@ class Batch:
         """How many captions there are."""
         return len(self.words)
 
+    def taken(self, places: Tensor) -> Batch:
+        """Some of them."""
+        return Batch(self.images[places], self.words[places], self.targets[places], self.step_words)
+
 
 @registered
 class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
@@ -86,6 +91,7 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
     headline = "loss"
     watched = "validation"
     selects = "loss"
+    judges = MappingProxyType({"loss": "cross-entropy a piece of a word", "score": "pieces foretold rightly"})
     summed = ("nats", "words", *BLEU_SUMS)
 
     def __init__(self, options: CaptionOptions, data: CaptionedImages, workers: Workers) -> None:
@@ -191,10 +197,6 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
         """What the model is called with."""
         return {"images": batch.images, "words": batch.words, "targets": batch.targets}
 
-    def predicted(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """What the model says of every word."""
-        return model(**self.inputs(batch))
-
     def loss(self, predicted: Any, batch: Batch) -> StepLoss:
         """The objective a word, of all words of the step; ``loss`` is its cross-entropy alone."""
         options, processes = self.options, self.workers.count
@@ -221,6 +223,16 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
         said = [self.tokenizer.decoded(one.words) for one in found]
         scored = bleu_sums(said, list(batch.references.values()), lower=True)
         return {**sums, **{name: torch.tensor(value) for name, value in scored.items()}}
+
+    def judged(self, predicted: Any, batch: Batch) -> dict[str, Tensor]:
+        """The mean cross-entropy of each caption, and the share of its pieces that are the likeliest."""
+        real = batch.targets != 0
+        words = real.sum(1)
+        right = (predicted["logits"].argmax(-1) == batch.targets) & real
+        return {
+            "loss": cross_entropies(predicted["logits"], batch.targets).sum(1) / words,
+            "score": right.sum(1) / words,
+        }
 
     def measured(self, predicted: Any, batch: Batch) -> dict[str, Tensor]:
         """The sum of cross-entropies, and of how many words."""
