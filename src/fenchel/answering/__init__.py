@@ -6,19 +6,26 @@ from fenchel.answering.attention_map import AttentionMap, Grid, seen_attention
 from fenchel.answering.captioning import Caption, caption
 from fenchel.answering.lines import Line, lines_of_file, lines_of_texts
 from fenchel.answering.map_page import ShownAnswer, write_shown
+from fenchel.answering.reading import Classified, Entailed, PairLine, classify, entail, pair_lines
 from fenchel.answering.terminal_map import terminal_map
 from fenchel.answering.trained_run import TrainedRun
 
 __all__ = [
     "AttentionMap",
     "Caption",
+    "Classified",
+    "Entailed",
     "Grid",
     "Line",
+    "PairLine",
     "ShownAnswer",
     "TrainedRun",
     "caption",
+    "classify",
+    "entail",
     "lines_of_file",
     "lines_of_texts",
+    "pair_lines",
     "seen_attention",
     "terminal_map",
     "write_shown",

@@ -9,7 +9,19 @@ from typing import Annotated, Any, cast
 import typer
 
 from fenchel.arguments import shown
-from fenchel.cli import audit, caption, compare, experiment, merge, report, reproduce, swap, train
+from fenchel.cli import (
+    audit,
+    caption,
+    classify,
+    compare,
+    entail,
+    experiment,
+    merge,
+    report,
+    reproduce,
+    swap,
+    train,
+)
 from fenchel.cli.failure import say
 from fenchel.version import __version__
 
@@ -23,7 +35,19 @@ application = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (audit, merge, report, compare, swap, reproduce, train, experiment, caption):
+for command in (
+    audit,
+    merge,
+    report,
+    compare,
+    swap,
+    reproduce,
+    train,
+    experiment,
+    classify,
+    entail,
+    caption,
+):
     application.command(
         command.NAME,
         help=command.HELP,

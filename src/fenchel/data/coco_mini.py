@@ -11,7 +11,7 @@ from fenchel.arguments import checked, shown
 from fenchel.data.caption_hub import hub_captions
 from fenchel.data.captioned_images import CaptionedImages
 from fenchel.data.file_content import file_content
-from fenchel.data.hub import HUB_PREFIX
+from fenchel.data.hub_rows import HUB_PREFIX
 from fenchel.data.npz_file import NpzFile
 from fenchel.data.text_folder import TextFolder
 from fenchel.errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments import checked
+from fenchel.data.hub_rows import HUB_PREFIX, first_line, hub_name, hub_splits
 from fenchel.data.image_dataset import check_labels
 from fenchel.data.opened_image import opened_image
 from fenchel.data.packed import JPEG_NOTE
@@ -18,9 +18,8 @@ from fenchel.data.source import AbstractImageSource, ImageSplit
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.storage.unpacking import check_unpacking
 
-__all__ = ["HUB_PREFIX", "HubImages", "opened_dataset"]
+__all__ = ["HubImages", "opened_dataset"]
 
-HUB_PREFIX = "hf:"
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _EXACT_MODES = {"1": "L", "L": "L", "RGB": "RGB", "P": "RGB"}
 
@@ -40,12 +39,7 @@ class HubImages(AbstractImageSource):
     @classmethod
     def of(cls, name: str) -> HubImages:
         """The dataset of a name ``hf:NAME`` or ``hf:NAME:CONFIG``."""
-        path, _, config = name.removeprefix(HUB_PREFIX).partition(":")
-        if not path:
-            raise InputError(
-                f"{name!r} names no dataset; expected hf:NAME or hf:NAME:CONFIG, such as hf:mnist."
-            )
-        return cls(path, config or None)
+        return cls(*hub_name(name))
 
     def read(self, split: str) -> ImageSplit:
         """Reads and checks a split, whatever its name is."""
@@ -79,23 +73,7 @@ def opened_dataset(path: str, config: str | None, split: str) -> Any:
         InputError: If it cannot be opened, or has no such split.
         MissingExtraError: If the library is not installed.
     """
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtraError("datasets", "hf") from None
-    folder = checked("data_path", path, name="data")
-    try:
-        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-            splits = datasets.load_from_disk(str(folder))
-        else:
-            splits = datasets.load_dataset(str(folder) if folder.is_dir() else path, config)
-    except Exception as error:  # it raises whatever went wrong, from the network to the parser
-        raise InputError(
-            f"dataset {path!r} cannot be opened: {_first_line(error)} Check the spelling and the network, or "
-            "give the path of a folder."
-        ) from None
-    if not isinstance(splits, Mapping):
-        splits = {str(getattr(splits, "split", None) or "train"): splits}
+    splits = hub_splits(path, config)
     if split not in splits:
         raise InputError(
             f"dataset {path!r} has no split {split!r}; it has {', '.join(map(repr, splits))}. "
@@ -136,7 +114,7 @@ def _stacked(files: Any, where: str) -> tuple[Tensor, set[str]]:
             raise InputError(f"{where}: image {place} {error}") from None
         except Exception as error:  # decoders raise whatever went wrong
             raise InputError(
-                f"{where}: image {place} cannot be decoded: {_first_line(error)} Fetch the dataset again."
+                f"{where}: image {place} cannot be decoded: {first_line(error)} Fetch the dataset again."
             ) from None
         if mode not in _EXACT_MODES:
             raise InputError(
@@ -154,8 +132,3 @@ def _stacked(files: Any, where: str) -> tuple[Tensor, set[str]]:
         check_unpacking(where, len(content), packed)
     images = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, *first)
     return images.permute(0, 3, 1, 2).contiguous(), formats
-
-
-def _first_line(error: Exception) -> str:
-    text = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
-    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fenchel.arguments import checked
-from fenchel.data.hub import HUB_PREFIX, HubImages
+from fenchel.data.hub import HubImages
+from fenchel.data.hub_rows import HUB_PREFIX
 from fenchel.data.image_dataset import ImageDataset
 from fenchel.data.locate import NAMES, at_path, known_names, named
 from fenchel.data.source import AbstractImageSource, training_statistics

@@ -21,7 +21,7 @@ __all__ = ["TOKENIZER_FILE", "Subwords"]
 TOKENIZER_FILE = "tokenizer.json"
 """The file's name in a training's folder."""
 
-_KINDS = ("bpe", "word")
+_KINDS = ("bpe", "word", "split")
 _UNKNOWN = "[UNK]"
 _PADDING = "[PAD]"
 
@@ -74,7 +74,8 @@ class Subwords:
             texts: Those to train on, and no others.
             size: How many numbers there are at most.
             kind: ``bpe``, pieces that are merged as often as they stand together, with spaces as part of them, so that
-                decoding gives the text back; or ``word``, what stands between spaces, for text that is cut into words.
+                decoding gives the text back; ``word``, what stands between spaces, for text that is cut into words; or
+                ``split``, likewise with every sign of punctuation on its own, for text as people write it.
             lower: Whether capitals are made small.
             least: How often a piece has to be there to be known.
             special: Tokens besides ``[PAD]`` and ``[UNK]`` that no text is cut into.
@@ -182,6 +183,10 @@ def _new(kind: str, lower: bool, size: int, least: int, special: list[str]) -> t
     else:
         tokenizer = Tokenizer(kinds.WordLevel(unk_token=_UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        if kind == "split":
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+                [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("isolated")]
+            )
         trainer = trainers.WordLevelTrainer(**teaching)
     tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer, trainer

@@ -10,7 +10,7 @@ import torch
 
 from fenchel.arguments import checked
 from fenchel.data.articles import Articles, sentences_of
-from fenchel.data.hub import HUB_PREFIX
+from fenchel.data.hub_rows import HUB_PREFIX
 from fenchel.data.randomness import seeded_generator
 from fenchel.data.text_folder import TextFolder
 from fenchel.errors import InputError

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fenchel.models.abstract import AbstractVisionTransformer as AbstractVisionTransformer
 from fenchel.models.captioner import Captioner as Captioner
+from fenchel.models.classifier import Classifier as Classifier
 from fenchel.models.cloze import Cloze as Cloze
 from fenchel.models.inference import Inference as Inference
+from fenchel.models.pairs import Pairs as Pairs
 from fenchel.models.registry import MODELS as MODELS
 from fenchel.models.registry import build as build
 from fenchel.models.sentence_classifier import (
@@ -23,10 +25,12 @@ __all__ = [
     "AbstractVisionTransformer",
     "AttentionPooling",
     "Captioner",
+    "Classifier",
     "Cloze",
     "Inference",
     "MeanPooling",
     "OTViT",
+    "Pairs",
     "Translator",
     "ViT",
     "build",

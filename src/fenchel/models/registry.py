@@ -9,7 +9,9 @@ from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.models.abstract import AbstractVisionTransformer
 from fenchel.models.captioner import Captioner
+from fenchel.models.classifier import Classifier
 from fenchel.models.cloze import Cloze
+from fenchel.models.pairs import Pairs
 from fenchel.models.sentence_classifier import (
     AbstractSentenceClassifier,
     AttentionPooling,
@@ -21,7 +23,15 @@ from fenchel.models.vit import ViT
 
 __all__ = ["MODELS", "Model", "build"]
 
-Model = AbstractVisionTransformer | AbstractSentenceClassifier | Captioner | Cloze | Translator
+Model = (
+    AbstractVisionTransformer
+    | AbstractSentenceClassifier
+    | Captioner
+    | Classifier
+    | Cloze
+    | Pairs
+    | Translator
+)
 """A small complete model: a module that says from which arguments it was built."""
 
 MODELS: dict[str, type[Model]] = {
@@ -32,6 +42,8 @@ MODELS: dict[str, type[Model]] = {
     "captioner": Captioner,
     "cloze": Cloze,
     "translator": Translator,
+    "classifier": Classifier,
+    "pairs": Pairs,
 }
 """Classes of models by name."""
 

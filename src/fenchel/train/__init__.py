@@ -8,6 +8,7 @@ from fenchel.train.metric import Metric
 from fenchel.train.observer import TrainObserver
 from fenchel.train.options import LoopOptions
 from fenchel.train.progress import Progress
+from fenchel.train.reading import ClassifierOptions, PairsOptions
 from fenchel.train.registry import TASKS, registered
 from fenchel.train.result import TrainResult
 from fenchel.train.run import train
@@ -20,9 +21,11 @@ from fenchel.train.vision import TrainOptions
 __all__ = [
     "TASKS",
     "CaptionOptions",
+    "ClassifierOptions",
     "ClozeOptions",
     "LoopOptions",
     "Metric",
+    "PairsOptions",
     "Progress",
     "StepLoss",
     "Task",

@@ -14,7 +14,9 @@ from fenchel.nn.preference.key_padding import KeyPadding as KeyPadding
 from fenchel.nn.preference.learned_bias import LearnedBias as LearnedBias
 from fenchel.nn.preference.location import Location as Location
 from fenchel.nn.preference.product import Product as Product
+from fenchel.nn.preference.proportional_window import ProportionalWindow as ProportionalWindow
 from fenchel.nn.preference.quadratic_position import QuadraticPosition as QuadraticPosition
+from fenchel.nn.preference.recency import Recency as Recency
 from fenchel.nn.preference.relative_position import RelativePosition as RelativePosition
 from fenchel.nn.preference.tempered import Tempered as Tempered
 from fenchel.nn.preference.uniform import Uniform as Uniform
@@ -33,7 +35,9 @@ __all__ = [
     "LearnedBias",
     "Location",
     "Product",
+    "ProportionalWindow",
     "QuadraticPosition",
+    "Recency",
     "RelativePosition",
     "Tempered",
     "Uniform",

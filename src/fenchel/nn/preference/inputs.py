@@ -35,6 +35,7 @@ class AttentionInputs:
         key_inputs: The layer's inputs at the keys, the sentence or the image, (B, n, width).
         key_padding: True where a key is padding, bool (B, n), as in :class:`torch.nn.MultiheadAttention`.
         query_offset: Position of the first query; n - m when decoding with a cache.
+        query_padding: True where a query is padding, bool (B, m), for preferences that ask how many queries there are.
 
     Raises:
         ProblemError: If a size is negative, or a tensor has another shape, device or dtype than the sizes say.
@@ -55,6 +56,7 @@ class AttentionInputs:
     key_inputs: Tensor | None = None
     key_padding: Tensor | None = None
     query_offset: int = 0
+    query_padding: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "queries", "keys", "query_offset"):
@@ -83,14 +85,18 @@ class AttentionInputs:
                     f"{self.batch} and {tokens} tokens."
                 )
             self._check_device(name, tensor)
-        padding = self.key_padding
-        if padding is not None:
-            check_tensor("key_padding", padding, "(batch, keys), True where a key is padding", dtypes=BOOL)
-        if padding is not None and padding.shape != (self.batch, self.keys):
-            raise ProblemError(
-                f"key_padding has shape {tuple(padding.shape)}; expected (batch, keys) = ({self.batch}, {self.keys})."
-            )
-        self._check_device("key_padding", padding)
+        for name, padding, of, tokens in (
+            ("key_padding", self.key_padding, "keys", self.keys),
+            ("query_padding", self.query_padding, "queries", self.queries),
+        ):
+            if padding is not None:
+                form = f"(batch, {of}), True where a {name.partition('_')[0]} is padding"
+                check_tensor(name, padding, form, dtypes=BOOL)
+            if padding is not None and padding.shape != (self.batch, tokens):
+                raise ProblemError(
+                    f"{name} has shape {tuple(padding.shape)}; expected (batch, {of}) = ({self.batch}, {tokens})."
+                )
+            self._check_device(name, padding)
 
     def _check_device(self, name: str, tensor: Tensor | None) -> None:
         if tensor is not None:

@@ -15,6 +15,7 @@ from fenchel.data import Sentences, Vocabulary, load_sentences
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import InputError
 from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes, sums_of
+from fenchel.train.held_out import parted
 from fenchel.train.registry import registered
 from fenchel.train.task import DataSummary, StepLoss, Task, check_pair
 from fenchel.train.text.options import TextOptions
@@ -25,8 +26,6 @@ __all__ = ["Batch", "Splits", "TextClassification"]
 Splits = tuple[Sentences, Sentences]
 """What is trained and validated on, and what is tested on."""
 
-_VALIDATED = 0.1
-_SPLIT_SEED = 0
 _LEAST = 2
 _TEST_BATCH = 500
 
@@ -86,7 +85,7 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
                 f"batch size is {options.batch_size} for {workers.count} processes; it must be a multiple of "
                 f"{workers.count}, so that each has as many sentences."
             )
-        train, validation = _parted(known, options.train_sentences)
+        train, validation = parted(known, options.train_sentences)
         self._splits = {"train": train, "validation": validation, "test": test}
         self.vocabulary = Vocabulary.of(train.words, least=_LEAST)
         self._longest = max(map(len, train.words))
@@ -195,16 +194,3 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
         numbers = self.vocabulary.numbers(split.words, longest=self._longest)
         labels = torch.tensor(split.labels, dtype=torch.int64)
         return Batch(numbers.to(self.workers.device), labels.to(self.workers.device))
-
-
-def _parted(known: Sentences, wanted: int | None) -> tuple[Sentences, Sentences]:
-    """What is trained on and what is validated on: the same for every seed of a training."""
-    order = torch.randperm(len(known), generator=seeded_generator("validation", _SPLIT_SEED)).tolist()
-    held_out = max(round(_VALIDATED * len(known)), 1)
-    rest = order[held_out:]
-    if not 1 <= (len(rest) if wanted is None else wanted) <= len(rest):
-        raise InputError(
-            f"{known.name}: {wanted or 1} sentences to train on were asked for and there are {len(rest)}, besides "
-            f"{held_out} to validate on; ask for fewer, or give more."
-        )
-    return known.taken(rest[:wanted]), known.taken(order[:held_out])

@@ -1,0 +1,69 @@
+"""How related two sentences are: a distribution over 1 to 5 to learn, and how good what is expected of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fenchel.models.pairs import DEGREES
+
+__all__ = ["MOMENTS", "degree_distribution", "moments_of", "pearson"]
+
+MOMENTS = ("scored", "said", "true", "said_squared", "true_squared", "product", "squared_difference")
+"""Sums over examples, from which correlation and error follow."""
+
+_CENTRE = 3.0
+
+
+def degree_distribution(degrees: Tensor) -> Tensor:
+    """The distribution over 1, ..., 5 on the two whole numbers around a degree, whose mean is the degree.
+
+    Args:
+        degrees: From 1 to 5, (b,).
+
+    Returns:
+        (b, 5).
+
+    Reference:
+        Tai et al. 2015, Improved semantic representations from tree-structured LSTMs, equation (16).
+
+    Example:
+        >>> degree_distribution(torch.tensor([3.5, 5.0])).tolist()
+        [[0.0, 0.0, 0.5, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
+    """
+    steps = torch.arange(1, DEGREES + 1, device=degrees.device, dtype=degrees.dtype)
+    return (1 - (degrees.unsqueeze(-1) - steps).abs()).clamp_min(0.0)
+
+
+def moments_of(said: Tensor, true: Tensor) -> dict[str, Tensor]:
+    """The sums of ``MOMENTS`` over some examples, in float64 and around the middle of the scale.
+
+    Args:
+        said: What a model expects, (b,).
+        true: What people said, (b,).
+    """
+    one, other = said.double() - _CENTRE, true.double() - _CENTRE
+    sums = (
+        torch.ones_like(one), one, other, one.square(), other.square(), one * other, (one - other).square()
+    )  # fmt: skip
+    return {name: values.sum() for name, values in zip(MOMENTS, sums, strict=True)}
+
+
+def pearson(sums: Mapping[str, float]) -> float:
+    """Pearson's correlation from the sums of ``MOMENTS``; 0 where either does not vary.
+
+    Example:
+        >>> said, true = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2.0, 3.0, 5.0])
+        >>> round(pearson({name: value.item() for name, value in moments_of(said, true).items()}), 6)
+        1.0
+    """
+    count = sums["scored"]
+    spread = [
+        max(sums[f"{name}_squared"] / count - (sums[name] / count) ** 2, 0.0) for name in ("said", "true")
+    ]
+    together = sums["product"] / count - sums["said"] * sums["true"] / count**2
+    if min(spread) <= 0.0:
+        return 0.0
+    return max(-1.0, min(1.0, together / (spread[0] * spread[1]) ** 0.5))
