@@ -23,8 +23,8 @@ ESTIMATORS = ("first_order", "second_order", "exact")
 SENTENCES = tuple(name for name in PREFERENCES if name != "recency")
 
 
-def classifier(seed: int = 0, **changes: object) -> Classifier:
-    torch.manual_seed(seed)
+def classifier(**changes: object) -> Classifier:
+    torch.manual_seed(0)
     model = Classifier(**{"vocabulary": 12, "classes": 3, "width": 8, "heads": 2, "alpha": 3.0, **changes})  # type: ignore[arg-type]
     if model.preference is not None:
         perturbed(model.preference)

@@ -88,6 +88,13 @@ class Classifier(nn.Module):
         torch.Size([2, 2])
     """
 
+    # Parts that a control is without; whatever takes the place of one is called alike.
+    templates: Any
+    values: Any
+    preference: Any
+    evidence: Any
+    inference: Any
+
     def __init__(
         self,
         vocabulary: int | None,
@@ -181,12 +188,12 @@ class Classifier(nn.Module):
         Raises:
             ProblemError: If they are neither, or gaps are missing or not asked for.
         """
-        states, padding = self.states(words, padding)
+        states, hidden = self.states(words, padding)
         gaps = self._checked_gaps(gaps, states)
         if self.pooling == "attention":
-            pooled = self.asked(states, padding, gaps).output.flatten(1)
+            pooled = self.asked(states, hidden, gaps).output.flatten(1)
         else:
-            pooled = masked_mean(states if self.values is None else self.values(states), padding)
+            pooled = masked_mean(states if self.values is None else self.values(states), hidden)
         return self.head(self.dropout(pooled))
 
     def asked(self, states: Tensor, padding: Tensor, gaps: Tensor | None = None, **needed: bool) -> Inferred:
@@ -198,19 +205,12 @@ class Classifier(nn.Module):
             gaps: (B, n), for a model with gaps.
             **needed: ``need_weights`` and ``need_certificate`` of :class:`Inference`.
         """
-        templates, values, question, u, infer = (
-            self.templates, self.values, self.evidence, self.preference, self.inference
-        )  # fmt: skip
-        assert templates is not None  # noqa: S101 - a model that attends has all of them
-        assert values is not None  # noqa: S101
-        assert question is not None  # noqa: S101
-        assert u is not None  # noqa: S101
-        assert infer is not None  # noqa: S101
         of_heads = [
-            made(states).unflatten(-1, (self.heads, -1)).transpose(1, 2) for made in (templates, values)
+            made(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for made in (self.templates, self.values)
         ]
         seen = states if gaps is None else torch.cat((states, gaps.to(states.dtype).unsqueeze(-1)), -1)
-        evidence = question(len(states)).to(of_heads[0].dtype)
+        evidence = self.evidence(len(states)).to(of_heads[0].dtype)
         inputs = AttentionInputs(
             len(states),
             self.heads,
@@ -218,17 +218,18 @@ class Classifier(nn.Module):
             states.shape[1],
             states.device,
             of_heads[0].dtype,
-            query_inputs=question.asked(len(states)).to(seen.dtype),
+            query_inputs=self.evidence.asked(len(states)).to(seen.dtype),
             key_inputs=seen,
             key_padding=padding,
         )
-        bias = templates.bias.view(self.heads, -1)
-        return infer(
+        weight = self.templates.weight.unflatten(0, (self.heads, -1))
+        bias = self.templates.bias.view(self.heads, -1)
+        return self.inference(
             *of_heads,
             evidence,
-            u(inputs),
+            self.preference(inputs),
             scale=of_heads[0].shape[-1] ** -0.5,
-            projection=KeyProjection(states, templates.weight.unflatten(0, (self.heads, -1)), bias),
+            projection=KeyProjection(states, weight, bias),
             key_padding=padding,
             **needed,
         )

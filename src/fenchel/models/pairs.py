@@ -106,6 +106,15 @@ class Pairs(nn.Module):
         (torch.Size([2, 3]), torch.Size([2, 5]))
     """
 
+    # Parts that a control is without; whatever takes the place of one is called alike.
+    templates: Any
+    preference: Any
+    evidence: Any
+    additive: Any
+    inference: Any
+    inference_back: Any
+    compare: Any
+
     def __init__(
         self,
         vocabulary: int | None,
@@ -207,11 +216,11 @@ class Pairs(nn.Module):
 
     def read(self, words: Tensor, padding: Tensor | None = None) -> Sentence:
         """States and templates of the words of one sentence."""
-        states, padding = self.states(words, padding)
+        states, hidden = self.states(words, padding)
         if self.templates is None:
-            return Sentence(states, states.unsqueeze(1), padding)
-        templates = self.templates(states).masked_fill(padding.unsqueeze(-1), 0.0)
-        return Sentence(states, self._of_heads(templates), padding)
+            return Sentence(states, states.unsqueeze(1), hidden)
+        templates = self.templates(states).masked_fill(hidden.unsqueeze(-1), 0.0)
+        return Sentence(states, self._of_heads(templates), hidden)
 
     def asked(self, premise: Sentence, hypothesis: Sentence, **needed: bool) -> tuple[Inferred, Inferred]:
         """What words of the premise find in the hypothesis, and the other way round, (B, heads, m, width / heads).
@@ -225,8 +234,6 @@ class Pairs(nn.Module):
         scores = self._additive_scores(premise, hypothesis)
         found = []
         for back, (query, key, infer) in enumerate(directions):
-            assert infer is not None  # noqa: S101 - a model that attends has both, and a preference
-            assert self.preference is not None  # noqa: S101
             log_preference = self.preference(self._inputs(query, key))
             evidence = query.templates
             if scores is not None:

@@ -185,7 +185,7 @@ class PairReading(Task[PairsOptions, Splits[LabelledPairs], PairBatch]):
         sums = sums_of(predicted["labels"], batch.labels)
         loss = self._weighed(sums["loss"], predicted, batch, "sum")
         if batch.degrees is None:
-            moments = dict.fromkeys(MOMENTS, torch.zeros(()))
+            moments = {name: torch.zeros(()) for name in MOMENTS}
         else:
             moments = moments_of(expected_degree(predicted["relatedness"]), batch.degrees)
         return {**sums, **moments, "loss": loss}
