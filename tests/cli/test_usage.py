@@ -13,7 +13,19 @@ import fenchel
 from fenchel.cli.numbers import numbers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
-COMMANDS = ("audit", "merge", "report", "compare", "swap", "reproduce", "train", "experiment", "caption")
+COMMANDS = (
+    "audit",
+    "merge",
+    "report",
+    "compare",
+    "swap",
+    "reproduce",
+    "train",
+    "experiment",
+    "classify",
+    "entail",
+    "caption",
+)
 
 
 def section(command: str) -> str:

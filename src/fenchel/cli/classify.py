@@ -16,7 +16,7 @@ from fenchel.cli.answering import (
     print_json,
     show_attention,
 )
-from fenchel.cli.options import DeviceName
+from fenchel.cli.options import DeviceName, best_device
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
@@ -26,17 +26,14 @@ HELP = (
     "Say of which class sentences are, with the probability of each class, by a model that fenchel train --model "
     "classifier trained."
 )
-EXAMPLE = (
-    "Example: fenchel classify runs/trec 'who wrote this ?', after fenchel train --data trec --model classifier --out "
-    "runs/trec."
-)
+EXAMPLE = "Example: fenchel classify runs/trec 'who wrote this ?' --show. The folder is that of a training of a classifier."
 
 
 def run(
     folder: Run,
     sentences: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SENTENCE]...", help="What to classify.", show_default=False),
+        typer.Argument(metavar="SENTENCE", help="What to classify.", show_default=False),
     ] = None,
     text: TextFile = None,
     as_json: AsJson = False,
@@ -48,7 +45,7 @@ def run(
     from fenchel.answering import ShownAnswer, classify
 
     lines = asked_lines(sentences or (), text)
-    answers = classify(folder, lines, show=show, device=device)
+    answers = classify(folder, lines, show=show, device=device or best_device())
     if as_json:
         print_json([one.to_json() for one in answers])
     else:

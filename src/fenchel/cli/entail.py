@@ -16,7 +16,7 @@ from fenchel.cli.answering import (
     print_json,
     show_attention,
 )
-from fenchel.cli.options import DeviceName
+from fenchel.cli.options import DeviceName, best_device
 from fenchel.errors import InputError
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
@@ -28,18 +28,18 @@ HELP = (
     "related the two are if the data said so, by a model that fenchel train --model pairs trained."
 )
 EXAMPLE = (
-    "Example: fenchel entail runs/sick 'A dog is barking' 'An animal is making noise', after fenchel train --data sick "
-    "--model pairs --out runs/sick."
+    "Example: fenchel entail runs/sick 'A dog is barking' 'An animal is making noise' --show. The folder is that of a "
+    "training of pairs."
 )
 
 
 def run(
     folder: Run,
     premise: Annotated[
-        str | None, typer.Argument(metavar="[PREMISE]", help="What is given.", show_default=False)
+        str | None, typer.Argument(metavar="PREMISE", help="What is given.", show_default=False)
     ] = None,
     hypothesis: Annotated[
-        str | None, typer.Argument(metavar="[HYPOTHESIS]", help="What is asked about.", show_default=False)
+        str | None, typer.Argument(metavar="HYPOTHESIS", help="What is asked about.", show_default=False)
     ] = None,
     text: TextFile = None,
     as_json: AsJson = False,
@@ -60,7 +60,7 @@ def run(
         if given and text is None
         else pair_lines(asked_lines(given, text, what="pair"))
     )
-    answers = entail(folder, asked, show=show, device=device)
+    answers = entail(folder, asked, show=show, device=device or best_device())
     if as_json:
         print_json([one.to_json() for one in answers])
     else:

@@ -117,9 +117,8 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="One of fashion-mnist, cifar10, cifar100, for sentences trec, for captions coco-mini (found in "
-            "FENCHEL_DATA), a path, or "
-            "hf:NAME[:CONFIG].",
+            help="One of fashion-mnist, cifar10, cifar100; for sentences trec, sst2, sst5; for pairs of them sick, "
+            "cad-nli[:PART]; for captions coco-mini (found in FENCHEL_DATA); a path, or hf:NAME[:CONFIG].",
             show_default=False,
         ),
     ],
@@ -128,8 +127,8 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="What to train: vit or ot-vit on images; attention-pooling or mean-pooling on sentences; "
-            "captioner on captions.",
+            help="What to train: vit or ot-vit on images; attention-pooling, mean-pooling or "
+            "classifier on sentences; pairs on pairs of sentences; captioner on captions.",
         ),
     ] = _DEFAULT,
     settings: Annotated[

@@ -179,7 +179,8 @@ class ClassifierOptions(ReadingOptions):
 
     Attributes:
         model: ``classifier``.
-        data: ``trec``, ``sst2``, ``sst5``, a path or ``hf:NAME``, as ``fenchel.data.load_labelled_sentences`` takes it.
+        data: ``trec``, ``sst2``, ``sst5``, a path or ``hf:NAME``, as ``fenchel.data.load_labelled_sentences`` takes
+            it.
         preference: ``uniform``, ``position``, ``context`` or ``gaussian``; None is ``uniform``.
 
     Raises:
@@ -209,7 +210,8 @@ class PairsOptions(ReadingOptions):
 
     Attributes:
         model: ``pairs``.
-        data: ``sick``, ``cad-nli``, ``cad-nli:PART``, a path or ``hf:NAME``, as ``fenchel.data.load_labelled_pairs`` takes it.
+        data: ``sick``, ``cad-nli``, ``cad-nli:PART``, a path or ``hf:NAME``, as ``fenchel.data.load_labelled_pairs``
+            takes it.
         preference: ``uniform``, ``context``, ``gaussian`` or ``relative``; None is ``uniform``.
         comparison: What a word is compared by: concatenated (it and what it found), or differences (their difference
             and product too).
