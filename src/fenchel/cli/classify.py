@@ -26,7 +26,7 @@ HELP = (
     "Say of which class sentences are, with the probability of each class, by a model that fenchel train --model "
     "classifier trained."
 )
-EXAMPLE = "Example: fenchel classify runs/trec 'who wrote this ?' --show. The folder is that of a training of a classifier."
+EXAMPLE = "Example: fenchel classify runs/trec 'who wrote this ?' --show. The folder is that of a trained classifier."
 
 
 def run(
