@@ -51,6 +51,22 @@ class Batch:
         """How many rows there are."""
         return len(self.numbers)
 
+    def taken(self, places: Tensor) -> Batch:
+        """Some of the rows."""
+        wanted = torch.zeros(self.count, dtype=torch.bool, device=self.numbers.device)
+        wanted[places] = True
+        row = self.places.nonzero()[:, 0]
+        return Batch(
+            self.numbers[places],
+            self.segments[places],
+            self.positions[places],
+            self.languages[places],
+            self.places[places],
+            self.targets[wanted[row]],
+            self.classes[places],
+            self.total,
+        )
+
 
 class Row(NamedTuple):
     """One row, as lists; see ``Batch``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
     headline = "masked_accuracy"
     selects = "masked_accuracy"
     watched = "validation"
+    judges = MappingProxyType({"loss": "cross-entropy a row", "score": "masked accuracy a row"})
     summed = (
         "loss",
         "hits",
@@ -158,13 +160,26 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
         )
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """What the model takes of a batch, by name."""
-        names = ("numbers", "segments", "positions", "languages", "places")
-        return {name: getattr(batch, name) for name in names}
+        """What the model takes of a batch, by name; it then says something of every place."""
+        return {name: getattr(batch, name) for name in ("numbers", "segments", "positions", "languages")}
 
     def predicted(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Logits of the words, and of whether the second part follows."""
-        return model(**self.inputs(batch))
+        """Logits of the words that are asked for, and of whether the second part follows."""
+        return model(**self.inputs(batch), places=batch.places)
+
+    def judged(self, predicted: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy and share of hits, of each row the mean over its places; 0 and 1 where it has none."""
+        words = predicted["words"]
+        words = words[batch.places] if words.dim() == batch.places.dim() + 1 else words
+        row, zeros = batch.places.nonzero()[:, 0], words.new_zeros(batch.count)
+        count = zeros.index_add(0, row, torch.ones_like(batch.targets, dtype=words.dtype))
+        nats = nn.functional.cross_entropy(words, batch.targets, reduction="none")
+        hits = (words.argmax(-1) == batch.targets).to(words.dtype)
+        each = count.clamp_min(1)
+        return {
+            "loss": zeros.index_add(0, row, nats) / each,
+            "score": torch.where(count > 0, zeros.index_add(0, row, hits) / each, 1.0),
+        }
 
     def loss(self, predicted: dict[str, Tensor], batch: Batch) -> StepLoss:
         """Cross-entropy of the words, a mean over those of the whole step; and that of the second parts."""
