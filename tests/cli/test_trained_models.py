@@ -17,11 +17,15 @@ from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.swap import SwapReport
 from fenchel.train import LoopOptions, load_model, train
 from tests.cli.conftest import Command
+from tests.data.test_labelled_texts import SICK_HEADER
 from tests.train.captions.small_captions import options as caption_options
 from tests.train.captions.small_captions import write_coco_mini
 from tests.train.cloze.small_blanks import blanks_options
+from tests.train.reading.small_readings import pair_options, pairs, read_options
+from tests.train.text.small_texts import write_trec
 
 Made = Callable[[Path], LoopOptions]
+Count = Callable[[Mapping[str, torch.Tensor]], int]
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Kind:
     """A model, and how many queries its layers are asked of some inputs."""
 
     options: Made
-    real: Callable[[Mapping[str, torch.Tensor]], int]
+    real: tuple[Count, ...]
 
 
 def passages(folder: Path) -> Path:
@@ -52,18 +56,49 @@ def captions(**changes: Any) -> Made:
     return lambda place: caption_options(data=str(write_coco_mini(place / "data")), **changes)
 
 
-def count(name: str) -> Callable[[Mapping[str, torch.Tensor]], int]:
+def sick(folder: Path) -> Path:
+    folder.mkdir()
+    files = {"SICK_train.txt": (60, 0), "SICK_trial.txt": (9, 2), "SICK_test_annotated.txt": (9, 1)}
+    for file, (size, seed) in files.items():
+        one = pairs(size, seed=seed)
+        assert one.relatedness is not None
+        columns = (
+            one.premises,
+            one.hypotheses,
+            one.relatedness,
+            [one.class_names[label] for label in one.labels],
+        )
+        rows = ["\t".join(map(str, row)) for row in zip(range(len(one)), *columns, strict=True)]
+        (folder / file).write_text(SICK_HEADER + "\n".join(rows).replace("entailment", "ENTAILMENT") + "\n")
+    return folder
+
+
+def sentences(**changes: Any) -> Made:
+    return lambda place: read_options(data=str(write_trec(place / "data")), **changes)
+
+
+def of_pairs(**changes: Any) -> Made:
+    return lambda place: pair_options(data=str(sick(place / "data")), **changes)
+
+
+ONE_A_ROW: tuple[Count] = (lambda inputs: len(inputs["words"]),)
+
+
+def words(name: str) -> tuple[Count]:
     """How many numbers of words are none of padding."""
-    return lambda inputs: int((inputs[name] != 0).sum())
+    return (lambda inputs: int((inputs[name] != 0).sum()),)
 
 
 KINDS = {
-    "cloze": Kind(blanks(), count("numbers")),
-    "cloze nsp": Kind(blanks(objective="mlm+nsp", last="standard"), count("numbers")),
-    "cloze exact": Kind(blanks(estimator="exact"), count("numbers")),
-    "captioner": Kind(captions(), count("words")),
-    "captioner exact": Kind(captions(estimator="exact", preference="context"), count("words")),
-    "captioner hard": Kind(captions(attention="hard"), count("words")),
+    "classifier": Kind(sentences(), ONE_A_ROW),
+    "classifier exact": Kind(sentences(estimator="exact", preference="context"), ONE_A_ROW),
+    "pairs": Kind(of_pairs(), (*words("premises"), *words("hypotheses"))),
+    "cloze": Kind(blanks(), words("numbers")),
+    "cloze nsp": Kind(blanks(objective="mlm+nsp", last="standard"), words("numbers")),
+    "cloze exact": Kind(blanks(estimator="exact"), words("numbers")),
+    "captioner": Kind(captions(), words("words")),
+    "captioner exact": Kind(captions(estimator="exact", preference="context"), words("words")),
+    "captioner hard": Kind(captions(attention="hard"), words("words")),
 }
 
 
@@ -83,15 +118,17 @@ def test_an_audit_counts_real_queries_and_measures_the_problems_of_the_model(
     report = AuditReport.load(tmp_path / "audit")
     batches = list(TrainedExamples(run, 3).batches())
     assert sum(len(batch.documents) for batch in batches) == 3
-    real = sum(kind.real(batch.inputs) for batch in batches)
-    assert {head["queries"] for head in report.heads} == {real}
+    real = [sum(count(batch.inputs) for batch in batches) for count in kind.real]
+    assert {head["queries"] for head in report.heads} == set(real)
     # The last attention of a model, query by query, by the problem itself.
     model, moved = load_model(run), []
     for batch in batches:
         with torch.no_grad(), seen_attention(model) as seen:
             model(**batch.inputs)
         call = seen[-1].call
-        padding = call.query_padding if call.query_padding is not None else call.key_padding
+        padding = call.query_padding
+        if padding is None and call.asks_itself:
+            padding = call.key_padding
         for row in range(len(batch.documents)):
             words = call.problem.evidence.shape[2]
             queries = words if padding is None else int((~padding[row]).sum())
