@@ -310,6 +310,17 @@ def test_a_beam_of_full_width_is_exhaustive_search(power):
         assert said.log_probability == pytest.approx(best.log_probability, rel=1e-5)
 
 
+@torch.no_grad()
+def test_what_does_not_end_ends_after_twice_the_source_and_ten():
+    model = translator(longest=100)
+    model.head.bias[model.END] = -50.0
+    for beam in (1, 3):
+        found = model.translated(SOURCES, beam=beam)
+        assert [(len(said.words), said.ended) for said in found] == [(20, True), (16, True), (14, True)]
+    model.longest = 6
+    assert [(len(said.words), said.ended) for said in model.translated(SOURCES)] == [(6, False)] * 3
+
+
 def test_a_draw_of_dropout_is_a_sentences():
     dropout = SentenceDropout(0.5)
     dropped = dropout(torch.ones(200, 3, 40))

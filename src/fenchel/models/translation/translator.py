@@ -32,6 +32,7 @@ STARTS = ("encoder", "zero")
 """What the decoder begins with, by name."""
 
 _OWNER = "Translator"
+_BEYOND = 10  # words of a translation besides two for each of the source
 
 
 class Translator(nn.Module):
@@ -241,6 +242,8 @@ class Translator(nn.Module):
     ) -> list[Decoded]:
         """Translations, greedily or by a beam; all sentences at once, and none depends on another.
 
+        A translation ends at the latest after ``longest`` words, and after twice as many as its source has and ten.
+
         Args:
             source: As ``forward`` takes it.
             beam: How many beginnings are kept; 1 is greedy.
@@ -252,16 +255,19 @@ class Translator(nn.Module):
         """
         reading = self.read(source)
         rows = len(source)
-        state = (*reading, source.new_zeros(rows), *self.begun(reading))
+        most = 2 * (source != 0).sum(1) + _BEYOND
+        state = (*reading, source.new_zeros(rows), most, *self.begun(reading))
         banned = torch.tensor(never, dtype=torch.int64, device=source.device)
+        others = torch.arange(len(self.head.bias), device=source.device) != self.END
 
         def step(word: Tensor, state: State) -> tuple[Tensor, State]:
-            read, places, kept = Reading(*state[:3]), state[3], state[4:]
+            read, (places, most), kept = Reading(*state[:3]), state[3:5], state[5:]
             place = int(places[0])
             look = self.looking(read, None)
             found, kept = self.decoder.step(word.unsqueeze(1), kept, look, self.head, place)
             scores = self.scored(found).squeeze(1).index_fill(-1, banned, -torch.inf)
-            return scores.log_softmax(-1), (*read, places + 1, *kept)
+            scores = scores.masked_fill((places >= most).unsqueeze(1) & others, -torch.inf)
+            return scores.log_softmax(-1), (*read, places + 1, most, *kept)
 
         limits = {"begin": self.BEGIN, "end": self.END, "longest": self.longest}
         if beam == 1:
