@@ -20,7 +20,6 @@ from fenchel.train import TrainResult, TranslationOptions, load_model, train
 from fenchel.train.checkpoint import Checkpoint
 from fenchel.train.evaluation import Evaluation
 from fenchel.train.translation import Translation
-from fenchel.train.translation.bleu import SUMS, bleu_score, bleu_sums
 from fenchel.train.translation.cross_entropy import smoothed_cross_entropy
 from fenchel.train.workers import Workers
 from tests.train.small_trainings import weights
@@ -126,17 +125,6 @@ def test_shares_and_batches_of_an_evaluation_add_up(split, monkeypatch):
     assert Translation.evaluated(sums, 0)["bleu"] == whole["bleu"]
 
 
-def test_bleu_of_parts_is_bleu_of_all():
-    said = ["Ein Hund läuft über die Wiese .", "Zwei Katzen schlafen .", "", "Ein Haus steht hier"]
-    right = ["Ein Hund rennt über die Wiese.", "Zwei Katzen schlafen.", "Leer", "Ein Haus steht dort drüben"]
-    total = dict.fromkeys(SUMS, 0)
-    for one, other in zip(said, right, strict=True):
-        for name, count in bleu_sums([one], [other]).items():
-            total[name] += count
-    assert bleu_score(total) == sacrebleu.corpus_bleu(said, [right]).score
-    assert bleu_score(dict.fromkeys(SUMS, 0)) == 0.0
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("classes", [7, 100_000])
 def test_cross_entropy_is_torchs(smoothing, classes):
@@ -234,6 +222,42 @@ def test_wrong_options_are_named(wrong, said):
 def test_what_the_data_have_not_is_named(wrong, said):
     with pytest.raises(InputError, match=said):
         task(**wrong)
+
+
+def test_what_is_said_of_single_pairs_adds_up():
+    made = task()
+    torch.manual_seed(0)
+    model = made.model().eval()
+    (batch,) = made.examples("test")
+    with torch.no_grad():
+        said = made.predicted(model, batch)
+    judged, sums = made.judged(said, batch), made.measured(said, batch)
+    words = (batch.target[:, 1:] != 0).sum(1)
+    torch.testing.assert_close((judged["loss"] * words).sum(), sums["surprise"])
+    assert bool(((judged["score"] >= 0) & (judged["score"] <= 1)).all())
+    some = batch.taken(torch.tensor([2, 0]))
+    assert some.references == (batch.references[2], batch.references[0])
+    assert torch.equal(some.source, batch.source[[2, 0]])
+
+
+@pytest.mark.parametrize("query", ["paper", "bahdanau"])
+def test_a_training_can_be_audited_and_swapped(tmp_path, query):
+    from fenchel.auditing import audit
+    from fenchel.swap import swap
+    from tests.data.test_parallel import SPLITS, written
+
+    data = written(tmp_path / "pairs", {**SPLITS, "train": SPLITS["train"] * 4})
+    given = {"data": str(data), "epochs": 1, "query": query, "width": 8, "subwords": 60, "batch_size": 4}
+    train(TranslationOptions(**given), tmp_path / "run", device="cpu")
+    report = audit(str(tmp_path / "run"))
+    options = TranslationOptions(**given).resolved()
+    (batch,) = Translation(options, Translation.read(str(data)), Workers(0, 1, CPU)).examples("test")
+    assert report.heads[0]["queries"] == int((batch.target[:, 1:] != 0).sum())
+    splits = {**SPLITS, "train": SPLITS["train"] * 4, "test_2016_flickr": SPLITS["train"] * 2}
+    written(data, splits)
+    train(TranslationOptions(**given), tmp_path / "other", device="cpu")
+    swapped = swap(str(tmp_path / "other"), bootstrap=100)
+    assert "cross-entropy a piece of a word" in str((swapped.manifest, swapped.finding, swapped.results))
 
 
 def test_processes_and_data_have_to_fit():

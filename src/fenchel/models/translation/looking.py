@@ -21,6 +21,7 @@ class Looking:
         inference: g.
         looks_at_queries: Whether the preference does, and so cannot be computed before them.
         queries: How many words the target has, where they are asked for one by one; None where there is one call.
+        query_padding: For audits, True where the target has no word, bool (B, words of the target).
     """
 
     def __init__(
@@ -32,9 +33,11 @@ class Looking:
         inference: Inference,
         looks_at_queries: bool,
         queries: int | None,
+        query_padding: Tensor | None = None,
     ) -> None:
         self._reading, self._evidence = reading, evidence
         self._preference, self._inference = preference, inference
+        self._query_padding = query_padding
         self._templates = reading.templates.unsqueeze(1)
         self._ahead: Tensor | None = None
         self._is_ahead = queries is not None and not looks_at_queries
@@ -48,7 +51,7 @@ class Looking:
             queries: (B, m, width).
             place: Of the first of them in the target.
         """
-        count = queries.shape[1]
+        count, padding = queries.shape[1], self._query_padding
         evidence = self._evidence(queries).unsqueeze(1)
         found = self._inference(
             self._templates,
@@ -56,6 +59,7 @@ class Looking:
             evidence.to(self._templates.dtype),
             self._log_preference(queries, place, count),
             key_padding=self._reading.padding,
+            query_padding=None if padding is None else padding[:, place : place + count],
         )
         return found.output.squeeze(1)
 

@@ -182,7 +182,8 @@ class Translator(nn.Module):
         reading = self.read(source)
         asked = target.shape[1] if self._one_by_one else None
         with contextlib.nullcontext() if self.inference is None else self.inference.steps():
-            found = self.decoder(target, self.begun(reading), self.looking(reading, asked), self.head)
+            look = self.looking(reading, asked, target == 0)
+            found = self.decoder(target, self.begun(reading), look, self.head)
         return self.scored(found)
 
     def read(self, source: Tensor) -> Reading:
@@ -215,12 +216,13 @@ class Translator(nn.Module):
             hidden = torch.tanh(hidden)
         return self.decoder.start(hidden, cell)
 
-    def looking(self, reading: Reading, queries: int | None) -> Look:
+    def looking(self, reading: Reading, queries: int | None, query_padding: Tensor | None = None) -> Look:
         """What answers queries.
 
         Args:
             reading: Of the source.
             queries: How many are asked one by one; None where they are asked at once, or nobody knows.
+            query_padding: True where there is none to be asked, bool (B, queries), for audits.
         """
         if self.inference is None or self.evidence is None or self.preference is None:
             return lambda queries, _: reading.last.unsqueeze(1).expand_as(queries)
@@ -231,6 +233,7 @@ class Translator(nn.Module):
             inference=self.inference,
             looks_at_queries=self._looks_at_queries,
             queries=queries,
+            query_padding=query_padding,
         )
 
     def scored(self, found: Tensor) -> Tensor:

@@ -38,6 +38,11 @@ class PairBatch:
         """How many pairs there are."""
         return len(self.source)
 
+    def taken(self, places: Tensor) -> PairBatch:
+        """Some of them."""
+        references = tuple(self.references[place] for place in places.tolist())
+        return PairBatch(self.source[places], self.target[places], references, self.words)
+
 
 @dataclass(frozen=True, eq=False)
 class NumberedPairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,12 +16,12 @@ from fenchel.data import ParallelCorpus, SentencePairs, Subwords, load_pairs
 from fenchel.data.subwords import TOKENIZER_FILE
 from fenchel.errors import InputError
 from fenchel.models.translation import Translator
+from fenchel.train.bleu import BLEU, BLEU_SUMS, bleu_of_sums, bleu_signature, bleu_sums
 from fenchel.train.files import digests_of
 from fenchel.train.metric import Metric
 from fenchel.train.registry import registered
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.translation.batches import NumberedPairs, PairBatch
-from fenchel.train.translation.bleu import SUMS, bleu_score, bleu_signature, bleu_sums
 from fenchel.train.translation.cross_entropy import smoothed_cross_entropy
 from fenchel.train.translation.options import TranslationOptions
 from fenchel.train.workers import Workers
@@ -68,12 +69,13 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
     options_type = TranslationOptions
     metrics = (
         Metric("loss", "cross-entropy in nats a word", higher_is_better=False, least=0.0),
-        Metric("bleu", "BLEU of greedy translations", higher_is_better=True, least=0.0, most=100.0),
+        BLEU,
     )
     headline = "bleu"
     watched = "validation"
     selects = "bleu"
-    summed = ("surprise", "words", *SUMS)
+    judges = MappingProxyType({"loss": "cross-entropy a piece of a word", "score": "pieces foretold rightly"})
+    summed = ("surprise", "words", *BLEU_SUMS)
 
     def __init__(self, options: TranslationOptions, data: ParallelCorpus, workers: Workers) -> None:
         if not isinstance(data, ParallelCorpus):
@@ -153,10 +155,6 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
         """What the model is called with: the source, and the target up to every word that is to be predicted."""
         return {"source": batch.source, "target": batch.target[:, :-1]}
 
-    def predicted(self, model: nn.Module, batch: PairBatch) -> Tensor:
-        """Scores of the next word (b, m, words)."""
-        return model(**self.inputs(batch))
-
     def loss(self, predicted: Tensor, batch: PairBatch) -> StepLoss:
         """Smoothed cross-entropy a word, over all words of the step in all processes."""
         divisor = batch.words / self.workers.count
@@ -176,8 +174,18 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
         """
         del split
         found = self.measured(self.predicted(model, batch), batch)
-        counts = bleu_sums(self.translations(model, batch.source), batch.references)
-        return {**found, **{name: torch.tensor(float(count)) for name, count in counts.items()}}
+        said = self.translations(model, batch.source)
+        counts = bleu_sums(said, [[reference] for reference in batch.references])
+        return {**found, **{name: torch.tensor(count) for name, count in counts.items()}}
+
+    def judged(self, predicted: Tensor, batch: PairBatch) -> dict[str, Tensor]:
+        """The mean cross-entropy of each translation, and the share of its pieces that are the likeliest."""
+        labels = batch.target[:, 1:]
+        real = labels != 0
+        surprise = nn.functional.cross_entropy(predicted.mT, labels, ignore_index=0, reduction="none")
+        right = (predicted.argmax(-1) == labels) & real
+        words = real.sum(1)
+        return {"loss": surprise.sum(1) / words, "score": right.sum(1) / words}
 
     def measured(self, predicted: Tensor, batch: PairBatch) -> dict[str, Tensor]:
         """Cross-entropy, without smoothing, and how many words it is of."""
@@ -194,7 +202,7 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
     def evaluated(cls, sums: Mapping[str, float], count: float) -> dict[str, float]:
         """Cross-entropy a word, and the BLEU of all translations together."""
         del count
-        return {"loss": sums["surprise"] / sums["words"], "bleu": bleu_score(sums)}
+        return {"loss": sums["surprise"] / sums["words"], "bleu": bleu_of_sums(sums)}
 
     def described(self, model: nn.Module) -> dict[str, Any]:
         """The model with its languages, and the pairs."""
