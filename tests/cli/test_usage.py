@@ -25,6 +25,7 @@ COMMANDS = (
     "classify",
     "entail",
     "caption",
+    "translate",
 )
 
 

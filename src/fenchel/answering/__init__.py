@@ -9,6 +9,7 @@ from fenchel.answering.map_page import ShownAnswer, write_shown
 from fenchel.answering.reading import Classified, Entailed, PairLine, classify, entail, pair_lines
 from fenchel.answering.terminal_map import terminal_map
 from fenchel.answering.trained_run import TrainedRun
+from fenchel.answering.translating import Translated, translate
 
 __all__ = [
     "AttentionMap",
@@ -20,6 +21,7 @@ __all__ = [
     "PairLine",
     "ShownAnswer",
     "TrainedRun",
+    "Translated",
     "caption",
     "classify",
     "entail",
@@ -28,5 +30,6 @@ __all__ = [
     "pair_lines",
     "seen_attention",
     "terminal_map",
+    "translate",
     "write_shown",
 ]

@@ -21,6 +21,7 @@ from fenchel.cli import (
     reproduce,
     swap,
     train,
+    translate,
 )
 from fenchel.cli.failure import say
 from fenchel.version import __version__
@@ -47,6 +48,7 @@ for command in (
     classify,
     entail,
     caption,
+    translate,
 ):
     application.command(
         command.NAME,
