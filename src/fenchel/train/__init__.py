@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fenchel.train.captions import CaptionOptions
-from fenchel.train.cloze import ClozeOptions
+from fenchel.train.cloze import ClozeOptions, FineTuningOptions
 from fenchel.train.metric import Metric
 from fenchel.train.observer import TrainObserver
 from fenchel.train.options import LoopOptions
@@ -23,6 +23,7 @@ __all__ = [
     "CaptionOptions",
     "ClassifierOptions",
     "ClozeOptions",
+    "FineTuningOptions",
     "LoopOptions",
     "Metric",
     "PairsOptions",

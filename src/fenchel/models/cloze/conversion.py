@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import MissingExtraError, ModelError
+from fenchel.models.cloze.head import WordHead
 from fenchel.models.cloze.layer import FeedForward, TransformationLayer
 from fenchel.models.cloze.model import Cloze
 
@@ -173,6 +174,7 @@ def _written(model: Cloze) -> dict[str, Tensor]:
         written(f"{start}.output.LayerNorm", network.norm)
 
     embeddings, head = model.embeddings, model.head
+    assert isinstance(head, WordHead)  # noqa: S101 - what the model builds
     for name, module in (
         ("word_embeddings", embeddings.word),
         ("position_embeddings", embeddings.position),

@@ -56,7 +56,8 @@ class Cloze(nn.Module):
         longest: How many places there are.
         segments: How many segments there are.
         languages: How many languages have embeddings; 0 for none.
-        classes: How many classes whole rows have, told from what is inferred for their first place; 0 for none.
+        classes: How many classes whole rows have, told from what is inferred for their first place, or if ``causal``
+            for their last; 0 for none.
         mask: The number of ``[MASK]``; needed where ``masked`` is ``"places"``.
         last: ``"paper"``, whose templates are the values too, and whose head follows at once; or ``"standard"``, a
             layer of BERT like the others, with values, an output map and a feed-forward network of its own.
@@ -132,20 +133,20 @@ class Cloze(nn.Module):
             for _ in range(depth - 1)
         )
         standard = last == "standard"
-        self.templates = nn.Linear(width, width)
-        self.values = nn.Linear(width, width) if standard else None
-        self.preference = self._product(
+        self.templates: nn.Module = nn.Linear(width, width)
+        self.values: nn.Module | None = nn.Linear(width, width) if standard else None
+        self.preference: nn.Module = self._product(
             KeyPadding(),
             self._preference(preference),
             Additive(heads, width) if score == "additive" else None,
         )
-        self.evidence = nn.Linear(width, width) if score == "dot" else None
+        self.evidence: nn.Module | None = nn.Linear(width, width) if score == "dot" else None
         self.inference = Inference(heads, estimator=estimator, alpha=alpha, closeness=given["closeness"])
         self.output = nn.Linear(width, width) if standard else nn.Identity()
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
         self.feed_forward = FeedForward(width, *sizes) if standard else nn.Identity()
-        self.head = WordHead(width, vocabulary, norm_eps)
+        self.head: nn.Module = WordHead(width, vocabulary, norm_eps)
         self.pooler = nn.Linear(width, width) if classes else None
         self.classify = nn.Linear(width, classes) if classes else None
         self.apply(_drawn)
@@ -227,12 +228,21 @@ class Cloze(nn.Module):
         inferred = self.inferred(numbers, tokens).transpose(1, 2).flatten(2)
         found: dict[str, Tensor] = {}
         if self.classify is not None and self.pooler is not None:
-            first = self._state(tokens[:, 0], inferred[:, 0])
-            found["classes"] = self.classify(self.dropout(torch.tanh(self.pooler(first))))
+            read = self._read_for_classes(numbers)
+            state = self._state(tokens[read], inferred[read])
+            found["classes"] = self.classify(self.dropout(torch.tanh(self.pooler(state))))
         if places is not None:
             tokens, inferred = tokens[places], inferred[places]
         found["words"] = self.head(self._state(tokens, inferred), self.embeddings.word.weight)
         return found
+
+    def _read_for_classes(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """The first place of every row; where places see nothing after them, the last word."""
+        rows = torch.arange(len(numbers), device=numbers.device)
+        if not self._configuration["causal"]:
+            return rows, torch.zeros_like(rows)
+        places = torch.arange(numbers.shape[1], device=numbers.device)
+        return rows, (places * (numbers != 0)).amax(1)
 
     def _state(self, tokens: Tensor, inferred: Tensor) -> Tensor:
         """What was there and what was inferred, summed and normed."""
