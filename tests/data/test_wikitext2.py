@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fenchel.data.aligned import holds_pairs, load_aligned
 from fenchel.data.articles import Articles, sentences_of
 from fenchel.data.wikitext2 import load_articles
 from fenchel.errors import InputError
@@ -111,6 +112,21 @@ def test_sentences(line, sentences):
 def test_wrong_articles_are_named(texts):
     with pytest.raises(InputError, match="mine: "):
         Articles(texts, "mine")
+
+
+def test_pairs_are_articles_of_two_sentences(tmp_path):
+    for split in ("train", "val", "test_2017", "test_2016_flickr"):
+        (tmp_path / f"{split}.en").write_text(f"A dog, {split}.\nTwo cats!\n")
+        (tmp_path / f"{split}.de").write_text("Ein Hund.\nZwei Katzen!\n")
+    assert holds_pairs(str(tmp_path))
+    train, validation, test = load_aligned(tmp_path)
+    assert train.languages == ("en", "de")
+    assert train.texts == (("A dog , train .", "Ein Hund ."), ("Two cats !", "Zwei Katzen !"))
+    assert validation.texts[0][0] == "A dog , val ."
+    assert test.texts[0][0] == "A dog , test_2016_flickr ."
+    assert not holds_pairs(str(written(tmp_path / "text", 1, "train.txt")))
+    assert holds_pairs("multi30k")
+    assert not holds_pairs("wikitext2")
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="FENCHEL_DATA has no plain_text")

@@ -14,6 +14,7 @@ from fenchel.errors import FenchelError
 from fenchel.models import Cloze
 from fenchel.models.cloze import from_transformers, to_transformers
 from fenchel.nn.attending import attention_layers
+from fenchel.nn.preference import RelativePosition
 
 ESTIMATORS = ("first_order", "second_order", "exact")
 MASK = 4
@@ -48,7 +49,7 @@ def by_hand(model: Cloze, numbers: Tensor, hidden: Tensor) -> Tensor:
                 part = slice(head * size, (head + 1) * size)
                 log_u = torch.zeros(len(tokens), dtype=torch.float64)
                 if given["preference"] == "relative":
-                    relative = next(m for m in model.preference.modules() if hasattr(m, "bucket_of_distance"))
+                    relative = next(m for m in model.preference.modules() if isinstance(m, RelativePosition))
                     limit = relative.max_distance
                     buckets = relative.bucket_of_distance[torch.arange(len(tokens)) - place + limit]
                     log_u = relative.relative_attention_bias.weight[buckets, head]

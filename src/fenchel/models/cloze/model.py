@@ -31,6 +31,7 @@ _NAMES = {
 }
 _OWNER = "Cloze"
 _SPREAD = 0.02
+_OTHER_SIDE, _LEAST = 2.0, -6.0
 
 
 class Cloze(nn.Module):
@@ -329,7 +330,7 @@ class Cloze(nn.Module):
 
 
 def _drawn(module: nn.Module) -> None:
-    """BERT's initial weights."""
+    """BERT's initial weights; and what is believed of distances before anything is learned."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=_SPREAD)
     if isinstance(module, nn.MultiheadAttention):
@@ -340,3 +341,26 @@ def _drawn(module: nn.Module) -> None:
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
         with torch.no_grad():
             module.weight[module.padding_idx].zero_()
+    if isinstance(module, RelativePosition):
+        with torch.no_grad():
+            module.relative_attention_bias.weight.copy_(_nearer_first(module))
+
+
+def _nearer_first(module: RelativePosition) -> Tensor:
+    """Log-weights that fall with the distance: before a place in heads 1, 3, ..., after it in heads 2, 4, ...
+
+    Optimisers move a weight by little more than the learning rate a step. From uniform ones, neighbours would stand out
+    after thousands.
+    """
+    limit, buckets = module.max_distance, module.bucket_of_distance
+    distances = torch.arange(-limit, limit + 1, device=buckets.device)
+    weight = torch.empty_like(module.relative_attention_bias.weight)
+    for head in range(weight.shape[1]):
+        side = distances if head % 2 else -distances
+        steepness = 2.0 ** -(head - head % 2)
+        believed = -steepness * distances.abs() - _OTHER_SIDE * (side <= 0)
+        # Of the distances that share a bucket, the nearest speaks for all.
+        weight[:, head] = weight.new_full((len(weight),), -torch.inf).scatter_reduce(
+            0, buckets, believed.to(weight.dtype), "amax"
+        )
+    return weight.clamp(min=_LEAST)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import models
+from fenchel.data.aligned import holds_pairs, load_aligned
 from fenchel.data.articles import Articles
 from fenchel.data.corruption import Corruption, Shares
 from fenchel.data.randomness import seeded_generator
@@ -100,7 +101,7 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
     @classmethod
     def read(cls, data: str) -> Splits:
         """The text of a name or path."""
-        return load_articles(data)
+        return load_aligned(data) if holds_pairs(data) else load_articles(data)
 
     @classmethod
     def summary(cls, data: Splits) -> DataSummary:
