@@ -146,7 +146,12 @@ def test_places_are_those_asked_for():
     model = cloze(classes=2)
     whole, places = model(NUMBERS), NUMBERS == MASK
     asked = model(NUMBERS, places=places)
-    torch.testing.assert_close(asked["words"], whole["words"][places])
+    assert asked["words"].shape == (3, 1, 12)
+    torch.testing.assert_close(asked["words"][:2, 0], whole["words"][places])
+    assert not asked["words"][2].any()
+    more = model(NUMBERS, places=NUMBERS > 5)["words"]
+    torch.testing.assert_close(more[0, 1], whole["words"][0, 3])
+    assert model(NUMBERS, places=NUMBERS < 0)["words"].shape == (3, 0, 12)
     torch.testing.assert_close(asked["classes"], whole["classes"])
 
 

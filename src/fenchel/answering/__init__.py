@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fenchel.answering.attention_map import AttentionMap, Grid, seen_attention
 from fenchel.answering.captioning import Caption, caption
+from fenchel.answering.filling import Blank, Filled, fill
 from fenchel.answering.lines import Line, lines_of_file, lines_of_texts
 from fenchel.answering.map_page import ShownAnswer, write_shown
 from fenchel.answering.reading import Classified, Entailed, PairLine, classify, entail, pair_lines
@@ -13,9 +14,11 @@ from fenchel.answering.translating import Translated, translate
 
 __all__ = [
     "AttentionMap",
+    "Blank",
     "Caption",
     "Classified",
     "Entailed",
+    "Filled",
     "Grid",
     "Line",
     "PairLine",
@@ -25,6 +28,7 @@ __all__ = [
     "caption",
     "classify",
     "entail",
+    "fill",
     "lines_of_file",
     "lines_of_texts",
     "pair_lines",

@@ -16,6 +16,7 @@ from fenchel.cli import (
     compare,
     entail,
     experiment,
+    fill,
     merge,
     report,
     reproduce,
@@ -49,6 +50,7 @@ for command in (
     entail,
     caption,
     translate,
+    fill,
 ):
     application.command(
         command.NAME,

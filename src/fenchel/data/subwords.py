@@ -97,6 +97,11 @@ class Subwords:
         """How many numbers there are."""
         return self._tokenizer.get_vocab_size()
 
+    @cached_property
+    def kind(self) -> str:
+        """``word``, what stands between spaces; or ``bpe``, pieces of words."""
+        return "word" if json.loads(self.text)["model"]["type"] == "WordLevel" else "bpe"
+
     def number(self, token: str) -> int:
         """The number of a token.
 

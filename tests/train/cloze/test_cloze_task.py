@@ -215,13 +215,19 @@ def test_pairs_stand_side_by_side_with_places_that_begin_again():
     assert targets[0] == targets[1]
 
 
-def test_inputs_give_what_is_predicted():
+def test_inputs_give_what_is_predicted_and_rows_can_be_taken():
     made = task(objective="mlm+nsp")
     model, batch = made.model().eval(), next(made.examples("test"))
     predicted = made.predicted(model, batch)
-    whole = model(**made.inputs(batch))
-    torch.testing.assert_close(whole["words"][batch.places], predicted["words"])
-    torch.testing.assert_close(whole["classes"], predicted["classes"])
+    assert all(torch.equal(value, predicted[name]) for name, value in model(**made.inputs(batch)).items())
+    rows = torch.tensor([1, 4, 5])
+    part = batch.taken(rows)
+    judged, whole = made.judged(made.predicted(model, part), part), made.judged(predicted, batch)
+    for name in ("loss", "score"):
+        torch.testing.assert_close(judged[name], whole[name][rows])
+    per_row = torch.bincount(batch.rows, minlength=batch.count)
+    sums = made.measured(predicted, batch)
+    assert float((whole["loss"] * per_row).sum()) == pytest.approx(float(sums["loss"]), rel=1e-5)
 
 
 def test_the_tokenizer_is_of_the_training_text_alone(tmp_path):

@@ -83,7 +83,7 @@ class Cloze(nn.Module):
         >>> model = Cloze(vocabulary=30, width=8, depth=2, heads=2, longest=16, estimator="exact")
         >>> numbers = torch.tensor([[2, 9, 4, 7, 3], [2, 4, 3, 0, 0]])
         >>> model(numbers, places=numbers == 4)["words"].shape
-        torch.Size([2, 30])
+        torch.Size([2, 1, 30])
     """
 
     def __init__(
@@ -218,8 +218,8 @@ class Cloze(nn.Module):
             places: Those asked for, bool (B, n); None is all of them.
 
         Returns:
-            ``words``, logits (k, vocabulary) of the k places asked for, row by row, or (B, n, vocabulary) of all; and
-            ``classes``, logits (B, classes), where there are any.
+            ``words``, logits (B, m, vocabulary) of the places asked for, in order, zeros after those of rows that have
+            fewer than m; and ``classes``, logits (B, classes), where there are any.
 
         Raises:
             ProblemError: If the numbers are no matrix of integers, or wider than there are places.
@@ -234,7 +234,8 @@ class Cloze(nn.Module):
             found["classes"] = self.classify(self.dropout(torch.tanh(self.pooler(state))))
         if places is not None:
             tokens, inferred = tokens[places], inferred[places]
-        found["words"] = self.head(self._state(tokens, inferred), self.embeddings.word.weight)
+        words = self.head(self._state(tokens, inferred), self.embeddings.word.weight)
+        found["words"] = words if places is None else _by_row(words, places)
         return found
 
     def _read_for_classes(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -327,6 +328,16 @@ class Cloze(nn.Module):
             raise ProblemError(
                 f"numbers has shape {tuple(numbers.shape)}; expected at most {longest} places a row"
             )
+
+
+def _by_row(words: Tensor, places: Tensor) -> Tensor:
+    """What was found for places (k, ...) side by side in their rows (B, m, ...)."""
+    counts = places.sum(1)
+    most = int(counts.max()) if len(counts) else 0
+    asked = torch.arange(most, device=places.device) < counts.unsqueeze(1)
+    found = words.new_zeros(len(places), most, words.shape[-1])
+    found[asked] = words
+    return found
 
 
 def _drawn(module: nn.Module) -> None:

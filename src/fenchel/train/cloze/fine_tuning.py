@@ -16,7 +16,7 @@ from fenchel.data.randomness import seeded_generator
 from fenchel.data.subwords import TOKENIZER_FILE, Subwords
 from fenchel.errors import InputError
 from fenchel.storage.digest import digest_of_bytes
-from fenchel.train.classification import ACCURACY, LOSS, sums_of
+from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes, sums_of
 from fenchel.train.cloze.fine_tuning_options import FineTuningOptions
 from fenchel.train.cloze.pretrained import Pretrained, extended
 from fenchel.train.cloze.rows import SPECIAL
@@ -51,6 +51,11 @@ class Batch:
         """How many sentences there are."""
         return len(self.labels)
 
+    def taken(self, places: Tensor) -> Batch:
+        """Some of them, as wide as the longest needs."""
+        numbers = self.numbers[places]
+        return Batch(numbers[:, : int((numbers != 0).sum(1).max())], self.labels[places])
+
 
 @registered
 class FineTuning(Task[FineTuningOptions, Splits, Batch]):
@@ -68,6 +73,7 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
     headline = "accuracy"
     selects = "accuracy"
     trained = ("loss", "accuracy")
+    judges = JUDGED
     watched = "validation"
 
     def __init__(self, options: FineTuningOptions, data: Splits, workers: Workers) -> None:
@@ -159,9 +165,9 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
         """What the model takes of a batch, by name: no place is asked for its word."""
         return {"numbers": batch.numbers, "places": torch.zeros_like(batch.numbers, dtype=torch.bool)}
 
-    def predicted(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Logits of the classes (b, classes), and of no words."""
-        return model(**self.inputs(batch))
+    def judged(self, predicted: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy and hits."""
+        return judged_classes(predicted["classes"], batch.labels)
 
     def loss(self, predicted: dict[str, Tensor], batch: Batch) -> StepLoss:
         """Cross-entropy."""

@@ -101,9 +101,9 @@ def extended(tokenizer: Subwords, texts: Iterable[str]) -> Subwords:
         >>> len(more) - len(known), more.number("cat") == len(known)
         (1, True)
     """
-    content = json.loads(tokenizer.text)
-    if content["model"]["type"] != "WordLevel":
+    if tokenizer.kind != "word":
         return tokenizer
+    content = json.loads(tokenizer.text)
     known = content["model"]["vocab"]
     lower = any(
         one.get("type") == "Lowercase" for one in (content["normalizer"] or {}).get("normalizers", ())

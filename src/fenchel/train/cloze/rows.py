@@ -51,21 +51,25 @@ class Batch:
         """How many rows there are."""
         return len(self.numbers)
 
-    def taken(self, places: Tensor) -> Batch:
+    def taken(self, rows: Tensor) -> Batch:
         """Some of the rows."""
         wanted = torch.zeros(self.count, dtype=torch.bool, device=self.numbers.device)
-        wanted[places] = True
-        row = self.places.nonzero()[:, 0]
-        return Batch(
-            self.numbers[places],
-            self.segments[places],
-            self.positions[places],
-            self.languages[places],
-            self.places[places],
-            self.targets[wanted[row]],
-            self.classes[places],
-            self.total,
-        )
+        wanted[rows] = True
+        rows = wanted.nonzero().squeeze(1)
+        targets = self.targets[wanted[self.rows]]
+        same = ("numbers", "segments", "positions", "languages", "places", "classes")
+        parts = {name: getattr(self, name)[rows] for name in same}
+        return Batch(**parts, targets=targets, total=len(targets))
+
+    @property
+    def rows(self) -> Tensor:
+        """The row of each target (k,)."""
+        return self.places.nonzero()[:, 0]
+
+    def of_targets(self, words: Tensor) -> Tensor:
+        """What a model says of the words of every row (b, m, vocabulary), target by target (k, vocabulary)."""
+        counts = self.places.sum(1, keepdim=True).to(words.device)
+        return words[torch.arange(words.shape[1], device=words.device) < counts]
 
 
 class Row(NamedTuple):
@@ -111,11 +115,11 @@ class Rows:
         """How many there are."""
         return len(self.passages)
 
-    def row(self, index: int, draws: Draws) -> Row:
-        """The row of a passage."""
+    def row(self, index: int, draws: Draws | None) -> Row:
+        """The row of a passage; as it is, where nothing is drawn."""
         passage = self.passages[index]
         other = 0
-        if self.objective == "mlm+nsp":
+        if self.objective == "mlm+nsp" and draws is not None:
             generator = seeded_generator(f"next {draws.purpose}", *draws.numbers, passage.keys[0])
             if float(torch.rand((), generator=generator)) < _OTHER:
                 passage, other = self._with_another(passage, generator), 1
@@ -136,9 +140,12 @@ class Rows:
             row.languages.extend([passage.languages[number]] * new)
         return row
 
-    def _extend(self, row: Row, part: Sequence[int], key: int, draws: Draws) -> None:
+    def _extend(self, row: Row, part: Sequence[int], key: int, draws: Draws | None) -> None:
         """Adds a part and the token that ends it, with what is to be filled in."""
         begin = len(row.numbers)
+        if draws is None:
+            row.numbers.extend([*part, self._end])
+            return
         corrupted, chosen = draws.corruption.applied(part, f"corruption {draws.purpose}", *draws.numbers, key)
         if self.objective == "causal":
             corrupted, begin_of_places = list(part), begin - 1
@@ -159,13 +166,13 @@ class Rows:
             if found.article != passage.article and found.second:
                 return passage._replace(second=found.second, keys=(passage.keys[0], found.keys[1]))
 
-    def batch(self, indices: Sequence[int], mine: slice, draws: Draws, device: torch.device) -> Batch:
+    def batch(self, indices: Sequence[int], mine: slice, draws: Draws | None, device: torch.device) -> Batch:
         """A share of some rows.
 
         Args:
             indices: Of the rows of all processes.
             mine: Which of them are this process's.
-            draws: What is drawn for them.
+            draws: What is drawn for them; None leaves them as they are.
             device: Where they are to be.
         """
         own = [self.row(index, draws) for index in indices[mine]]

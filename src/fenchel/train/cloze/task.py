@@ -64,7 +64,9 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
     headline = "masked_accuracy"
     selects = "masked_accuracy"
     watched = "validation"
-    judges = MappingProxyType({"loss": "cross-entropy a row", "score": "masked accuracy a row"})
+    judges = MappingProxyType(
+        {"loss": "cross-entropy of a passage's words", "score": "share of a passage's words found"}
+    )
     summed = (
         "loss",
         "hits",
@@ -161,30 +163,27 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
         )
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """What the model takes of a batch, by name; it then says something of every place."""
-        return {name: getattr(batch, name) for name in ("numbers", "segments", "positions", "languages")}
-
-    def predicted(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Logits of the words that are asked for, and of whether the second part follows."""
-        return model(**self.inputs(batch), places=batch.places)
+        """What the model takes of a batch, by name."""
+        names = ("numbers", "segments", "positions", "languages", "places")
+        return {name: getattr(batch, name) for name in names}
 
     def judged(self, predicted: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy and share of hits, of each row the mean over its places; 0 and 1 where it has none."""
-        words = predicted["words"]
-        words = words[batch.places] if words.dim() == batch.places.dim() + 1 else words
-        row, zeros = batch.places.nonzero()[:, 0], words.new_zeros(batch.count)
-        count = zeros.index_add(0, row, torch.ones_like(batch.targets, dtype=words.dtype))
-        nats = nn.functional.cross_entropy(words, batch.targets, reduction="none")
-        hits = (words.argmax(-1) == batch.targets).to(words.dtype)
-        each = count.clamp_min(1)
+        """Cross-entropy of the words of each row, and the share of them that is found; 0 where none is hidden."""
+        words, targets = batch.of_targets(predicted["words"].cpu()), batch.targets.cpu()
+        rows = batch.rows.cpu()
+        count = torch.bincount(rows, minlength=batch.count).clamp(min=1)
+        costs = nn.functional.cross_entropy(words, targets, reduction="none")
+        hits = (words.argmax(-1) == targets).to(costs.dtype)
+        none = costs.new_zeros(batch.count)
         return {
-            "loss": zeros.index_add(0, row, nats) / each,
-            "score": torch.where(count > 0, zeros.index_add(0, row, hits) / each, 1.0),
+            "loss": none.index_add(0, rows, costs) / count,
+            "score": none.index_add(0, rows, hits) / count,
         }
 
     def loss(self, predicted: dict[str, Tensor], batch: Batch) -> StepLoss:
         """Cross-entropy of the words, a mean over those of the whole step; and that of the second parts."""
-        words = nn.functional.cross_entropy(predicted["words"], batch.targets, reduction="sum")
+        said = batch.of_targets(predicted["words"])
+        words = nn.functional.cross_entropy(said, batch.targets, reduction="sum")
         # Processes average their gradients, and each of them has its own number of words.
         mean = words * (self.workers.count / max(batch.total, 1))
         if "classes" in predicted:
@@ -193,7 +192,7 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
 
     def measured(self, predicted: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy and hits, with how many there could have been."""
-        words, targets = predicted["words"], batch.targets
+        words, targets = batch.of_targets(predicted["words"]), batch.targets
         zero = torch.zeros((), device=words.device)
         sums = dict.fromkeys(self.summed, zero) | {
             "loss": nn.functional.cross_entropy(words, targets, reduction="sum"),
