@@ -227,7 +227,7 @@ def test_inputs_give_what_is_predicted_and_rows_can_be_taken():
         torch.testing.assert_close(judged[name], whole[name][rows])
     per_row = torch.bincount(batch.rows, minlength=batch.count)
     sums = made.measured(predicted, batch)
-    assert float((whole["loss"] * per_row).sum()) == pytest.approx(float(sums["loss"]), rel=1e-5)
+    assert (whole["loss"] * per_row).sum().item() == pytest.approx(sums["loss"].item(), rel=1e-5)
 
 
 def test_the_tokenizer_is_of_the_training_text_alone(tmp_path):
