@@ -31,6 +31,7 @@ READING: dict[str, Any] = {
     "width": 8,
     "heads": 2,
     "dropout": 0.1,
+    "encoder": "words",
     "precision": "float32",
 }
 PAIRS: dict[str, Any] = {**READING, "learning_rate": 1e-2}

@@ -247,6 +247,13 @@ def test_what_does_not_fit_is_refused():
 def test_what_is_left_open_is_filled_in():
     assert read_options().resolved().score == "dot"
     assert read_options(pooling="mean").resolved().score is None
+    for embed, pooling, encoder in (
+        ("learned", "attention", "lstm"),
+        ("demo", "mean", "words"),
+        ("learned", "bag", "words"),
+    ):
+        assert read_options(encoder=None, embed=embed, pooling=pooling).resolved().encoder == encoder
+    assert pair_options(encoder=None).resolved().encoder == "words"
     assert pair_options().resolved().model_title == "pairs (first_order)"
     assert read_options(closeness="entmax15").closeness == "tsallis:1.5"
     for options in (read_options(), pair_options()):

@@ -41,7 +41,8 @@ class ReadingOptions(LoopOptions):
         label_smoothing: Share of the label that is spread over all classes.
         train_sentences: Train on so many examples, the same for every seed; None for all.
         embed: learned, embeddings trained with the model; or demo, frozen token states of the bundled encoder.
-        encoder: What makes states of words: words (embeddings alone), bigrams, conv or lstm.
+        encoder: What makes states of words: words (embeddings alone), bigrams, conv or lstm; none is the model's
+            choice: lstm for a classifier that learns its embeddings, else words.
         pooling: attention; or a control: mean, no attention; or bag, a bag of words.
         word_dropout: How often a word is made unknown, in training.
         vocabulary: How many words are known at most.
@@ -60,7 +61,7 @@ class ReadingOptions(LoopOptions):
             "closeness": Maybe(Text("the name of a closeness, such as tsallis:1.5")),
             "heads": "head_count",
             "embed": OneOf((LEARNED, DEMO_EMBEDDING)),
-            "encoder": OneOf(ENCODERS),
+            "encoder": Maybe(OneOf(ENCODERS)),
             "pooling": OneOf(classifier.POOLINGS),
             "word_dropout": _SHARE,
             "vocabulary": Whole(3, 2**24, "20000"),
@@ -82,7 +83,7 @@ class ReadingOptions(LoopOptions):
     label_smoothing: float = 0.0
     train_sentences: int | None = None
     embed: str = LEARNED
-    encoder: str = "words"
+    encoder: str | None = None
     pooling: str = "attention"
     word_dropout: float = 0.0
     vocabulary: int = 20000
@@ -131,7 +132,7 @@ class ReadingOptions(LoopOptions):
                     f"{name} is {value!r} with pooling {self.pooling!r}, which looks at nothing. Leave it out, or use "
                     "pooling 'attention'."
                 )
-        if self.pooling == "bag" and self.encoder != "words":
+        if self.pooling == "bag" and self.encoder not in (None, "words"):
             raise InputError(
                 f"encoder is {self.encoder!r} with pooling 'bag'; a bag of words has the encoder 'words'."
             )
@@ -158,19 +159,24 @@ class ReadingOptions(LoopOptions):
         )
         return {
             **{name: getattr(self, name) for name in names},
+            "encoder": self.encoder or self.own_encoder,
             "estimator": self.estimator or "first_order",
             "preference": self.preference or "uniform",
             "score": self.score or "dot",
             "closeness": self.closeness,
         }
 
+    @property
+    def own_encoder(self) -> str:
+        """The encoder where none is asked for."""
+        return "words"
+
     def resolved(self) -> Self:
         """The same options with nothing left open, and precision alone to the machine."""
+        found = super().resolved().filled({"encoder": self.own_encoder})
         if self.pooling != "attention":
-            return super().resolved()
-        return super().resolved().filled(
-            {"estimator": "first_order", "preference": "uniform", "score": "dot"}
-        )  # fmt: skip
+            return found
+        return found.filled({"estimator": "first_order", "preference": "uniform", "score": "dot"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,9 +205,16 @@ class ClassifierOptions(ReadingOptions):
         }
     )
 
+    epochs: int = 12
     batch_size: int = 64
     learning_rate: float = 2e-3
     model: str = "classifier"
+    dropout: float = 0.3
+
+    @property
+    def own_encoder(self) -> str:
+        """An LSTM, but for a bag of words and for states that know of each other already."""
+        return "lstm" if self.embed == LEARNED and self.pooling != "bag" else "words"
 
 
 @dataclass(frozen=True, kw_only=True)
