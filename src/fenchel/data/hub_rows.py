@@ -46,6 +46,7 @@ def hub_splits(path: str, config: str | None) -> Mapping[str, Any]:
         raise MissingExtraError("datasets", "hf") from None
     folder = checked("data_path", path, name="data")
     try:
+        splits: Any
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
             splits = datasets.load_from_disk(str(folder))
         else:
