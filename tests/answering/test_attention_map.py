@@ -113,6 +113,7 @@ def test_the_terminal_shows_shades_names_and_certificates():
     text = terminal_map(drawn([[0.75, 0.24, 0.01], [0.1, 0.45, 0.45]]))
     lines = text.splitlines()
     assert "█ above 0.7" in " ".join(lines)
+    assert "first order" in text  # however few keys there are
     row = next(line for line in lines if line.startswith("ein"))
     assert row.split() == ["ein", "██▒▒", "▒▒██", "0.2500", "≤", "4e-9"]
     assert "\x1b" not in text

@@ -18,6 +18,7 @@ _LONGEST_NAME = 16
 _TALLEST_HEADING = 10
 _GAP = "   "
 _ENDS = 22  # what stands behind the maps
+_NARROWEST = "first order"
 _BOUNDS = (0.05, 0.2, 0.4, 0.7)
 
 
@@ -35,7 +36,7 @@ def terminal_map(drawn: AttentionMap, *, width: int = 80) -> str:
         return _grids(drawn, drawn.grid, width)
     names = [_cut(name, _LONGEST_NAME) for name in drawn.queries]
     margin = max(map(_wide, names), default=0)
-    columns = 2 * len(drawn.keys)
+    columns = max(2 * len(drawn.keys), len(_NARROWEST))
     beside = margin + 1 + 2 * columns + len(_GAP) + _ENDS <= width
     said = f"{drawn.title}: rows are queries, columns keys. Weights: {_legend()}."
     ends = [
@@ -46,9 +47,9 @@ def terminal_map(drawn: AttentionMap, *, width: int = 80) -> str:
     if beside:
         titles = (_fitted("first order", columns), _fitted("exact", columns), "moved  certified")
         lines.append(f"{' ' * margin} {_GAP.join(titles)}")
-        lines += [f"{' ' * margin} {row}{_GAP}{row}" for row in _heading(drawn.keys)]
+        lines += [f"{' ' * margin} {_padded(row, columns)}{_GAP}{row}" for row in _heading(drawn.keys)]
         lines += [
-            f"{_padded(name, margin)} {_row(first)}{_GAP}{_row(exact)}{_GAP}{end}"
+            f"{_padded(name, margin)} {_padded(_row(first), columns)}{_GAP}{_padded(_row(exact), columns)}{_GAP}{end}"
             for name, first, exact, end in zip(names, drawn.first_order, drawn.exact, ends, strict=True)
         ]
     else:
