@@ -26,6 +26,7 @@ COMMANDS = (
     "entail",
     "caption",
     "translate",
+    "fill",
 )
 
 

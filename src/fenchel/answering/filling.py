@@ -78,6 +78,7 @@ def fill(
     *,
     top: int = 5,
     show: bool = False,
+    device: str | None = None,
 ) -> list[Filled]:
     """Says what may stand in the blanks of texts, each of which is ``[MASK]``.
 
@@ -89,6 +90,7 @@ def fill(
         texts: At least one, with a blank or several in each.
         top: How many words to say for each blank.
         show: Whether to say what the blanks attended to, ``Filled.maps``.
+        device: Where to compute. Default: on the processor.
 
     Returns:
         One for each text, in the order given.
@@ -97,7 +99,7 @@ def fill(
         InputError: If there is no such training, or a text is empty, has no blank, or is longer than the training's.
         MissingExtraError: If ``tokenizers`` is not installed.
     """
-    opened = TrainedRun.read(run, tasks=("cloze",))
+    opened = TrainedRun.read(run, tasks=("cloze",), device=device)
     top = checked("size", top, name="top")
     lines = [one for one in texts if isinstance(one, Line)]
     if len(lines) < len(texts) or isinstance(texts, str) or not texts:

@@ -16,6 +16,7 @@ from fenchel.cli.answering import (
     print_json,
     show_attention,
 )
+from fenchel.cli.options import DeviceName, best_device
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
@@ -26,8 +27,8 @@ HELP = (
     "likeliest words and their probabilities. --show draws what the blanks attended to in the last layer."
 )
 EXAMPLE = (
-    'Example: fenchel fill runs/cloze "the [MASK] was built in 1920 ." --show --out shown. Then open '
-    "shown/attention.html."
+    'Example: fenchel fill runs/cloze "the [MASK] was built in 1920 ." --show. Then open attention/attention.html. '
+    "The folder is that of a trained cloze."
 )
 
 
@@ -41,12 +42,14 @@ def run(
     top: Annotated[int, typer.Option(metavar="N", help="How many words to say for each blank.")] = 5,
     as_json: AsJson = False,
     show: Show = False,
-    out: ShowFolder = "fill",
+    out: ShowFolder = "attention",
+    device: DeviceName = None,
 ) -> None:
     """Wires the options to ``fenchel.answering.fill``."""
     from fenchel.answering import ShownAnswer, fill
 
-    found = fill(folder, asked_lines(texts or (), text, what="text"), top=top, show=show)
+    lines = asked_lines(texts or (), text, what="text")
+    found = fill(folder, lines, top=top, show=show, device=device or best_device())
     if as_json:
         print_json([one.to_json() for one in found])
     else:
@@ -58,4 +61,4 @@ def run(
                 typer.echo(f"  blank {number}: {said}")
     if show:
         drawn = [ShownAnswer(one.text, one.filled, one.maps) for one in found]
-        show_attention(drawn, out, title="What blanks attended to", in_terminal=not as_json)
+        show_attention(drawn, out, title="What blanks looked at", in_terminal=not as_json)

@@ -118,8 +118,8 @@ def run(
         typer.Option(
             metavar="NAME",
             help="One of fashion-mnist, cifar10, cifar100; for sentences trec, sst2, sst5; for pairs of them sick, "
-            "cad-nli[:PART]; for captions coco-mini; for translation multi30k (found in FENCHEL_DATA); a path, "
-            "or hf:NAME[:CONFIG].",
+            "cad-nli[:PART]; for captions coco-mini; for translation multi30k; for blanks wikitext2 or "
+            "multi30k (found in FENCHEL_DATA); a path, or hf:NAME[:CONFIG].",
             show_default=False,
         ),
     ],
@@ -129,7 +129,8 @@ def run(
         typer.Option(
             metavar="NAME",
             help="What to train: vit or ot-vit on images; attention-pooling, mean-pooling or "
-            "classifier on sentences; pairs on pairs of sentences; captioner on captions; translator.",
+            "classifier on sentences; pairs on pairs of sentences; captioner on captions; translator; "
+            "cloze on running text or pairs, and cloze-classifier on sentences.",
         ),
     ] = _DEFAULT,
     settings: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fenchel.data.articles import Articles
 from fenchel.data.captioned_images import CaptionedImages
 from fenchel.data.coco_mini import load_captions
 from fenchel.data.image_dataset import ImageDataset
@@ -17,8 +18,10 @@ from fenchel.data.standardise import Standardise
 from fenchel.data.subwords import Subwords
 from fenchel.data.trec import load_sentences
 from fenchel.data.vocabulary import Vocabulary
+from fenchel.data.wikitext2 import load_articles
 
 __all__ = [
+    "Articles",
     "CaptionedImages",
     "ImageDataset",
     "LabelledPairs",
@@ -31,6 +34,7 @@ __all__ = [
     "Subwords",
     "Vocabulary",
     "load",
+    "load_articles",
     "load_captions",
     "load_labelled_pairs",
     "load_labelled_sentences",
