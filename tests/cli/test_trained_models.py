@@ -18,11 +18,14 @@ from fenchel.swap import SwapReport
 from fenchel.train import LoopOptions, load_model, train
 from tests.cli.conftest import Command
 from tests.data.test_labelled_texts import SICK_HEADER
+from tests.data.test_parallel import written
 from tests.train.captions.small_captions import options as caption_options
 from tests.train.captions.small_captions import write_coco_mini
 from tests.train.cloze.small_blanks import blanks_options
 from tests.train.reading.small_readings import pair_options, pairs, read_options
 from tests.train.text.small_texts import write_trec
+from tests.train.translation.small_pairs import pairs as translations
+from tests.train.translation.small_pairs import translation_options
 
 Made = Callable[[Path], LoopOptions]
 Count = Callable[[Mapping[str, torch.Tensor]], int]
@@ -54,6 +57,18 @@ def blanks(**changes: Any) -> Made:
 
 def captions(**changes: Any) -> Made:
     return lambda place: caption_options(data=str(write_coco_mini(place / "data")), **changes)
+
+
+def multi30k(folder: Path) -> Path:
+    splits = {"train": (60, 0), "val": (9, 1), "test_2016_flickr": (9, 2)}
+    made = {name: translations(size, seed=seed) for name, (size, seed) in splits.items()}
+    return written(
+        folder, {name: list(zip(one.first, one.second, strict=True)) for name, one in made.items()}
+    )
+
+
+def translation(**changes: Any) -> Made:
+    return lambda place: translation_options(data=str(multi30k(place / "data")), **changes)
 
 
 def sick(folder: Path) -> Path:
@@ -90,6 +105,11 @@ def words(name: str) -> tuple[Count]:
 
 
 KINDS = {
+    "translator": Kind(translation(), words("target")),
+    "translator bahdanau": Kind(translation(query="bahdanau", preference="context"), words("target")),
+    "translator luong exact": Kind(
+        translation(query="luong", estimator="exact", preference="gaussian"), words("target")
+    ),
     "classifier": Kind(sentences(), ONE_A_ROW),
     "classifier exact": Kind(sentences(estimator="exact", preference="context"), ONE_A_ROW),
     "pairs": Kind(of_pairs(), (*words("premises"), *words("hypotheses"))),
