@@ -57,6 +57,10 @@ def by_hand(model: Pairs, premise: Tensor, hypothesis: Tensor, estimator: str) -
             found.append(weights @ states[key][:, part])
         own, other = states[query], torch.cat(found, -1)
         sums.append(model.compare(torch.cat([own, other, own - other, own * other], -1)).sum(0))
+    if model.summary:
+        means = [model.states.embed(one).mean(0) for one in (premise, hypothesis)]
+        one, other = (mean / mean.norm() * math.sqrt(len(mean)) for mean in means)
+        sums += [(one - other).abs(), one * other]
     read = torch.cat(sums)
     assert model.head is not None
     assert model.degree is not None
@@ -66,7 +70,9 @@ def by_hand(model: Pairs, premise: Tensor, hypothesis: Tensor, estimator: str) -
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("preference", PREFERENCES)
 def test_both_directions_follow_from_the_parts_and_padding_changes_nothing(estimator, preference):
-    model = pairs(estimator=estimator, preference=preference, score="general")
+    model = pairs(
+        estimator=estimator, preference=preference, score="general", summary=preference == "context"
+    )
     with torch.no_grad():
         model.evidence.weight.add_(0.3 * torch.randn(model.evidence.weight.shape, dtype=torch.float64))
     says = model(PREMISES, HYPOTHESES)
@@ -147,6 +153,15 @@ def test_vectors_take_the_place_of_words():
     assert torch.allclose(says[1], model(a[1:, :2], b[1:])["labels"][0], atol=1e-6)
 
 
+def test_a_bag_reads_means_and_nothing_else():
+    bag = pairs(pooling="bag", vocabulary=None, given=5)
+    a, b = torch.randn(1, 4, 5, dtype=torch.float64), torch.randn(1, 3, 5, dtype=torch.float64)
+    twice = bag(torch.cat([a, a], 1), b)["labels"]
+    assert torch.allclose(twice, bag(3 * a, b)["labels"])
+    assert bag.compare is None
+    assert bag.head[0].in_features == 10  # type: ignore[index]
+
+
 def test_an_additive_score_leaves_estimators_nothing_to_do():
     with pytest.raises(ProblemError, match="'exact' with an additive score, which is all preference"):
         pairs(score="additive", estimator="exact")
@@ -157,6 +172,7 @@ def test_an_additive_score_leaves_estimators_nothing_to_do():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"summary": 1}, "summary is 1; expected True or False"),
         ({"answers": "all"}, "answers of Pairs is 'all'; expected one of labels, relatedness, both"),
         ({"comparison": "sum"}, "comparison of Pairs is 'sum'"),
         ({"preference": "position"}, "preference of Pairs is 'position'; expected one of uniform, context"),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments.tensor import checked_argument
+from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.models.inference import Inference
 from fenchel.models.word_states import WordStates, masked_mean
@@ -41,11 +41,13 @@ class Sentence(NamedTuple):
     """One of the two, as it was read.
 
     Attributes:
+        summary: The mean of what its words were given as, scaled, (B, width or given); None where nothing reads it.
         states: Of its words (B, n, width), 0 for padding.
         templates: f of them (B, heads, n, width / heads), 0 for padding.
         padding: Bool (B, n).
     """
 
+    summary: Tensor | None
     states: Tensor
     templates: Tensor
     padding: Tensor
@@ -65,9 +67,12 @@ class Pairs(nn.Module):
     ``preference``, ``evidence``, ``inference`` (premise asks), ``inference_back`` (hypothesis asks), ``compare`` (g),
     ``head`` (labels) and ``degree`` (relatedness); each can be exchanged.
 
+    With ``summary`` the heads read :math:`|\bar a - \bar b|` and :math:`\bar a \odot \bar b` too, of the means of the
+    words' embeddings, or of the vectors that are given, each scaled to norm √width.
+
     Controls: ``pooling="mean"`` compares each word with the mean of the other sentence's, which is what a uniform u
-    says at α = 0; ``pooling="bag"`` compares nothing: the heads read the means of both sentences' words, their
-    difference and product. Neither has templates, preference, evidence or inference.
+    says at α = 0; ``pooling="bag"`` compares no words: the heads read the summary alone. Neither has templates,
+    preference, evidence or inference.
 
     Args:
         vocabulary: How many numbers words have, 0 of which is padding; None where vectors are given.
@@ -81,6 +86,7 @@ class Pairs(nn.Module):
         pooling: ``"attention"``, ``"mean"`` or ``"bag"``.
         comparison: What g is given: ``"concatenated"``, :math:`[a, \beta]`, or ``"differences"``,
             :math:`[a, \beta, a - \beta, a \odot \beta]`.
+        summary: Whether the heads read difference and product of the sentences' means beside what was compared.
         preference: u: ``"uniform"``; ``"context"``, a network that looks at a word and at all of its sentence;
             ``"gaussian"``, around the proportional place; ``"relative"``, learned by distance.
         score: ``"dot"``; ``"general"``, :math:`f(a)^\top W f(b)`; ``"additive"``, Bahdanau's network, which is all
@@ -127,6 +133,7 @@ class Pairs(nn.Module):
         depth: int = 1,
         pooling: str = "attention",
         comparison: str = "differences",
+        summary: bool = False,
         preference: str = "uniform",
         score: str = "dot",
         estimator: str = "first_order",
@@ -154,7 +161,9 @@ class Pairs(nn.Module):
             )
         if width % heads:
             raise ProblemError(f"heads of {_OWNER} is {heads} and width {width}; heads must divide the width")
+        check_flags(summary=summary)
         self.heads, self.pooling, self.comparison = heads, pooling, comparison
+        self.summary = summary or pooling == "bag"
         self.states = WordStates(
             vocabulary,
             width,
@@ -178,7 +187,10 @@ class Pairs(nn.Module):
             )
         if pooling != "bag":
             self.compare = _network((2 if comparison == "concatenated" else 4) * width, width, width, dropout)
-        read = (4 if pooling == "bag" else 2) * width
+        self.dropout = nn.Dropout(dropout)
+        read = 0 if pooling == "bag" else 2 * width
+        if self.summary:
+            read += 2 * (given or width)
         self.head = None if answers == "relatedness" else _network(read, width, classes, dropout, last=True)
         self.degree = None if answers == "labels" else _network(read, width, DEGREES, dropout, last=True)
 
@@ -217,10 +229,15 @@ class Pairs(nn.Module):
     def read(self, words: Tensor, padding: Tensor | None = None) -> Sentence:
         """States and templates of the words of one sentence."""
         states, hidden = self.states(words, padding)
+        summary = self._summary(words, hidden) if self.summary else None
         if self.templates is None:
-            return Sentence(states, states.unsqueeze(1), hidden)
+            return Sentence(summary, states, states.unsqueeze(1), hidden)
         templates = self.templates(states).masked_fill(hidden.unsqueeze(-1), 0.0)
-        return Sentence(states, self._of_heads(templates), hidden)
+        return Sentence(summary, states, self._of_heads(templates), hidden)
+
+    def _summary(self, words: Tensor, padding: Tensor) -> Tensor:
+        mean = masked_mean(words if self.states.given else self.states.embed(words), padding)
+        return nn.functional.normalize(mean, dim=-1) * mean.shape[-1] ** 0.5
 
     def asked(self, premise: Sentence, hypothesis: Sentence, **needed: bool) -> tuple[Inferred, Inferred]:
         """What words of the premise find in the hypothesis, and the other way round, (B, heads, m, width / heads).
@@ -260,22 +277,25 @@ class Pairs(nn.Module):
 
     def _compared(self, premise: Sentence, hypothesis: Sentence) -> Tensor:
         """What the heads read."""
-        if self.compare is None:
-            one, other = (masked_mean(each.states, each.padding) for each in (premise, hypothesis))
-            return torch.cat((one, other, (one - other).abs(), one * other), -1)
+        read = []
+        if self.compare is not None:
+            for own, other in zip((premise, hypothesis), self._found(premise, hypothesis), strict=True):
+                states, other = own.states, other.expand_as(own.states)
+                parts = [states, other]
+                if self.comparison == "differences":
+                    parts += [states - other, states * other]
+                compared = self.compare(torch.cat(parts, -1))
+                read.append(compared.masked_fill(own.padding.unsqueeze(-1), 0.0).sum(1))
+        one, other = premise.summary, hypothesis.summary
+        if one is not None and other is not None:
+            read += [(one - other).abs(), one * other]
+        return self.dropout(torch.cat(read, -1))
+
+    def _found(self, premise: Sentence, hypothesis: Sentence) -> list[Tensor]:
+        """What each word of the premise is compared with, and each of the hypothesis."""
         if self.inference is None:
-            found = [masked_mean(each.states, each.padding).unsqueeze(1) for each in (hypothesis, premise)]
-        else:
-            found = [one.output.transpose(1, 2).flatten(2) for one in self.asked(premise, hypothesis)]
-        sums = []
-        for own, other in zip((premise, hypothesis), found, strict=True):
-            states, other = own.states, other.expand_as(own.states)
-            parts = [states, other]
-            if self.comparison == "differences":
-                parts += [states - other, states * other]
-            compared = self.compare(torch.cat(parts, -1))
-            sums.append(compared.masked_fill(own.padding.unsqueeze(-1), 0.0).sum(1))
-        return torch.cat(sums, -1)
+            return [masked_mean(each.states, each.padding).unsqueeze(1) for each in (hypothesis, premise)]
+        return [one.output.transpose(1, 2).flatten(2) for one in self.asked(premise, hypothesis)]
 
     def _additive_scores(self, premise: Sentence, hypothesis: Sentence) -> Tensor | None:
         return None if self.additive is None else self.additive(self._inputs(premise, hypothesis))

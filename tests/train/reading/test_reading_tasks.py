@@ -171,6 +171,7 @@ def test_processes_share_the_batch_that_one_would_have_and_the_examples(task):
         ("pairs", {"preference": "relative"}),
         ("pairs", {"comparison": "concatenated"}),
         ("pairs", {"relatedness": 0.2}),
+        ("pairs", {"summary": True}),
     ],
     ids=str,
 )
@@ -215,6 +216,7 @@ def test_validation_is_the_data_s_own_or_held_out():
         (read_options, {"pooling": "mean", "estimator": "exact"}, "estimator is 'exact' with pooling 'mean'"),
         (pair_options, {"pooling": "bag", "alpha": 2.0}, r"alpha is 2\.0 with pooling 'bag'"),
         (pair_options, {"pooling": "bag", "encoder": "conv"}, "encoder is 'conv' with pooling 'bag'"),
+        (pair_options, {"pooling": "bag", "summary": False}, "summary is False with pooling 'bag'"),
         (read_options, {"heads": 3}, "heads is 3 and width is 8; the number of heads must divide"),
         (read_options, {"encoder": "lstm", "width": 9, "heads": 1}, "width is 9 for the encoder 'lstm'"),
         (read_options, {"encoder": "bigrams", "embed": "demo"}, "encoder is 'bigrams' with embed 'demo'"),
@@ -254,6 +256,13 @@ def test_what_is_left_open_is_filled_in():
     ):
         assert read_options(encoder=None, embed=embed, pooling=pooling).resolved().encoder == encoder
     assert pair_options(encoder=None).resolved().encoder == "words"
+    assert [
+        pair_options(**given).resolved().summary for given in ({}, {"embed": "demo"}, {"pooling": "bag"})
+    ] == [
+        False,
+        True,
+        True,
+    ]
     assert pair_options().resolved().model_title == "pairs (first_order)"
     assert read_options(closeness="entmax15").closeness == "tsallis:1.5"
     for options in (read_options(), pair_options()):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from fenchel.arguments import ARGUMENTS, Maybe, Number, OneOf, Text, Whole
+from fenchel.arguments import ARGUMENTS, Flag, Maybe, Number, OneOf, Text, Whole
 from fenchel.closeness.named import closeness_name, closeness_named
 from fenchel.errors import InputError, ProblemError
 from fenchel.functional.close_arguments import check_kind
@@ -228,6 +228,8 @@ class PairsOptions(ReadingOptions):
         preference: ``uniform``, ``context``, ``gaussian`` or ``relative``; None is ``uniform``.
         comparison: What a word is compared by: concatenated (it and what it found), or differences (their difference
             and product too).
+        summary: Whether the heads read difference and product of the sentences' means too; none is yes for embed demo
+            alone. A bag reads nothing else.
         relatedness: Share of the loss that is of relatedness, where the data say it; 0 for labels alone.
 
     Raises:
@@ -244,6 +246,7 @@ class PairsOptions(ReadingOptions):
             "model": OneOf(("pairs",)),
             "preference": Maybe(OneOf(pairs.PREFERENCES)),
             "comparison": OneOf(pairs.COMPARISONS),
+            "summary": Maybe(Flag()),
             "relatedness": Number("0.5", least=0.0, below=1.0),
         }
     )
@@ -255,9 +258,24 @@ class PairsOptions(ReadingOptions):
     width: int = 200
     dropout: float = 0.2
     comparison: str = "differences"
+    summary: bool | None = None
     relatedness: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pooling == "bag" and self.summary is False:
+            raise InputError("summary is False with pooling 'bag', which reads nothing else. Leave it out.")
 
     @property
     def model_arguments(self) -> dict[str, Any]:
         """Arguments of the model that are options of the same name."""
-        return {**super().model_arguments, "comparison": self.comparison}
+        summary = self._reads_summary if self.summary is None else self.summary
+        return {**super().model_arguments, "comparison": self.comparison, "summary": summary}
+
+    @property
+    def _reads_summary(self) -> bool:
+        return self.embed != LEARNED or self.pooling == "bag"
+
+    def resolved(self) -> Self:
+        """The same options with nothing left open, and precision alone to the machine."""
+        return super().resolved().filled({"summary": self._reads_summary})
