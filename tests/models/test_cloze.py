@@ -33,12 +33,12 @@ def cloze(seed: int = 0, **changes: Any) -> Cloze:
     return model
 
 
-def by_hand(model: Cloze, numbers: Tensor, hidden: Tensor) -> Tensor:
+def by_hand(model: Cloze, numbers: Tensor, hidden: Tensor, positions: Tensor | None = None) -> Tensor:
     """Logits of all places from the parts: each blank's problem is solved by itself."""
     given = model.configuration()
     heads, size = given["heads"], given["width"] // given["heads"]
     rows = []
-    x = model.transformed(numbers)
+    x = model.transformed(numbers, positions=positions)
     for row, tokens in enumerate(x):
         templates = model.templates(tokens) / size**0.5
         values = model.templates(tokens) if model.values is None else model.values(tokens)
@@ -51,7 +51,8 @@ def by_hand(model: Cloze, numbers: Tensor, hidden: Tensor) -> Tensor:
                 if given["preference"] == "relative":
                     relative = next(m for m in model.preference.modules() if isinstance(m, RelativePosition))
                     limit = relative.max_distance
-                    buckets = relative.bucket_of_distance[torch.arange(len(tokens)) - place + limit]
+                    stand = torch.arange(len(tokens)) if positions is None else positions[row]
+                    buckets = relative.bucket_of_distance[stand - stand[place] + limit]
                     log_u = relative.relative_attention_bias.weight[buckets, head]
                 kept = ~hidden[row]
                 if given["causal"]:
@@ -115,6 +116,26 @@ def test_options_are_what_they_say(changes):
     torch.testing.assert_close(
         model(NUMBERS)["words"][real], by_hand(model, NUMBERS, hidden)[real], atol=1e-8, rtol=1e-8
     )
+
+
+def test_places_that_begin_again_are_as_near_as_those_before():
+    model = cloze(languages=2)
+    again = torch.tensor([[0, 1, 2, 0, 1, 2]]).expand_as(NUMBERS)
+    found = model(NUMBERS, positions=again)["words"]
+    expected = by_hand(model, NUMBERS, NUMBERS == 0, again)
+    real = NUMBERS != 0
+    torch.testing.assert_close(found[real], expected[real], atol=1e-8, rtol=1e-8)
+    order = torch.arange(6).expand_as(NUMBERS)
+    torch.testing.assert_close(model(NUMBERS, positions=order)["words"], model(NUMBERS)["words"])
+
+
+def test_neighbours_come_first_before_anything_is_learned():
+    model = Cloze(vocabulary=12, width=8, depth=2, heads=4, longest=32)
+    numbers = torch.full((1, 30), 5)
+    inferred = model.inferred(numbers, torch.zeros(1, 30, 8), need_weights=True)
+    weights = inferred.weights[0, :, 15]
+    assert weights.argmax(-1).tolist() == [14, 16, 14, 16]
+    assert weights[0, 14] > weights[2, 14] > weights[2, 12] > weights[2, 18]
 
 
 def test_the_two_readings_of_masked_differ_where_blanks_are():

@@ -120,10 +120,9 @@ def _filled(run: TrainedRun, line: Line, top: int, *, show: bool) -> Filled:
         )
     # A model that sees nothing after a place says there what comes next.
     asked = blanks - int(model.configuration()["causal"])
-    places = torch.zeros_like(batch.numbers, dtype=torch.bool)
-    places[0, asked] = True
+    batch.places[0, asked] = True
     with torch.no_grad(), seen_attention(model) as seen:
-        said = model(batch.numbers, batch.segments, batch.positions, batch.languages, places)["words"][0]
+        said = model(**batch.inputs)["words"][0]
     probabilities = said.softmax(-1)
     probabilities[:, sorted(subwords.special)] = -1.0  # no text has them
     best = probabilities.topk(min(top, len(subwords) - len(subwords.special)))

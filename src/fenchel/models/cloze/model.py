@@ -13,10 +13,11 @@ from fenchel.errors import ProblemError
 from fenchel.models.cloze.embeddings import ClozeEmbeddings
 from fenchel.models.cloze.head import WordHead
 from fenchel.models.cloze.layer import FeedForward, TransformationLayer
+from fenchel.models.cloze.places import PlacedInputs, RelativePlace
 from fenchel.models.inference import Inference
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.attending import KeyProjection
-from fenchel.nn.preference import Additive, AttentionInputs, Causal, KeyPadding, RelativePosition
+from fenchel.nn.preference import Additive, Causal, KeyPadding
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.sizes import check_positive, check_sizes
 
@@ -31,7 +32,6 @@ _NAMES = {
 }
 _OWNER = "Cloze"
 _SPREAD = 0.02
-_OTHER_SIDE, _LEAST = 2.0, -6.0
 
 
 class Cloze(nn.Module):
@@ -184,7 +184,7 @@ class Cloze(nn.Module):
     def _preference(self, name: str) -> AbstractPreference | None:
         given = self._configuration
         return self._product(
-            RelativePosition(given["heads"]) if name == "relative" else None,
+            RelativePlace(given["heads"]) if name == "relative" else None,
             Causal() if given["causal"] else None,
         )
 
@@ -226,7 +226,7 @@ class Cloze(nn.Module):
         """
         self._check_numbers(numbers)
         tokens = self.transformed(numbers, segments, positions, languages)
-        inferred = self.inferred(numbers, tokens).transpose(1, 2).flatten(2)
+        inferred = self.inferred(numbers, tokens, positions).transpose(1, 2).flatten(2)
         found: dict[str, Tensor] = {}
         if self.classify is not None and self.pooler is not None:
             read = self._read_for_classes(numbers)
@@ -264,12 +264,13 @@ class Cloze(nn.Module):
             tokens = layer(tokens, padding)
         return tokens
 
-    def inferred(self, numbers: Tensor, tokens: Tensor, **asked: Any) -> Any:
+    def inferred(self, numbers: Tensor, tokens: Tensor, positions: Tensor | None = None, **asked: Any) -> Any:
         """What the last layer infers for every place, (B, heads, n, width / heads), before the sum.
 
         Args:
             numbers: Of the words (B, n).
             tokens: x, what :meth:`transformed` gives (B, n, width).
+            positions: Of each (B, n), between which the preference takes distances; None counts from 0.
             **asked: ``need_weights`` or ``need_certificate``, as :class:`Inference` takes them; with one of them its
                 whole answer is returned.
         """
@@ -283,7 +284,7 @@ class Cloze(nn.Module):
         hidden = padding
         if self._configuration["masked"] == "places":
             hidden = padding | (numbers == self._configuration["mask"])
-        inputs = AttentionInputs(
+        inputs = PlacedInputs(
             numbers.shape[0],
             heads,
             numbers.shape[1],
@@ -293,6 +294,7 @@ class Cloze(nn.Module):
             query_inputs=tokens,
             key_inputs=tokens,
             key_padding=hidden,
+            places=positions,
         )
         answer = self.inference(
             templates,
@@ -341,7 +343,10 @@ def _by_row(words: Tensor, places: Tensor) -> Tensor:
 
 
 def _drawn(module: nn.Module) -> None:
-    """BERT's initial weights; and what is believed of distances before anything is learned."""
+    """BERT's initial weights; those of preferences are their own."""
+    if isinstance(module, RelativePlace):
+        module.reset_parameters()
+        return
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=_SPREAD)
     if isinstance(module, nn.MultiheadAttention):
@@ -352,26 +357,3 @@ def _drawn(module: nn.Module) -> None:
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
         with torch.no_grad():
             module.weight[module.padding_idx].zero_()
-    if isinstance(module, RelativePosition):
-        with torch.no_grad():
-            module.relative_attention_bias.weight.copy_(_nearer_first(module))
-
-
-def _nearer_first(module: RelativePosition) -> Tensor:
-    """Log-weights that fall with the distance: before a place in heads 1, 3, ..., after it in heads 2, 4, ...
-
-    Optimisers move a weight by little more than the learning rate a step. From uniform ones, neighbours would stand out
-    after thousands.
-    """
-    limit, buckets = module.max_distance, module.bucket_of_distance
-    distances = torch.arange(-limit, limit + 1, device=buckets.device)
-    weight = torch.empty_like(module.relative_attention_bias.weight)
-    for head in range(weight.shape[1]):
-        side = distances if head % 2 else -distances
-        steepness = 2.0 ** -(head - head % 2)
-        believed = -steepness * distances.abs() - _OTHER_SIDE * (side <= 0)
-        # Of the distances that share a bucket, the nearest speaks for all.
-        weight[:, head] = weight.new_full((len(weight),), -torch.inf).scatter_reduce(
-            0, buckets, believed.to(weight.dtype), "amax"
-        )
-    return weight.clamp(min=_LEAST)

@@ -29,7 +29,7 @@ class Batch:
     Attributes:
         numbers: Of the tokens (b, n), 0 for padding.
         segments: Of each token (b, n).
-        positions: Of each token (b, n).
+        positions: Of each token (b, n); None where they never begin again.
         languages: Of each token (b, n).
         places: Where something is to be filled in, bool (b, n).
         targets: What, (k,) for the k places, row by row.
@@ -39,7 +39,7 @@ class Batch:
 
     numbers: Tensor
     segments: Tensor
-    positions: Tensor
+    positions: Tensor | None
     languages: Tensor
     places: Tensor
     targets: Tensor
@@ -57,9 +57,17 @@ class Batch:
         wanted[rows] = True
         rows = wanted.nonzero().squeeze(1)
         targets = self.targets[wanted[self.rows]]
-        same = ("numbers", "segments", "positions", "languages", "places", "classes")
+        positions = None if self.positions is None else self.positions[rows]
+        same = ("numbers", "segments", "languages", "places", "classes")
         parts = {name: getattr(self, name)[rows] for name in same}
-        return Batch(**parts, targets=targets, total=len(targets))
+        return Batch(**parts, positions=positions, targets=targets, total=len(targets))
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What a model takes of it, by name."""
+        names = ("numbers", "segments", "languages", "places")
+        found = {name: getattr(self, name) for name in names}
+        return found if self.positions is None else {**found, "positions": self.positions}
 
     @property
     def rows(self) -> Tensor:
@@ -132,7 +140,8 @@ class Rows:
                 _drop_end(row)
             segment = number if self.objective == "mlm+nsp" else 0
             restarts = number and self.objective == "tlm"
-            begin = 0 if restarts else row.positions[-1] + 1
+            # As in the first sentence, whose token before the words has place 0.
+            begin = 1 if restarts else row.positions[-1] + 1
             self._extend(row, part, passage.keys[number], draws)
             new = len(row.numbers) - len(row.segments)
             row.segments.extend([segment] * new)
@@ -191,7 +200,8 @@ class Rows:
             for values in ([one for row in own for one in row.targets], [row.other for row in own])
         )
         total = sum(len(row.targets) for row in rows)
-        return Batch(numbers, segments, positions, languages, places.to(device), targets, classes, total)
+        restarted = positions if self.objective == "tlm" else None
+        return Batch(numbers, segments, restarted, languages, places.to(device), targets, classes, total)
 
 
 def _drop_end(row: Row) -> None:

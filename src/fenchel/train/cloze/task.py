@@ -164,8 +164,7 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What the model takes of a batch, by name."""
-        names = ("numbers", "segments", "positions", "languages", "places")
-        return {name: getattr(batch, name) for name in names}
+        return batch.inputs
 
     def judged(self, predicted: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the words of each row, and the share of them that is found; 0 where none is hidden."""
