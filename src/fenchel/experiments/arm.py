@@ -21,6 +21,8 @@ class Arm:
         options: What tells its training from those of the other arms.
         reading: What that means, in words.
         leaves: Options of the setting that its model does not take, and that are left out of its training.
+        after: The arm of another experiment whose run of the same seed is trained first, where its experiment goes on
+            from another; None where it begins by itself.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Arm:
     options: Mapping[str, Any]
     reading: str
     leaves: frozenset[str] = frozenset()
+    after: str | None = None
 
 
 def arms_by_name(*arms: Arm) -> dict[str, Arm]:

@@ -22,7 +22,7 @@ class Budget:
     """
 
     name: str
-    options: Mapping[str, int | None]
+    options: Mapping[str, Any]
     purpose: str
 
     def named(self, setting: Mapping[str, Any]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from fenchel.experiments.column import shown_columns
 from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.interval import MeanInterval, mean_interval
 from fenchel.experiments.paper import Reported
@@ -31,6 +32,7 @@ class Cell:
             and where there is no such pair.
         paper: What the papers report.
         paper_difference: Their OT-ViT minus their ViT.
+        beside: What else the table shows of its runs, in words by label.
     """
 
     data: str
@@ -43,12 +45,15 @@ class Cell:
     difference: MeanInterval | None
     paper: Reported | None
     paper_difference: float | None
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self, name: str) -> dict[str, Any]:
         """The cell as JSON; the headline has its name."""
-        values = asdict(self)
+        values = asdict(replace(self, beside={}))
         headline = values.pop("headline")
-        return {**values, name: headline, "seeds": list(self.seeds)}
+        beside = {"beside": dict(self.beside)} if self.beside else {}
+        del values["beside"]
+        return {**values, name: headline, "seeds": list(self.seeds), **beside}
 
 
 def cells_of(plan: Plan, records: Iterable[RunRecord], of: Comparison) -> tuple[Cell, ...]:
@@ -63,9 +68,12 @@ def cells_of(plan: Plan, records: Iterable[RunRecord], of: Comparison) -> tuple[
         A cell for each data set, learning rate and arm, in the plan's order.
     """
     found: dict[tuple[str, float, str], dict[int, float]] = {}
+    runs: dict[tuple[str, float, str], list[RunRecord]] = {}
     for record in records:
         key = record.data, record.learning_rate, record.arm
         found.setdefault(key, {})[record.seed] = record.headline
+        if record.seed < plan.seeds:
+            runs.setdefault(key, []).append(record)
     baseline = of.baseline
     reported = of.reported or (lambda data, rate, arm: None)
     cells: list[Cell] = []
@@ -93,6 +101,9 @@ def cells_of(plan: Plan, records: Iterable[RunRecord], of: Comparison) -> tuple[
                         paper_difference=None
                         if printed is None or base_printed is None or arm.name == baseline
                         else round(printed.accuracy - base_printed.accuracy, 3),
+                        beside=shown_columns(
+                            of.columns, runs.get((data, rate, arm.name), []), costs=of.costs
+                        ),
                     )
                 )
     return tuple(cells)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from fenchel.experiments.after import After
 from fenchel.experiments.arm import Arm
 from fenchel.experiments.budget import Budget
+from fenchel.experiments.column import Column
 from fenchel.experiments.paper import Reported
 from fenchel.experiments.plan import Plan
 from fenchel.experiments.record import RunRecord
@@ -29,6 +32,10 @@ class Comparison:
         before: The heading of these sentences.
         reported: What the papers report for data, learning rate and arm; None where they report nothing of the kind.
         undecided: Options that a setting leaves open, since they depend on the data or the arm.
+        setting: Options that all runs have besides those of the budget, where they are not the task's defaults.
+        columns: What tables show of the runs besides the headline.
+        costs: Whether tables show parameters and time.
+        after: What runs go on from, where that is another experiment's.
     """
 
     task: type[AnyTask]
@@ -39,6 +46,10 @@ class Comparison:
     before: str
     reported: Callable[[str, float, str], Reported | None] | None = None
     undecided: frozenset[str] = frozenset()
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
+    costs: bool = False
+    after: After | None = None
 
     @property
     def headline(self) -> Metric:
@@ -48,8 +59,9 @@ class Comparison:
     @property
     def own(self) -> frozenset[str]:
         """Options that tell runs apart, so that no setting has them."""
+        needed = set() if self.after is None else {self.after.option}
         return frozenset({"data", "learning_rate", "seed"}).union(
-            *(arm.options for arm in self.arms.values())
+            needed, *(arm.options for arm in self.arms.values())
         )
 
     @property

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fenchel.errors import MissingExtraError
 from fenchel.experiments.cell import Cell
+from fenchel.experiments.column import decimals_of
 from fenchel.experiments.finding import signed
 from fenchel.experiments.interval import MeanInterval, is_possible
 from fenchel.experiments.results import Results
@@ -48,9 +49,13 @@ def markdown_body(results: Results) -> str:
 
 def markdown_table(results: Results) -> str:
     """The table alone, without a line end after its last line."""
-    columns = _columns(results)
+    beside = tuple(results.cells[0].beside) if results.cells else ()
+    columns = (*_columns(results), *beside)
     rows = [
-        " | ".join(words.replace("|", "\\|") for words in _row(cell, results).values())
+        " | ".join(
+            words.replace("|", "\\|")
+            for words in (*_row(cell, results).values(), *(cell.beside[label] for label in beside))
+        )
         for cell in results.cells
     ]
     return "\n".join(
@@ -137,14 +142,15 @@ def _row(cell: Cell, results: Results) -> dict[str, str]:
 def _written(found: MeanInterval | None, metric: Metric, *, sign: bool = False) -> str:
     if found is None:
         return _MISSING
+    decimals = decimals_of(metric.most)
 
     def number(value: float) -> str:
-        return signed(value) if sign else f"{value:.4f}".replace("-", "−")
+        return signed(value, decimals) if sign else f"{value:.{decimals}f}".replace("-", "−")
 
     if found.half_width is None:
         return f"{number(found.mean)} (one seed)"
     few = f" ({found.count} seeds)" if found.count < _ENOUGH else ""
     width = metric.most - metric.least
     least, most = (-width, width) if sign else (metric.least, metric.most)
-    half_width = f"{found.half_width:.4f}" if is_possible(found, least, most) else _MISSING
+    half_width = f"{found.half_width:.{decimals}f}" if is_possible(found, least, most) else _MISSING
     return f"{number(found.mean)} ± {half_width}{few}"

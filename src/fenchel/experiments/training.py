@@ -17,7 +17,7 @@ from fenchel.train.observer import TrainObserver
 from fenchel.train.options import LoopOptions
 from fenchel.train.result import RESULTS_FILE, TrainResult
 
-__all__ = ["Trainer", "options_of", "plan_of", "record_of", "shared_setting"]
+__all__ = ["Trainer", "needed_run", "options_of", "plan_of", "record_of", "shared_setting"]
 
 
 class Trainer(Protocol):
@@ -61,7 +61,7 @@ def shared_setting(options: Mapping[str, Any], of: Comparison) -> dict[str, Any]
         raise InputError(
             f"{own[0]!r} is not shared by the runs of an experiment: it tells them apart. Leave it out."
         )
-    given = of.task.options_type.from_json({**options, "data": "any"})
+    given = of.task.options_type.from_json({**_needed_anywhere(of), **of.setting, **options, "data": "any"})
     left_open = {name: getattr(given, name) for name in of.undecided}
     resolved = {**given.resolved().to_json(), **left_open}
     return {name: value for name, value in resolved.items() if name not in of.own}
@@ -86,7 +86,23 @@ def options_of(run: Run, plan: Plan) -> LoopOptions:
     """What is asked of the training of a run; a model is asked for nothing that it does not have."""
     shared = {name: value for name, value in plan.setting.items() if name not in run.arm.leaves}
     own = {"data": run.data, "learning_rate": run.learning_rate, "seed": run.seed, **run.arm.options}
-    return chosen_experiment(plan.experiment).of.task.options_type.from_json({**shared, **own})
+    of = chosen_experiment(plan.experiment).of
+    if of.after is not None and (needed := needed_run(run, of)) is not None:
+        own[of.after.option] = of.after.relative(needed.place)
+    return of.task.options_type.from_json({**shared, **own})
+
+
+def needed_run(run: Run, of: Comparison) -> Run | None:
+    """The run of another experiment that a run goes on from; None where it begins by itself."""
+    if of.after is None or run.arm.after is None:
+        return None
+    before = chosen_experiment(of.after.experiment)
+    return Run(before.data[0], before.learning_rates[0], before.of.arms[run.arm.after], run.seed)
+
+
+def _needed_anywhere(of: Comparison) -> dict[str, str]:
+    """The option that names what a run goes on from, of no run in particular."""
+    return {} if of.after is None else {of.after.option: of.after.experiment}
 
 
 def record_of(run: Run, plan: Plan, folder: Path) -> RunRecord | None:
@@ -108,6 +124,10 @@ def record_of(run: Run, plan: Plan, folder: Path) -> RunRecord | None:
     result, of = TrainResult.read(folder), chosen_experiment(plan.experiment).of
     expected = options_of(run, plan).resolved().to_json()
     found = result.options.resolved().to_json()
+    if of.after is not None and (needed := expected.get(of.after.option)):
+        # Where both experiments are is not the run's; which run of the other it goes on from is.
+        there = Path(str(found.get(of.after.option))).parts
+        found[of.after.option] = str(Path(*there[-len(Path(needed).parts) :]))
     if expected["precision"] == "auto":
         found["precision"] = "auto"
     if differing := differences(dict(sorted(found.items())), expected):
