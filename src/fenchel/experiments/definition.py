@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fenchel.errors import InputError
+from fenchel.experiments.captions import CAPTIONS
 from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.pooling import POOLING
 from fenchel.experiments.vision import IMAGES
@@ -67,6 +68,14 @@ EXPERIMENTS: dict[str, Experiment] = {
             ("trec",),
             ("mean", "first-order", "second-order", "exact"),
             (3e-3,),
+        ),
+        Experiment(
+            "captions",
+            "Captions: soft, hard and no attention, learning 154 images by heart",
+            CAPTIONS,
+            ("coco-mini",),
+            tuple(CAPTIONS.arms),
+            (2e-3,),
         ),
     )
 }
