@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,11 +28,18 @@ __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
 NAME = "experiment"
 SUMMARY = "Train several arms on one budget, such as ViT and OT-ViT beside the paper's table."
+_NAMES = (
+    "table1, table2, ablation, pooling, translation, reading, pretraining, captions, or an experiment of the last "
+    "three such as reading-trec"
+)
 HELP = (
     "Train several arms on the same examples in the same order, over seeds, and print a table with 95 % intervals, "
     "where there is one beside the paper's. EXPERIMENT is table1 (accuracy by learning rate), table2 (accuracy by data "
-    "set), ablation (transport and extra templates, apart and together) or pooling (sentences pooled by attention and "
-    "by their mean). The same command again goes on where it stopped; a finished run is never trained twice."
+    "set), ablation (transport and extra templates, apart and together), pooling (sentences pooled by attention and by "
+    "their mean), translation (preference, score and estimator, and no attention), reading (classifiers of sentences "
+    "and of pairs), pretraining (what becomes of chosen words, objectives, translations) or captions (images learned by "
+    "heart). The last three are several experiments, each in a folder of its name. The same command again goes on "
+    "where it stopped; a finished run is never trained twice."
 )
 EXAMPLE = (
     "Example: fenchel experiment table2 --data fashion-mnist --budget smoke --out table2. Then look at table2/table.md "
@@ -43,7 +51,7 @@ EXAMPLE = (
 def run(
     experiment: Annotated[
         str,
-        typer.Argument(metavar="EXPERIMENT", help="table1, table2, ablation or pooling.", show_default=False),
+        typer.Argument(metavar="EXPERIMENT", help=f"{_NAMES}.".capitalize(), show_default=False),
     ],
     out: Out,
     data: Annotated[
@@ -61,8 +69,8 @@ def run(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Some of vit, ot-vit, ot-vit-shared, ot-vit-alone, vit-extra; of pooling, mean, first-order, "
-            "second-order, exact.  [default: the experiment's]",
+            help="Some of vit, ot-vit, ot-vit-shared, ot-vit-alone, vit-extra; other experiments have others, which an "
+            "unknown name has listed.  [default: the experiment's]",
         ),
     ] = None,
     learning_rates: Annotated[
@@ -82,6 +90,14 @@ def run(
         int | None, typer.Option(metavar="N", help="How often each example is seen.  [default: the budget's]")
     ] = None,
     batch_size: TrainBatchSize = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another option of the training, for all runs, as fenchel train has it.",
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -97,6 +113,14 @@ def run(
         str | None,
         typer.Option(
             metavar="I/N", help="Train only share I, from 0, of N shares of the runs.", show_default=False
+        ),
+    ] = None,
+    records: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Take finished runs from the records in FOLDER, and record there those that finish.",
+            show_default=False,
         ),
     ] = None,
     resume: Resume = False,
@@ -119,15 +143,17 @@ def run(
     from fenchel.cli.stopping import stopping_at_a_step
     from fenchel.cli.training import observer_of_training
     from fenchel.data.shard import Shard
-    from fenchel.experiments import report_on, run_experiment
-    from fenchel.experiments.definition import chosen_experiment
+    from fenchel.experiments import run_collection, run_experiment
+    from fenchel.experiments.collection import is_collection
 
     if report_only:
-        _show(report_on(experiment, place), place)
+        _show_all(_reported(experiment, place), place)
         return
+    options |= _settings(experiment, settings or [])
+    run_all = run_collection if is_collection(experiment) else run_experiment
     try:
         with stopping_at_a_step() as stop:
-            report = run_experiment(
+            report = run_all(
                 experiment,
                 place,
                 data=_listed(data),
@@ -137,33 +163,82 @@ def run(
                 seeds=seeds,
                 options={**options, "precision": precision.value},
                 shard=None if shard is None else Shard.parse(shard),
+                records=records,
                 device=device,
                 threads=threads,
-                observer=_Narrator(observer_of_training(), chosen_experiment(experiment).of.headline.name),
+                observer=_Narrator(observer_of_training(), _parts(experiment)),
                 stop=stop,
             )
     except KeyboardInterrupt:
         again = shlex.join(["fenchel", *sys.argv[1:]])
         raise Interrupted(f"interrupted; what was done is saved in {place}. Go on with: {again}") from None
     if os.environ.get("RANK", "0") == "0":
-        _show(report, place)
+        _show_all(report if isinstance(report, tuple) else (report,), place)
+
+
+def _parts(experiment: str) -> tuple[str, ...]:
+    """The experiments that a name stands for."""
+    from fenchel.experiments import COLLECTIONS
+    from fenchel.experiments.definition import chosen_experiment
+
+    if experiment in COLLECTIONS:
+        return COLLECTIONS[experiment].parts
+    return (chosen_experiment(experiment).name,)
+
+
+def _reported(experiment: str, place: Path) -> tuple[ExperimentReport, ...]:
+    from fenchel.experiments import report_on, report_on_collection
+    from fenchel.experiments.collection import is_collection
+
+    if is_collection(experiment):
+        return report_on_collection(experiment, place)
+    return (report_on(experiment, place),)
+
+
+def _settings(experiment: str, written: list[str]) -> dict[str, Any]:
+    """Options that were set, as the tasks of the experiments have them."""
+    from fenchel.experiments.definition import chosen_experiment
+    from fenchel.train.settings import parsed_settings, settings_of
+
+    given: dict[str, Any] = {}
+    for part in _parts(experiment):
+        given |= parsed_settings(written, settings_of(chosen_experiment(part).of.task.options_type))
+    return given
+
+
+def _show_all(reports: tuple[ExperimentReport, ...], place: Path) -> None:
+    from fenchel.experiments import EXPERIMENTS
+
+    alone = len(reports) == 1 and (place / "experiment.json").exists()
+    for report in reports:
+        _show(report, place if alone else place / EXPERIMENTS[report.plan.experiment].name)
+    if not alone:
+        typer.echo(f"All tables: {place / 'table.md'}")
 
 
 class _Narrator:
     """Tells of every run in a line on standard error, and has its training shown."""
 
-    def __init__(self, training: TrainObserver, headline: str) -> None:
-        self._training, self._headline = training, headline.replace("_", " ")
+    def __init__(self, training: TrainObserver, parts: Sequence[str]) -> None:
+        from fenchel.experiments import EXPERIMENTS
+
+        self._training = training
+        self._compared = [EXPERIMENTS[name].of for name in parts]
+
+    def _measured(self, run: Run, record: RunRecord) -> str:
+        """The headline of a run, by its name."""
+        of = next((one for one in self._compared if one.arms.get(run.arm.name) == run.arm), self._compared[0])
+        return f"test {of.headline.name.replace('_', ' ')} {record.headline:.4f}"
 
     def began(self, run: Run, position: Position) -> TrainObserver:
         say(f"{position}: {run}")
         return self._training
 
     def kept(self, run: Run, position: Position, record: RunRecord) -> None:
-        say(f"{position}: {run}: finished before, test {self._headline} {record.headline:.4f}")
+        say(f"{position}: {run}: finished before, {self._measured(run, record)}")
 
     def ended(self, run: Run, position: Position, record: RunRecord) -> None:
-        say(f"{position}: {run}: test {self._headline} {record.headline:.4f} after {record.seconds:,.0f} s")
+        say(f"{position}: {run}: {self._measured(run, record)} after {record.seconds:,.0f} s")
 
     def diverged(self, run: Run, position: Position, reason: str) -> None:
         say(f"warning: {position}: {run}: no result: {reason}")

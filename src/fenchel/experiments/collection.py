@@ -33,7 +33,26 @@ class Collection:
     parts: tuple[str, ...]
 
 
-COLLECTIONS: dict[str, Collection] = {collection.name: collection for collection in ()}
+COLLECTIONS: dict[str, Collection] = {
+    collection.name: collection
+    for collection in (
+        Collection(
+            "reading",
+            "Reading: classifiers of sentences and of pairs, against their controls",
+            ("reading-trec", "reading-sst2", "reading-sick", "reading-cad-nli"),
+        ),
+        Collection(
+            "pretraining",
+            "Pretraining: corruption, objectives, and translations beside sentences",
+            ("pretraining-blanks", "pretraining-pairs"),
+        ),
+        Collection(
+            "captions",
+            "Captions: soft, hard and no attention on images that are learned by heart",
+            ("captions-by-heart", "captions-held-out"),
+        ),
+    )
+}
 """All collections by name."""
 
 

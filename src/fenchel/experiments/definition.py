@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fenchel.errors import InputError
-from fenchel.experiments.captions import CAPTIONS
+from fenchel.experiments.captions import CAPTIONS_BY_HEART, CAPTIONS_HELD_OUT
 from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.pooling import POOLING
+from fenchel.experiments.pretraining import BLANKS, TRANSLATED_BLANKS
+from fenchel.experiments.reading import MAIN_READERS, READING_PAIRS, READING_SENTENCES
+from fenchel.experiments.translation import MAIN_TRANSLATORS, TRANSLATION
 from fenchel.experiments.vision import IMAGES
 
 __all__ = ["EXPERIMENTS", "Experiment", "chosen_experiment"]
@@ -70,11 +73,54 @@ EXPERIMENTS: dict[str, Experiment] = {
             (3e-3,),
         ),
         Experiment(
-            "captions",
-            "Captions: soft, hard and no attention, learning 154 images by heart",
-            CAPTIONS,
+            "translation",
+            "Translation: preference, score and estimator, and no attention",
+            TRANSLATION,
+            ("multi30k",),
+            MAIN_TRANSLATORS,
+            (2e-3,),
+        ),
+        *(
+            Experiment(
+                f"reading-{data}",
+                f"Reading {data}: attention to words against none",
+                of,
+                (data,),
+                MAIN_READERS,
+                (1e-3,) if data in READING_PAIRS else (2e-3,),
+            )
+            for data, of in {**READING_SENTENCES, **READING_PAIRS}.items()
+        ),
+        Experiment(
+            "pretraining-blanks",
+            "Pretraining: what becomes of chosen words, and what is trained for",
+            BLANKS,
+            ("wikitext2",),
+            tuple(BLANKS.arms),
+            (1e-3,),
+        ),
+        Experiment(
+            "pretraining-pairs",
+            "Pretraining on pairs: hidden words with and without the translation",
+            TRANSLATED_BLANKS,
+            ("multi30k",),
+            tuple(TRANSLATED_BLANKS.arms),
+            (1e-3,),
+        ),
+        Experiment(
+            "captions-by-heart",
+            "Captions by heart: soft, hard and no attention on 154 images",
+            CAPTIONS_BY_HEART,
             ("coco-mini",),
-            tuple(CAPTIONS.arms),
+            tuple(CAPTIONS_BY_HEART.arms),
+            (2e-3,),
+        ),
+        Experiment(
+            "captions-held-out",
+            "Captions of images held out: what learning by heart is worth",
+            CAPTIONS_HELD_OUT,
+            ("coco-mini",),
+            ("mean", "soft", "hard"),
             (2e-3,),
         ),
     )
