@@ -37,8 +37,8 @@ HELP = (
     "where there is one beside the paper's. EXPERIMENT is table1 (accuracy by learning rate), table2 (accuracy by data "
     "set), ablation (transport and extra templates, apart and together), pooling (sentences pooled by attention and by "
     "their mean), translation (preference, score and estimator, and no attention), reading (classifiers of sentences "
-    "and of pairs), pretraining (what becomes of chosen words, objectives, translations) or captions (images learned by "
-    "heart). The last three are several experiments, each in a folder of its name. The same command again goes on "
+    "and of pairs), pretraining (what becomes of chosen words, objectives, translations) or captions (images learned "
+    "by heart). The last three are several experiments, each in a folder of its name. The same command again goes on "
     "where it stopped; a finished run is never trained twice."
 )
 EXAMPLE = (
@@ -223,7 +223,8 @@ class _Narrator:
         from fenchel.experiments import EXPERIMENTS
 
         self._training = training
-        self._compared = [EXPERIMENTS[name].of for name in parts]
+        after = [of.after.experiment for name in parts if (of := EXPERIMENTS[name].of).after is not None]
+        self._compared = [EXPERIMENTS[name].of for name in (*parts, *after)]
 
     def _measured(self, run: Run, record: RunRecord) -> str:
         """The headline of a run, by its name."""

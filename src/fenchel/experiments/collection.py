@@ -44,7 +44,7 @@ COLLECTIONS: dict[str, Collection] = {
         Collection(
             "pretraining",
             "Pretraining: corruption, objectives, and translations beside sentences",
-            ("pretraining-blanks", "pretraining-pairs"),
+            ("pretraining-blanks", "pretraining-pairs", "pretraining-trec"),
         ),
         Collection(
             "captions",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fenchel.errors import InputError
 from fenchel.experiments.captions import CAPTIONS_BY_HEART, CAPTIONS_HELD_OUT
 from fenchel.experiments.comparison import Comparison
+from fenchel.experiments.fine_tuning import FINE_TUNED
 from fenchel.experiments.pooling import POOLING
 from fenchel.experiments.pretraining import BLANKS, TRANSLATED_BLANKS
 from fenchel.experiments.reading import MAIN_READERS, READING_PAIRS, READING_SENTENCES
@@ -106,6 +107,14 @@ EXPERIMENTS: dict[str, Experiment] = {
             ("multi30k",),
             tuple(TRANSLATED_BLANKS.arms),
             (1e-3,),
+        ),
+        Experiment(
+            "pretraining-trec",
+            "Fine-tuned on TREC: after each pretraining and after none",
+            FINE_TUNED,
+            ("trec",),
+            tuple(FINE_TUNED.arms),
+            (5e-4,),
         ),
         Experiment(
             "captions-by-heart",
