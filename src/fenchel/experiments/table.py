@@ -118,8 +118,13 @@ def _columns(results: Results) -> tuple[str, ...]:
     if results.of.reported is not None:
         compared = ("Paper", "Ours ± 95 %", f"Paper: minus {base}", f"Ours: minus {base} ± 95 %")
     else:
-        compared = (f"Test {metric.name.replace('_', ' ')} ± 95 %", f"Minus {base} ± 95 %")
+        compared = (f"Test {_called(metric)} ± 95 %", f"Minus {base} ± 95 %")
     return ("Data", "Learning rate", "Arm", *compared, "Seeds")
+
+
+def _called(metric: Metric) -> str:
+    """The name of a metric within a sentence; an abbreviation is one."""
+    return metric.unit if metric.unit.lower() == metric.name else metric.name.replace("_", " ")
 
 
 def _row(cell: Cell, results: Results) -> dict[str, str]:
