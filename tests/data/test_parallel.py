@@ -84,6 +84,52 @@ def test_the_name_is_found_under_the_root(tmp_path, monkeypatch):
         load_pairs("europarl")
 
 
+def saved(folder: Path, rows: Mapping[str, Mapping[str, Sequence[object]]]) -> str:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    splits = {split: datasets.Dataset.from_dict(dict(columns)) for split, columns in rows.items()}
+    datasets.DatasetDict(splits).save_to_disk(str(folder))
+    return f"hf:{folder}"
+
+
+def test_a_data_set_of_the_hub_is_read(tmp_path):
+    rows = {
+        "train": {"de": ["Ein Hund.", "", "Schnee."], "en": ["A dog.", "Empty.", "Snow.\nMore."]},
+        "validation": {"de": ["Eine Katze."], "en": ["A cat."]},
+        "test": {"de": ["Ein Vogel."], "en": ["A bird."]},
+    }
+    corpus = load_pairs(saved(tmp_path / "columns", rows))
+    assert corpus.languages == ("en", "de")
+    assert corpus.train.first == ("A dog.", "Snow. More.")
+    assert "1 pairs of" in corpus.train.note
+    assert corpus.test("test").second == ("Ein Vogel.",)
+    nested = {
+        split: {"translation": [{"fr": one, "cs": other} for one, other in zip(*sides.values(), strict=True)]}
+        for split, sides in rows.items()
+    }
+    corpus = load_pairs(saved(tmp_path / "nested", nested))
+    assert corpus.directions == ("cs-fr", "fr-cs")
+    assert corpus.validation.second == ("Eine Katze.",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"test": None}, "has the splits train, validation; expected train, validation and test"),
+        ({"train": {"text": ["one"]}}, "has the columns text; expected one for each of two languages"),
+        ({"test": {"en": ["A bird."]}}, "test has no column 'de', which train has"),
+        ({"test": {"en": ["A bird."], "de": [None]}}, "test: 'de' of row 0 is None; expected a text"),
+        ({"test": {"en": [" "], "de": [" "]}}, "test holds no sentences"),
+    ],
+)
+def test_a_data_set_of_another_form_is_refused(tmp_path, change, said):
+    one = {"en": ["A dog."], "de": ["Ein Hund."]}
+    rows = {"train": one, "validation": one, "test": one, **change}
+    name = saved(tmp_path / "set", {split: columns for split, columns in rows.items() if columns is not None})
+    with pytest.raises(InputError, match=said):
+        load_pairs(name)
+
+
 def test_unequal_files_are_refused(tmp_path):
     written(tmp_path)
     (tmp_path / "val.de").write_text("Eine Katze.\nUnd noch eine.\n")

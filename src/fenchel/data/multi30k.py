@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fenchel.arguments import checked
+from fenchel.data.hub_rows import HUB_PREFIX
 from fenchel.data.parallel import ParallelCorpus, SentencePairs
+from fenchel.data.parallel_hub import hub_parallel
 from fenchel.data.text_folder import TextFolder
 from fenchel.errors import InputError
 
@@ -57,6 +59,8 @@ def load_pairs(name_or_path: str | Path, *, root: str | Path | None = None) -> P
             differ in their number of lines.
     """
     name = str(checked("data", str(name_or_path)))
+    if name.startswith(HUB_PREFIX):
+        return hub_parallel(name)
     folder = _FOLDER.found(name, root)
     languages = _languages(folder)
     official = name == _NAME
