@@ -16,6 +16,7 @@ BENCHMARKS = (
     "transport",
     "closeness",
     "sparse_weights",
+    "translator",
 )
 
 for name in BENCHMARKS:

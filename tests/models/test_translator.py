@@ -310,6 +310,21 @@ def test_a_beam_of_full_width_is_exhaustive_search(power):
         assert said.log_probability == pytest.approx(best.log_probability, rel=1e-5)
 
 
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("change", [{}, {"start": "zero", "score": "additive"}, {"estimator": "exact"}])
+def test_autocast_multiplies_in_bfloat16_and_hardly_changes_anything(query, change):
+    model = translator(query=query, **change).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(SOURCES, TARGETS)
+    assert found.dtype == torch.bfloat16
+    found.float().square().sum().backward()
+    assert all(
+        parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None
+    )
+    expected = model(SOURCES, TARGETS)
+    assert (found - expected).norm() < 0.05 * expected.norm()
+
+
 @torch.no_grad()
 def test_what_does_not_end_ends_after_twice_the_source_and_ten():
     model = translator(longest=100)
