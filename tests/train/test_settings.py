@@ -19,6 +19,7 @@ class Own(LoopOptions):
         depth: How many layers,
             as many as wanted.
         tied: Whether weights are shared.
+        open: Whether it is; None where nobody knows.
         rate: A share; None for all.
 
     Raises:
@@ -27,18 +28,26 @@ class Own(LoopOptions):
 
     depth: int = 2
     tied: bool = True
+    open: bool | None = None
     rate: float | None = None
     word: str | None = "a"
 
 
 def test_they_are_documented_and_read_as_what_they_are():
     known = settings_of(Own, without=list(settings_of(LoopOptions)))
-    assert list(known) == ["depth", "tied", "rate", "word"]
+    assert list(known) == ["depth", "tied", "open", "rate", "word"]
     assert known["depth"].help == "How many layers, as many as wanted.  [default: 2]"
     assert known["tied"].help == "Whether weights are shared.  [default: yes]"
+    assert known["open"].help.endswith("nobody knows.  [default: none]")
     assert known["rate"].help.endswith("[default: none]")
-    written = ["depth=3", "tied=no", "rate=0.5", "word=none", "depth=4"]
-    assert parsed_settings(written, known) == {"depth": 4, "tied": False, "rate": 0.5, "word": None}
+    written = ["depth=3", "tied=no", "rate=0.5", "word=none", "depth=4", "open=yes"]
+    assert parsed_settings(written, known) == {
+        "depth": 4,
+        "tied": False,
+        "rate": 0.5,
+        "word": None,
+        "open": True,
+    }
     assert parsed_settings(["word=a=b", "rate=none"], known) == {"word": "a=b", "rate": None}
 
 

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
 NAME = "train"
-SUMMARY = "Train a ViT or an OT-ViT on images, or a classifier of sentences."
+SUMMARY = "Train a model on images, sentences, translations, captions or blanks."
 HELP = (
     "Train a vision transformer whose last layer is optimal-transport attention (OT-ViT), or the same without (ViT); "
-    "or a classifier of sentences, pooled by attention with a learned question or by their mean. It can be stopped "
-    "and resumed at any time. Under torchrun, several processes share each batch."
+    "or one of the papers' running examples and the textbook's models, whose options stand at the end. It can be "
+    "stopped and resumed at any time. Under torchrun, several processes share each batch."
 )
 EXAMPLE = (
     "Example: fenchel train --data fashion-mnist --model ot-vit --epochs 5 --out runs/ot-vit. Then look at "
@@ -275,7 +275,7 @@ def run(
         return
     task = result.task
     typer.echo(
-        f"Test {task.headline} {result.headline:.4f} after {_counted(len(result.epochs), 'epoch')} of "
+        f"Test {task.headline.replace('_', ' ')} {result.headline:.4f} after {_counted(len(result.epochs), 'epoch')} of "
         f"{result.description['data'][f'train_{task.unit}']:,} {task.unit}, {result.parameters:,} parameters."
     )
     typer.echo(f"Curves: {place / 'curves.png'}")

@@ -68,8 +68,10 @@ class Setting:
     @property
     def help(self) -> str:
         """What it means, with its default as it would be written."""
-        default = {True: "yes", False: "no"}[self.default] if self.kind is bool else self.default
-        return f"{self.meaning}  [default: {_NOTHING if default is None else default}]"
+        default = _NOTHING if self.default is None else self.default
+        if isinstance(default, bool):
+            default = "yes" if default else "no"
+        return f"{self.meaning}  [default: {default}]"
 
 
 def settings_of(kind: type[LoopOptions], *, without: Sequence[str] = ()) -> dict[str, Setting]:
