@@ -101,7 +101,7 @@ class Command(TyperCommand):
         for task in TASKS.values():
             known = settings_of(task.options_type, without=_options_of_the_command(ctx))
             if known:
-                with formatter.section(f"--set for the models {', '.join(task.models)}"):
+                with formatter.section(f"--set for {', '.join(task.models)}"):
                     formatter.write_dl([(f"{name}=...", one.help) for name, one in known.items()])
         super().format_epilog(ctx, formatter)
 
@@ -274,8 +274,9 @@ def run(
     if os.environ.get("RANK", "0") != "0":
         return
     task = result.task
+    measured = task.headline.replace("_", " ")
     typer.echo(
-        f"Test {task.headline.replace('_', ' ')} {result.headline:.4f} after {_counted(len(result.epochs), 'epoch')} of "
+        f"Test {measured} {result.headline:.4f} after {_counted(len(result.epochs), 'epoch')} of "
         f"{result.description['data'][f'train_{task.unit}']:,} {task.unit}, {result.parameters:,} parameters."
     )
     typer.echo(f"Curves: {place / 'curves.png'}")
