@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fenchel.data import Subwords
+from fenchel.data import Sentences, Splits, Subwords
 from fenchel.errors import InputError
 from fenchel.models import Cloze
 from fenchel.train import FineTuningOptions, TrainResult, load_model, train
@@ -40,7 +41,7 @@ def tuned(directory: Path, pretrained: Path, **given: Any) -> TrainResult:
 
 
 def task(pretrained: Path, *, rank: int = 0, count: int = 1, **changes: Any) -> FineTuning:
-    data = (sentences(60), sentences(20, seed=1))
+    data = Splits(sentences(60), None, sentences(20, seed=1))
     return FineTuning(
         options(pretrained, **changes).resolved(), data, Workers(rank, count, torch.device("cpu"))
     )
@@ -131,3 +132,24 @@ def test_a_damaged_tokenizer_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match=r"tokenizer\.json is not what the training wrote"):
         task(tmp_path)
+
+
+def test_a_part_to_validate_on_is_taken_as_it_is(pretrained):
+    data = Splits(sentences(60), sentences(10, seed=2), sentences(20, seed=1))
+    made = FineTuning(
+        options(pretrained, train_sentences=40).resolved(), data, Workers(0, 1, torch.device("cpu"))
+    )
+    assert [sum(batch.count for batch in made.examples(split)) for split in ("validation", "test")] == [
+        10,
+        20,
+    ]
+    assert made.steps_per_epoch == 5
+    other = Splits(sentences(60), sentences(10, seed=2), replace(sentences(20), class_names=("a", "b", "c")))
+    with pytest.raises(InputError, match="differ in their classes"):
+        FineTuning(options(pretrained).resolved(), other, Workers(0, 1, torch.device("cpu")))
+
+
+def test_long_sentences_are_cut_and_counted(pretrained):
+    long = Sentences((("who",) * 40, ("where", "is"), ("when",)) * 4, (0, 1, 2) * 4, ("a", "b", "c"), "long")
+    made = FineTuning(options(pretrained).resolved(), (long, long), Workers(0, 1, torch.device("cpu")))  # type: ignore[arg-type]
+    assert made.described(made.model())["notes"][-1] == "4 sentences of test are cut after 13 tokens."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import models
-from fenchel.data import Sentences, load_sentences
+from fenchel.data import Sentences, Splits, load_labelled_sentences
 from fenchel.data.randomness import seeded_generator
 from fenchel.data.subwords import TOKENIZER_FILE, Subwords
 from fenchel.errors import InputError
@@ -20,16 +19,15 @@ from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes,
 from fenchel.train.cloze.fine_tuning_options import FineTuningOptions
 from fenchel.train.cloze.pretrained import Pretrained, extended
 from fenchel.train.cloze.rows import SPECIAL
+from fenchel.train.held_out import parted, some_of
+from fenchel.train.reading.sentences import checked_splits, notes_of_cut, summary_of
+from fenchel.train.reading.sharing import share_of_batch
 from fenchel.train.registry import registered
-from fenchel.train.task import DataSummary, StepLoss, Task, check_pair
+from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
 
 __all__ = ["FineTuning"]
 
-Splits = tuple[Sentences, Sentences]
-
-_VALIDATED = 0.1
-_SPLIT_SEED = 0
 _TEST_BATCH = 250
 _AROUND = 2  # special tokens of a row
 
@@ -58,11 +56,11 @@ class Batch:
 
 
 @registered
-class FineTuning(Task[FineTuningOptions, Splits, Batch]):
+class FineTuning(Task[FineTuningOptions, Splits[Sentences], Batch]):
     """A classifier of sentences that was trained to fill in blanks before.
 
-    A tenth of the sentences to train on, the same for every seed, is kept to validate on after epochs. The test is read
-    once, after the last epoch.
+    Where the data have no part to validate on, a tenth of the sentences to train on is held out, the same for every
+    seed. The weights of the epoch with the best validation accuracy are kept; the test is read once, with them.
     """
 
     name = "cloze-classification"
@@ -76,47 +74,47 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
     judges = JUDGED
     watched = "validation"
 
-    def __init__(self, options: FineTuningOptions, data: Splits, workers: Workers) -> None:
-        check_pair(data, Sentences)
+    def __init__(self, options: FineTuningOptions, data: Splits[Sentences], workers: Workers) -> None:
+        data = checked_splits(data, Sentences)
         super().__init__(options, data, workers)
-        known, test = data
-        if known.class_names != test.class_names:
-            raise InputError(
-                f"{known.name}: sentences to train and to test on differ in their classes, {known.class_names} and "
-                f"{test.class_names}; expected the same. Give two splits of the same data."
-            )
-        if options.batch_size % workers.count:
-            raise InputError(
-                f"batch size is {options.batch_size} for {workers.count} processes; it must be a multiple of "
-                f"{workers.count}, so that each has as many sentences."
-            )
-        train, validation = _parted(known, options.train_sentences)
-        self._splits = {"train": train, "validation": validation, "test": test}
+        known = data.train
+        parts = {"train": known, "validation": data.validation, "test": data.test}
+        for part in parts.values():
+            if part is not None and part.class_names != known.class_names:
+                raise InputError(
+                    f"{known.name}: sentences to train and to test on differ in their classes, {known.class_names} and "
+                    f"{part.class_names}; expected the same. Give splits of the same data."
+                )
+        if data.validation is None:
+            parts["train"], parts["validation"] = parted(known, options.train_sentences)
+        else:
+            parts["train"] = some_of(known, options.train_sentences)
+        self._splits: dict[str, Sentences] = {name: part for name, part in parts.items() if part is not None}
         self._pretrained = Pretrained.read(options.pretrained)
         tokenizer = self._pretrained.tokenizer
         if options.words == "extended":
-            tokenizer = extended(tokenizer, map(" ".join, train.words))
-        self.tokenizer = tokenizer
-        self._numbers = {name: self._numbered(split) for name, split in self._splits.items()}
-        self._share = min(options.batch_size, len(train)) // workers.count
-        if self._share == 0:
-            raise InputError(
-                f"there are {len(train)} sentences to train on for {workers.count} processes; every process needs one. "
-                "Give more sentences or start fewer processes."
-            )
+            tokenizer = extended(tokenizer, map(" ".join, self._splits["train"].words))
+        self.tokenizer, self._room = tokenizer, self._pretrained.configuration["longest"] - _AROUND
+        encoded = {
+            name: tokenizer.encoded([" ".join(words) for words in split.words])
+            for name, split in self._splits.items()
+        }
+        self._cut = {name: sum(len(line) > self._room for line in lines) for name, lines in encoded.items()}
+        start, end = map(tokenizer.number, SPECIAL[:2])
+        self._numbers = {
+            name: [[start, *line[: self._room], end] for line in lines] for name, lines in encoded.items()
+        }
+        self._share = share_of_batch(options.batch_size, len(self._splits["train"]), workers, self.unit)
 
     @classmethod
-    def read(cls, data: str) -> Splits:
+    def read(cls, data: str) -> Splits[Sentences]:
         """The sentences of a name or path."""
-        return load_sentences(data)
+        return load_labelled_sentences(data)
 
     @classmethod
-    def summary(cls, data: Splits) -> DataSummary:
+    def summary(cls, data: Splits[Sentences]) -> DataSummary:
         """How many sentences there are, and which."""
-        train, test = data
-        digest = hashlib.sha256(f"{train.digest} {test.digest}".encode()).hexdigest()
-        note = "; ".join(dict.fromkeys(part.note for part in data if part.note))
-        return DataSummary(len(train), len(test), len(train.class_names), note, digest)
+        return summary_of(data)
 
     @classmethod
     def rebuilt(cls, description: Mapping[str, Any]) -> nn.Module:
@@ -125,7 +123,7 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
 
     def model(self) -> nn.Module:
         """The pretrained model with these words and classes."""
-        classes = len(self.data[0].class_names)
+        classes = len(self.data.train.class_names)
         model = self._pretrained.classifier(len(self.tokenizer), classes, self.options.dropout)
         if self.options.weights == "pretrained":
             self._pretrained.give(model)
@@ -155,12 +153,6 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
         labels = torch.tensor([self._splits[split].labels[place] for place in places], dtype=torch.int64)
         return Batch(numbers.to(self.workers.device), labels.to(self.workers.device))
 
-    def _numbered(self, split: Sentences) -> list[list[int]]:
-        start, end = map(self.tokenizer.number, SPECIAL[:2])
-        room = self._pretrained.configuration["longest"] - _AROUND
-        lines = self.tokenizer.encoded([" ".join(words) for words in split.words])
-        return [[start, *line[:room], end] for line in lines]
-
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What the model takes of a batch, by name: no place is asked for its word."""
         return {"numbers": batch.numbers, "places": torch.zeros_like(batch.numbers, dtype=torch.bool)}
@@ -186,7 +178,7 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
     def described(self, model: nn.Module) -> dict[str, Any]:
         """The model with its words and classes, and the sentences."""
         assert isinstance(model, models.Cloze)  # noqa: S101 - what ``model`` made
-        known, _ = self.data
+        known = self.data.train
         return {
             "model": {
                 "name": self.options.model,
@@ -199,7 +191,9 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
                 **{f"{name}_sentences": len(split) for name, split in self._splits.items()},
                 **self.fingerprints(),
             },
-            "notes": [],
+            "notes": notes_of_cut(
+                {name: cut for name, cut in self._cut.items() if cut}, self.unit, self._room
+            ),
         }
 
     def fingerprints(self) -> dict[str, str]:
@@ -213,16 +207,3 @@ class FineTuning(Task[FineTuningOptions, Splits, Batch]):
     def files(self) -> Mapping[str, str]:
         """The tokenizer."""
         return {TOKENIZER_FILE: self.tokenizer.text}
-
-
-def _parted(known: Sentences, wanted: int | None) -> Splits:
-    """What is trained on and what is validated on: the same for every seed, as other classifiers have it."""
-    order = torch.randperm(len(known), generator=seeded_generator("validation", _SPLIT_SEED)).tolist()
-    held_out = max(round(_VALIDATED * len(known)), 1)
-    rest = order[held_out:]
-    if not 1 <= (len(rest) if wanted is None else wanted) <= len(rest):
-        raise InputError(
-            f"{known.name}: {wanted or 1} sentences to train on were asked for and there are {len(rest)}, besides "
-            f"{held_out} to validate on; ask for fewer, or give more."
-        )
-    return known.taken(rest[:wanted]), known.taken(order[:held_out])

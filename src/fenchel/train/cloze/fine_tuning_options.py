@@ -18,8 +18,8 @@ __all__ = ["FineTuningOptions"]
 class FineTuningOptions(LoopOptions):
     """Everything that decides the numbers of a fine-tuning on sentences, besides the machine.
 
-    Those of ``LoopOptions``, of which ``data`` is ``trec`` or a path, as ``fenchel.data.load_sentences`` takes it; and
-    these:
+    Those of ``LoopOptions``, of which ``data`` is ``trec``, ``sst2``, ``sst5``, a path or ``hf:NAME``, as
+    ``fenchel.data.load_labelled_sentences`` takes it; and these:
 
     Attributes:
         model: ``cloze-classifier``.

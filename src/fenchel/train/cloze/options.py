@@ -86,9 +86,9 @@ class ClozeOptions(LoopOptions):
         }
     )
 
-    epochs: int = 40
+    epochs: int = 12
     batch_size: int = 32
-    learning_rate: float = 1e-3
+    learning_rate: float = 1.5e-3
     model: str = "cloze"
     objective: str = "mlm"
     rate: float = 0.15

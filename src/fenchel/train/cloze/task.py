@@ -26,6 +26,7 @@ from fenchel.train.cloze.options import ClozeOptions
 from fenchel.train.cloze.rows import SPECIAL, Batch, Draws, Rows
 from fenchel.train.cloze.text import Splits, TrainedText
 from fenchel.train.metric import Metric
+from fenchel.train.reading.sharing import share_of_batch
 from fenchel.train.registry import registered
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
@@ -84,21 +85,11 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
         if not whole or not all(isinstance(part, Articles) for part in data):
             raise InputError("data is no triple of Articles, to train, to validate and to test on.")
         super().__init__(options, data, workers)
-        if options.batch_size % workers.count:
-            raise InputError(
-                f"batch size is {options.batch_size} for {workers.count} processes; it must be a multiple of "
-                f"{workers.count}, so that each has as many passages."
-            )
         self.tokenizer, self._passages = TrainedText.of(data, options)
         self._rows = {
             name: Rows(held, self.tokenizer, options.objective) for name, held in self._passages.items()
         }
-        self._share = min(options.batch_size, len(self._rows["train"])) // workers.count
-        if self._share == 0:
-            raise InputError(
-                f"there are {len(self._rows['train'])} passages to train on for {workers.count} processes; every "
-                "process needs one. Give more text or start fewer processes."
-            )
+        self._share = share_of_batch(options.batch_size, len(self._rows["train"]), workers, self.unit)
 
     @classmethod
     def read(cls, data: str) -> Splits:
@@ -236,6 +227,17 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
         )
         return NeighbourCounts(rows, len(self.tokenizer), len(self.tokenizer.special))
 
+    @cached_property
+    def _known_shares(self) -> dict[str, float]:
+        """The share of the tokens of each split that may be hidden."""
+        least, shares = len(self.tokenizer.special), {}
+        for name, held in self._passages.items():
+            tokens = [token for one in held for part in one[:2] for token in part]
+            shares[f"{name}_known_share"] = round(
+                sum(token >= least for token in tokens) / max(len(tokens), 1), 4
+            )
+        return shares
+
     @classmethod
     def evaluated(cls, sums: Mapping[str, float], count: float) -> dict[str, float]:
         """Means over the places, and over the pairs and the places of the baselines where there are any."""
@@ -256,9 +258,6 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
         """The model with its words, and the text."""
         assert isinstance(model, models.Cloze)  # noqa: S101 - what ``model`` made
         train = self.data[0]
-        known = {
-            name: f"{_known(held, len(self.tokenizer.special)):.3f}" for name, held in self._passages.items()
-        }
         return {
             "model": {
                 "name": self.options.model,
@@ -271,7 +270,7 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
                 "name": train.name,
                 "note": train.note,
                 **{f"{name}_passages": len(held) for name, held in self._passages.items()},
-                **{f"{name}_known_share": share for name, share in known.items()},
+                **self._known_shares,
                 **self.fingerprints(),
             },
             "notes": [
@@ -290,9 +289,3 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
     def files(self) -> Mapping[str, str]:
         """The tokenizer."""
         return {TOKENIZER_FILE: self.tokenizer.text}
-
-
-def _known(passages: Any, least: int) -> float:
-    """The share of tokens that may be hidden."""
-    tokens = [token for one in passages for part in one[:2] for token in part]
-    return sum(token >= least for token in tokens) / max(len(tokens), 1)
