@@ -251,12 +251,13 @@ class PairsOptions(ReadingOptions):
         }
     )
 
+    epochs: int = 8
     batch_size: int = 32
     learning_rate: float = 1e-3
+    weight_decay: float | None = 0.1
     model: str = "pairs"
     heads: int = 1
-    width: int = 200
-    dropout: float = 0.2
+    dropout: float = 0.3
     comparison: str = "differences"
     summary: bool | None = None
     relatedness: float = 0.5
