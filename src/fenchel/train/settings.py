@@ -68,6 +68,8 @@ class Setting:
     @property
     def help(self) -> str:
         """What it means, with its default as it would be written."""
+        if self.default == "":
+            return f"{self.meaning}  [required]"
         default = _NOTHING if self.default is None else self.default
         if isinstance(default, bool):
             default = "yes" if default else "no"
@@ -123,7 +125,8 @@ def parsed_settings(written: Sequence[str], known: dict[str, Setting]) -> dict[s
 def _meanings(documentation: str) -> dict[str, str]:
     _, _, attributes = documentation.partition("Attributes:\n")
     return {
-        name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(attributes.partition("\n\n")[0])
+        name: " ".join(text.replace("``", "").split())
+        for name, text in _ATTRIBUTE.findall(attributes.partition("\n\n")[0])
     }
 
 
