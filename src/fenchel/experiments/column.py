@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fenchel.experiments.interval import MeanInterval, mean_interval
-from fenchel.experiments.record import RunRecord
+from fenchel.experiments.record import CURVE_DECIMALS, SECONDS_DECIMALS, RunRecord
 
 __all__ = ["Column", "decimals_of", "shown_columns"]
 
@@ -26,14 +26,15 @@ class Column:
     decimals: int = 4
 
     def value(self, record: RunRecord) -> float | None:
-        """Of a run; None where it was never measured."""
+        """Of a run, as files have it; None where it was never measured."""
         curve = record.curves.get(self.curve, ())
-        return next((value for value in reversed(curve) if value is not None), None)
+        found = next((value for value in reversed(curve) if value is not None), None)
+        return None if found is None else round(found, CURVE_DECIMALS)
 
 
 _COSTS: Mapping[str, tuple[Callable[[RunRecord], float], str]] = {
     "Parameters": (lambda record: float(record.parameters), "{:,.0f}"),
-    "Minutes a run": (lambda record: record.seconds / 60, "{:,.1f}"),
+    "Minutes a run": (lambda record: round(record.seconds, SECONDS_DECIMALS) / 60, "{:,.1f}"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from fenchel.experiments.arm import Arm, arms_by_name
@@ -30,16 +31,16 @@ _DEMO = (
 )
 
 
-def _arms(encoder: str, preferences: Mapping[str, str]) -> tuple[Arm, ...]:
-    words = {"pooling": "attention", "encoder": encoder, "embed": "learned"}
-    control = {"pooling": "mean", "encoder": encoder, "embed": "learned"}
-    demo = {"embed": "demo", "encoder": "words"}
+def _arms(preferences: Mapping[str, str]) -> tuple[Arm, ...]:
+    words = {"pooling": "attention", "embed": "learned"}
+    control = {"pooling": "mean", "embed": "learned"}
+    demo = {"embed": "demo"}
     return (
         Arm("mean", "Mean", control, "the mean of the words in the place of attention", leaves=_OF_ATTENTION),
         Arm(
             "bag",
             "Bag of words",
-            {**control, "pooling": "bag", "encoder": "words"},
+            {**control, "pooling": "bag"},
             "which words there are, and no more",
             leaves=_OF_ATTENTION,
         ),
@@ -130,6 +131,7 @@ def _comparison(
         caveats=_caveats,
         before="To know of these numbers:",
         setting=setting,
+        undecided=frozenset({"encoder", "summary"} & {field.name for field in fields(task.options_type)}),
         columns=columns,
         costs=True,
     )
@@ -147,19 +149,19 @@ _OF_PAIRS = {
 }
 
 READING_SENTENCES: Mapping[str, Comparison] = {
-    "trec": _comparison(SentenceReading, _arms("bigrams", _OF_SENTENCES), 15, {"dropout": 0.3}, (_LOSS,)),
-    "sst2": _comparison(SentenceReading, _arms("bigrams", _OF_SENTENCES), 6, {}, (_LOSS,)),
+    "trec": _comparison(SentenceReading, _arms(_OF_SENTENCES), 12, {}, (_LOSS,)),
+    "sst2": _comparison(SentenceReading, _arms(_OF_SENTENCES), 6, {}, (_LOSS,)),
 }
 """By data set: arms that differ in how words become one vector."""
 
 READING_PAIRS: Mapping[str, Comparison] = {
     "sick": _comparison(
         PairReading,
-        _arms("words", _OF_PAIRS),
+        _arms(_OF_PAIRS),
         12,
         {},
         (Column("test_pearson", "Test Pearson, relatedness"), _LOSS),
     ),
-    "cad-nli": _comparison(PairReading, _arms("words", _OF_PAIRS), 10, {}, (_LOSS,)),
+    "cad-nli": _comparison(PairReading, _arms(_OF_PAIRS), 10, {}, (_LOSS,)),
 }
 """By data set: arms that differ in how the words of one sentence find those of the other."""

@@ -8,9 +8,13 @@ from typing import Any
 
 from fenchel.train.task import AnyTask
 
-__all__ = ["RunRecord", "machines"]
+__all__ = ["CURVE_DECIMALS", "SECONDS_DECIMALS", "RunRecord", "machines"]
 
-_DECIMALS = 5
+CURVE_DECIMALS = 5
+"""Of curves in files."""
+
+SECONDS_DECIMALS = 1
+"""Of times in files."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,10 @@ class RunRecord:
         written[f"test_{task.headline}"] = written.pop("headline")
         written[f"{task.unit}_per_second"] = round(written.pop("per_second"), 1)
         written["curves"] = {
-            name: [None if value is None else round(value, _DECIMALS) for value in values]
+            name: [None if value is None else round(value, CURVE_DECIMALS) for value in values]
             for name, values in self.curves.items()
         }
-        written["seconds"] = round(self.seconds, 1)
+        written["seconds"] = round(self.seconds, SECONDS_DECIMALS)
         return written
 
     @classmethod

@@ -17,6 +17,7 @@ from fenchel.experiments.plan import Plan, Run
 from fenchel.experiments.records import Records
 from fenchel.experiments.training import Trainer, needed_run, options_of
 from fenchel.train.checkpoint import CHECKPOINT_FILE
+from fenchel.train.result import RESULTS_FILE
 from fenchel.train.workers import Workers
 
 __all__ = ["Turn"]
@@ -73,6 +74,9 @@ class Turn:
                     self.observer.left(self.run, self.position)
                     return
                 options = dataclasses.replace(options, **{of.after.option: str(beginning)})
+            if self.workers.leads and self.weights:
+                # Results without weights are of no use to whoever goes on from them.
+                (place / RESULTS_FILE).unlink(missing_ok=True)
             told = self.observer.began(self.run, self.position)
             try:
                 trainer(options, place, resume=True, device=device, observer=told, data=data, stop=self.stop)
