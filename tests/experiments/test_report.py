@@ -310,6 +310,16 @@ def test_arms_differ_in_line_marker_and_lightness():
     assert all(high - low > 0.05 for low, high in itertools.pairwise(light))
 
 
+def test_many_arms_have_styles_of_their_own_and_a_legend_that_fits():
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra train")
+    from fenchel.experiments.figure import _legend_columns, _style
+
+    styles = {json.dumps(_style(place), sort_keys=True) for place in range(4 * len(STYLES))}
+    assert len(styles) == 4 * len(STYLES)
+    assert _legend_columns(["ViT", "OT-ViT"]) == 2
+    assert _legend_columns(["a label of some length"] * 8) in (3, 4)
+
+
 def test_curves_are_drawn_the_same_every_time_and_show_the_data(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib comes with the extra train")
     found = report()

@@ -30,7 +30,8 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#e8b80f", "linestyle": (0, (1, 1)), "marker": "^"},
     {"color": "#9aa0ab", "linestyle": (0, (7, 2)), "marker": "v"},
 )
-"""How arms are drawn, in the order in which their experiment has them; further ones begin anew."""
+"""How arms are drawn, in the order in which their experiment has them; further ones have other markers inside."""
+_FILLS = ("full", "none", "left", "bottom")
 _SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
     "font.size": 8,
@@ -38,7 +39,12 @@ _SETTINGS: dict[Any, Any] = {
 }
 _MOST_MARKERS = 12
 _BESIDE = 0.07
-_LEGEND_HEIGHT = 0.3
+_WIDEST = 0.35  # of an epoch, from the first arm to the last
+_LEGEND_ROW = 0.2  # inches, as the next two
+_LEGEND_MARGIN = 0.1
+_LEGEND_WIDTH = 8.4
+_LEGEND_LINE = 0.75
+_LETTER = 0.062
 
 
 def write_curves(results: Results, path: Path) -> None:
@@ -61,7 +67,10 @@ def _draw(results: Results) -> Figure:
     rows = list(dict.fromkeys((record.data, record.learning_rate) for record in results.records))
     caption = textwrap.wrap(_caption(results), 155, break_on_hyphens=False)
     caption_height = 0.1 + 0.15 * len(caption)
-    bottom = caption_height + _LEGEND_HEIGHT
+    known = _drawn_arms(results)
+    columns = _legend_columns([arm.label for arm in known])
+    legend_rows = -(-len(known) // columns)
+    bottom = caption_height + _LEGEND_MARGIN + _LEGEND_ROW * legend_rows
     height = 2.55 * len(rows) + bottom
     figure = Figure(figsize=(8.8, height), facecolor="white")
     for row, (data, rate) in enumerate(rows):
@@ -69,7 +78,7 @@ def _draw(results: Results) -> Figure:
         for column, (name, label) in enumerate(_panels(results.of)):
             top = 0.3 + 2.55 * row
             axes = figure.add_axes((0.075 + 0.325 * column, 1 - (top + 1.75) / height, 0.25, 1.75 / height))
-            _panel(axes, there, name, tuple(results.of.arms.values()))
+            _panel(axes, there, name, known)
             axes.set_ylabel(label)
             axes.set_xlabel("epoch")
             if column == 0:
@@ -79,15 +88,32 @@ def _draw(results: Results) -> Figure:
         for axes in figure.axes
         for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    labels = [arm.label for arm in results.of.arms.values() if arm.label in drawn]
+    labels = [arm.label for arm in known if arm.label in drawn]
     figure.legend(
         [drawn[label] for label in labels],
         labels,
-        loc="lower center", bbox_to_anchor=(0.5, caption_height / height), ncols=len(drawn),
+        loc="lower center", bbox_to_anchor=(0.5, caption_height / height), ncols=min(columns, len(drawn)),
         fontsize=7.5, frameon=False, handlelength=4.0,
     )  # fmt: skip
     figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=_INK, va="bottom", parse_math=False)
     return figure
+
+
+def _drawn_arms(results: Results) -> tuple[Arm, ...]:
+    """The arms in the order of their styles: all of an experiment that has few, else those that were planned."""
+    every = tuple(results.of.arms.values())
+    return every if len(every) <= len(STYLES) else results.arms
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """How many labels stand side by side."""
+    widest = _LEGEND_LINE + _LETTER * max(map(len, labels), default=1)
+    return max(1, min(len(labels), int(_LEGEND_WIDTH / widest)))
+
+
+def _style(place: int) -> dict[str, Any]:
+    """How the arm of a place is drawn."""
+    return {**STYLES[place % len(STYLES)], "fillstyle": _FILLS[place // len(STYLES) % len(_FILLS)]}
 
 
 def _panels(of: Comparison) -> list[tuple[str, str]]:
@@ -102,7 +128,7 @@ def _panel(axes: Axes, records: Sequence[RunRecord], name: str, known: Sequence[
     from matplotlib.ticker import MaxNLocator
 
     drawn = [
-        (arm, STYLES[place % len(STYLES)])
+        (arm, _style(place))
         for place, arm in enumerate(known)
         if any(record.arm == arm.name for record in records)
     ]
@@ -112,7 +138,7 @@ def _panel(axes: Axes, records: Sequence[RunRecord], name: str, known: Sequence[
         epochs = [epoch for epoch, values in enumerate(by_epoch, 1) if values]
         tested = [values for values in by_epoch if values]
         every = 1 + len(epochs) // _MOST_MARKERS
-        beside = _BESIDE * every * (place - (len(drawn) - 1) / 2)
+        beside = min(_BESIDE, _WIDEST / len(drawn)) * every * (place - (len(drawn) - 1) / 2)
         means = [sum(values) / len(values) for values in tested]
         ranges = [
             [mean - min(values) for mean, values in zip(means, tested, strict=True)],
