@@ -18,7 +18,7 @@ from fenchel.models.translation import PREFERENCES, QUERIES, SCORES, Encoder, He
 from fenchel.models.translation.sentence_dropout import SentenceDropout
 from fenchel.nn import use_estimator
 from fenchel.nn.attending import LayerCall
-from fenchel.nn.preference import AttentionInputs
+from fenchel.nn.preference import AbstractPreference, Additive, AttentionInputs, KeyPadding
 from fenchel.preference import Discrete
 
 WIDTH, SOURCE, TARGET = 8, 11, 9
@@ -245,6 +245,25 @@ def test_the_paper_asks_once_and_never_sees_h(query):
     assert not torch.allclose(found, other)
     same = torch.equal(calls[0].problem.evidence, calls[1].problem.evidence)
     assert same == (query == "paper")
+
+
+class Echo(AbstractPreference):
+    """A reader's own: what a word is like itself, and like the query."""
+
+    def forward(self, inputs: AttentionInputs) -> Tensor:
+        x, y = (inputs.required(name, reader="Echo") for name in ("query_inputs", "key_inputs"))
+        return (x.tanh() @ y.mT).unsqueeze(1)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_reader_swaps_one_part(query):
+    model = translator(query=query)
+    model.preference = KeyPadding() * Echo() * Additive(1, WIDTH).double()
+    found = model(SOURCES, TARGETS)
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        target = target[target != 0]
+        slow = scores_by_hand(model, source[source != 0], target)
+        torch.testing.assert_close(found[row, : len(target)], slow, rtol=1e-7, atol=1e-8)
 
 
 def test_it_is_found_by_those_who_switch():

@@ -162,7 +162,6 @@ class Translator(nn.Module):
         self.head = Head(target_vocabulary, width, head, dropout=dropout, tied=tied)
         self.bridge = nn.Linear(width, 2 * depth * width) if start == "encoder" else None
         self._one_by_one = query != "paper"
-        self._looks_at_queries = score == "additive" or (preference, place) == ("gaussian", "predicted")
 
     def configuration(self) -> dict[str, Any]:
         """The arguments from which the model was built, as JSON can hold them."""
@@ -231,7 +230,6 @@ class Translator(nn.Module):
             evidence=self.evidence,
             preference=self.preference,
             inference=self.inference,
-            looks_at_queries=self._looks_at_queries,
             queries=queries,
             query_padding=query_padding,
         )

@@ -69,10 +69,25 @@ class Additive(AbstractPreference):
         self.check(inputs)
         x = inputs.required("query_inputs", reader="Additive", width=self.of_query.in_features)
         y = inputs.required("key_inputs", reader="Additive", width=self.of_key.in_features)
-        heads, hidden = self.score.shape
-        queries = self.of_query(x).unflatten(-1, (heads, hidden)).transpose(1, 2)
-        keys = self.of_key(y).unflatten(-1, (heads, hidden)).transpose(1, 2)
-        entries_per_query = max(1, inputs.batch * heads * inputs.keys * hidden)
+        return self.scores(x, self.keys(y)).to(inputs.dtype)
+
+    def keys(self, y: Tensor) -> Tensor:
+        """What is made of the keys alone, (B, heads, n, hidden), once for all queries that come one after the other.
+
+        Args:
+            y: The layer's inputs at the keys, (B, n, key_dim).
+        """
+        return self.of_key(y).unflatten(-1, self.score.shape).transpose(1, 2)
+
+    def scores(self, x: Tensor, keys: Tensor) -> Tensor:
+        """The log-weights (B, heads, m, n).
+
+        Args:
+            x: The layer's inputs at the queries, (B, m, query_dim).
+            keys: From ``keys``.
+        """
+        queries = self.of_query(x).unflatten(-1, self.score.shape).transpose(1, 2)
+        entries_per_query = max(1, keys.numel())
         blocks = queries.split(max(1, self.block_entries // entries_per_query), dim=2)
         if len(blocks) == 1 or not torch.is_grad_enabled():
             scores = [_scores(block, keys, self.score) for block in blocks]
@@ -81,7 +96,7 @@ class Additive(AbstractPreference):
                 checkpoint(_scores, block, keys, self.score, use_reentrant=False, preserve_rng_state=False)
                 for block in blocks
             ]
-        return torch.cat(scores, dim=2).to(inputs.dtype)
+        return torch.cat(scores, dim=2)
 
     def extra_repr(self) -> str:
         """Sizes."""
