@@ -68,4 +68,5 @@ class Comparison:
     def curves(self) -> tuple[str, ...]:
         """What is kept of every epoch of a run."""
         tested = (f"{split}_{metric.name}" for split in self.task.splits() for metric in self.task.metrics)
-        return ("train_loss", *tested)
+        besides = (f"test_{metric.name}" for metric in self.task.only_tested)
+        return ("train_loss", *tested, *besides)

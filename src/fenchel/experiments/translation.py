@@ -86,7 +86,7 @@ def _caveats(plan: Plan, records: Sequence[RunRecord]) -> tuple[str, ...]:
         records,
         *some,
         "The epoch of the best validation BLEU is kept, and the test is read once with it; BLEU is of greedy "
-        "translations.",
+        "translations where nothing is said of a beam.",
         _LEFT_OUT,
         f"{len(plan.chosen)} of {len(plan.known)} arms were planned; the others were not run.",
         shared=("epochs", "batch_size", "width", "depth", "dropout", "query"),
@@ -111,7 +111,11 @@ TRANSLATION = Comparison(
     ),
     caveats=_caveats,
     before="To know of these numbers:",
-    columns=(Column("test_loss", "Test loss"), Column("validation_bleu", "Validation BLEU, last epoch", 2)),
+    columns=(
+        Column("test_beam_bleu", "Test BLEU, beam 5", 2),
+        Column("test_loss", "Test loss"),
+        Column("validation_bleu", "Validation BLEU, last epoch", 2),
+    ),
     costs=True,
 )
 """Preference × score × estimator, and no attention."""

@@ -207,7 +207,8 @@ class Loop:
             elif last:
                 with self.selected.in_place(self.model):
                     values = self._evaluation(self.model, split)
-            found.update({f"{split}_{metric.name}": values.get(metric.name) for metric in task.metrics})
+            measured = (*task.metrics, *(task.only_tested if split == "test" else ()))
+            found.update({f"{split}_{metric.name}": values.get(metric.name) for metric in measured})
         if due:
             seconds = time.perf_counter() - begin
             self.state.test_seconds += seconds

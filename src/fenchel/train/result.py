@@ -162,7 +162,10 @@ class TrainResult:
             "finished": self.finished,
             **self.description,
             "epochs": list(self.epochs),
-            **{f"test_{metric.name}": self.last(f"test_{metric.name}") for metric in task.metrics},
+            **{
+                f"test_{metric.name}": self.last(f"test_{metric.name}")
+                for metric in (*task.metrics, *task.only_tested)
+            },
             f"best_{self._watched}": self.best,
             "best_epoch": self.best_epoch,
             "train_seconds": self.train_seconds,

@@ -50,9 +50,13 @@ def epoch_schema(task: type[AnyTask]) -> Check:
     ranges = {metric.name: number(least=metric.least, most=metric.most) for metric in task.metrics}
     trained = {f"train_{name}": ranges[name] for name in task.trained if name != "loss" and name in ranges}
     tested = {f"{split}_{name}": optional(ranges[name]) for split in task.splits() for name in ranges}
+    besides = {
+        f"test_{metric.name}": optional(number(least=metric.least, most=metric.most))
+        for metric in task.only_tested
+    }
     return record(
         {f"{task.unit}_per_second": _LEAST_ZERO, **tested},
-        {"step": whole(1), "learning_rate": _LEAST_ZERO, **trained},
+        {"step": whole(1), "learning_rate": _LEAST_ZERO, **trained, **besides},
         others=True,
     )
 

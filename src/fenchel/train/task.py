@@ -110,6 +110,8 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
     """Its options."""
     metrics: ClassVar[tuple[Metric, ...]]
     """What is measured of examples that are not trained on; ``loss``, the mean objective, is measured in training."""
+    only_tested: ClassVar[tuple[Metric, ...]] = ()
+    """What is measured of the ``test`` examples besides, since it would take too long between epochs."""
     headline: ClassVar[str]
     """The metric that a model is judged by, after the last epoch, on the ``test`` examples."""
     trained: ClassVar[tuple[str, ...]] = ("loss",)

@@ -52,11 +52,23 @@ def test_it_learns_and_bleu_is_sacrebleus_of_what_is_printed(tmp_path):
     assert result.headline > 80
     written = json.loads((tmp_path / "results.json").read_text())
     assert (written["task"], written["test_bleu"]) == ("translation", result.headline)
+    wide = [target.decoded(one.words) for one in model.translated(Subwords.padded(rows), beam=5)]
+    of_beam = sacrebleu.corpus_bleu(wide, [list(test.second)])
+    assert written["test_beam_bleu"] == pytest.approx(of_beam.score, abs=1e-9)
+    assert "beam BLEU the same with a beam of 5." in written["notes"][0]
+    assert "validation_beam_bleu" not in result.epochs[-1]
     assert written["best_validation_bleu"] == max(one["validation_bleu"] for one in result.epochs)
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in written["notes"][0]
     assert written["data"]["train_pairs"] == 200
     assert (written["model"]["source_language"], written["model"]["target_language"]) == ("en", "de")
     assert [epoch["test_bleu"] is not None for epoch in result.epochs] == [False] * 11 + [True]
+
+
+def test_a_beam_of_one_leaves_the_second_bleu_out(tmp_path):
+    result = translated(tmp_path, epochs=1, beam=1)
+    assert result.epochs[-1]["test_beam_bleu"] is None
+    assert "beam" not in result.description["notes"][0]
+    assert TrainResult.read(tmp_path) == result
 
 
 def test_the_other_direction_and_a_joint_vocabulary(tmp_path):

@@ -55,6 +55,7 @@ class TranslationOptions(LoopOptions):
         vocabulary: joint (one tokenizer for both languages) or separate.
         subwords: How many pieces of words a tokenizer knows at most.
         longest: Pieces of a sentence at most: pairs with a longer one are not trained on, and translations are cut.
+        beam: Width of the beam of a second BLEU, of the test alone; 1 leaves it out.
         train_sentences: Train on the first so many pairs; None for all.
 
     Raises:
@@ -86,6 +87,7 @@ class TranslationOptions(LoopOptions):
             "vocabulary": OneOf(("joint", "separate")),
             "subwords": Whole(8, 10**6, "5000"),
             "longest": Whole(1, 2**16, "100", "of pieces"),
+            "beam": Whole(1, 1000, "5"),
         }
     )
 
@@ -116,6 +118,7 @@ class TranslationOptions(LoopOptions):
     vocabulary: str = "separate"
     subwords: int = 5000
     longest: int = 100
+    beam: int = 5
     train_sentences: int | None = None
 
     def __post_init__(self) -> None:

@@ -55,6 +55,9 @@ _OF_THE_MODEL = (
 )
 
 
+_BEAM_SUMS = tuple(f"beam_{name}" for name in BLEU_SUMS)
+
+
 @registered
 class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
     """A translator.
@@ -75,7 +78,8 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
     watched = "validation"
     selects = "bleu"
     judges = MappingProxyType({"loss": "cross-entropy a piece of a word", "score": "pieces foretold rightly"})
-    summed = ("surprise", "words", *BLEU_SUMS)
+    only_tested = (Metric("beam_bleu", "BLEU of a beam", higher_is_better=True, least=0.0, most=100.0),)
+    summed = ("surprise", "words", *BLEU_SUMS, *_BEAM_SUMS)
 
     def __init__(self, options: TranslationOptions, data: ParallelCorpus, workers: Workers) -> None:
         if not isinstance(data, ParallelCorpus):
@@ -167,15 +171,18 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
         return StepLoss(mean, {"loss": mean.detach() * batch.count})
 
     def examined(self, model: nn.Module, batch: PairBatch, split: str) -> Mapping[str, Tensor]:
-        """Cross-entropy, and what BLEU counts in greedy translations.
+        """Cross-entropy, and what BLEU counts in greedy translations, and of the test in those of a beam.
 
         In float32 whatever the training multiplies in: in bfloat16 a translation would depend on what it is batched
         with.
         """
-        del split
         found = self.measured(self.predicted(model, batch), batch)
-        said = self.translations(model, batch.source)
-        counts = bleu_sums(said, [[reference] for reference in batch.references])
+        counts, wanted = dict.fromkeys(self.summed[2:], 0.0), [[one] for one in batch.references]
+        counts |= bleu_sums(self.translations(model, batch.source), wanted)
+        if split == "test" and self.options.beam > 1:
+            said = self.translations(model, batch.source, beam=self.options.beam)
+            of_beam = bleu_sums(said, wanted)
+            counts |= {name: of_beam[own] for name, own in zip(_BEAM_SUMS, BLEU_SUMS, strict=True)}
         return {**found, **{name: torch.tensor(count) for name, count in counts.items()}}
 
     def judged(self, predicted: Tensor, batch: PairBatch) -> dict[str, Tensor]:
@@ -193,22 +200,25 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
         _, surprise = smoothed_cross_entropy(predicted.flatten(0, 1), labels)
         return {"surprise": surprise, "words": (labels != 0).sum()}
 
-    def translations(self, model: nn.Module, source: Tensor) -> list[str]:
-        """Greedy translations as text."""
+    def translations(self, model: nn.Module, source: Tensor, *, beam: int = 1) -> list[str]:
+        """Translations as text, greedy ones or those of a beam."""
         assert isinstance(model, Translator)  # noqa: S101 - what ``model`` made
-        return [self.tokenizers[1].decoded(one.words) for one in model.translated(source)]
+        return [self.tokenizers[1].decoded(one.words) for one in model.translated(source, beam=beam)]
 
     @classmethod
     def evaluated(cls, sums: Mapping[str, float], count: float) -> dict[str, float]:
-        """Cross-entropy a word, and the BLEU of all translations together."""
+        """Cross-entropy a word, and the BLEU of all translations together; of a beam's, where there are any."""
         del count
-        return {"loss": sums["surprise"] / sums["words"], "bleu": bleu_of_sums(sums)}
+        found = {"loss": sums["surprise"] / sums["words"], "bleu": bleu_of_sums(sums)}
+        of_beam = {own: sums[name] for name, own in zip(_BEAM_SUMS, BLEU_SUMS, strict=True)}
+        return {**found, "beam_bleu": bleu_of_sums(of_beam)} if of_beam["bleu_wanted"] else found
 
     def described(self, model: nn.Module) -> dict[str, Any]:
         """The model with its languages, and the pairs."""
         assert isinstance(model, Translator)  # noqa: S101 - what ``model`` made
         source, _, target = self.options.direction.partition("-")
-        notes = [f"BLEU is sacrebleu's, {bleu_signature()}, of greedy translations."]
+        beam = f"; beam BLEU the same with a beam of {self.options.beam}" if self.options.beam > 1 else ""
+        notes = [f"BLEU is sacrebleu's, {bleu_signature()}, of greedy translations{beam}."]
         if self._left_out:
             notes.append(
                 f"{self._left_out:,} pairs with a sentence of more than {self.options.longest} pieces are not trained "
