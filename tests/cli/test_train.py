@@ -69,9 +69,10 @@ def test_a_training_writes_its_files_and_says_what_came_of_it(command, data, tmp
     done = command("train", "--data", data, "--out", tmp_path / "out", *SMALL)
     assert done.code == 0, done.err
     found = results(tmp_path / "out")
+    (note,) = found["notes"]
     assert done.out == (
         f"Test accuracy {found['test_accuracy']:.4f} after 2 epochs of 40 images, "
-        f"{found['model']['parameters']:,} parameters.\nCurves: {tmp_path / 'out' / 'curves.png'}\n"
+        f"{found['model']['parameters']:,} parameters.\nNote: {note}\nCurves: {tmp_path / 'out' / 'curves.png'}\n"
     )
     first, second = done.err.splitlines()
     assert first.startswith("epoch 1/2: training loss ")

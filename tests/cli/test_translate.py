@@ -12,6 +12,7 @@ from fenchel.answering import TrainedRun, Translated, lines_of_texts, translate
 from fenchel.errors import InputError
 from fenchel.models import Translator
 from tests.cli.conftest import Command
+from tests.data.test_parallel import SPLITS, written
 from tests.train.text.small_texts import classified
 from tests.train.translation.small_pairs import pairs, translated
 
@@ -26,6 +27,40 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("translator")
     translated(folder, size=200, epochs=8)
     return folder
+
+
+def test_a_translator_is_trained_by_the_command(tmp_path, command: Command):
+    data = written(tmp_path / "pairs", {**SPLITS, "train": SPLITS["train"] * 4})
+    small = (
+        "--epochs",
+        1,
+        "--width",
+        8,
+        "--batch-size",
+        4,
+        "--set",
+        "subwords=60",
+        "--set",
+        "direction=de-en",
+    )
+    asked = ("train", "--model", "translator", "--data", data, "--device", "cpu", *small)
+    done = command(*asked, "--out", tmp_path / "run", "--preference", "gaussian", "--score", "dot")
+    assert done.code == 0, done.err
+    assert "Test bleu 0.0000 after 1 epoch of 12 pairs" in done.out
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in done.out
+    assert command("translate", tmp_path / "run", "Ein Hund.").code == 0
+    for wrong, said in (
+        (("--set", "direction=de-fr"), "direction is 'de-fr'"),
+        (("--set", "beam=5"), "expected KEY=VALUE with a KEY of direction, "),
+        (("--score", "additive", "--estimator", "exact"), "estimator is 'exact' with the score 'additive'"),
+        (("--preference", "position"), "preference is 'position'; expected one of uniform, context"),
+        (("--heads", 2), "--heads is no option of the model 'translator'"),
+    ):
+        assert said in command(*asked, "--out", tmp_path / "wrong", *wrong).line
+    (data / "val.de").write_text("Eine Katze.\nZwei.\n")
+    said = command(*asked, "--out", tmp_path / "wrong").line
+    assert "val.en has 1 lines and" in said
+    assert "val.de 2; expected as many" in said
 
 
 def test_the_test_of_the_training_is_what_it_says(run, tmp_path, command: Command):

@@ -279,6 +279,8 @@ def run(
         f"Test {measured} {result.headline:.4f} after {_counted(len(result.epochs), 'epoch')} of "
         f"{result.description['data'][f'train_{task.unit}']:,} {task.unit}, {result.parameters:,} parameters."
     )
+    for note in result.description["notes"]:
+        typer.echo(f"Note: {note}")
     typer.echo(f"Curves: {place / 'curves.png'}")
 
 
