@@ -98,6 +98,11 @@ def test_a_training_by_the_command(command, tmp_path, monkeypatch):
     )  # fmt: skip
     assert done.code == 0, done.err
     assert "after 1 epoch of 20 pairs" in done.out
+    done = command(
+        "audit", out, "--out", tmp_path / "audit", "--baseline", "none", "--closeness", "tsallis:1.5"
+    )
+    assert done.code == 0, done.err
+    assert (tmp_path / "audit" / "report.html").is_file()
     lines = b"".join(b"%d a film number %d\n" % (n % 2, n % 3) for n in range(20))
     done = command(
         "train", "--model", "classifier", "--data", write_sst(tmp_path / "sst", train=lines), "--out",
