@@ -13,6 +13,7 @@ from fenchel.data import Subwords
 from fenchel.data.articles import Articles
 from fenchel.errors import InputError
 from fenchel.models import Cloze
+from fenchel.models.cloze import to_transformers
 from fenchel.train import ClozeOptions, TrainResult, load_model
 from fenchel.train.checkpoint import Checkpoint
 from fenchel.train.cloze import ClozeTask
@@ -307,3 +308,21 @@ def test_options_are_kept_as_json():
     options = blanks_options(closeness="entmax15")
     assert options.closeness == "tsallis:1.5"
     assert ClozeOptions.from_json(options.resolved().to_json()) == options.resolved()
+
+
+def test_a_trained_model_converts_and_predicts_the_same(tmp_path):
+    pytest.importorskip("transformers")
+    bert_like = {"last": "standard", "preference": "uniform", "layer_preference": "uniform"}
+    filled(tmp_path, epochs=1, objective="mlm+nsp", **bert_like)
+    model = load_model(tmp_path)
+    assert isinstance(model, Cloze)
+    bert = to_transformers(model)
+    batch = next(task(objective="mlm+nsp").examples("test"))
+    with torch.no_grad():
+        found = model(**batch.inputs)
+        expected = bert(
+            batch.numbers, attention_mask=(batch.numbers != 0).long(), token_type_ids=batch.segments
+        )
+    said = batch.of_targets(found["words"])
+    torch.testing.assert_close(said, expected.prediction_logits[batch.places], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found["classes"], expected.seq_relationship_logits, atol=1e-5, rtol=0)
