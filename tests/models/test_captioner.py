@@ -188,6 +188,21 @@ def test_hard_attention_looks_at_one_cell():
     assert float((shares - said["weights"].detach()).abs().max()) < 5 * 0.5 / 400**0.5
     with pytest.raises(FenchelError, match="targets is None"):
         model(images=images, words=words)
+    with pytest.raises(FenchelError, match=r"draws has shape \(3, 2\); expected that of words, \(3, 5\)"):
+        model(images=images, words=words, targets=targets, draws=torch.rand(3, 2))
+    p = said["weights"].detach()
+    for draw, wanted in ((0.0, 0), (1 - 1e-12, p.shape[-1] - 1)):
+        draws = torch.full(words.shape, draw, dtype=torch.float64)
+        chosen = model(images=images, words=words, targets=targets, draws=draws)["chosen"]
+        assert chosen.unique().tolist() == [wanted]
+    draws = torch.rand(words.shape, generator=torch.Generator().manual_seed(1))
+    chosen = model(images=images, words=words, targets=targets, draws=draws)["chosen"]
+    for row, word in ((0, 0), (1, 3), (2, 4)):
+        total, cell = p[row, word, 0].item(), 0
+        while total <= draws[row, word].item():
+            cell += 1
+            total += p[row, word, cell].item()
+        assert chosen[row, word] == cell
 
 
 def expected_loss(model: Any, images: Tensor, words: Tensor, targets: Tensor) -> Tensor:

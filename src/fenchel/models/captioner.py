@@ -150,7 +150,9 @@ class Captioner(nn.Module):
         """The arguments from which the model was built, as JSON can hold them."""
         return dict(self._configuration)
 
-    def forward(self, images: Tensor, words: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
+    def forward(
+        self, images: Tensor, words: Tensor, targets: Tensor | None = None, draws: Tensor | None = None
+    ) -> dict[str, Tensor]:
         r"""What the next word is after every word, all of them at once.
 
         Args:
@@ -158,6 +160,8 @@ class Captioner(nn.Module):
             words: Numbers of the words so far (B, m), the first the one that begins a caption; 0 is padding.
             targets: The words that come next (B, m), 0 where there is none. REINFORCE needs them in training, to know
                 what its draws came to; nothing else reads them.
+            draws: Numbers from 0 to below 1, uniformly, with which hard attention draws its cells in training (B, m).
+                Default: from torch's global generator.
 
         Returns:
             ``logits`` (B, m, vocabulary) and ``weights``, p (B, m, cells). In training with hard attention also
@@ -174,7 +178,11 @@ class Captioner(nn.Module):
             )
         cells, log_preference = self.seen(images)
         states, _ = self.decoder(self.dropout(self.embed(words)))
-        said = self._said(states, cells, log_preference, words == 0)
+        if draws is not None and draws.shape != words.shape:
+            raise ProblemError(
+                f"draws has shape {tuple(draws.shape)}; expected that of words, {tuple(words.shape)}"
+            )
+        said = self._said(states, cells, log_preference, words == 0, draws)
         if self.training and self.baseline is not None:
             if targets is None or targets.shape != words.shape:
                 shape = None if targets is None else tuple(targets.shape)
@@ -221,13 +229,18 @@ class Captioner(nn.Module):
         return found.weights.squeeze(1)
 
     def _said(
-        self, states: Tensor, cells: Tensor, log_preference: Tensor | None, padding: Tensor | None = None
+        self,
+        states: Tensor,
+        cells: Tensor,
+        log_preference: Tensor | None,
+        padding: Tensor | None = None,
+        draws: Tensor | None = None,
     ) -> dict[str, Tensor]:
         weights = self.weights(states, cells, log_preference, padding)
         said = {"weights": weights}
         taken = weights
         if self.attention == "hard":
-            chosen = _drawn(weights) if self.training else weights.argmax(-1)
+            chosen = _drawn(weights, draws) if self.training else weights.argmax(-1)
             taken = nn.functional.one_hot(chosen, weights.shape[-1]).to(weights.dtype)
             if self.training:
                 said["chosen"] = chosen
@@ -304,7 +317,10 @@ class Captioner(nn.Module):
         return said["logits"][:, 0].log_softmax(-1), (hidden[0], memory[0], cells, believed)
 
 
-def _drawn(weights: Tensor) -> Tensor:
-    """A cell of each row of p, from torch's global generator."""
-    flat = weights.detach().flatten(0, -2)
-    return torch.multinomial(flat, 1).view(weights.shape[:-1])
+@torch.no_grad()
+def _drawn(weights: Tensor, draws: Tensor | None) -> Tensor:
+    """A cell of each row of p: the first whose weight, with those of all before it, is more than what was drawn."""
+    below = weights.double().cumsum(-1)
+    drawn = torch.rand(weights.shape[:-1], device=weights.device) if draws is None else draws
+    reached = (drawn.unsqueeze(-1).double() * below[..., -1:] < below).to(torch.uint8)
+    return reached.argmax(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from fenchel.arguments.tensor import checked_argument
@@ -41,7 +42,7 @@ class RewardBaseline(nn.Module):
 
     @torch.no_grad()
     def forward(self, rewards: Tensor) -> Tensor:
-        """What was expected before these rewards, a scalar; in training they then count.
+        """What was expected before these rewards, a scalar; in training they then count, those of all processes.
 
         It does not depend on the rewards that it is compared with, but for the very first ones, so that it leaves the
         mean of a gradient as it is.
@@ -49,7 +50,10 @@ class RewardBaseline(nn.Module):
         Args:
             rewards: Of any shape, at least one.
         """
-        mean = rewards.mean().to(self.average.dtype)
+        sums = torch.stack((rewards.sum(), rewards.new_tensor(float(rewards.numel())))).to(self.average.dtype)
+        if self.training and dist.is_available() and dist.is_initialized():
+            dist.all_reduce(sums)
+        mean = sums[0] / sums[1]
         expected = torch.where(self.begun > 0, self.average, mean)
         if self.training:
             self.average.copy_(self.decay * expected + (1 - self.decay) * mean)

@@ -143,16 +143,21 @@ def test_processes_share_the_batch_that_one_would_have_and_the_images():
     )
 
 
-def test_shares_of_a_step_average_to_its_gradient():
-    model: Any = task().model()
-    wanted = task()
+@pytest.mark.parametrize("attention", ["soft", "hard"])
+def test_shares_of_a_step_average_to_its_gradient(attention):
+    model: Any = task(attention=attention).model()
+    wanted = task(attention=attention)
     (batch,) = list(wanted.batches(0, 4))
+    if attention == "hard":  # whose average is of all processes, which there are none of here
+        model.baseline.begun.fill_(1.0)
+        model.baseline.average.fill_(-2.0)
+        model.baseline.decay = 1.0
     gradient = torch.autograd.grad(
         wanted.loss(wanted.predicted(model, batch), batch).mean, model.head.weight
     )[0]
     shares, sums = [], 0.0
     for rank in range(2):
-        of = task(rank, 2)
+        of = task(rank, 2, attention=attention)
         (part,) = list(of.batches(0, 4))
         loss = of.loss(of.predicted(model, part), part)
         shares.append(torch.autograd.grad(loss.mean, model.head.weight)[0])

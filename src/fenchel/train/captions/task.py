@@ -51,6 +51,7 @@ class Batch:
         images: The image of each (b, 3, size, size).
         words: The words so far (b, m), 0 for padding.
         targets: The words that come next (b, m).
+        draws: Numbers with which hard attention draws its cells (b, m), of those that are trained on.
         step_words: How many words the captions of all processes have together, of those that are trained on.
         references: For those that are evaluated on, all captions of the images whose first captions are here, by
             place in the batch.
@@ -59,6 +60,7 @@ class Batch:
     images: Tensor
     words: Tensor
     targets: Tensor
+    draws: Tensor | None = None
     step_words: int = 0
     references: Mapping[int, tuple[str, ...]] | None = None
 
@@ -69,7 +71,7 @@ class Batch:
 
     def taken(self, places: Tensor) -> Batch:
         """Some of them."""
-        return Batch(self.images[places], self.words[places], self.targets[places], self.step_words)
+        return Batch(self.images[places], self.words[places], self.targets[places])
 
 
 @registered
@@ -175,8 +177,13 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
         size, share = self._share * self.workers.count, self._share
         for step in range(first, self.steps_per_epoch):
             whole = [self._flat[place] for place in order[step * size : (step + 1) * size]]
-            mine = whole[self.workers.rank * share : (self.workers.rank + 1) * share]
-            yield self._batch("train", mine, step_words=sum(len(row) - 1 for _, row in whole))
+            mine = slice(self.workers.rank * share, (self.workers.rank + 1) * share)
+            yield self._batch(
+                "train",
+                whole[mine],
+                draws=self._draws(epoch, step, size)[mine],
+                step_words=sum(len(row) - 1 for _, row in whole),
+            )
 
     def examples(self, split: str) -> Iterator[Batch]:
         """The captions of a split, those of an image after each other."""
@@ -195,7 +202,8 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What the model is called with."""
-        return {"images": batch.images, "words": batch.words, "targets": batch.targets}
+        given = {"images": batch.images, "words": batch.words, "targets": batch.targets}
+        return given if batch.draws is None else {**given, "draws": batch.draws}
 
     def loss(self, predicted: Any, batch: Batch) -> StepLoss:
         """The objective a word, of all words of the step; ``loss`` is its cross-entropy alone."""
@@ -297,11 +305,17 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
             rows.append([row[: longest + 1] for row in encoded])
         return rows, cut
 
+    def _draws(self, epoch: int, step: int, size: int) -> Tensor:
+        """Of a whole step, so that they do not depend on how many processes share it, nor on padding."""
+        generator = seeded_generator("cells", self.options.seed, epoch, step)
+        return torch.rand(size, self.options.longest, generator=generator)
+
     def _batch(
         self,
         split: str,
         pairs: list[tuple[int, list[int]]],
         *,
+        draws: Tensor | None = None,
         step_words: int = 0,
         references: Mapping[int, tuple[str, ...]] | None = None,
     ) -> Batch:
@@ -309,4 +323,6 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
         words = Subwords.padded([row[:-1] for _, row in pairs]).to(device)
         targets = Subwords.padded([row[1:] for _, row in pairs]).to(device)
         images = self._pixels[split][[image for image, _ in pairs]]
-        return Batch(images, words, targets, step_words, references)
+        if draws is not None:
+            draws = draws[:, : words.shape[1]].to(device)
+        return Batch(images, words, targets, draws, step_words, references)
