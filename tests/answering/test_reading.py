@@ -9,7 +9,7 @@ import torch
 
 from fenchel.answering import classify, entail, lines_of_file, pair_lines
 from fenchel.errors import InputError
-from fenchel.models.pairs import expected_degree
+from fenchel.models.relatedness import expected_degree
 from fenchel.train import load_model
 from tests.train.reading.small_readings import compared, pair_splits, read, splits
 

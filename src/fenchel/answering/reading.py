@@ -14,7 +14,7 @@ from fenchel.answering.lines import Line, lines_of_texts
 from fenchel.answering.trained_run import TrainedRun
 from fenchel.arguments import shown
 from fenchel.errors import InputError
-from fenchel.models.pairs import expected_degree
+from fenchel.models.relatedness import expected_degree
 from fenchel.train.reading.embedding import Embedding
 from fenchel.train.reading.options import LEARNED
 from fenchel.train.reading.pairs import PairReading

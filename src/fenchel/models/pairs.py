@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.models.inference import Inference
+from fenchel.models.relatedness import DEGREES
 from fenchel.models.word_states import WordStates, masked_mean
 from fenchel.nn.evidence import General
 from fenchel.nn.inference import Inferred
@@ -25,15 +26,13 @@ from fenchel.nn.preference import (
 )
 from fenchel.nn.sizes import check_choice, check_sizes
 
-__all__ = ["ANSWERS", "COMPARISONS", "DEGREES", "Pairs", "expected_degree"]
+__all__ = ["ANSWERS", "COMPARISONS", "Pairs"]
 
 POOLINGS = ("attention", "mean", "bag")
 PREFERENCES = ("uniform", "context", "gaussian", "relative")
 SCORES = ("dot", "general", "additive")
 ANSWERS = ("labels", "relatedness", "both")
 COMPARISONS = ("concatenated", "differences")
-DEGREES = 5
-"""Relatedness is a distribution over 1, ..., 5."""
 _OWNER = "Pairs"
 
 
@@ -316,20 +315,6 @@ class Pairs(nn.Module):
 
     def _of_heads(self, states: Tensor) -> Tensor:
         return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-
-def expected_degree(logits: Tensor) -> Tensor:
-    """The relatedness that a distribution over 1 to 5 expects.
-
-    Args:
-        logits: (..., 5).
-
-    Example:
-        >>> expected_degree(torch.zeros(5)).item()
-        3.0
-    """
-    degrees = torch.arange(1, DEGREES + 1, device=logits.device, dtype=logits.dtype)
-    return (logits.softmax(-1) * degrees).sum(-1)
 
 
 def _network(read: int, hidden: int, said: int, dropout: float, *, last: bool = False) -> nn.Sequential:

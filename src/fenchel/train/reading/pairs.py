@@ -14,13 +14,13 @@ from fenchel.data import LabelledPairs, Splits, load_labelled_pairs
 from fenchel.data.randomness import seeded_generator
 from fenchel.data.subwords import TOKENIZER_FILE
 from fenchel.errors import InputError
-from fenchel.models.pairs import expected_degree
+from fenchel.models.relatedness import degree_distribution, expected_degree
 from fenchel.train.classification import ACCURACY, JUDGED, judged_classes, sums_of
 from fenchel.train.held_out import parted, some_of
 from fenchel.train.metric import Metric
 from fenchel.train.reading.embedding import Embedding
 from fenchel.train.reading.options import PairsOptions
-from fenchel.train.reading.relatedness import MOMENTS, degree_distribution, moments_of, pearson
+from fenchel.train.reading.relatedness import MOMENTS, moments_of, pearson
 from fenchel.train.reading.sentences import checked_splits, notes_of_cut, summary_of
 from fenchel.train.reading.sharing import places_of_step, share_of_batch
 from fenchel.train.reading.texts import Words

@@ -1,4 +1,4 @@
-"""How related two sentences are: a distribution over 1 to 5 to learn, and how good what is expected of it is."""
+"""How good a model is at saying how related two sentences are: correlation and error, from sums over examples."""
 
 from __future__ import annotations
 
@@ -7,34 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fenchel.models.pairs import DEGREES
-
-__all__ = ["MOMENTS", "degree_distribution", "moments_of", "pearson"]
+__all__ = ["MOMENTS", "moments_of", "pearson"]
 
 MOMENTS = ("scored", "said", "true", "said_squared", "true_squared", "product", "squared_difference")
 """Sums over examples, from which correlation and error follow."""
 
 _CENTRE = 3.0
-
-
-def degree_distribution(degrees: Tensor) -> Tensor:
-    """The distribution over 1, ..., 5 on the two whole numbers around a degree, whose mean is the degree.
-
-    Args:
-        degrees: From 1 to 5, (b,).
-
-    Returns:
-        (b, 5).
-
-    Reference:
-        Tai et al. 2015, Improved semantic representations from tree-structured LSTMs, equation (16).
-
-    Example:
-        >>> degree_distribution(torch.tensor([3.5, 5.0])).tolist()
-        [[0.0, 0.0, 0.5, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
-    """
-    steps = torch.arange(1, DEGREES + 1, device=degrees.device, dtype=degrees.dtype)
-    return (1 - (degrees.unsqueeze(-1) - steps).abs()).clamp_min(0.0)
 
 
 def moments_of(said: Tensor, true: Tensor) -> dict[str, Tensor]:
