@@ -47,7 +47,7 @@ class FineTuningOptions(LoopOptions):
         }
     )
 
-    epochs: int = 12
+    epochs: int = 8
     batch_size: int = 32
     learning_rate: float = 5e-4
     model: str = "cloze-classifier"

@@ -36,13 +36,13 @@ class ClozeOptions(LoopOptions):
         rate: How probable it is that a word is chosen.
         shares: What becomes of words that are chosen, in per cent: hidden, left as they are, exchanged (MASK/SAME/RND).
         test_shares: The same where it is validated and tested; the baselines need all of them hidden.
-        longest: How many words a passage, or a sentence of a pair, has at most.
+        longest: How many words a passage, or a sentence of a pair, has at most; what is longer is cut.
         vocabulary: How many words, or pieces of them, are known at most, from the text to train on.
         tokens: ``word``, what stands between spaces; or ``bpe``, pieces of words.
         lower: Whether capitals are made small.
         estimator: ``first_order``, ``second_order`` or ``exact``, wherever the model attends; None is ``first_order``.
         preference: Of the last layer, ``uniform`` or ``relative``; None is ``relative``.
-        layer_preference: Of the layers before it, likewise.
+        layer_preference: What is believed in the layers before the last, ``uniform`` or ``relative``.
         masked: What the preference gives no weight: ``padding`` alone, or the ``places`` of hidden words too.
         last: The last layer: ``paper``, whose templates are the values too; or ``standard``, as the others are.
         score: ``dot``; or ``additive``, which is all preference.
@@ -76,7 +76,7 @@ class ClozeOptions(LoopOptions):
             "lower": Flag(),
             "estimator": "pooling_estimator",
             "preference": Maybe(_PREFERENCES),
-            "layer_preference": Maybe(_PREFERENCES),
+            "layer_preference": _PREFERENCES,
             "masked": OneOf(("padding", "places")),
             "last": OneOf(("paper", "standard")),
             "score": OneOf(("dot", "additive")),
@@ -100,7 +100,7 @@ class ClozeOptions(LoopOptions):
     lower: bool = True
     estimator: str | None = None
     preference: str | None = None
-    layer_preference: str | None = None
+    layer_preference: str = "relative"
     masked: str = "padding"
     last: str = "paper"
     score: str = "dot"
@@ -151,7 +151,6 @@ class ClozeOptions(LoopOptions):
             "gradient_clip": 1.0,
             "estimator": "first_order",
             "preference": "relative",
-            "layer_preference": "relative",
             "mlp_width": 4 * self.width,
         }
         return self.filled(values)
