@@ -228,6 +228,8 @@ def test_a_model_is_built_again_from_its_configuration(changes):
     [
         {"vocabulary": 0},
         {"width": 9},
+        {"width": None},
+        {"mlp_width": 0},
         {"depth": 0},
         {"masked": "all"},
         {"masked": "places", "mask": None},

@@ -89,7 +89,7 @@ class Cloze(nn.Module):
     def __init__(
         self,
         vocabulary: int,
-        width: int = 192,
+        width: int = 128,
         depth: int = 3,
         heads: int = 4,
         mlp_width: int | None = None,
@@ -112,10 +112,9 @@ class Cloze(nn.Module):
     ) -> None:
         super().__init__()
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        mlp_width = given["mlp_width"] = 4 * width if mlp_width is None else mlp_width
-        given["closeness"] = closeness_name(closeness)
-        self._configuration = given
+        self._configuration = given | {"closeness": closeness_name(closeness)}
         self._check()
+        mlp_width = self._configuration["mlp_width"] = 4 * width if mlp_width is None else mlp_width
         sizes = (mlp_width, dropout, norm_eps)
         self.embeddings = ClozeEmbeddings(vocabulary, width, longest, segments, languages, dropout, norm_eps)
         self.layers = nn.ModuleList(
@@ -127,7 +126,7 @@ class Cloze(nn.Module):
                     preference=self._preference(layer_preference),
                     estimator=estimator,
                     alpha=alpha,
-                    closeness=closeness_named(given["closeness"]),
+                    closeness=closeness_named(self._configuration["closeness"]),
                 ),
                 *sizes,
             )
@@ -142,7 +141,9 @@ class Cloze(nn.Module):
             Additive(heads, width) if score == "additive" else None,
         )
         self.evidence: nn.Module | None = nn.Linear(width, width) if score == "dot" else None
-        self.inference = Inference(heads, estimator=estimator, alpha=alpha, closeness=given["closeness"])
+        self.inference = Inference(
+            heads, estimator=estimator, alpha=alpha, closeness=self._configuration["closeness"]
+        )
         self.output = nn.Linear(width, width) if standard else nn.Identity()
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
@@ -154,8 +155,10 @@ class Cloze(nn.Module):
 
     def _check(self) -> None:
         given = self._configuration
-        sizes = ("vocabulary", "width", "depth", "heads", "mlp_width", "longest", "segments")
-        check_sizes(_OWNER, **{name: given[name] for name in sizes})
+        sizes = ("vocabulary", "width", "depth", "heads", "longest", "segments", "mlp_width")
+        check_sizes(
+            _OWNER, **{name: given[name] for name in sizes if name != "mlp_width" or given[name] is not None}
+        )
         check_positive(_OWNER, alpha=given["alpha"], norm_eps=given["norm_eps"])
         check_flags(causal=given["causal"])
         checked_argument("dropout", given["dropout"], name=f"dropout of {_OWNER}")

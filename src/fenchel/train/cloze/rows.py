@@ -117,7 +117,7 @@ class Rows:
 
     def __init__(self, passages: Sequence[Passage], tokenizer: Subwords, objective: str) -> None:
         self.passages, self.objective = passages, objective
-        self._first, self._end, self._mask = map(tokenizer.number, SPECIAL)
+        self._first, self._end = map(tokenizer.number, SPECIAL[:2])
 
     def __len__(self) -> int:
         """How many there are."""
