@@ -12,7 +12,7 @@ import torch
 import fenchel
 from fenchel.arguments import shown
 from fenchel.errors import FenchelError, InputError, ModelError
-from fenchel.experiments import report_on, run_experiment
+from fenchel.experiments import report_on, run_collection, run_experiment
 from fenchel.swap import PairColumns, swap
 from fenchel.train import TrainOptions, train
 from tests.auditing.small_audits import small_model, some_texts
@@ -41,6 +41,10 @@ def experiment(**given: Any) -> Any:
     return run_experiment(**{"name": "table2", "directory": "out", "data": ["nowhere"], **given})
 
 
+def collection(**given: Any) -> Any:
+    return run_collection(**{"name": "captions", "directory": "out", "data": ["nowhere"], **given})
+
+
 RUNS = ("observer", "resume", "overwrite", "directory", "device")
 DOORS: list[tuple[Callable[..., Any], str]] = [
     *(
@@ -54,8 +58,9 @@ DOORS: list[tuple[Callable[..., Any], str]] = [
     *((trained, name) for name in ("options", "data", "stop", *RUNS)),
     *(
         (experiment, name)
-        for name in ("name", "budget", "data", "arms", "learning_rates", "options", "shard")
+        for name in ("name", "budget", "data", "arms", "learning_rates", "options", "shard", "records")
     ),
+    *((collection, name) for name in ("name", "data", "arms", "records", "directory", "shard")),
     *((experiment, name) for name in ("trainer", "stop", "threads", "observer", "directory", "device")),
 ]
 

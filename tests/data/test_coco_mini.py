@@ -152,6 +152,8 @@ def test_wrong_images_are_named():
     grey = torch.zeros(3, 4, 4, dtype=torch.uint8)
     for arguments, said in (
         (((), (), ()), "there are no images"),
+        (([grey], (("a",),), ("1",)), r"images is .*; expected a tuple"),
+        (((grey,), ("a",), ("1",)), "image 1 has no captions; expected at least one"),
         (((grey,), (("a",), ("b",)), ("1",)), "1 images, 2 lists of captions and 1 names"),
         (((grey.float(),), (("a",),), ("1",)), "image 1 is a Tensor; expected a tensor of pixels, uint8"),
         (((grey[:1],), (("a",),), ("1",)), r"image 1 has shape \(1, 4, 4\)"),

@@ -363,6 +363,8 @@ def test_it_can_be_switched_and_is_built_again_from_its_configuration():
         ({"baseline_decay": 1.0}, "decay of RewardBaseline"),
         ({"dropout": 1.0}, "dropout of Captioner"),
         ({"vocabulary": 0}, "vocabulary of Captioner"),
+        ({"gate": 1}, "gate of Captioner is 1; expected True or False"),
+        ({"closeness": 5}, "closeness is 5"),
     ],
 )
 def test_wrong_arguments_are_named(wrong, said):

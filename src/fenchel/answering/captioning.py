@@ -146,7 +146,7 @@ def _files(images: Sequence[str | Path]) -> list[tuple[str, Any]]:
     """Every image with its name, decoded by Pillow."""
     if isinstance(images, str | Path):
         images = [images]
-    if not images:
+    if not isinstance(images, Sequence) or not images:
         raise InputError("there is no image. Give at least one file, or a folder of images.")
     found: list[tuple[str, Any]] = []
     for one in images:

@@ -48,6 +48,9 @@ class CaptionedImages:
     note: str = ""
 
     def __post_init__(self) -> None:
+        for what in ("images", "captions", "ids"):
+            if not isinstance(getattr(self, what), tuple):
+                raise InputError(f"{self.name}: {what} is {shown(getattr(self, what))}; expected a tuple.")
         if not self.images:
             raise InputError(f"{self.name}: there are no images. Give at least one.")
         counts = len(self.images), len(self.captions), len(self.ids)
@@ -65,7 +68,7 @@ class CaptionedImages:
                 raise InputError(
                     f"{self.name}: image {one} has shape {tuple(image.shape)}; expected (3, height, width)."
                 )
-            if not captions:
+            if not isinstance(captions, tuple) or not captions:
                 raise InputError(f"{self.name}: image {one} has no captions; expected at least one.")
             for caption in captions:
                 if not isinstance(caption, str) or not caption.strip():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fenchel.arguments import checked
+from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
 from fenchel.experiments.definition import EXPERIMENTS
 from fenchel.experiments.report import TABLE, ExperimentReport
@@ -58,7 +58,7 @@ COLLECTIONS: dict[str, Collection] = {
 
 def is_collection(name: str) -> bool:
     """Whether a name is that of several experiments."""
-    return name in COLLECTIONS
+    return isinstance(name, str) and name in COLLECTIONS
 
 
 def run_collection(name: str, directory: str | Path, **given: Any) -> tuple[ExperimentReport, ...]:
@@ -78,6 +78,9 @@ def run_collection(name: str, directory: str | Path, **given: Any) -> tuple[Expe
         OutputError: If a folder cannot be written to.
     """
     place = Path(checked("folder", directory, name="directory"))
+    for key, rule in (("data", "data_names"), ("arms", "arms"), ("records", "directory")):
+        if key in given:
+            given[key] = checked(rule, given[key], name=key)
     reports: list[ExperimentReport] = []
     for part in _parts(name):
         own = _of_part(part, given)
@@ -112,8 +115,8 @@ def report_on_collection(name: str, directory: str | Path) -> tuple[ExperimentRe
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    if name not in COLLECTIONS:
-        raise InputError(f"collection is {name!r}; expected one of {', '.join(COLLECTIONS)}.")
+    if not isinstance(name, str) or name not in COLLECTIONS:
+        raise InputError(f"collection is {shown(name)}; expected one of {', '.join(COLLECTIONS)}.")
     return COLLECTIONS[name].parts
 
 

@@ -92,6 +92,7 @@ def run_experiment(
     device, directory = checked("device", device), checked("folder", directory, name="directory")
     if shard is not None and not isinstance(shard, Shard):
         raise InputError(f"shard is {shown(shard)}; expected fenchel.data.shard.Shard(i, n).")
+    kept = None if records is None else Records(checked("folder", records, name="records"))
     plan = planned(name, data, budget, arms, learning_rates, seeds, options)
     task = chosen_experiment(name).of.task
     require_packages("train", "matplotlib", "scipy")
@@ -102,7 +103,6 @@ def run_experiment(
             _check_first_runs(plan, read, task, workers)
         folder = ExperimentFolder(checked("folder", directory, name="directory"))
         join_for_all(folder, plan, workers)
-        kept = None if records is None else Records(checked("folder", records, name="records"))
         if kept is not None and workers.leads:
             kept.take_over(plan, folder)
         watching = observer if observer is not None and workers.leads else SilentExperimentObserver()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments import Flag
 from fenchel.arguments.tensor import INTEGERS, check_tensor, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.models.decoding import Decoded, beam_search
@@ -102,6 +103,7 @@ class Captioner(nn.Module):
         check_choice("Captioner", ATTENTIONS, attention=attention)
         check_choice("Captioner", GRADIENTS, gradient=gradient)
         check_choice("Captioner", PREFERENCES, preference=preference)
+        Flag().check("gate of Captioner", gate, ProblemError)
         checked_argument("dropout", dropout, name="dropout of Captioner")
         if attention == "mean" and preference != "uniform":
             raise ProblemError(
