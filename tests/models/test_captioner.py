@@ -13,7 +13,7 @@ from fenchel.closeness.named import closeness_named
 from fenchel.errors import FenchelError
 from fenchel.models import Captioner, build
 from fenchel.nn import use_estimator
-from fenchel.train.captions.objective import cross_entropies, doubly_stochastic_penalty, objective
+from fenchel.train.captions.objective import cross_entropies, doubly_stochastic_penalty, objective, reinforced
 
 TOL = 1e-11
 TINY: dict[str, Any] = {"vocabulary": 9, "image_size": 4, "width": 8, "depth": 1, "dropout": 0.0}
@@ -312,6 +312,17 @@ def test_the_doubly_stochastic_penalty_and_the_entropy_by_hand():
         drawn, targets, coverage=0.0, entropy=0.2
     )
     torch.testing.assert_close(bonus, 0.2 * entropy)
+
+
+def test_a_weight_of_zero_leaves_the_gradient_finite():
+    scores = torch.tensor([[[0.0, -2000.0, 1.0]]], dtype=torch.float64, requires_grad=True)
+    advantage, chosen = torch.ones(1, 1, dtype=torch.float64), torch.tensor([[2]])
+    reinforced(scores.softmax(-1), chosen, advantage, entropy=0.5).sum().backward()
+    assert scores.grad is not None
+    assert bool(scores.grad.isfinite().all())
+    kept = torch.tensor([[[0.0, 1.0]]], dtype=torch.float64, requires_grad=True)
+    reinforced(kept.softmax(-1), chosen - 1, advantage, entropy=0.5).sum().backward()
+    torch.testing.assert_close(scores.grad[..., [0, 2]], kept.grad)
 
 
 def test_the_baseline_is_a_buffer_that_training_moves():

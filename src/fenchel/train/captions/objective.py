@@ -56,7 +56,8 @@ def reinforced(weights: Tensor, chosen: Tensor, advantage: Tensor, entropy: floa
         Xu et al. 2015, section 4.1, where the bound on log P is climbed instead.
     """
     likely = weights.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).log()
-    spread = -torch.special.xlogy(weights, weights).sum(-1)
+    # Where a weight has come to 0, its logarithm would have no gradient.
+    spread = -(weights * weights.clamp_min(torch.finfo(weights.dtype).tiny).log()).sum(-1)
     return -advantage * likely - entropy * spread
 
 
