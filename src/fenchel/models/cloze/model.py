@@ -112,7 +112,7 @@ class Cloze(nn.Module):
     ) -> None:
         super().__init__()
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self._configuration = given | {"closeness": closeness_name(closeness)}
+        self._configuration: dict[str, Any] = given | {"closeness": closeness_name(closeness)}
         self._check()
         mlp_width = self._configuration["mlp_width"] = 4 * width if mlp_width is None else mlp_width
         sizes = (mlp_width, dropout, norm_eps)
