@@ -312,7 +312,7 @@ def test_options_are_kept_as_json():
 
 def test_a_trained_model_converts_and_predicts_the_same(tmp_path):
     pytest.importorskip("transformers")
-    bert_like = {"last": "standard", "preference": "uniform", "layer_preference": "uniform"}
+    bert_like: dict[str, Any] = {"last": "standard", "preference": "uniform", "layer_preference": "uniform"}
     filled(tmp_path, epochs=1, objective="mlm+nsp", **bert_like)
     model = load_model(tmp_path)
     assert isinstance(model, Cloze)
