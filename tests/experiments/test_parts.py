@@ -164,6 +164,32 @@ def test_more_than_the_headline_is_shown(tmp_path):
     assert again.cells == report.cells
 
 
+def test_an_arm_can_have_a_control_of_its_own(tmp_path, monkeypatch):
+    own = {
+        "noisy": LINES.arms["noisy"],
+        "clear": LINES.arms["clear"],
+        "less": Arm("less", "Less", {"noise": 1.0}, "in less noise", against="clear"),
+        "apart": Arm("apart", "Apart", {"noise": 0.5}, "compared with nothing", against="apart"),
+    }
+    of = replace(LINES, arms=own)
+    monkeypatch.setitem(EXPERIMENTS, "lines", Experiment("lines", "Lines", of, ("line",), tuple(own), (0.1,)))
+    report = run_experiment("lines", tmp_path, device="cpu")
+    cells = {cell.arm: cell for cell in report.cells}
+    values = {arm: [one.headline for one in report.records if one.arm == arm] for arm in own}
+    difference = cells["less"].difference
+    assert difference is not None
+    assert difference.mean == pytest.approx((sum(values["less"]) - sum(values["clear"])) / 3)
+    assert [cells[name].control for name in own] == [None, None, "Clear", None]
+    assert cells["apart"].difference is None
+    assert "| Minus control ± 95 % |" in markdown_table(report.results)
+    page = (tmp_path / "table.md").read_text()
+    assert "* Less: in less noise; its control is Clear." in page
+    assert "* Apart: compared with nothing." in page
+    assert "* Clear: points are seen as they are; its control is Noisy." in page
+    assert any("Less minus Clear is" in one for one in report.findings)
+    assert ExperimentReport.load(tmp_path).to_json() == report.to_json()
+
+
 def test_a_setting_of_the_experiment_holds_for_every_run():
     plan = planned("sequels")
     assert plan.setting["batch_size"] == 11

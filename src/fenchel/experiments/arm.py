@@ -23,6 +23,7 @@ class Arm:
         leaves: Options of the setting that its model does not take, and that are left out of its training.
         after: The arm of another experiment whose run of the same seed is trained first, where its experiment goes on
             from another; None where it begins by itself.
+        against: The arm that it is compared with, where that is not the baseline of all; its own name for none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Arm:
     reading: str
     leaves: frozenset[str] = frozenset()
     after: str | None = None
+    against: str | None = None
 
 
 def arms_by_name(*arms: Arm) -> dict[str, Arm]:

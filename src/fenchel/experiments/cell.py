@@ -33,6 +33,7 @@ class Cell:
         paper: What the papers report.
         paper_difference: Their OT-ViT minus their ViT.
         beside: What else the table shows of its runs, in words by label.
+        control: The arm that it is compared with as tables show it, where that is not the baseline.
     """
 
     data: str
@@ -46,6 +47,7 @@ class Cell:
     paper: Reported | None
     paper_difference: float | None
     beside: Mapping[str, str] = field(default_factory=dict)
+    control: str | None = None
 
     def to_json(self, name: str) -> dict[str, Any]:
         """The cell as JSON; the headline has its name."""
@@ -53,6 +55,8 @@ class Cell:
         headline = values.pop("headline")
         beside = {"beside": dict(self.beside)} if self.beside else {}
         del values["beside"]
+        if self.control is None:
+            del values["control"]
         return {**values, name: headline, "seeds": list(self.seeds), **beside}
 
 
@@ -79,11 +83,12 @@ def cells_of(plan: Plan, records: Iterable[RunRecord], of: Comparison) -> tuple[
     cells: list[Cell] = []
     for data in plan.data:
         for rate in plan.learning_rates:
-            base = _planned(found.get((data, rate, baseline), {}), plan)
             for arm in plan.chosen:
+                against = arm.against or baseline
+                base = _planned(found.get((data, rate, against), {}), plan)
                 own = _planned(found.get((data, rate, arm.name), {}), plan)
                 paired = (
-                    [] if arm.name == baseline else [own[seed] - base[seed] for seed in own if seed in base]
+                    [] if arm.name == against else [own[seed] - base[seed] for seed in own if seed in base]
                 )
                 printed = reported(data, rate, arm.name)
                 base_printed = reported(data, rate, baseline)
@@ -101,6 +106,7 @@ def cells_of(plan: Plan, records: Iterable[RunRecord], of: Comparison) -> tuple[
                         paper_difference=None
                         if printed is None or base_printed is None or arm.name == baseline
                         else round(printed.accuracy - base_printed.accuracy, 3),
+                        control=None if against in (baseline, arm.name) else of.arms[against].label,
                         beside=shown_columns(
                             of.columns, runs.get((data, rate, arm.name), []), costs=of.costs
                         ),

@@ -27,7 +27,7 @@ def findings(cells: Sequence[Cell], base: str, *, higher_is_better: bool = True)
 
     Args:
         cells: Of the table.
-        base: The baseline as tables show it.
+        base: The baseline as tables show it; a cell that is compared with another arm says so.
         higher_is_better: Whether more of the headline is.
 
     Returns:
@@ -37,7 +37,8 @@ def findings(cells: Sequence[Cell], base: str, *, higher_is_better: bool = True)
     for cell in cells:
         if cell.difference is None:
             continue
-        where = f"{cell.data}, learning rate {cell.learning_rate:g}: {cell.label} minus {base} is"
+        control = cell.control or base
+        where = f"{cell.data}, learning rate {cell.learning_rate:g}: {cell.label} minus {control} is"
         mean, low, high = cell.difference.mean, cell.difference.low, cell.difference.high
         count = cell.difference.count
         if low is None or high is None:

@@ -73,18 +73,21 @@ def _arms(preferences: Mapping[str, str]) -> tuple[Arm, ...]:
             {**demo, "pooling": "mean"},
             "the mean of frozen states",
             leaves=_OF_ATTENTION,
+            against="demo-mean",
         ),
         Arm(
             "demo-first-order",
             "Demo, first order",
             {**demo, "pooling": "attention", "estimator": "first_order"},
             "dot-product attention to frozen states",
+            against="demo-mean",
         ),
         Arm(
             "demo-exact",
             "Demo, exact",
             {**demo, "pooling": "attention", "estimator": "exact"},
             "the same, inferred exactly",
+            against="demo-mean",
         ),
     )
 

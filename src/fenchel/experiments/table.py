@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fenchel.errors import MissingExtraError
+from fenchel.experiments.arm import Arm
 from fenchel.experiments.cell import Cell
 from fenchel.experiments.column import decimals_of
 from fenchel.experiments.finding import signed
@@ -41,7 +42,8 @@ def markdown_body(results: Results) -> str:
     parts = [
         markdown_table(results),
         *(["\n".join(f"* {sentence}" for sentence in results.findings)] if results.findings else []),
-        "Arms:\n\n" + "\n".join(f"* {arm.label}: {arm.reading}." for arm in results.arms),
+        "Arms:\n\n"
+        + "\n".join(f"* {arm.label}: {arm.reading}{_compared(arm, results)}." for arm in results.arms),
         results.of.before + "\n\n" + "\n".join(f"* {caveat}" for caveat in results.caveats),
     ]
     return "\n\n".join(parts) + "\n"
@@ -118,8 +120,17 @@ def _columns(results: Results) -> tuple[str, ...]:
     if results.of.reported is not None:
         compared = ("Paper", "Ours ± 95 %", f"Paper: minus {base}", f"Ours: minus {base} ± 95 %")
     else:
-        compared = (f"Test {_called(metric)} ± 95 %", f"Minus {base} ± 95 %")
+        control = "control" if any(arm.against for arm in results.arms) else base
+        compared = (f"Test {_called(metric)} ± 95 %", f"Minus {control} ± 95 %")
     return ("Data", "Learning rate", "Arm", *compared, "Seeds")
+
+
+def _compared(arm: Arm, results: Results) -> str:
+    """With what an arm is compared, where that is not the baseline of all."""
+    if not any(one.against for one in results.arms):
+        return ""
+    against = arm.against or results.of.baseline
+    return "" if against == arm.name else f"; its control is {results.of.arms[against].label}"
 
 
 def _called(metric: Metric) -> str:
