@@ -23,6 +23,7 @@ from fenchel.train.captions.objective import cross_entropies, objective
 from fenchel.train.captions.options import CaptionOptions
 from fenchel.train.metric import Metric
 from fenchel.train.registry import registered
+from fenchel.train.sharing import share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
 
@@ -106,11 +107,6 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
             )
         super().__init__(options, data if wanted is None else data.taken(range(wanted)), workers)
         self._splits = parted(self.data, options.held_out)
-        if options.batch_size % workers.count:
-            raise InputError(
-                f"batch size is {options.batch_size} for {workers.count} processes; it must be a multiple of "
-                f"{workers.count}, so that each has as many captions."
-            )
         train = self._splits["train"]
         self.tokenizer = Subwords.learned(
             (text for texts in train.captions for text in texts),
@@ -127,12 +123,7 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
         self._captions = {name: rows for name, (rows, _) in numbered.items()}
         self._cut = {name: cut for name, (_, cut) in numbered.items()}
         self._flat = [(image, row) for image, rows in enumerate(self._captions["train"]) for row in rows]
-        self._share = min(options.batch_size, len(self._flat)) // workers.count
-        if self._share == 0:
-            raise InputError(
-                f"there are {len(self._flat)} captions to train on for {workers.count} processes; every process needs "
-                "one. Give more, or start fewer processes."
-            )
+        self._share = share_of_batch(options.batch_size, len(self._flat), workers, self.unit)
 
     @classmethod
     def read(cls, data: str) -> CaptionedImages:

@@ -21,8 +21,8 @@ from fenchel.train.cloze.pretrained import Pretrained, extended
 from fenchel.train.cloze.rows import SPECIAL
 from fenchel.train.held_out import parted, some_of
 from fenchel.train.reading.sentences import checked_splits, notes_of_cut, summary_of
-from fenchel.train.reading.sharing import share_of_batch
 from fenchel.train.registry import registered
+from fenchel.train.sharing import share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
 

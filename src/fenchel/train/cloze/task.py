@@ -26,8 +26,8 @@ from fenchel.train.cloze.options import ClozeOptions
 from fenchel.train.cloze.rows import SPECIAL, Batch, Draws, Rows
 from fenchel.train.cloze.text import Splits, TrainedText
 from fenchel.train.metric import Metric
-from fenchel.train.reading.sharing import share_of_batch
 from fenchel.train.registry import registered
+from fenchel.train.sharing import share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
 

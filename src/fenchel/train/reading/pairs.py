@@ -22,9 +22,9 @@ from fenchel.train.reading.embedding import Embedding
 from fenchel.train.reading.options import PairsOptions
 from fenchel.train.reading.relatedness import MOMENTS, moments_of, pearson
 from fenchel.train.reading.sentences import checked_splits, notes_of_cut, summary_of
-from fenchel.train.reading.sharing import places_of_step, share_of_batch
 from fenchel.train.reading.texts import Words
 from fenchel.train.registry import registered
+from fenchel.train.sharing import places_of_step, share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
 

@@ -20,9 +20,9 @@ from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes,
 from fenchel.train.held_out import parted, some_of
 from fenchel.train.reading.embedding import Embedding
 from fenchel.train.reading.options import ClassifierOptions
-from fenchel.train.reading.sharing import places_of_step, share_of_batch
 from fenchel.train.reading.texts import Words
 from fenchel.train.registry import registered
+from fenchel.train.sharing import places_of_step, share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
 

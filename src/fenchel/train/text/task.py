@@ -17,6 +17,7 @@ from fenchel.errors import InputError
 from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes, sums_of
 from fenchel.train.held_out import parted
 from fenchel.train.registry import registered
+from fenchel.train.sharing import share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task, check_pair
 from fenchel.train.text.options import TextOptions
 from fenchel.train.workers import Workers
@@ -80,22 +81,12 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
                 f"{known.name}: sentences to train and to test on differ in their classes, {known.class_names} and "
                 f"{test.class_names}; expected the same. Give two splits of the same data."
             )
-        if options.batch_size % workers.count:
-            raise InputError(
-                f"batch size is {options.batch_size} for {workers.count} processes; it must be a multiple of "
-                f"{workers.count}, so that each has as many sentences."
-            )
         train, validation = parted(known, options.train_sentences)
         self._splits = {"train": train, "validation": validation, "test": test}
         self.vocabulary = Vocabulary.of(train.words, least=_LEAST)
         self._longest = max(map(len, train.words))
         self._numbered = {name: self._as_batch(split) for name, split in self._splits.items()}
-        self._share = min(options.batch_size, len(train)) // workers.count
-        if self._share == 0:
-            raise InputError(
-                f"there are {len(train)} sentences to train on for {workers.count} processes; every process needs one. "
-                "Give more sentences or start fewer processes."
-            )
+        self._share = share_of_batch(options.batch_size, len(train), workers, self.unit)
 
     @classmethod
     def read(cls, data: str) -> Splits:

@@ -20,6 +20,7 @@ from fenchel.train.bleu import BLEU, BLEU_SUMS, bleu_of_sums, bleu_signature, bl
 from fenchel.train.files import digests_of
 from fenchel.train.metric import Metric
 from fenchel.train.registry import registered
+from fenchel.train.sharing import share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.translation.batches import NumberedPairs, PairBatch
 from fenchel.train.translation.cross_entropy import smoothed_cross_entropy
@@ -99,17 +100,9 @@ class Translation(Task[TranslationOptions, ParallelCorpus, PairBatch]):
         numbered["train"] = numbered["train"].no_longer_than(options.longest)
         self._left_out = len(self._splits["train"]) - len(numbered["train"])
         self._numbered = numbered
-        if options.batch_size % workers.count:
-            raise InputError(
-                f"batch size is {options.batch_size} for {workers.count} processes; it must be a multiple of "
-                f"{workers.count}, so that each has as many pairs."
-            )
-        self._batch = min(options.batch_size, len(numbered["train"]) // workers.count * workers.count)
-        if self._batch == 0:
-            raise InputError(
-                f"there are {len(numbered['train'])} pairs to train on, of at most {options.longest} pieces, for "
-                f"{workers.count} processes; every process needs one. Give more pairs, or raise longest."
-            )
+        unit = f"pairs of at most {options.longest} pieces"
+        share = share_of_batch(options.batch_size, len(numbered["train"]), workers, unit)
+        self._batch = share * workers.count
 
     @classmethod
     def read(cls, data: str) -> ParallelCorpus:
