@@ -160,7 +160,7 @@ def test_long_pairs_are_left_out_and_counted(tmp_path):
     left = 60 - result.description["data"]["train_pairs"]
     assert 0 < left < 60
     assert result.description["notes"][1].startswith(f"{left} pairs with a sentence of more than 5 pieces")
-    with pytest.raises(InputError, match="0 pairs to train on, of at most 1 pieces"):
+    with pytest.raises(InputError, match="0 pairs of at most 1 pieces to train on"):
         task(longest=1)
 
 
