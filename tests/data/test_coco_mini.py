@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_images_are_stretched_to_a_square():
 
 def test_wrong_images_are_named():
     grey = torch.zeros(3, 4, 4, dtype=torch.uint8)
-    for arguments, said in (
+    wrong: tuple[tuple[Any, str], ...] = (
         (((), (), ()), "there are no images"),
         (([grey], (("a",),), ("1",)), r"images is .*; expected a tuple"),
         (((grey,), ("a",), ("1",)), "image 1 has no captions; expected at least one"),
@@ -159,7 +160,8 @@ def test_wrong_images_are_named():
         (((grey[:1],), (("a",),), ("1",)), r"image 1 has shape \(1, 4, 4\)"),
         (((grey,), ((),), ("1",)), "image 1 has no captions"),
         (((grey,), (("",),), ("1",)), "a caption of image 1 is ''"),
-    ):
+    )
+    for arguments, said in wrong:
         with pytest.raises(InputError, match=said):
             CaptionedImages(*arguments, "mine")
     with pytest.raises(InputError, match="leave none to train on"):
