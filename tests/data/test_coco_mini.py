@@ -163,7 +163,7 @@ def test_wrong_images_are_named():
     )
     for arguments, said in wrong:
         with pytest.raises(InputError, match=said):
-            CaptionedImages(*arguments, "mine")
+            CaptionedImages(*arguments, name="mine")
     with pytest.raises(InputError, match="leave none to train on"):
         parted(CaptionedImages((grey,) * 2, (("a",),) * 2, ("1", "2"), "mine"), 0.1)
 
