@@ -368,3 +368,11 @@ def test_the_legend_covers_no_curve():
         panel = axes.get_tightbbox()
         assert panel is not None
         assert panel.y0 >= box.y1
+
+
+def test_seeds_that_agree_have_no_range(tmp_path):
+    # The mean of three such numbers is rounded to more than any of them.
+    agreed = 0.1
+    assert sum([agreed] * 3) / 3 > agreed
+    write_curves(report({"vit": (agreed,) * 3, "ot-vit": OT}).results, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 1000

@@ -140,9 +140,10 @@ def _panel(axes: Axes, records: Sequence[RunRecord], name: str, known: Sequence[
         every = 1 + len(epochs) // _MOST_MARKERS
         beside = min(_BESIDE, _WIDEST / len(drawn)) * every * (place - (len(drawn) - 1) / 2)
         means = [sum(values) / len(values) for values in tested]
+        # A mean of equal values may be rounded to either side of them.
         ranges = [
-            [mean - min(values) for mean, values in zip(means, tested, strict=True)],
-            [max(values) - mean for mean, values in zip(means, tested, strict=True)],
+            [max(mean - min(values), 0.0) for mean, values in zip(means, tested, strict=True)],
+            [max(max(values) - mean, 0.0) for mean, values in zip(means, tested, strict=True)],
         ]
         axes.errorbar(
             [epoch + beside for epoch in epochs], means, ranges, **style,
