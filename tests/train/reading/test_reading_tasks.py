@@ -225,7 +225,7 @@ def test_validation_is_the_data_s_own_or_held_out():
         (read_options, {"label_smoothing": None}, "label smoothing is None"),
         (read_options, {"longest": 0}, "longest is 0"),
     ],
-    ids=str,
+    ids=lambda one: getattr(one, "__name__", str(one)),
 )  # fmt: skip
 def test_what_is_out_of_range_is_named(make, changes, message):
     with pytest.raises(InputError, match=message):
