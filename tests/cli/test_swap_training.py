@@ -151,7 +151,7 @@ def test_test_images_that_are_gone_or_others(training: Path, tmp_path: Path) -> 
         InputError, match=r"was tested on 'small', which cannot be read here.*--images FOLDER"
     ):
         swap(str(tmp_path / "given"))
-    with pytest.raises(InputError, match="test images is 3, which is about the images that a training was"):
+    with pytest.raises(InputError, match="test images is 3, which is about what a training was"):
         audit(str(training), images=tmp_path, test_images=3)
     other = drawn_images(20, channels=1, side=8, seed=5), torch.arange(20) % 10
     options = json.loads((training / "results.json").read_text())["options"]

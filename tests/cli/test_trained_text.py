@@ -53,7 +53,7 @@ def test_an_audit_reads_the_test_examples(command: Command, training: Path, tmp_
     assert report.manifest["texts"].endswith("test sentences")
     exact = json.loads((training / "results.json").read_text())["options"]["estimator"] == "exact"
     assert ("The model itself infers by its exact estimate" in report.manifest["convention"]) == exact
-    assert repeated(report.manifest).startswith(f"fenchel audit {training} --alpha 1")
+    assert repeated(report.manifest).startswith(f"fenchel audit {training} --space key --alpha 1")
 
 
 def test_some_of_them_are_the_same_at_every_call(training: Path) -> None:

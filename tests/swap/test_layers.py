@@ -332,7 +332,7 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
         (
             None,
             {"test_images": 3},
-            "test images is 3, which is about the images that a training was tested on",
+            "test images is 3, which is about what a training was tested on",
         ),
         (None, {"images": "somewhere"}, "both texts and images were given"),
         (None, {"loss": 3}, "loss is 3; expected a function"),
