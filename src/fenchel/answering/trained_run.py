@@ -17,7 +17,7 @@ from fenchel.errors import InputError
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 from fenchel.train.files import read_file
 from fenchel.train.registry import TASKS
-from fenchel.train.trained import load_model
+from fenchel.train.trained import model_of
 
 __all__ = ["TrainedRun"]
 
@@ -65,7 +65,7 @@ class TrainedRun:
             )
         checkpoint = Checkpoint.read(path)
         cls._check(path, checkpoint.task, tasks)
-        model = load_model(path)
+        model = model_of(checkpoint, path / CHECKPOINT_FILE)
         if device is not None:
             model = model.to(torch.device(device))
         return cls(path, checkpoint.task, model, checkpoint.model, checkpoint.configuration)

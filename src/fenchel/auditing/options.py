@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel.arguments import checked
 from fenchel.auditing.layer_capture import has_layers
-from fenchel.auditing.trained import is_training, reads_images, trained_inputs
+from fenchel.auditing.trained import is_training, reads_images, refuse_tested, trained_inputs
 from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.named import closeness_name, closeness_named
@@ -183,12 +183,7 @@ class AuditOptions:
         if texts is None and images is None and is_training(source):
             self._refuse_options_of_text()
             return trained_inputs(source, test_images=self.test_images, test_examples=self.test_examples)
-        for name in ("test_images", "test_examples"):
-            if (given := getattr(self, name)) is not None:
-                raise InputError(
-                    f"{name.replace('_', ' ')} is {given}, which is about what a training was tested on. Give the "
-                    "folder of a training without --text and --images, or leave it out."
-                )
+        refuse_tested(test_images=self.test_images, test_examples=self.test_examples)
         if (texts is None) == (images is None):
             raise InputError(
                 "there is nothing to read: give texts (--text FILE) or images (--images FOLDER)."

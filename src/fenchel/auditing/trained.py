@@ -19,12 +19,12 @@ from fenchel.runs.model import RunModel
 from fenchel.storage.digest import digest_of_bytes
 from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
 from fenchel.train.result import TrainResult
-from fenchel.train.trained import load_model
+from fenchel.train.trained import model_of
 from fenchel.train.vision.options import TrainOptions
 from fenchel.train.vision.splits import SUBSET_SEED
 from fenchel.train.vision.task import ImageClassification
 
-__all__ = ["TrainedImages", "is_training", "reads_images", "trained_inputs", "trained_model"]
+__all__ = ["TrainedImages", "is_training", "reads_images", "refuse_tested", "trained_inputs", "trained_model"]
 
 
 def is_training(model: object) -> bool:
@@ -60,6 +60,20 @@ def trained_inputs(
             f"(--{other.replace(' ', '-')} N)."
         )
     return _test_images(folder, test_images) if images else TrainedExamples(folder, test_examples)
+
+
+def refuse_tested(**given: int | None) -> None:
+    """Refuse numbers of what a training was tested on, where that is not what is read.
+
+    Raises:
+        InputError: Naming the first.
+    """
+    for name, count in given.items():
+        if count is not None:
+            raise InputError(
+                f"{name.replace('_', ' ')} is {count}, which is about what a training was tested on. Give the folder "
+                "of a training without --text and --images, or leave it out."
+            )
 
 
 def _test_images(folder: str, count: int | None) -> LabelledImages:
@@ -148,7 +162,8 @@ def trained_model(
         raise InputError(
             f"revision {revision!r} was asked of {model}, which is a folder; revisions are for hub names"
         )
-    made, description = load_model(folder), Checkpoint.read(folder).model
+    checkpoint = Checkpoint.read(folder)
+    made, description = model_of(checkpoint, folder / CHECKPOINT_FILE), checkpoint.model
     of_images = isinstance(made, AbstractVisionTransformer)
     if reads is not None and (reads == "texts" or not of_images):
         its_own = (

@@ -52,8 +52,8 @@ class TrainedExamples:
 
     def __init__(self, folder: str | Path, count: int | None = None) -> None:
         path = Path(folder)
-        checkpoint, options = Checkpoint.read(path), TrainResult.read(path).options
-        kind = TrainResult.read(path).task
+        checkpoint, result = Checkpoint.read(path), TrainResult.read(path)
+        kind, options = result.task, result.options
         try:
             data = kind.read(options.data)
         except InputError as error:

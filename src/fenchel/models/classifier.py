@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from fenchel.arguments.tensor import check_tensor, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.models.inference import Inference
-from fenchel.models.question import Question
+from fenchel.models.question import SCORES as SCORES
+from fenchel.models.question import Question, check_score
 from fenchel.models.word_states import WordStates, masked_mean
 from fenchel.nn.attending import KeyProjection
 from fenchel.nn.inference import Inferred
@@ -30,7 +31,6 @@ __all__ = ["POOLINGS", "PREFERENCES", "SCORES", "Classifier"]
 
 POOLINGS = ("attention", "mean", "bag")
 PREFERENCES = ("uniform", "position", "context", "gaussian", "recency")
-SCORES = ("dot", "general", "additive")
 _OWNER = "Classifier"
 
 
@@ -124,7 +124,7 @@ class Classifier(nn.Module):
         checked_argument("dropout", dropout, name=f"dropout of {_OWNER}")
         check_choice(_OWNER, POOLINGS, pooling=pooling)
         check_choice(_OWNER, PREFERENCES, preference=preference)
-        check_choice(_OWNER, SCORES, score=score)
+        check_score(_OWNER, score, estimator)
         self._check_choices(gaps, given, encoder, pooling, preference, score, estimator)
         if width % heads:
             raise ProblemError(f"heads of {_OWNER} is {heads} and width {width}; heads must divide the width")
@@ -166,11 +166,6 @@ class Classifier(nn.Module):
         if pooling == "bag" and encoder != "words":
             raise ProblemError(
                 f"pooling of {_OWNER} is 'bag' and encoder {encoder!r}; a bag of words has encoder='words'"
-            )
-        if score == "additive" and estimator != "first_order":
-            raise ProblemError(
-                f"estimator of {_OWNER} is {estimator!r} with an additive score, which is all preference: the evidence "
-                "is 0 and every estimator gives the preference. Expected 'first_order'"
             )
 
     def configuration(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.models.inference import Inference
+from fenchel.models.question import check_score
 from fenchel.models.relatedness import DEGREES
 from fenchel.models.word_states import WordStates, masked_mean
 from fenchel.nn.evidence import General
@@ -30,7 +31,6 @@ __all__ = ["ANSWERS", "COMPARISONS", "Pairs"]
 
 POOLINGS = ("attention", "mean", "bag")
 PREFERENCES = ("uniform", "context", "gaussian", "relative")
-SCORES = ("dot", "general", "additive")
 ANSWERS = ("labels", "relatedness", "both")
 COMPARISONS = ("concatenated", "differences")
 _OWNER = "Pairs"
@@ -152,12 +152,7 @@ class Pairs(nn.Module):
         check_choice(_OWNER, POOLINGS, pooling=pooling)
         check_choice(_OWNER, COMPARISONS, comparison=comparison)
         check_choice(_OWNER, PREFERENCES, preference=preference)
-        check_choice(_OWNER, SCORES, score=score)
-        if score == "additive" and estimator != "first_order":
-            raise ProblemError(
-                f"estimator of {_OWNER} is {estimator!r} with an additive score, which is all preference: the evidence "
-                "is 0 and every estimator gives the preference. Expected 'first_order'"
-            )
+        check_score(_OWNER, score, estimator)
         if width % heads:
             raise ProblemError(f"heads of {_OWNER} is {heads} and width {width}; heads must divide the width")
         check_flags(summary=summary)

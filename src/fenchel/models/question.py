@@ -5,9 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fenchel.errors import ProblemError
 from fenchel.nn.evidence import General
+from fenchel.nn.sizes import check_choice
 
-__all__ = ["Question"]
+__all__ = ["SCORES", "Question", "check_score"]
+
+SCORES = ("dot", "general", "additive")
+"""Ways in which a query meets a key, by name."""
+
+
+def check_score(owner: str, score: str, estimator: str) -> None:
+    """Refuse a score that is unknown, or additive with an estimator that has no evidence to estimate from.
+
+    Raises:
+        ProblemError: With what was given.
+    """
+    check_choice(owner, SCORES, score=score)
+    if score == "additive" and estimator != "first_order":
+        raise ProblemError(
+            f"estimator of {owner} is {estimator!r} with an additive score, which is all preference: the evidence "
+            "is 0 and every estimator gives the preference. Expected 'first_order'"
+        )
 
 
 class Question(nn.Module):

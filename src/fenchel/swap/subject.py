@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fenchel.arguments import shown
-from fenchel.auditing.trained import is_training, trained_inputs, trained_model
+from fenchel.auditing.trained import is_training, refuse_tested, trained_inputs, trained_model
 from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.data.batch import Batch
 from fenchel.data.image_batches import ImageBatches
@@ -111,12 +111,8 @@ class Given:
                 if self.texts is None
                 else "both texts and images were given; a swap reads one of them. Leave --text or --images out."
             )
-        for name in ("test_images", "test_examples"):
-            if (given := getattr(self, name)) is not None and not whole:
-                raise InputError(
-                    f"{name.replace('_', ' ')} is {given}, which is about what a training was tested on. Give the "
-                    "folder of a training without --text and --images, or leave it out."
-                )
+        if not whole:
+            refuse_tested(test_images=self.test_images, test_examples=self.test_examples)
         if whole or self.images is not None:
             options.refuse_options_of_text("images")
         if whole:

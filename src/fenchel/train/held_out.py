@@ -7,10 +7,11 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from fenchel.data import Splits
 from fenchel.data.randomness import seeded_generator
 from fenchel.errors import InputError
 
-__all__ = ["parted", "some_of"]
+__all__ = ["parted", "parts_of", "some_of"]
 
 _VALIDATED = 0.1
 _SPLIT_SEED = 0
@@ -19,6 +20,9 @@ _SPLIT_SEED = 0
 class _Examples(Protocol):
     @property
     def name(self) -> str: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
 
     def __len__(self) -> int: ...
 
@@ -63,3 +67,30 @@ def some_of(known: ExamplesT, wanted: int | None) -> ExamplesT:
         )
     order = torch.randperm(len(known), generator=seeded_generator("validation", _SPLIT_SEED)).tolist()
     return known.taken(order[:wanted])
+
+
+def parts_of(
+    data: Splits[ExamplesT], wanted: int | None, unit: str, *, classes: str = "classes"
+) -> dict[str, ExamplesT]:
+    """What is trained on, validated on and tested on; a tenth is held out where the data have nothing to validate on.
+
+    Args:
+        data: As they were read.
+        wanted: Train on so many; None for all.
+        unit: What examples are called.
+        classes: What their classes are called.
+
+    Raises:
+        InputError: If the parts differ in their classes, or there are not so many.
+    """
+    for part in (data.validation, data.test):
+        if part is not None and part.class_names != data.train.class_names:
+            raise InputError(
+                f"{part.name}: {unit} to train and to test on differ in their {classes}, {data.train.class_names} and "
+                f"{part.class_names}; expected the same. Give splits of the same data."
+            )
+    if data.validation is None:
+        train, validation = parted(data.train, wanted)
+    else:
+        train, validation = some_of(data.train, wanted), data.validation
+    return {"train": train, "validation": validation, "test": data.test}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from torch import Tensor
 
 from fenchel.errors import InputError
 from fenchel.train.workers import Workers
 
 __all__ = ["places_of_step", "share_of_batch"]
+
+OrderT = TypeVar("OrderT", Tensor, list[int])
 
 
 def share_of_batch(batch_size: int, count: int, workers: Workers, unit: str) -> int:
@@ -36,7 +40,7 @@ def share_of_batch(batch_size: int, count: int, workers: Workers, unit: str) -> 
     return share
 
 
-def places_of_step(order: Tensor, step: int, share: int, workers: Workers) -> Tensor:
+def places_of_step(order: OrderT, step: int, share: int, workers: Workers) -> OrderT:
     """The places of a process's examples of a step of an epoch, in the order that the epoch has."""
     begin = (step * workers.count + workers.rank) * share
     return order[begin : begin + share]

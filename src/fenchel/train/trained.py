@@ -13,7 +13,7 @@ from fenchel.storage.schema import Mismatch
 from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint
 from fenchel.train.registry import task_in
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "model_of"]
 
 
 def load_model(directory: str | Path) -> nn.Module:
@@ -35,7 +35,19 @@ def load_model(directory: str | Path) -> nn.Module:
         raise InputError(
             f"{directory} holds no trained model ({CHECKPOINT_FILE} is not there). Give the folder of a training."
         )
-    checkpoint = Checkpoint.read(path.parent)
+    return model_of(Checkpoint.read(path.parent), path)
+
+
+def model_of(checkpoint: Checkpoint, path: Path) -> nn.Module:
+    """The model of a checkpoint that was read already; see ``load_model``.
+
+    Args:
+        checkpoint: What was read.
+        path: From which file.
+
+    Raises:
+        InputError: If it describes another model than its weights are of.
+    """
     task = task_in(path, CHECKPOINT_FORM, checkpoint.task)
     try:
         with torch.device("meta"):  # what sizes the file asks for is known before memory is taken for them

@@ -13,16 +13,15 @@ from fenchel import models
 from fenchel.data import Sentences, Splits, load_labelled_sentences
 from fenchel.data.randomness import seeded_generator
 from fenchel.data.subwords import TOKENIZER_FILE, Subwords
-from fenchel.errors import InputError
 from fenchel.storage.digest import digest_of_bytes
 from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes, sums_of
 from fenchel.train.cloze.fine_tuning_options import FineTuningOptions
 from fenchel.train.cloze.pretrained import Pretrained, extended
 from fenchel.train.cloze.rows import SPECIAL
-from fenchel.train.held_out import parted, some_of
+from fenchel.train.held_out import parts_of
 from fenchel.train.reading.sentences import checked_splits, notes_of_cut, summary_of
 from fenchel.train.registry import registered
-from fenchel.train.sharing import share_of_batch
+from fenchel.train.sharing import places_of_step, share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task
 from fenchel.train.workers import Workers
 
@@ -77,19 +76,7 @@ class FineTuning(Task[FineTuningOptions, Splits[Sentences], Batch]):
     def __init__(self, options: FineTuningOptions, data: Splits[Sentences], workers: Workers) -> None:
         data = checked_splits(data, Sentences)
         super().__init__(options, data, workers)
-        known = data.train
-        parts = {"train": known, "validation": data.validation, "test": data.test}
-        for part in parts.values():
-            if part is not None and part.class_names != known.class_names:
-                raise InputError(
-                    f"{known.name}: sentences to train and to test on differ in their classes, {known.class_names} and "
-                    f"{part.class_names}; expected the same. Give splits of the same data."
-                )
-        if data.validation is None:
-            parts["train"], parts["validation"] = parted(known, options.train_sentences)
-        else:
-            parts["train"] = some_of(known, options.train_sentences)
-        self._splits: dict[str, Sentences] = {name: part for name, part in parts.items() if part is not None}
+        self._splits = parts_of(data, options.train_sentences, self.unit)
         self._pretrained = Pretrained.read(options.pretrained)
         tokenizer = self._pretrained.tokenizer
         if options.words == "extended":
@@ -139,8 +126,7 @@ class FineTuning(Task[FineTuningOptions, Splits[Sentences], Batch]):
         generator = seeded_generator("sentences", self.options.seed, epoch)
         order = torch.randperm(len(self._splits["train"]), generator=generator).tolist()
         for step in range(first, self.steps_per_epoch):
-            begin = (step * self.workers.count + self.workers.rank) * self._share
-            yield self._batch("train", order[begin : begin + self._share])
+            yield self._batch("train", places_of_step(order, step, self._share, self.workers))
 
     def examples(self, split: str) -> Iterator[Batch]:
         """The sentences of a split in their order."""

@@ -16,7 +16,7 @@ from fenchel.data.subwords import TOKENIZER_FILE
 from fenchel.errors import InputError
 from fenchel.models.relatedness import degree_distribution, expected_degree
 from fenchel.train.classification import ACCURACY, JUDGED, judged_classes, sums_of
-from fenchel.train.held_out import parted, some_of
+from fenchel.train.held_out import parts_of
 from fenchel.train.metric import Metric
 from fenchel.train.reading.embedding import Embedding
 from fenchel.train.reading.options import PairsOptions
@@ -89,7 +89,8 @@ class PairReading(Task[PairsOptions, Splits[LabelledPairs], PairBatch]):
     def __init__(self, options: PairsOptions, data: Splits[LabelledPairs], workers: Workers) -> None:
         data = checked_splits(data, LabelledPairs)
         super().__init__(options, data, workers)
-        self._parts = _parts_of(data, options.train_sentences)
+        self._parts = parts_of(data, options.train_sentences, self.unit, classes="labels")
+        _check_related(data)
         self._share = share_of_batch(options.batch_size, len(self._parts["train"]), workers, self.unit)
         train = self._parts["train"]
         self.embedding = Embedding.of(options, [*train.premises, *train.hypotheses])
@@ -242,21 +243,11 @@ class PairReading(Task[PairsOptions, Splits[LabelledPairs], PairBatch]):
         return {TOKENIZER_FILE: self.embedding.subwords.text}
 
 
-def _parts_of(data: Splits[LabelledPairs], wanted: int | None) -> dict[str, LabelledPairs]:
-    given = [part for part in (data.train, data.validation, data.test) if part is not None]
-    for part in given:
-        if part.class_names != data.train.class_names:
-            raise InputError(
-                f"{part.name}: pairs to train and to test on differ in their labels, {data.train.class_names} and "
-                f"{part.class_names}; expected the same. Give splits of the same data."
-            )
-        if (part.relatedness is None) != (data.train.relatedness is None):
+def _check_related(data: Splits[LabelledPairs]) -> None:
+    """Refuse parts of which some say how related their pairs are, and some do not."""
+    for part in (data.validation, data.test):
+        if part is not None and (part.relatedness is None) != (data.train.relatedness is None):
             raise InputError(
                 f"{part.name}: some of the pairs to train, validate and test on say how related they are, and some do "
                 "not; expected all or none."
             )
-    if data.validation is None:
-        train, validation = parted(data.train, wanted)
-    else:
-        train, validation = some_of(data.train, wanted), data.validation
-    return {"train": train, "validation": validation, "test": data.test}

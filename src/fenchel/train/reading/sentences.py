@@ -17,7 +17,7 @@ from fenchel.data.randomness import seeded_generator
 from fenchel.data.subwords import TOKENIZER_FILE
 from fenchel.errors import InputError
 from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes, sums_of
-from fenchel.train.held_out import parted, some_of
+from fenchel.train.held_out import parts_of
 from fenchel.train.reading.embedding import Embedding
 from fenchel.train.reading.options import ClassifierOptions
 from fenchel.train.reading.texts import Words
@@ -75,18 +75,7 @@ class SentenceReading(Task[ClassifierOptions, Splits[Sentences], SentenceBatch])
     def __init__(self, options: ClassifierOptions, data: Splits[Sentences], workers: Workers) -> None:
         data = checked_splits(data, Sentences)
         super().__init__(options, data, workers)
-        parts = {"train": data.train, "validation": data.validation, "test": data.test}
-        for part in parts.values():
-            if part is not None and part.class_names != data.train.class_names:
-                raise InputError(
-                    f"{part.name}: sentences to train and to test on differ in their classes, "
-                    f"{data.train.class_names} and {part.class_names}; expected the same. Give splits of the same data."
-                )
-        if data.validation is None:
-            parts["train"], parts["validation"] = parted(data.train, options.train_sentences)
-        else:
-            parts["train"] = some_of(data.train, options.train_sentences)
-        self._parts: dict[str, Sentences] = {name: part for name, part in parts.items() if part is not None}
+        self._parts = parts_of(data, options.train_sentences, self.unit)
         spoken = {name: [" ".join(one) for one in part.words] for name, part in self._parts.items()}
         self._share = share_of_batch(options.batch_size, len(self._parts["train"]), workers, self.unit)
         self.embedding = Embedding.of(options, spoken["train"])

@@ -17,7 +17,7 @@ from fenchel.errors import InputError
 from fenchel.train.classification import ACCURACY, JUDGED, LOSS, judged_classes, sums_of
 from fenchel.train.held_out import parted
 from fenchel.train.registry import registered
-from fenchel.train.sharing import share_of_batch
+from fenchel.train.sharing import places_of_step, share_of_batch
 from fenchel.train.task import DataSummary, StepLoss, Task, check_pair
 from fenchel.train.text.options import TextOptions
 from fenchel.train.workers import Workers
@@ -126,8 +126,7 @@ class TextClassification(Task[TextOptions, Splits, Batch]):
         generator = seeded_generator("sentences", self.options.seed, epoch)
         order = torch.randperm(train.count, generator=generator).to(self.workers.device)
         for step in range(first, self.steps_per_epoch):
-            begin = (step * self.workers.count + self.workers.rank) * share
-            yield train.taken(order[begin : begin + share])
+            yield train.taken(places_of_step(order, step, share, self.workers))
 
     def examples(self, split: str) -> Iterator[Batch]:
         """The sentences of a split in their order."""
