@@ -48,6 +48,7 @@ ORDER = [
     {"functional"},
     {"nn"},
     {"models"},
+    {"catalogue"},
     {"integrations"},
     {"data"},
     {"runs"},

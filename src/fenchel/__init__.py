@@ -32,6 +32,7 @@ from fenchel.version import __version__ as __version__
 if TYPE_CHECKING:
     from fenchel import answering as answering
     from fenchel import auditing as auditing
+    from fenchel import catalogue as catalogue
     from fenchel import comparing as comparing
     from fenchel import data as data
     from fenchel import experiments as experiments
@@ -78,6 +79,7 @@ __all__ = [
 _PACKAGES = (
     "answering",
     "auditing",
+    "catalogue",
     "comparing",
     "data",
     "experiments",

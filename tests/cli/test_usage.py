@@ -27,6 +27,7 @@ COMMANDS = (
     "caption",
     "translate",
     "fill",
+    "catalogue",
 )
 
 

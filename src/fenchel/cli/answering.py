@@ -50,9 +50,9 @@ def asked_lines(given: Sequence[str], file: str | None, *, what: str = "sentence
     return lines_of_texts(given, what=what) if file is None else lines_of_file(file)
 
 
-def print_json(answers: Sequence[Any]) -> None:
-    """Prints answers as JSON on standard output, as other programs read it."""
-    typer.echo(json.dumps(list(answers), ensure_ascii=False, indent=1, allow_nan=False))
+def print_json(found: Any) -> None:
+    """Prints JSON on standard output, as other programs read it."""
+    typer.echo(json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False))
 
 
 def show_attention(

@@ -12,6 +12,7 @@ from fenchel.arguments import shown
 from fenchel.cli import (
     audit,
     caption,
+    catalogue,
     classify,
     compare,
     entail,
@@ -51,13 +52,14 @@ for command in (
     caption,
     translate,
     fill,
+    catalogue,
 ):
     application.command(
         command.NAME,
         help=command.HELP,
         short_help=command.SUMMARY,
         epilog=command.EXAMPLE,
-        no_args_is_help=True,
+        no_args_is_help=getattr(command, "NEEDS_ARGUMENTS", True),
         cls=getattr(command, "Command", None),
     )(command.run)
 

@@ -1,0 +1,176 @@
+"""An entry of the catalogue: a mechanism of the field, said as templates, preference, evidence and closeness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.arguments import shown
+from fenchel.catalogue.answer import Answer, Inferrer
+from fenchel.catalogue.verdict import Verdict
+from fenchel.closeness import AbstractCloseness
+from fenchel.closeness.named import closeness_name, closeness_named
+from fenchel.errors import InputError
+
+__all__ = ["ESTIMATORS", "Entry", "Paper", "Symmetry"]
+
+ESTIMATORS = ("first_order", "second_order", "exact")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a mechanism comes from.
+
+    Attributes:
+        authors: As one cites them, such as ``"Press et al."``.
+        year: Of publication.
+        title: Of the paper or book.
+        where: Section or equation in it.
+    """
+
+    authors: str
+    year: int
+    title: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        place = f", {self.where}" if self.where else ""
+        return f"{self.authors} {self.year}, {self.title}{place}"
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Inputs whose tokens may be put in another order together, and what becomes of the output then.
+
+    Attributes:
+        tokens: The dimension in which each such input has its tokens.
+        output: The dimension of the output that is put in the same order; None where nothing changes.
+    """
+
+    tokens: Mapping[str, int]
+    output: int | None = -2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One mechanism.
+
+    Attributes:
+        name: As ``fenchel catalogue`` takes it.
+        title: As people call it.
+        family: Heading under which it stands.
+        paper: Where it comes from.
+        formula: What it computes, a line an equation.
+        templates: t_j in words or signs; likewise ``preference`` (u), ``evidence`` (z), ``values`` (v) and
+            ``closeness`` (D). ``"–"`` where there is none.
+        meaning: What is believed and what is asked, in a sentence or two.
+        verdict: Whether it is an inference.
+        because: Why it is a composition, or none; what to know of it where it is one.
+        exact_differs: Whether exact inference gives another answer than first order.
+        exact_because: Why it does not, or what the difference means; a sentence.
+        written: The mechanism as a function of ``infer`` and of inputs, which hands each inference to
+            ``infer(Parts(...))`` and gets its answer.
+        example: Inputs of a small case, drawn from a generator, in its dtype.
+        symmetries: In what orders of tokens it does not look; none where it has places.
+        estimators: Those that it takes.
+        takes_closeness: Whether another closeness may be put in the place of its own.
+        layer: Arguments that make a :class:`fenchel.nn.MultiheadAttention` of it, such as ``preference`` and
+            ``evidence``, as code; none where it is no such layer.
+    """
+
+    name: str
+    title: str
+    family: str
+    paper: Paper
+    formula: str
+    templates: str
+    preference: str
+    evidence: str
+    values: str = "v_j"
+    closeness: str = "KL"
+    meaning: str
+    verdict: Verdict = Verdict.ONE
+    because: str = ""
+    exact_differs: bool = True
+    exact_because: str = ""
+    written: Callable[..., Tensor]
+    example: Callable[[torch.Generator, torch.dtype], dict[str, Any]]
+    symmetries: tuple[Symmetry, ...] = ()
+    estimators: tuple[str, ...] = ESTIMATORS
+    takes_closeness: bool = True
+    layer: Mapping[str, str] = field(default_factory=dict)
+
+    def inputs(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+        """The inputs of its example.
+
+        Args:
+            seed: Of what is drawn.
+            dtype: Of the tensors.
+        """
+        return self.example(torch.Generator().manual_seed(seed), dtype)
+
+    def run(
+        self,
+        estimator: str = "first_order",
+        *,
+        closeness: AbstractCloseness | str | None = None,
+        seed: int = 0,
+        **inputs: Any,
+    ) -> Answer:
+        """Compute the mechanism, each inference in it by an estimator and under a closeness.
+
+        Args:
+            estimator: ``"first_order"``, which is the mechanism as published, ``"second_order"`` or ``"exact"``.
+            closeness: In the place of Kullback and Leibler's, or its name, such as ``"tsallis:1.5"``.
+            seed: Of the example's inputs.
+            **inputs: In the place of those of the example, by name.
+
+        Returns:
+            The output, and the inferences that were made for it.
+
+        Raises:
+            InputError: If it has no such estimator, closeness or input.
+
+        Example:
+            >>> from fenchel.catalogue import entry
+            >>> attention = entry("scaled-dot")
+            >>> published, exact = attention.run(), attention.run("exact")
+            >>> published.output.shape, bool(published.gap > exact.gap)
+            (torch.Size([1, 2, 5, 3]), True)
+        """
+        self.check(estimator, closeness)
+        known = self.inputs(seed)
+        if unknown := sorted(set(inputs) - set(known)):
+            raise InputError(
+                f"{self.name} got the input {unknown[0]}; expected one of {', '.join(known) or 'none: it has none'}."
+            )
+        name = closeness_name(closeness) if isinstance(closeness, str) else closeness
+        asked = closeness_named(name) if isinstance(name, str) else name
+        infer = Inferrer(estimator, asked)
+        output = self.written(infer, **{**known, **inputs})
+        return Answer(output, estimator, tuple(infer.asked))
+
+    def check(self, estimator: str, closeness: AbstractCloseness | str | None = None) -> None:
+        """Refuse an estimator or a closeness that the mechanism does not take.
+
+        Raises:
+            InputError: Naming it, and those that it takes.
+        """
+        if estimator not in ESTIMATORS:
+            raise InputError(f"estimator is {shown(estimator)}; expected one of {', '.join(ESTIMATORS)}.")
+        if estimator not in self.estimators:
+            raise InputError(
+                f"{self.name} takes no estimator {estimator!r}; expected {' or '.join(self.estimators)}: "
+                f"{self.because or self.exact_because}"
+            )
+        if isinstance(closeness, str):
+            closeness_name(closeness)
+        if closeness is not None and not self.takes_closeness:
+            raise InputError(
+                f"{self.name} takes no other closeness than its own ({self.closeness}), and got "
+                f"{shown(closeness)}: leave closeness out."
+            )

@@ -1,0 +1,12 @@
+"""Every mechanism of the catalogue written anew from its paper, with loops and torch alone: one file a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from tests.catalogue.references import textbook
+
+REFERENCES: dict[str, Callable[..., Tensor]] = {**textbook.REFERENCES}
+"""By the entry's name: a function of the entry's inputs by name."""

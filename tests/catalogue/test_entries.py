@@ -1,0 +1,195 @@
+"""Every entry of the catalogue: what it computes, what it says of itself, and in what orders it does not look."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel.catalogue import ENTRIES, Entry, Verdict
+from fenchel.errors import FenchelError
+from fenchel.nn import MultiheadAttention
+from tests.catalogue.references import REFERENCES
+
+NAMES = list(ENTRIES)
+CLOSENESSES = (None, "tsallis:1.5", "tsallis:2:csiszar")
+INFERRED = [
+    name for name in NAMES if ENTRIES[name].estimators and ENTRIES[name].verdict is not Verdict.NOT_ONE
+]
+
+
+def ways(entry: Entry) -> list[tuple[str, str | None]]:
+    """Estimators and closenesses that an entry takes."""
+    closenesses = CLOSENESSES if entry.takes_closeness else (None,)
+    return list(itertools.product(entry.estimators, closenesses))
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_every_entry_has_a_reference_and_nothing_else_has():
+    assert set(REFERENCES) == set(ENTRIES)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_published_is_what_runs(name, seed):
+    inputs = ENTRIES[name].inputs(seed)
+    expected = REFERENCES[name](**ENTRIES[name].inputs(seed))
+    found = ENTRIES[name].run(seed=seed, **inputs).output
+    assert found.shape == expected.shape
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_those_of_what_is_published(name):
+    def gradients(function: Any) -> dict[str, Tensor]:
+        inputs = ENTRIES[name].inputs(3)
+        wanted = {
+            key: given.requires_grad_()
+            for key, given in inputs.items()
+            if isinstance(given, Tensor) and given.is_floating_point()
+        }
+        output = function(**inputs)
+        weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(0), dtype=output.dtype)
+        if not output.requires_grad:
+            return {}
+        found = torch.autograd.grad((output * weight).sum(), list(wanted.values()), allow_unused=True)
+        return {
+            key: torch.zeros_like(wanted[key]) if gradient is None else gradient
+            for key, gradient in zip(wanted, found, strict=True)
+        }
+
+    found, expected = (
+        gradients(lambda **inputs: ENTRIES[name].run(**inputs).output),
+        gradients(REFERENCES[name]),
+    )
+    assert set(found) == set(expected)
+    for key, gradient in expected.items():
+        torch.testing.assert_close(
+            found[key], gradient, rtol=1e-7, atol=1e-8, msg=lambda m, key=key: f"{key}: {m}"
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_single_precision_gives_the_same(name):
+    entry = ENTRIES[name]
+    single = entry.run(**entry.inputs(0, torch.float32)).output
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), entry.run().output, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_verdict_fits_its_inferences(name):
+    entry = ENTRIES[name]
+    count = len(entry.run(entry.estimators[0] if entry.estimators else "first_order").inferences)
+    if entry.verdict is Verdict.ONE:
+        assert count == 1
+    elif entry.verdict is Verdict.COMPOSITION:
+        assert count >= 1
+        assert entry.because
+    else:
+        assert count == 0
+        assert entry.because
+        assert entry.estimators == ("first_order",)
+        assert not entry.takes_closeness
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_weights_are_distributions_inferred_from_the_parts(name):
+    entry = ENTRIES[name]
+    for estimator, closeness in ways(entry):
+        answer = entry.run(estimator, closeness=closeness)
+        for parts, weights in zip(answer.inferences, answer.weights, strict=True):
+            total = weights.sum(-1)
+            close(total[total != 0], torch.ones_like(total[total != 0]))
+            assert (weights >= 0).all()
+            values = parts.values
+            mean = (weights.unsqueeze(-1) * (values if values.dim() == 5 else values.unsqueeze(2))).sum(-2)
+            close(parts.answer(estimator), mean)
+
+
+@pytest.mark.parametrize("name", [name for name in INFERRED if "exact" in ENTRIES[name].estimators])
+def test_exact_differs_where_it_is_said_to(name):
+    entry = ENTRIES[name]
+    published, exact = entry.run(), entry.run("exact")
+    apart = (published.output - exact.output).abs().max()
+    if entry.exact_differs:
+        assert apart > 1e-3
+    else:
+        assert apart < 1e-9
+        assert published.gap < 1e-12
+        assert entry.exact_because
+    assert exact.gap < 1e-12
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if ENTRIES[name].symmetries])
+def test_permuted_tokens_permute_the_output(name):
+    entry = ENTRIES[name]
+    for (estimator, closeness), symmetry in itertools.product(ways(entry), entry.symmetries):
+        inputs = entry.inputs(5)
+        sizes = {inputs[key].shape[dim] for key, dim in symmetry.tokens.items()}
+        assert len(sizes) == 1, "tokens that are permuted together are as many"
+        order = torch.randperm(sizes.pop(), generator=torch.Generator().manual_seed(7))
+        permuted = {key: inputs[key].index_select(dim, order) for key, dim in symmetry.tokens.items()}
+        plain = entry.run(estimator, closeness=closeness, **inputs).output
+        found = entry.run(estimator, closeness=closeness, **{**inputs, **permuted}).output
+        close(found, plain if symmetry.output is None else plain.index_select(symmetry.output, order))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_it_does_not_take_is_refused(name):
+    entry = ENTRIES[name]
+    for estimator in {"first_order", "second_order", "exact"} - set(entry.estimators):
+        with pytest.raises(FenchelError, match=estimator):
+            entry.run(estimator)
+    if not entry.takes_closeness:
+        with pytest.raises(FenchelError, match="closeness"):
+            entry.run(closeness="tsallis:1.5")
+    with pytest.raises(FenchelError, match="quiery"):
+        entry.run(quiery=None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_all_of_itself(name):
+    entry = ENTRIES[name]
+    for said in (
+        entry.title,
+        entry.formula,
+        entry.templates,
+        entry.preference,
+        entry.evidence,
+        entry.meaning,
+    ):
+        assert said.strip() == said
+        assert said
+    assert 1950 < entry.paper.year < 2027
+    assert entry.meaning.endswith(".")
+    assert not entry.because or entry.because.endswith(".")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if ENTRIES[name].layer])
+def test_its_layer_can_be_built_and_infers(name):
+    from fenchel.closeness import Tsallis
+    from fenchel.nn import evidence, preference
+
+    names: dict[str, Any] = {
+        **vars(evidence),
+        **vars(preference),
+        "Tsallis": Tsallis,
+        "nn": nn,
+        "torch": torch,
+    }
+    sizes = {"heads": 2, "d": 4, "width": 8, "m": 6, "n": 6, "D": 2, "w": 4}
+    code = {key: eval(text, {**names, **sizes}) for key, text in ENTRIES[name].layer.items()}  # noqa: S307
+    layer = MultiheadAttention(8, 2, batch_first=True, **code).double()
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    output, _ = layer(x, x, x)
+    assert output.shape == x.shape
+    layer.estimator = "exact"
+    assert layer(x, x, x)[0].shape == x.shape

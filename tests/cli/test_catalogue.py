@@ -1,0 +1,47 @@
+"""``fenchel catalogue``: the list, one entry, JSON, and wrong names."""
+
+from __future__ import annotations
+
+import json
+
+from fenchel.catalogue import ENTRIES, difference, entry
+from tests.cli.conftest import Command
+
+
+def test_without_a_name_all_are_listed(command: Command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = command("catalogue")
+    assert done.code == 0
+    assert [name for name in ENTRIES if name not in done.out] == []
+
+
+def test_one_entry_says_its_parts_and_what_is_measured(command: Command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = command("catalogue", "scaled-dot")
+    assert done.code == 0
+    for said in (
+        "Vaswani et al. 2017",
+        "one inference",
+        "k_j/√d",
+        f"{difference(entry('scaled-dot')).gap:.3f}",
+    ):
+        assert said in done.out
+
+
+def test_json_has_every_entry_and_one(command: Command):
+    assert [one["name"] for one in json.loads(command("catalogue", "--json").out)] == list(ENTRIES)
+    one = json.loads(
+        command("catalogue", "scaled-dot", "--json", "--closeness", "sparsemax", "--seed", 2).out
+    )
+    expected = difference(entry("scaled-dot"), closeness="sparsemax", seed=2)
+    assert one["measured"]["estimators"][0]["gap"] == expected.gap
+
+
+def test_wrong_names_are_one_line(command: Command):
+    done = command("catalogue", "scaled-dott")
+    assert done.code == 3
+    assert "nearest: scaled-dot" in done.line
+    assert command("catalogue", "scaled-dot", "--closeness", "tsalis:2").code == 3
+    done = command("catalogue", "--seed", 3)
+    assert done.code == 2
+    assert "name the mechanism" in done.line
