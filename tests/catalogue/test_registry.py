@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fenchel.catalogue import ENTRIES, FAMILIES, difference, entry
+from fenchel.catalogue.page import fill_page
 from fenchel.catalogue.table import described, layer_table, record
 from fenchel.errors import InputError
 
@@ -41,3 +42,20 @@ def test_what_is_measured_is_measured_anew():
 def test_layers_stand_in_the_table():
     table = layer_table(ENTRIES.values())
     assert "| Scaled dot-product attention (Vaswani et al. 2017) | `Uniform()` | `ScaledDot()` |" in table
+
+
+def test_pages_without_a_place_for_the_table_are_refused(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("nothing")
+    with pytest.raises(InputError, match=r"page\.md marks no place"):
+        fill_page(page)
+
+
+def test_the_table_stands_between_the_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- catalogue: layers -->\nold\n<!-- end of catalogue -->\nafter\n")
+    fill_page(page)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- catalogue: layers -->\n\n| Mechanism |")
+    assert text.endswith("|\n\n<!-- end of catalogue -->\nafter\n")
+    assert "old" not in text

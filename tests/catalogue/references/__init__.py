@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tests.catalogue.references import textbook
+from tests.catalogue.references import importance, textbook
 
-REFERENCES: dict[str, Callable[..., Tensor]] = {**textbook.REFERENCES}
+REFERENCES: dict[str, Callable[..., Tensor]] = {**textbook.REFERENCES, **importance.REFERENCES}
 """By the entry's name: a function of the entry's inputs by name."""
