@@ -5,12 +5,13 @@ JOBS ?= 2
 MODEL ?= demo
 TEXT ?= examples/demo.txt
 OUT ?= audit
+SITE ?= site
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help audit test lint types bench clean
+.PHONY: help audit test lint types bench docs clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
@@ -32,8 +33,11 @@ types: .venv/installed-dev ## Check the types
 bench: .venv/installed-dev ## Measure speed and memory; the results go to benchmarks/results
 	$(BIN)/python -m benchmarks
 
+docs: .venv/installed-docs ## Build the documentation site into a folder (SITE=site); it is read without a network
+	$(BIN)/python -m website --out '$(SITE)'
+
 clean: ## Remove .venv and everything that was computed
-	rm -rf .venv audit build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv audit build dist site .pytest_cache .ruff_cache .hypothesis
 
 # The stamps make a second call install nothing. torch comes first and pinned, so that a build for the processor alone is
 # taken where pip has been given one.
@@ -51,4 +55,8 @@ clean: ## Remove .venv and everything that was computed
 
 .venv/installed-dev: .venv/installed-torch pyproject.toml
 	$(PIP) -e '.[dev]'
+	@touch .venv/installed-audit .venv/installed-docs $@
+
+.venv/installed-docs: .venv/installed-torch pyproject.toml
+	$(PIP) -e '.[docs]'
 	@touch .venv/installed-audit $@

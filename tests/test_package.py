@@ -410,7 +410,16 @@ def test_constraints_are_exact_and_satisfy_the_project(project):
 
 def test_everything_else_is_an_extra(project):
     assert [Requirement(text).name for text in project["dependencies"]] == ["torch"]
-    assert set(project["optional-dependencies"]) == {"hf", "cli", "report", "demo", "train", "text", "dev"}
+    assert set(project["optional-dependencies"]) == {
+        "hf",
+        "cli",
+        "report",
+        "demo",
+        "train",
+        "text",
+        "docs",
+        "dev",
+    }
 
 
 def test_version_is_said_once(project):

@@ -77,8 +77,7 @@ def audit(
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
             ready-made model inputs such as ``{"pixel_values": tensor}``.
         images: In the place of texts: a folder of images, or one image, for a vision model. They go through its own
-        image
-            processor, which is loaded with a named model and else given in the place of the tokenizer.
+            image processor, which is loaded with a named model and else given in the place of the tokenizer.
         space: What the templates are: ``input``, the inputs of the key map as in the papers, or ``key``, the
             keys, which works for every model. Default: ``input``, and ``key`` for the folder of a training on something
             else than images.

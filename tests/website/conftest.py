@@ -1,0 +1,30 @@
+"""The site as the command builds it, once for all tests and all of their processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tests.pages import ROOT
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material", reason="the site needs pip install 'fenchel[docs]'")
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    out = shared / "site"
+    with FileLock(shared / "site.lock"):
+        if not out.exists():
+            command = [sys.executable, "-m", "website", "--out", str(out)]
+            built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+            assert built.returncode == 0, built.stderr
+            assert built.stderr == ""
+            assert built.stdout == f"The site is in {out}: open {out / 'index.html'}\n"
+    return out

@@ -1,0 +1,121 @@
+"""The site: every link and anchor resolves, nothing is loaded from elsewhere, and it is searched without a server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.auditing.report.test_browser import CHROMIUM, sync_api
+from tests.website.html_page import HtmlPage
+
+
+def pages(site: Path) -> dict[Path, HtmlPage]:
+    return {path: HtmlPage(path) for path in sorted(site.rglob("*.html"))}
+
+
+def is_elsewhere(target: str) -> bool:
+    return bool(urlsplit(target).scheme or urlsplit(target).netloc)
+
+
+def leading_nowhere(known: dict[Path, HtmlPage]) -> list[str]:
+    """Links and sources that are on no page, each with the page that has it."""
+    lost = []
+    for path, page in known.items():
+        for target in page.links + page.loaded:
+            if is_elsewhere(target):
+                continue
+            parts = urlsplit(target)
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            place = unquote(parts.fragment)
+            wanting = place and file in known and place not in known[file].places
+            if not file.is_file() or wanting:
+                lost.append(f"{path.name}: {target}")
+    return lost
+
+
+def test_every_link_and_anchor_resolves(site: Path) -> None:
+    known = pages(site)
+    assert len(known) > 40
+    assert sum(len(page.links) for page in known.values()) > 2000
+    assert leading_nowhere(known) == []
+
+
+@pytest.mark.parametrize("wrong", ['<a href="away.html">', '<a href="#away">', '<img src="away.png">'])
+def test_the_check_of_links_finds_what_leads_nowhere(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "index.html").write_text(f'<p id="here">{wrong}<a href="#here"><a href="index.html#here">')
+    assert len(leading_nowhere(pages(tmp_path))) == 1
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loaded = {target for page in pages(site).values() for target in page.loaded}
+    assert {target for target in loaded if is_elsewhere(target) and not target.startswith("data:")} == set()
+    for style in site.rglob("*.css"):
+        sources = re.findall(r"url\(([^)]*)\)|@import\s+(\S+)", style.read_text(encoding="utf-8"))
+        named = {(url or name).strip("'\"") for url, name in sources}
+        assert {name for name in named if is_elsewhere(name) and not name.startswith("data:")} == set()
+        assert {
+            name for name in named if not is_elsewhere(name) and not (style.parent / name).exists()
+        } == set()
+
+
+def test_links_that_leave_the_site_are_written_out_and_encrypted(site: Path) -> None:
+    schemes = {
+        urlsplit(target).scheme
+        for page in pages(site).values()
+        for target in page.links
+        if is_elsewhere(target)
+    }
+    assert schemes == {"https"}
+
+
+def test_the_search_index_is_there_for_servers_and_for_files(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    assert (site / "search" / "search_index.js").read_text(encoding="utf-8").startswith("var __index = ")
+    found = {document["location"] for document in index["docs"]}
+    assert {"index.html", "audit.html", "api/fenchel.nn.html#fenchel.nn.MultiheadAttention"} <= found
+
+
+def test_formulas_are_drawn_by_the_browser(site: Path) -> None:
+    text = (site / "mathematics.html").read_text(encoding="utf-8")
+    assert text.count("<math ") > 100
+    assert 'class="arithmatex"' not in text
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
+def test_a_file_is_searched_and_asks_no_server(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.fill("input[name=query]", "certificate")
+    page.wait_for_selector(".md-search-result__item a", timeout=30_000)
+    assert page.locator(".md-search-result__item a").count() > 3
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
+@pytest.mark.parametrize("width", [390, 1400])
+def test_no_page_is_wider_than_its_window(site: Path, browser: Any, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    wide = []
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri(), wait_until="domcontentloaded")
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            wide.append(path.name)
+    assert wide == []

@@ -1,0 +1,50 @@
+"""What mkdocs asks for while it builds: pages that are generated, formulas, and files that every page needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from website.catalogue import catalogue_pages  # noqa: E402
+from website.mathml import with_mathml  # noqa: E402
+from website.notebook import notebook_pages  # noqa: E402
+from website.reference import reference_pages  # noqa: E402
+from website.root_pages import as_on_the_site, root_pages  # noqa: E402
+from website.static_files import static_files  # noqa: E402
+
+__all__ = ["on_files", "on_page_content", "on_page_markdown", "on_post_build"]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what is not in ``docs``: the catalogue, the reference, notebooks, the pages of the root, styles and fonts."""
+    pages = (
+        root_pages(ROOT) | notebook_pages(ROOT / "docs" / "notebooks") | reference_pages() | catalogue_pages()
+    )
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
+    for path, source in static_files(ROOT / "website" / "static").items():
+        files.append(File.generated(config, path, abs_src_path=str(source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links that leave ``docs`` on disk stay on the site."""
+    return as_on_the_site(markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Draw the formulas."""
+    return with_mathml(html)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """A page for what is not found is one of servers: its links begin at their root, which a folder does not have."""
+    if not config.site_url:
+        (Path(config.site_dir) / "404.html").unlink()

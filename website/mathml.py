@@ -1,0 +1,81 @@
+"""Formulas of a page as MathML, which browsers draw by themselves: nothing is loaded for it."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+
+from latex2mathml.converter import convert
+
+__all__ = ["formula", "with_mathml"]
+
+# What pymdownx.arithmatex leaves of $...$ and $$...$$.
+_INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', flags=re.DOTALL)
+_DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', flags=re.DOTALL)
+
+# Browsers know no mathvariant but "normal": letters are written as what Unicode has for them.
+_STYLED = re.compile(r'<mi mathvariant="(double-struck|script|bold|monospace)">(\w)</mi>')
+_STYLES = {"double-struck": "DOUBLE-STRUCK", "script": "SCRIPT", "bold": "BOLD", "monospace": "MONOSPACE"}
+# What latex2mathml does not know.
+_SPELT_OUT = {r"\arg": r"\operatorname{arg}"}
+_NAMED_OPERATOR = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
+
+
+def with_mathml(page: str) -> str:
+    """A page's HTML with each formula of pymdownx.arithmatex as MathML.
+
+    Args:
+        page: HTML.
+
+    Returns:
+        HTML without a backslash of TeX in a formula.
+
+    Raises:
+        ValueError: If a formula has a command that is not known; it names both.
+    """
+    page = _DISPLAY.sub(lambda found: formula(html.unescape(found[1]), display=True), page)
+    return _INLINE.sub(lambda found: formula(html.unescape(found[1])), page)
+
+
+def formula(tex: str, *, display: bool = False) -> str:
+    r"""A formula in TeX as MathML.
+
+    Args:
+        tex: Without dollars.
+        display: Whether it stands in a line of its own.
+
+    Returns:
+        A ``math`` element.
+
+    Raises:
+        ValueError: If a command is not known.
+
+    Example:
+        >>> formula(r"\mathbb E_p").replace("\U0001d53c", "E")  # one letter of Unicode, double-struck
+        '<math display="inline"><mrow><msub><mi>E</mi><mi>p</mi></msub></mrow></math>'
+    """
+    spelt = tex.strip()
+    for command, instead in _SPELT_OUT.items():
+        spelt = re.sub(rf"{re.escape(command)}\b", lambda _, instead=instead: instead, spelt)
+    drawn = convert(spelt, display="block" if display else "inline")
+    unknown = re.search(r"\\[A-Za-z]+", drawn)
+    if unknown:
+        raise ValueError(f"{unknown[0]} in the formula {tex.strip()!r} is no command that latex2mathml knows")
+    drawn = drawn.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
+    drawn = _STYLED.sub(lambda found: f"<mi>{_letter(found[2], found[1])}</mi>", drawn)
+    # Bars of a norm are as high as their line, whatever stands beside them.
+    drawn = re.sub(r"<mo>(&#x02016;|&#x0007C;|‖|\|)</mo>", r'<mo stretchy="false">\1</mo>', drawn)
+    # An operator's name is an identifier to a browser, or it stands apart from its parentheses.
+    drawn = _NAMED_OPERATOR.sub(r"<mi>\1</mi><mspace width='0.12em'></mspace>", drawn)
+    return f'<div class="formula">{drawn}</div>' if display else drawn
+
+
+def _letter(letter: str, variant: str) -> str:
+    case = "DIGIT" if letter.isdigit() else ("CAPITAL" if letter.isupper() else "SMALL")
+    name = f"MATHEMATICAL {_STYLES[variant]} {case} {unicodedata.name(letter).split()[-1]}"
+    try:
+        return unicodedata.lookup(name)
+    except KeyError:
+        # Those that Unicode had before the others have names of their own, as ℝ and ℒ.
+        return unicodedata.lookup(f"{_STYLES[variant]} {case} {unicodedata.name(letter).split()[-1]}")
