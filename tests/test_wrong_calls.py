@@ -349,6 +349,7 @@ def preferences() -> Iterator[Target]:
     )
     yield Target("Content", evidence.Content, on_device(heads=4), {"sharpness": POSITIVE, "learned": FLAGS})
     yield Target("ScaledDot", evidence.ScaledDot, dict, {"scale": without(POSITIVE, "None_")})
+    yield Target("NoEvidence", evidence.NoEvidence, dict, {"scale": without(POSITIVE, "None_")})
     yield Target(
         "NetworkEvidence",
         evidence.NetworkEvidence,

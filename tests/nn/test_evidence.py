@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fenchel import functional
 from fenchel.errors import ProblemError
-from fenchel.nn.evidence import AbstractEvidence, Content, General, NetworkEvidence, ScaledDot
+from fenchel.nn.evidence import AbstractEvidence, Content, General, NetworkEvidence, NoEvidence, ScaledDot
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 8
 
@@ -118,6 +118,15 @@ def test_sharpness_stays_positive_and_templates_on_the_sphere():
     assert torch.isfinite(content(zero, key)[0]).all()
 
 
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_without_evidence_weights_are_the_preference(estimator):
+    query, key, _ = tensors(key_dim=3)
+    z, templates, scale = NoEvidence()(query, key)
+    log_u = torch.randn(HEADS, QUERIES, KEYS, dtype=query.dtype, generator=torch.Generator().manual_seed(1))
+    found = functional.attention_weights(z, templates, scale=scale, log_preference=log_u, estimator=estimator)
+    torch.testing.assert_close(found, log_u.softmax(-1).expand_as(found))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -128,6 +137,7 @@ def test_sharpness_stays_positive_and_templates_on_the_sphere():
         (lambda: Content(2, sharpness=-1.0), r"sharpness of Content is -1\.0"),
         (lambda: NetworkEvidence(torch.tanh), "network of type builtin"),  # pyright: ignore[reportArgumentType]
         (lambda: NetworkEvidence(nn.Tanh(), scale=-2), "scale of NetworkEvidence is -2"),
+        (lambda: NoEvidence(scale=0.0), r"scale of NoEvidence is 0\.0"),
     ],
 )
 def test_what_cannot_be_built_says_why(build, message):

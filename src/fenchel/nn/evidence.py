@@ -17,7 +17,7 @@ from fenchel.arguments.tensor import check_device, check_dtype, check_flags, che
 from fenchel.errors import ProblemError
 from fenchel.nn.sizes import check_positive, check_sizes
 
-__all__ = ["AbstractEvidence", "Content", "General", "NetworkEvidence", "ScaledDot"]
+__all__ = ["AbstractEvidence", "Content", "General", "NetworkEvidence", "NoEvidence", "ScaledDot"]
 
 
 class AbstractEvidence(nn.Module):
@@ -217,6 +217,40 @@ class NetworkEvidence(AbstractEvidence):
                 f"{tuple(evidence.shape)}; expected {expected}, the last being the dimension of the keys."
             )
         return evidence, key, _scale(self.scale, key)
+
+
+class NoEvidence(AbstractEvidence):
+    r"""Nothing is said of the templates, :math:`z = 0`: weights are the preference, by every estimator.
+
+    This is the evidence of scores that are all preference, such as those of
+    :class:`~fenchel.nn.preference.Additive` and :class:`~fenchel.nn.preference.Location`. Every certificate is 0.
+
+    Args:
+        scale: Of the templates, which do not matter then; None is :math:`1/\sqrt d`.
+
+    Raises:
+        ProblemError: If ``scale`` is not a positive number.
+
+    Example:
+        >>> z, templates, scale = NoEvidence()(torch.ones(1, 2, 3, 16), torch.ones(1, 2, 5, 16))
+        >>> z.shape, z.abs().max().item()
+        (torch.Size([1, 2, 3, 16]), 0.0)
+    """
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        if scale is not None:
+            check_positive("NoEvidence", scale=scale)
+        self.scale = scale
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        """Zeros of the keys' dimension, and the key as it is."""
+        _check_tensors(query, key)
+        return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, _scale(self.scale, key)
+
+    def extra_repr(self) -> str:
+        """The scale, where it was given."""
+        return "" if self.scale is None else f"scale={self.scale}"
 
 
 def _scale(scale: float | None, templates: Tensor) -> float:
