@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from fenchel import ConvergenceError, Discrete, InferenceProblem, ProblemError
+from fenchel import ConvergenceError, Discrete, InferenceProblem, ProblemError, Tsallis
 from fenchel.estimate import Estimate
 from fenchel.solver.exact import exact
 from tests.problems import (
@@ -160,6 +160,17 @@ def test_no_evidence_leaves_the_preference() -> None:
     assert float(estimate.dual.abs().max()) == 0
     torch.testing.assert_close(estimate.weights, u.weights().expand(2, -1))
     assert bool(estimate.converged.all())
+
+
+@pytest.mark.parametrize("closeness", [Tsallis(1.5), Tsallis(1.5, "csiszar"), Tsallis(2)], ids=repr)
+def test_no_evidence_is_certified_whatever_rounding_leaves(closeness: Tsallis) -> None:
+    generator = torch.Generator().manual_seed(0)
+    templates = torch.randn(7, 4, dtype=torch.float64, generator=generator)
+    log_u = torch.randn(64, 7, dtype=torch.float64, generator=generator).log_softmax(-1)
+    problem = InferenceProblem(Discrete(templates, log_u), templates.new_zeros(64, 4), closeness=closeness)
+    estimate = exact(problem, tol=1e-10)
+    assert float(estimate.dual.abs().max()) == 0
+    torch.testing.assert_close(estimate.weights, log_u.exp())
 
 
 def test_a_row_that_stops_early_says_so() -> None:

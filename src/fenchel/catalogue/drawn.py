@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TypeVar
 
-__all__ = ["drawn", "heads"]
+import torch
+from torch import Tensor, nn
+
+__all__ = ["drawn", "drawn_module", "heads"]
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def drawn(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
     """Independent normal numbers of a generator."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def drawn_module(generator: torch.Generator, dtype: torch.dtype, module: M) -> M:
+    """A module with its parameters drawn as other numbers are, half as large."""
+    module.to(dtype)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(drawn(generator, dtype, *parameter.shape) / 2)
+    return module
 
 
 def heads(

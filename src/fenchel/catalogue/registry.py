@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fenchel.arguments import shown
-from fenchel.catalogue import importance, textbook
+from fenchel.catalogue import importance, reading, textbook
 from fenchel.catalogue.entry import Entry
 from fenchel.errors import InputError
 
@@ -25,7 +25,7 @@ def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
     return MappingProxyType(found)
 
 
-ENTRIES: Final = _by_name(textbook.ENTRIES, importance.ENTRIES)
+ENTRIES: Final = _by_name(textbook.ENTRIES, reading.ENTRIES, importance.ENTRIES)
 """Every mechanism by name, in the order of the catalogue."""
 
 FAMILIES: Final = tuple(dict.fromkeys(one.family for one in ENTRIES.values()))

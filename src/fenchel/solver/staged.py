@@ -169,7 +169,9 @@ class StagedSolver:
         self.operator_products = 0
         self._dtype, self._tol, self._max_steps, self._budget = dtype, tol, max_steps, memory_budget
         self._wide = block.to(torch.float64)
-        self._dual, self.steps = self._in_working_dtype(block, coordinates) if start is None else start
+        dual, self.steps = self._in_working_dtype(block, coordinates) if start is None else start
+        # Without evidence λ* is 0, and nothing that rounding leaves of it is certified relative to itself.
+        self._dual = dual.where((self._wide.evidence != 0).any(-1, keepdim=True), 0)
         self.certificate = certify(self._wide, self._dual, self._dtype)
         self._polish()
         self._factorise()

@@ -1,0 +1,175 @@
+"""What the textbook says of its mechanisms, and where it is not so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import KL, Discrete, Hard, InferenceProblem, Tsallis
+from fenchel.catalogue import Inferrer, Parts, entry
+from fenchel.functional import attention_weights
+
+LARGE = -1e6
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("d", [4, 64])
+def test_scores_of_independent_entries_have_variance_one_when_scaled(d):
+    query, key = drawn(400, d), drawn(400, d, seed=1)
+    key = key - key.mean()
+    parts = [
+        Parts(templates=key[None, None] * scale, evidence=query[None, None], values=key[None, None])
+        for scale in (d**-0.5, 1.0)
+    ]
+    scaled, plain = (one.evidence @ one.templates.mT for one in parts)
+    assert abs(float(scaled.var()) - 1) < 0.1
+    assert abs(float(plain.var()) / d - 1) < 0.1
+
+
+def test_a_large_negative_score_masks_while_a_key_is_visible():
+    inputs = entry("masked").inputs()
+    query, key, visible = inputs["query"], inputs["key"], inputs["visible"]
+    found = entry("masked").run(**inputs).weights[0]
+    scores = query @ key.mT / key.shape[-1] ** 0.5
+    assert visible.any(-1).all()
+    torch.testing.assert_close(scores.masked_fill(~visible, LARGE).softmax(-1), found)
+    torch.testing.assert_close((scores + LARGE * ~visible).softmax(-1), found)
+
+
+def test_a_large_negative_score_does_not_mask_all():
+    inputs = entry("masked").inputs()
+    query, key, visible = inputs["query"], inputs["key"], inputs["visible"].clone()
+    visible[1] = False
+    answer = entry("masked").run(**{**inputs, "visible": visible})
+    scores = query @ key.mT / key.shape[-1] ** 0.5
+    written, added = scores.masked_fill(~visible, LARGE).softmax(-1), (scores + LARGE * ~visible).softmax(-1)
+    assert (answer.weights[0][..., 1, :] == 0).all()
+    assert (answer.output[..., 1, :] == 0).all()
+    torch.testing.assert_close(written[..., 1, :], torch.full_like(written[..., 1, :], 1 / 7))
+    # Unmasked again; scores at a million have lost ten digits.
+    torch.testing.assert_close(added[..., 1, :], scores[..., 1, :].softmax(-1), rtol=1e-8, atol=1e-8)
+
+
+def test_the_textbooks_double_exponential_is_no_kernel_regression():
+    train, labels = torch.linspace(-3, 3, 30, dtype=torch.float64), drawn(30)
+    test, w = torch.tensor([0.3, 9.0], dtype=torch.float64), 4.0
+    kernel = torch.exp(-((w * (test[:, None] - train)) ** 2) / 2)
+    printed = kernel.softmax(-1)
+    assert float(printed.max() / printed.min()) <= math.e
+    found = entry("nadaraya-watson").run(
+        query=test.view(1, 1, 2, 1),
+        key=train.view(1, 1, 30, 1),
+        value=labels.view(1, 1, 30, 1),
+        w=torch.full((1, 1), w, dtype=torch.float64),
+    )
+    near = kernel[0] / kernel[0].sum()
+    torch.testing.assert_close(found.weights[0][0, 0, 0], near)
+    assert float(near.max()) > 4 * float(printed[0].max())
+    # Where every kernel underflows the nearest label is still found, from logarithms.
+    torch.testing.assert_close(found.weights[0][0, 0, 1, -1], torch.tensor(1.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "exact"])
+def test_only_first_order_kernel_regression_knows_no_origin(estimator):
+    regression = entry("nadaraya-watson")
+    inputs = regression.inputs()
+    moved = {**inputs, "query": inputs["query"] + 1, "key": inputs["key"] + 1}
+    apart = (
+        (regression.run(estimator, **moved).output - regression.run(estimator, **inputs).output).abs().max()
+    )
+    assert (apart < 1e-9) if estimator == "first_order" else (apart > 1e-2)
+
+
+def test_a_wider_bandwidth_goes_to_the_mean_and_a_narrow_one_to_the_nearest():
+    regression = entry("nadaraya-watson")
+    inputs = regression.inputs()
+    wide = regression.run(**{**inputs, "w": torch.full((2, 1), 1e-5, dtype=torch.float64)}).output
+    narrow = regression.run(**{**inputs, "w": torch.full((2, 1), 1e3, dtype=torch.float64)}).output
+    torch.testing.assert_close(wide, inputs["value"].mean(-2, keepdim=True).expand_as(wide))
+    nearest = torch.cdist(inputs["query"], inputs["key"]).argmin(-1, keepdim=True)
+    torch.testing.assert_close(narrow, inputs["value"].gather(-2, nearest.expand(-1, -1, -1, 3)))
+
+
+def test_scores_read_as_evidence_have_the_same_first_order_answer_and_another_exact_one():
+    inputs = entry("soft-dictionary").inputs()
+    scores = inputs["score"](inputs["query"], inputs["key"])
+    n = scores.shape[-1]
+    one_hot = torch.eye(n, dtype=scores.dtype).expand(1, 2, n, n)
+    as_evidence = Parts(templates=one_hot, evidence=scores, values=inputs["value"])
+    as_belief = entry("soft-dictionary").run(**inputs)
+    torch.testing.assert_close(as_evidence.answer(), as_belief.output)
+    assert (as_evidence.weights("exact") - as_belief.weights[0]).abs().max() > 0.01
+
+
+def test_with_nothing_asked_every_estimator_gives_the_preference():
+    for name in ("soft-dictionary", "additive"):
+        first, *others = (entry(name).run(way).output for way in ("first_order", "second_order", "exact"))
+        for other in others:
+            torch.testing.assert_close(other, first)
+
+
+def test_soft_attention_is_the_mean_of_hard_draws():
+    inputs = entry("soft").inputs()
+    answer = entry("soft").run(**inputs)
+    generator = torch.Generator().manual_seed(0)
+    weights, value = answer.weights[0][0], inputs["value"][0]
+    drawn_places = torch.multinomial(weights.flatten(0, 1), 20_000, replacement=True, generator=generator)
+    shares = torch.nn.functional.one_hot(drawn_places, weights.shape[-1]).double().mean(1).view_as(weights)
+    torch.testing.assert_close(shares @ value, answer.output[0], atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["kl", "bregman", "csiszar"])
+def test_hard_attention_is_the_limit_of_cold_softer_ones(form):
+    inputs = entry("hard").inputs()
+    hard = entry("hard").run(**inputs).output
+
+    def at(temperature: float) -> Tensor:
+        if form == "kl":
+            cold = {**inputs, "query": inputs["query"] / temperature}
+            return Inferrer()(Parts(templates=cold["key"], evidence=cold["query"], values=cold["value"]))
+        closeness = Tsallis(1.5, form, temperature=temperature)
+        parts = Parts(
+            templates=inputs["key"], evidence=inputs["query"], values=inputs["value"], closeness=closeness
+        )
+        return parts.answer()
+
+    apart = [float((at(temperature) - hard).abs().max()) for temperature in (1.0, 0.1, 1e-4)]
+    assert apart[0] > apart[1] >= apart[2]
+    assert apart[2] < 1e-9
+
+
+def test_keys_that_tie_share_in_proportion_to_the_preference():
+    key = torch.tensor([[1.0, 0.0], [1.0, 5.0], [0.0, 1.0]], dtype=torch.float64)[None, None]
+    query = torch.tensor([[2.0, 0.0]], dtype=torch.float64)[None, None]
+    log_u = torch.tensor([0.2, 0.6, 0.2], dtype=torch.float64).log()
+    found = attention_weights(query, key, log_preference=log_u, scale=1.0, closeness=Hard())
+    torch.testing.assert_close(found[0, 0, 0], torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64))
+
+
+def test_parts_are_the_inference_problem():
+    answer = entry("nadaraya-watson").run("exact")
+    (parts,) = answer.inferences
+    assert isinstance(parts.log_preference, Tensor)
+    assert isinstance(parts.alpha, Tensor)
+    problem = InferenceProblem(
+        Discrete(parts.templates, parts.log_preference.expand(1, 2, 1, 7)),
+        parts.evidence,
+        parts.alpha,
+        KL(),
+    )
+    torch.testing.assert_close(problem.solve("exact", tol=1e-10).weights, answer.weights[0])
+
+
+def test_each_direction_of_decomposable_attention_is_an_inference_of_its_own():
+    answer = entry("decomposable").run()
+    beside_a, beside_b = answer.weights
+    assert beside_a.shape[-2:] == (5, 6)
+    assert beside_b.shape[-2:] == (6, 5)
+    one, two = answer.inferences
+    torch.testing.assert_close(one.evidence @ one.templates.mT, (two.evidence @ two.templates.mT).mT)
