@@ -13,6 +13,12 @@ from fenchel.functional.mixture import mixture_attention_weights as mixture_atte
 from fenchel.functional.mixture import (
     mixture_attention_with_certificate as mixture_attention_with_certificate,
 )
+from fenchel.functional.relative import relative_attention as relative_attention
+from fenchel.functional.relative import relative_attention_weights as relative_attention_weights
+from fenchel.functional.relative import (
+    relative_attention_with_certificate as relative_attention_with_certificate,
+)
+from fenchel.functional.relative import relative_gap as relative_gap
 from fenchel.functional.transport import transport_attention as transport_attention
 
 __all__ = [
@@ -25,5 +31,9 @@ __all__ = [
     "mixture_attention_weights",
     "mixture_attention_with_certificate",
     "reference",
+    "relative_attention",
+    "relative_attention_weights",
+    "relative_attention_with_certificate",
+    "relative_gap",
     "transport_attention",
 ]

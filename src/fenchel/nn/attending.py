@@ -230,6 +230,9 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
     alpha, memory = problem.alpha, problem.memory
     if memory is not None:
         memory = memory._replace(variances=taken(memory.variances))
+    relative = problem.relative
+    if relative is not None:
+        relative = relative._replace(table=taken(relative.table))
     closeness = problem.closeness and closeness_of_heads(problem.closeness, index)
     if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
         alpha = alpha.index_select(0, index)
@@ -240,6 +243,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
         alpha=alpha,
         memory=memory,
         closeness=closeness,
+        relative=relative,
     )
 
 

@@ -16,6 +16,7 @@ from fenchel.functional.close_arguments import check_kind, closeness_on
 from fenchel.nn.attention_arguments import (
     check_alpha,
     check_closeness,
+    check_places,
     check_problem,
     check_radius,
     check_widths,
@@ -148,6 +149,12 @@ class MultiheadAttention(HeadProblems):
             keep_norm_penalty=keep_norm_penalty,
         )
         check_radius(radius, learn_radius, normalize_templates)
+        check_places(
+            ScaledDot() if evidence is None else evidence,
+            added=add_bias_kv or add_zero_attn,
+            normalised=normalize_templates,
+            penalised=keep_norm_penalty,
+        )
         check_parameters("MultiheadAttention", device, dtype)
         shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
         super().__init__(*shape, device=device, dtype=dtype)

@@ -13,6 +13,7 @@ from fenchel.conjugate.tensors import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.close_arguments import check_kind
+from fenchel.nn.evidence.positional import AbstractPositionalEvidence, RelativeTemplates
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.sizes import check_positive, check_sizes
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_alpha",
     "check_causal_hint",
     "check_closeness",
+    "check_places",
     "check_problem",
     "check_radius",
     "check_sequences",
@@ -78,7 +80,29 @@ def check_problem(preference: Any, evidence: Any, estimator: str, tol: float | N
     check_estimator(estimator, tol, max_steps)
 
 
-def checked_answer(evidence: nn.Module, answer: Any) -> tuple[Tensor, Tensor, float | Tensor]:
+def check_places(evidence: nn.Module, *, added: bool, normalised: bool, penalised: bool) -> None:
+    """Refuse what a layer cannot offer with evidence that looks at places."""
+    if not isinstance(evidence, AbstractPositionalEvidence):
+        return
+    name = type(evidence).__name__
+    if added:
+        raise ProblemError(
+            f"evidence is {name}, which looks at places, and add_bias_kv or add_zero_attn is True, whose templates have "
+            "none; leave those out"
+        )
+    if not evidence.differs_by_query:
+        return
+    for option, wanted in (("normalize_templates", normalised), ("keep_norm_penalty", penalised)):
+        if wanted:
+            raise ProblemError(
+                f"{option} is True and evidence {name}, whose templates differ by query, so that there is no norm of a "
+                f"template; set {option} to False"
+            )
+
+
+def checked_answer(
+    evidence: nn.Module, answer: Any
+) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
     """What a module of evidence answered, if it is evidence, templates and their scale; their kinds are seen later."""
     if not isinstance(answer, tuple) or len(answer) != 3:
         got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
@@ -86,7 +110,8 @@ def checked_answer(evidence: nn.Module, answer: Any) -> tuple[Tensor, Tensor, fl
             f"evidence {type(evidence).__name__} answered with {got}; expected a tuple of three: evidence, templates "
             "and their scale"
         )
-    for name, tensor in zip(("evidence", "templates"), answer[:2], strict=True):
+    templates = answer[1].key if isinstance(answer[1], RelativeTemplates) else answer[1]
+    for name, tensor in (("evidence", answer[0]), ("templates", templates)):
         check_tensor(
             f"the {name} that {type(evidence).__name__} answered with", tensor, "(N, num_heads, L, d)", dims=4
         )

@@ -11,8 +11,9 @@ from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.attending import AttendingLayer, LayerCall
-from fenchel.nn.attention_arguments import check_causal_hint, check_sequences, checked_answer
-from fenchel.nn.inference import Inferred, Problem, has_kernel, infer_fused
+from fenchel.nn.attention_arguments import check_causal_hint, check_places, check_sequences, checked_answer
+from fenchel.nn.evidence.positional import AbstractPositionalEvidence, RelativeTemplates
+from fenchel.nn.inference import Inferred, Problem, Relative, has_kernel, infer_fused
 from fenchel.nn.last_call import LastCall
 from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.masks import TorchMasks, torch_masks, with_added_templates
@@ -122,7 +123,8 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
         given: Any,
     ) -> Inferred:
         extended = (self._extended(keys, self.bias_k), self._extended(values, self.bias_v))
-        problem = self._refined(self._problem(queries, *extended), inputs, given)
+        problem, tied = self._problem(queries, *extended, inputs.query_offset)
+        problem = self._refined(problem, inputs, given)
         if self.preference is not None and not need_weights and self._can_fuse(problem, inputs, masks):
             return infer_fused(problem, self.preference, inputs)
         prior = None if self.preference is None else self.preference(inputs)
@@ -131,7 +133,7 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
                 "the answer of preference", prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK
             )
         added = problem.values.shape[2] - inputs.keys
-        log_u = with_added_templates(combined([prior, masks.preference]), inputs.keys, added)
+        log_u = with_added_templates(combined([prior, tied, masks.preference]), inputs.keys, added)
         if self.keep_norm_penalty:
             spread = template_spread(problem.templates * problem.scale, log_u)
             self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
@@ -176,11 +178,26 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
             added.append(sequence.new_zeros(one))
         return torch.cat([sequence, *added], 2) if added else sequence
 
-    def _problem(self, queries: Tensor, keys: Tensor, values: Tensor) -> Problem:
-        alpha, radius = self.alpha, self.radius
-        evidence, templates, scale = checked_answer(self.evidence, self.evidence(queries, keys))
-        if self.normalize_templates:
+    def _problem(
+        self, queries: Tensor, keys: Tensor, values: Tensor, query_offset: int
+    ) -> tuple[Problem, Tensor | None]:
+        """What is asked of the heads, and what of log u is tied to their templates."""
+        alpha, radius, evidence = self.alpha, self.radius, self.evidence
+        check_places(
+            evidence,
+            added=self.add_zero_attn or self.bias_k is not None,
+            normalised=self.normalize_templates,
+            penalised=self.keep_norm_penalty,
+        )
+        at = {"query_offset": query_offset} if isinstance(evidence, AbstractPositionalEvidence) else {}
+        z, templates, scale = checked_answer(evidence, evidence(queries, keys, **at))
+        relative = tied = None
+        if isinstance(templates, RelativeTemplates):
+            templates, table, index, tied = templates
+            relative = Relative(table, index)
+        elif self.normalize_templates:
             radius = radius.view(-1, 1, 1) if isinstance(radius, Tensor) else radius
             templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        return Problem(evidence, templates, values, alpha, scale, closeness=self.effective_closeness)
+        closeness = self.effective_closeness
+        return Problem(z, templates, values, alpha, scale, closeness=closeness, relative=relative), tied

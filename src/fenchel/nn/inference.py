@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.key_padding import KeyPadding
 
-__all__ = ["Inferred", "Memory", "Problem", "has_kernel", "infer", "infer_fused"]
+__all__ = ["Inferred", "Memory", "Problem", "Relative", "has_kernel", "infer", "infer_fused"]
 
 SOLVING = ("tol", "max_steps")
 """Options of the exact estimator alone."""
@@ -33,6 +34,18 @@ class Memory(NamedTuple):
     is_answer: bool
 
 
+class Relative(NamedTuple):
+    """What templates have beside the keys, by pair of query and key.
+
+    Attributes:
+        table: r before the scale, (B or 1, H or 1, P, d).
+        index: The row of each pair, as :func:`fenchel.functional.relative_attention` takes it.
+    """
+
+    table: Tensor
+    index: Tensor | None
+
+
 class Problem(NamedTuple):
     """What an attention layer asks of its heads, but for the preference.
 
@@ -44,6 +57,7 @@ class Problem(NamedTuple):
         scale: Of the templates, a number or a scalar tensor.
         memory: Where the templates are means of Gaussians; None where they are points.
         closeness: D; None is Kullback and Leibler's.
+        relative: Where templates differ by query; None where all queries share them.
     """
 
     evidence: Tensor
@@ -53,11 +67,12 @@ class Problem(NamedTuple):
     scale: float | Tensor
     memory: Memory | None = None
     closeness: AbstractCloseness | None = None
+    relative: Relative | None = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is softmax attention to points."""
-        return self.memory is None and is_softmax(self.closeness)
+        """Whether it is softmax attention to points that all queries share."""
+        return self.memory is None and self.relative is None and is_softmax(self.closeness)
 
 
 class Inferred(NamedTuple):
@@ -97,28 +112,53 @@ def infer(
         need_gap: Whether to return it; likewise.
         **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.
     """
-    evidence, templates, values, alpha, scale, memory, closeness = problem
+    evidence, templates, values, alpha, scale, memory, closeness, relative = problem
     options.update(log_preference=log_preference, alpha=alpha, scale=scale)
-    if memory is None:
-        options.update(closeness=closeness)
-    else:
+    if memory is not None:
         return _infer_mixture(problem, memory, dropout, need_weights, need_certificate, options)
+    options.update(closeness=closeness)
+    ops = _SHARED if relative is None else _BY_PAIR
+    if relative is not None:
+        options.update(relative=relative.table, index=relative.index)
     gap = None
     if need_gap:
-        gap = functional.gap(evidence, templates, **{n: v for n, v in options.items() if n not in SOLVING})
+        gap = ops.gap(evidence, templates, **{n: v for n, v in options.items() if n not in SOLVING})
     if need_weights:
-        weights = functional.attention_weights(evidence, templates, **options)
+        weights = ops.weights(evidence, templates, **options)
         weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
         certificate = None
         if need_certificate:
             with torch.no_grad():
-                _, certificate = functional.attention_with_certificate(evidence, templates, values, **options)
+                _, certificate = ops.certified(evidence, templates, values, **options)
         return Inferred(weights @ values, weights, certificate, gap)
     options["dropout_p"] = dropout
     if need_certificate:
-        output, certificate = functional.attention_with_certificate(evidence, templates, values, **options)
+        output, certificate = ops.certified(evidence, templates, values, **options)
         return Inferred(output, certificate=certificate, gap=gap)
-    return Inferred(functional.attention(evidence, templates, values, **options), gap=gap)
+    return Inferred(ops.output(evidence, templates, values, **options), gap=gap)
+
+
+class _Ops(NamedTuple):
+    """Ops of templates of one kind."""
+
+    output: Callable[..., Tensor]
+    weights: Callable[..., Tensor]
+    certified: Callable[..., tuple[Tensor, AttentionCertificate]]
+    gap: Callable[..., Tensor]
+
+
+_SHARED = _Ops(
+    functional.attention,
+    functional.attention_weights,
+    functional.attention_with_certificate,
+    functional.gap,
+)
+_BY_PAIR = _Ops(
+    functional.relative_attention,
+    functional.relative_attention_weights,
+    functional.relative_attention_with_certificate,
+    functional.relative_gap,
+)
 
 
 def _infer_mixture(

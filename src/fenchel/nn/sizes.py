@@ -10,7 +10,7 @@ from fenchel.arguments import ARGUMENTS, OneOf, shown
 from fenchel.arguments.tensor import FLOATING, checked_argument
 from fenchel.errors import ProblemError
 
-__all__ = ["check_choice", "check_parameters", "check_positive", "check_sizes"]
+__all__ = ["check_choice", "check_grid", "check_parameters", "check_positive", "check_sizes"]
 
 # Where the table has a rule for a size under another name; else it is that for any size.
 _RULES = {name: name for name in ("max_steps", "width", "depth", "mlp_width", "patch_size")}
@@ -41,6 +41,26 @@ def check_positive(owner: str, **numbers: Any) -> None:
     for name, number in numbers.items():
         rule = name if name in ARGUMENTS and name not in ("width", "scale") else "positive"
         checked_argument(rule, number, name=f"{name} of {owner}")
+
+
+def check_grid(owner: str, grid: Any) -> tuple[int, int]:
+    """Rows and columns of a grid of places.
+
+    Raises:
+        ProblemError: Naming the owner and what was got.
+
+    Example:
+        >>> check_grid("GridWindow", 14)
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: grid of GridWindow is 14; expected two numbers, rows and columns, such as (14, 14).
+    """
+    if not isinstance(grid, tuple | list) or len(grid) != 2:
+        raise ProblemError(
+            f"grid of {owner} is {shown(grid)}; expected two numbers, rows and columns, such as (14, 14)."
+        )
+    for name, size in zip(("rows", "columns"), grid, strict=True):
+        checked_argument("size", size, name=f"{name} of the grid of {owner}")
+    return grid[0], grid[1]
 
 
 def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:

@@ -1,0 +1,381 @@
+"""Attention whose templates differ by query: keys plus a vector of the pair, such as that of its distance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.closeness import AbstractCloseness
+from fenchel.errors import ProblemError
+from fenchel.functional.attention import attention, attention_weights, attention_with_certificate
+from fenchel.functional.certificate import SHORT, AttentionCertificate
+from fenchel.functional.close_arguments import is_softmax
+from fenchel.functional.gap import gap
+from fenchel.functional.precision import without_autocast
+from fenchel.functional.relative_arguments import RelativeArguments, checked_relative
+from fenchel.functional.relative_queries import in_blocks
+from fenchel.functional.relative_shift import of_pairs, to_rows
+
+__all__ = [
+    "relative_attention",
+    "relative_attention_weights",
+    "relative_attention_with_certificate",
+    "relative_gap",
+]
+
+
+def relative_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    relative: Tensor,
+    index: Tensor | None = None,
+    *,
+    relative_value: Tensor | None = None,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
+    estimator: str = "first_order",
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> Tensor:
+    r"""Infer with templates :math:`t_{ij} = \mathtt{scale}\,(k_j + r_{\pi(i,j)})`: what a key is, and where from here.
+
+    .. math:: o_i = \sum_j p_{ij}\,(v_j + r'_{\pi(i,j)}), \qquad
+        p_{ij} \propto u_{ij}\exp\bigl(\alpha\,\mathtt{scale}\,(\langle z_i, k_j\rangle + \langle z_i, r_{\pi(i,j)}\rangle)\bigr)
+        \text{ at first order}
+
+    Pairs share the P rows r of a table, so that softmax attention at first order needs no array of m·n·d numbers: the
+    second product is made with every row of the table once a query, and read for each pair. It is no preference
+    for all that: exact and second-order inference, other closenesses, and the gap take it as part of the templates. Those
+    write the templates out, a block of queries at a time, and every query has a covariance of its own.
+
+    Args:
+        query: Evidence z, (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        relative: r, (B or 1, H or 1, P, d).
+        index: π, the row of each pair, int64 (m, n) or (B, m, n). None is by distance: P = m + n - 1, and row
+            j - i + m - 1 belongs to query i and key j, both counted from 0.
+        relative_value: r', (B or 1, H or 1, P, d_v), or None.
+        log_preference: As in :func:`~fenchel.functional.attention`, and so are the others.
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        closeness: None is softmax.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        dropout_p: Probability with which a weight is dropped.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+
+    Returns:
+        (B, H, m, d_v) in the dtype of the query.
+
+    Raises:
+        ProblemError: If the arguments do not fit together.
+        ConvergenceError: If the exact estimator does not reach ``tol`` for some query.
+
+    Reference:
+        Shaw et al. 2018, Self-attention with relative position representations, eqs. (3)-(5); Dai et al. 2019,
+        Transformer-XL, appendix B, for the shift.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> r = torch.randn(1, 2, 9, 4, dtype=torch.float64)
+        >>> index = torch.arange(5) - torch.arange(5).unsqueeze(1) + 4
+        >>> scores = torch.einsum("bhid,bhijd->bhij", q, k.unsqueeze(2) + r[:, :, index]) / 2
+        >>> torch.allclose(relative_attention(q, k, v, r), scores.softmax(-1) @ v)
+        True
+    """
+    options = {"estimator": estimator, "dropout_p": dropout_p, "tol": tol, "max_steps": max_steps}
+    given = checked_relative(
+        query,
+        key,
+        value,
+        relative,
+        index,
+        relative_value=relative_value,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        closeness=closeness,
+        enable_gqa=enable_gqa,
+        **options,
+    )
+    if not _as_scores(given, estimator):
+        return in_blocks(given, lambda *call, **own: (attention(*call, **own, **options),))[0]
+    if given.relative_value is None:
+        return attention(
+            given.query, given.key, given.value, dropout_p=dropout_p, **_scored(given)
+        )
+    weights = attention_weights(given.query, given.key, **_scored(given))
+    return _averaged(given, torch.dropout(weights, dropout_p, train=dropout_p > 0))
+
+
+def relative_attention_weights(
+    query: Tensor,
+    key: Tensor,
+    relative: Tensor,
+    index: Tensor | None = None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
+    estimator: str = "first_order",
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> Tensor:
+    """The weights that :func:`relative_attention` averages under, as one (B, H, m, n) array.
+
+    Args:
+        query: As all arguments here, what it is in :func:`relative_attention`.
+        key: (B, H_kv, n, d).
+        relative: (B or 1, H or 1, P, d).
+        index: (m, n), (B, m, n) or None.
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        closeness: None is softmax.
+        estimator: Whose weights.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+
+    Returns:
+        (B, H, m, n) in the dtype of the query; a row with nothing to attend to is zero. Differentiable.
+
+    Raises:
+        ProblemError, ConvergenceError: As :func:`relative_attention`.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> nothing = torch.zeros(1, 1, 9, 4, dtype=torch.float64)
+        >>> torch.allclose(relative_attention_weights(q, k, nothing), (q @ k.mT / 2).softmax(-1))
+        True
+    """
+    options = {"estimator": estimator, "tol": tol, "max_steps": max_steps}
+    given = checked_relative(
+        query,
+        key,
+        key,
+        relative,
+        index,
+        relative_value=None,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        closeness=closeness,
+        enable_gqa=enable_gqa,
+        dropout_p=0.0,
+        **options,
+    )
+    if _as_scores(given, estimator):
+        return attention_weights(given.query, given.key, **_scored(given))
+    return in_blocks(given, lambda q, k, _, **own: (attention_weights(q, k, **own, **options),))[0]
+
+
+def relative_attention_with_certificate(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    relative: Tensor,
+    index: Tensor | None = None,
+    *,
+    relative_value: Tensor | None = None,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
+    estimator: str = "first_order",
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> tuple[Tensor, AttentionCertificate]:
+    r"""What :func:`relative_attention` returns, and how far at most it is from the exact inference.
+
+    At first order the gap is :math:`\tfrac\alpha2\lVert\mu_i - \hat h_i\rVert^2`, where both means are of the templates
+    that query i sees: differences of weights, averaged over keys and, added up by row of the table, over r.
+
+    Args:
+        query: As all arguments here, what it is in :func:`relative_attention`.
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        relative: (B or 1, H or 1, P, d).
+        index: (m, n), (B, m, n) or None.
+        relative_value: (B or 1, H or 1, P, d_v), or None.
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        closeness: None is softmax.
+        estimator: Whose output, and whose certificate.
+        dropout_p: The certificate is of the weights before dropout.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+
+    Returns:
+        The output, and its :class:`AttentionCertificate` in float32 (float64 for float64), without gradient.
+
+    Raises:
+        ProblemError, ConvergenceError: As :func:`relative_attention`.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> r = torch.randn(1, 2, 9, 4, dtype=torch.float64)
+        >>> _, first = relative_attention_with_certificate(q, k, v, r)
+        >>> _, exact = relative_attention_with_certificate(q, k, v, r, estimator="exact")
+        >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
+        (True, True)
+    """
+    options = {"estimator": estimator, "dropout_p": dropout_p, "tol": tol, "max_steps": max_steps}
+    given = checked_relative(
+        query,
+        key,
+        value,
+        relative,
+        index,
+        relative_value=relative_value,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        closeness=closeness,
+        enable_gqa=enable_gqa,
+        **options,
+    )
+    if not _as_scores(given, estimator):
+
+        def certified(*call: Any, **own: Any) -> tuple[Tensor, ...]:
+            output, bounds = attention_with_certificate(*call, **own, **options)
+            return output, torch.stack(bounds, -1)
+
+        output, bounds = in_blocks(given, certified)
+        return output, AttentionCertificate(*bounds.unbind(-1))
+    weights = attention_weights(given.query, given.key, **_scored(given))
+    output = _averaged(given, torch.dropout(weights, dropout_p, train=dropout_p > 0))
+    return output, _certificate(given)
+
+
+def relative_gap(
+    query: Tensor,
+    key: Tensor,
+    relative: Tensor,
+    index: Tensor | None = None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
+    estimator: str = "first_order",
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The duality gap of :func:`relative_attention`'s answer, differentiable; see :func:`fenchel.functional.gap`.
+
+    Args:
+        query: As all arguments here, what it is in :func:`relative_attention`.
+        key: (B, H_kv, n, d).
+        relative: (B or 1, H or 1, P, d).
+        index: (m, n), (B, m, n) or None.
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        closeness: None is softmax.
+        estimator: ``"first_order"`` or ``"second_order"``.
+        enable_gqa: Allow H_kv < H.
+
+    Returns:
+        (B, H, m) in float32, float64 for float64; 0 for a query with nothing to attend to.
+
+    Raises:
+        ProblemError: If the arguments do not fit together, or ``estimator`` is ``"exact"``.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> nothing = torch.zeros(1, 1, 9, 4, dtype=torch.float64)
+        >>> torch.allclose(relative_gap(q, k, nothing), gap(q, k))
+        True
+    """
+    if estimator == "exact":
+        raise ProblemError(
+            "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected 'first_order' "
+            "or 'second_order'; relative_attention_with_certificate gives the number"
+        )
+    given = checked_relative(
+        query,
+        key,
+        key,
+        relative,
+        index,
+        relative_value=None,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        closeness=closeness,
+        estimator=estimator,
+        dropout_p=0.0,
+        enable_gqa=enable_gqa,
+    )
+    if not _as_scores(given, estimator):
+        blocks = in_blocks(
+            given, lambda q, k, _, **own: (gap(q, k, estimator=estimator, **own).unsqueeze(-1),)
+        )
+        return blocks[0].squeeze(-1)
+    with without_autocast(query):
+        wide = given.widened
+        return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)
+
+
+def _as_scores(given: RelativeArguments, estimator: str) -> bool:
+    """Whether all that the templates do is to score keys, so that ⟨z, r⟩ may stand where log-weights do."""
+    return estimator == "first_order" and is_softmax(given.closeness)
+
+
+def _scored(given: RelativeArguments) -> dict[str, Any]:
+    """Options of plain attention to the keys, with what r adds to the scores among the log-weights."""
+    evidence = given.query * (given.column * given.scale)
+    scores = of_pairs(evidence.to(given.query.dtype) @ given.relative.mT, given.index, given.key.shape[2])
+    log_u = given.log_preference
+    if log_u is not None:
+        scores = torch.where(log_u, scores, -torch.inf) if log_u.dtype == torch.bool else scores + log_u
+    return {"log_preference": scores, "alpha": given.alpha, "scale": given.scale}
+
+
+def _averaged(given: RelativeArguments, weights: Tensor) -> Tensor:
+    """The mean of the values of each pair under weights (B, H, m, n)."""
+    found = weights @ given.value
+    if given.relative_value is None:
+        return found
+    table = given.relative_value
+    return found + to_rows(weights, given.index, table.shape[2]) @ table
+
+
+def _shift(given: RelativeArguments) -> tuple[Tensor, Tensor]:
+    """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean; and the weights of u, (B, H, m, n)."""
+    found = attention_weights(given.query, given.key, **_scored(given))
+    no_evidence = given.query.new_zeros(*given.query.shape[:3], 1), torch.zeros_like(given.key[..., :1])
+    believed = attention_weights(*no_evidence, log_preference=given.log_preference)
+    apart, table = believed - found, given.relative
+    shift = apart @ given.key + to_rows(apart, given.index, table.shape[2]) @ table
+    return shift * given.scale, believed
+
+
+@torch.no_grad()
+def _certificate(given: RelativeArguments) -> AttentionCertificate:
+    with without_autocast(given.query):
+        wide = given.widened
+        shift, believed = _shift(wide)
+        longest = [part.norm(dim=-1).amax(-1) for part in (wide.key, wide.relative)]
+        radius = ((longest[0] + longest[1]) * abs(wide.scale)).unsqueeze(-1)
+        length = (wide.query * wide.column).norm(dim=-1)
+        # Of a shift this short the difference of two means is rounding. Covariances are at most the radius squared.
+        lost = length * radius <= SHORT * torch.finfo(shift.dtype).eps ** 0.5
+        norm = torch.where(lost, length * radius.square(), shift.norm(dim=-1))
+        norm = norm.masked_fill(believed.sum(-1) == 0, 0)
+        return AttentionCertificate(wide.alpha / 2 * norm.square(), norm, wide.alpha * norm)
