@@ -21,6 +21,7 @@ from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers.real_queries import RealQueries
 from fenchel.nn.attending import AttendingLayer, LayerCall, attention_layers
 from fenchel.nn.continuous import ContinuousAttention
+from fenchel.nn.evidence import AbstractPositionalEvidence
 from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
 
@@ -91,7 +92,7 @@ class LayerCapture:
         self._layers = {
             layer: name or type(model).__name__
             for name, layer in known.items()
-            if not isinstance(layer, tuple(_UNMEASURED))
+            if _unmeasured_because(layer) is None
         }
         self._sites: list[tuple[AttendingLayer, AttentionSite]] = []
         self._called = 0
@@ -218,10 +219,22 @@ def _check_all_are_seen(model: nn.Module, known: Mapping[str, AttendingLayer], *
     """Refuse a model of which some attention would be missing from the result without notice."""
     check_all_attend(model)
     own = type(model).__name__
-    unmeasured = [name for name, layer in known.items() if isinstance(layer, tuple(_UNMEASURED))]
+    unmeasured = [name for name, layer in known.items() if _unmeasured_because(layer) is not None]
     if unmeasured and (len(unmeasured) == len(known) or not chosen):
         others = ",".join(str(number + 1) for number in range(len(known) - len(unmeasured)))
         advice = f". Choose the other attention layers: layers {others}" if others else ""
         layer = known[unmeasured[0]]
-        reason = next(reason for kind, reason in _UNMEASURED.items() if isinstance(layer, kind))
-        raise ModelError(f"{unmeasured[0] or own} is a {type(layer).__name__}, {reason}{advice}")
+        raise ModelError(
+            f"{unmeasured[0] or own} is a {type(layer).__name__}, {_unmeasured_because(layer)}{advice}"
+        )
+
+
+def _unmeasured_because(layer: AttendingLayer) -> str | None:
+    """Why an attention layer is nothing for an audit; None if it is something."""
+    evidence = getattr(layer, "evidence", None)
+    if isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query:
+        return (
+            f"whose templates differ by query (its evidence is {type(evidence).__name__}), and an audit measures "
+            "templates that all queries share; layer.keep_certificate = True bounds every query of a call"
+        )
+    return next((reason for kind, reason in _UNMEASURED.items() if isinstance(layer, kind)), None)

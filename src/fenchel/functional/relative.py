@@ -47,13 +47,14 @@ def relative_attention(
     r"""Infer with templates :math:`t_{ij} = \mathtt{scale}\,(k_j + r_{\pi(i,j)})`: what a key is, and where from here.
 
     .. math:: o_i = \sum_j p_{ij}\,(v_j + r'_{\pi(i,j)}), \qquad
-        p_{ij} \propto u_{ij}\exp\bigl(\alpha\,\mathtt{scale}\,(\langle z_i, k_j\rangle + \langle z_i, r_{\pi(i,j)}\rangle)\bigr)
+        p_{ij} \propto u_{ij}\exp\bigl(\alpha\,\mathtt{scale}\,\langle z_i, k_j + r_{\pi(i,j)}\rangle\bigr)
         \text{ at first order}
 
     Pairs share the P rows r of a table, so that softmax attention at first order needs no array of m·n·d numbers: the
-    second product is made with every row of the table once a query, and read for each pair. It is no preference
-    for all that: exact and second-order inference, other closenesses, and the gap take it as part of the templates. Those
-    write the templates out, a block of queries at a time, and every query has a covariance of its own.
+    second product is made with every row of the table once a query, and read for each pair. It is no preference for
+    all that: the other estimators, the gap and other closenesses take r as part of the templates. Second-order and
+    exact inference, and other closenesses, write the templates out, a block of queries at a time: every query has a
+    mean and a covariance of its own.
 
     Args:
         query: Evidence z, (B, H, m, d).
@@ -110,9 +111,7 @@ def relative_attention(
     if not _as_scores(given, estimator):
         return in_blocks(given, lambda *call, **own: (attention(*call, **own, **options),))[0]
     if given.relative_value is None:
-        return attention(
-            given.query, given.key, given.value, dropout_p=dropout_p, **_scored(given)
-        )
+        return attention(given.query, given.key, given.value, dropout_p=dropout_p, **_scored(given))
     weights = attention_weights(given.query, given.key, **_scored(given))
     return _averaged(given, torch.dropout(weights, dropout_p, train=dropout_p > 0))
 

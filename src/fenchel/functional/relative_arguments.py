@@ -151,14 +151,10 @@ def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Te
     check_tensor("index", index, form, dtypes=WHOLE)
     check_device("index", index, query.device)
     if tuple(index.shape) not in (sizes, sizes[1:]):
-        raise ProblemError(
-            f"index has shape {tuple(index.shape)}; expected {form}: {sizes[1:]} or {sizes}"
-        )
+        raise ProblemError(f"index has shape {tuple(index.shape)}; expected {form}: {sizes[1:]} or {sizes}")
     if values_are_known(index) and index.numel():
         least, most = int(index.min()), int(index.max())
         if least < 0 or most >= rows:
             wrong = least if least < 0 else most
-            raise ProblemError(
-                f"index holds {wrong}; expected rows of relative, from 0 to {rows - 1}"
-            )
+            raise ProblemError(f"index holds {wrong}; expected rows of relative, from 0 to {rows - 1}")
     return index.unsqueeze(-3) if index.dim() == 3 else index[None, None]

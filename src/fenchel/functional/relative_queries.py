@@ -38,7 +38,7 @@ def in_blocks(given: RelativeArguments, answer: Callable[..., tuple[Tensor, ...]
 def by_query(
     given: RelativeArguments,
 ) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any], int]]:
-    """Blocks of the call as calls of plain attention: tensors with queries as a further batch, options, and how many."""
+    """Blocks of the call as calls of plain attention, queries being a further batch: tensors, options, how many."""
     batch, heads, queries, dim = given.query.shape
     keys, wide = given.key.shape[2], max(dim, given.value.shape[3])
     size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * wide))
@@ -56,7 +56,11 @@ def by_query(
             options["alpha"] = _folded(alpha.expand(full[:3])[:, :, rows])
         if log_u is not None:
             options["log_preference"] = _folded(log_u.expand(full)[:, :, rows])
-        yield (_folded(given.query[:, :, rows]), _one_each(templates), _one_each(value)), options, own.shape[2]
+        yield (
+            (_folded(given.query[:, :, rows]), _one_each(templates), _one_each(value)),
+            options,
+            own.shape[2],
+        )
 
 
 def _of_pairs(table: Tensor, index: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from fenchel.nn.attention import MultiheadAttention as MultiheadAttention
 from fenchel.nn.continuous import ContinuousAttention as ContinuousAttention
 from fenchel.nn.estimator_switch import use_estimator as use_estimator
 from fenchel.nn.mixture import MixtureAttention as MixtureAttention
+from fenchel.nn.sinusoid import sinusoids as sinusoids
 from fenchel.nn.template_bank import LearnedTemplateBank as LearnedTemplateBank
 from fenchel.nn.template_bank import RunningTemplateBank as RunningTemplateBank
 from fenchel.nn.template_norm import norm_penalty as norm_penalty
@@ -23,5 +24,6 @@ __all__ = [
     "evidence",
     "norm_penalty",
     "preference",
+    "sinusoids",
     "use_estimator",
 ]

@@ -13,7 +13,8 @@ from fenchel.conjugate.tensors import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.close_arguments import check_kind
-from fenchel.nn.evidence.positional import AbstractPositionalEvidence, RelativeTemplates
+from fenchel.nn.evidence.positional import AbstractPositionalEvidence
+from fenchel.nn.evidence.templates import RelativeTemplates
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.sizes import check_positive, check_sizes
 
@@ -87,8 +88,8 @@ def check_places(evidence: nn.Module, *, added: bool, normalised: bool, penalise
     name = type(evidence).__name__
     if added:
         raise ProblemError(
-            f"evidence is {name}, which looks at places, and add_bias_kv or add_zero_attn is True, whose templates have "
-            "none; leave those out"
+            f"evidence is {name}, which looks at places, and add_bias_kv or add_zero_attn is True, whose templates "
+            "have none; leave those out"
         )
     if not evidence.differs_by_query:
         return
@@ -109,6 +110,12 @@ def checked_answer(
         raise ProblemError(
             f"evidence {type(evidence).__name__} answered with {got}; expected a tuple of three: evidence, templates "
             "and their scale"
+        )
+    differs = isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query
+    if differs is not isinstance(answer[1], RelativeTemplates):
+        raise ProblemError(
+            f"evidence {type(evidence).__name__} answered with templates of type {type(answer[1]).__name__}; expected "
+            "a tensor, or RelativeTemplates from an AbstractPositionalEvidence whose differs_by_query is True"
         )
     templates = answer[1].key if isinstance(answer[1], RelativeTemplates) else answer[1]
     for name, tensor in (("evidence", answer[0]), ("templates", templates)):

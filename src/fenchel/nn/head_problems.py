@@ -12,7 +12,8 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.attending import AttendingLayer, LayerCall
 from fenchel.nn.attention_arguments import check_causal_hint, check_places, check_sequences, checked_answer
-from fenchel.nn.evidence.positional import AbstractPositionalEvidence, RelativeTemplates
+from fenchel.nn.evidence.positional import AbstractPositionalEvidence
+from fenchel.nn.evidence.templates import RelativeTemplates
 from fenchel.nn.inference import Inferred, Problem, Relative, has_kernel, infer_fused
 from fenchel.nn.last_call import LastCall
 from fenchel.nn.layout import SequenceLayout

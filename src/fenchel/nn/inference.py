@@ -39,11 +39,11 @@ class Relative(NamedTuple):
 
     Attributes:
         table: r before the scale, (B or 1, H or 1, P, d).
-        index: The row of each pair, as :func:`fenchel.functional.relative_attention` takes it.
+        row_index: The row of each pair, as :func:`fenchel.functional.relative_attention` takes it.
     """
 
     table: Tensor
-    index: Tensor | None
+    row_index: Tensor | None
 
 
 class Problem(NamedTuple):
@@ -119,7 +119,7 @@ def infer(
     options.update(closeness=closeness)
     ops = _SHARED if relative is None else _BY_PAIR
     if relative is not None:
-        options.update(relative=relative.table, index=relative.index)
+        options.update(relative=relative.table, index=relative.row_index)
     gap = None
     if need_gap:
         gap = ops.gap(evidence, templates, **{n: v for n, v in options.items() if n not in SOLVING})

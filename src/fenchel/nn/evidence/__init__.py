@@ -15,10 +15,10 @@ from fenchel.nn.evidence.grid_keys import RelativeGridKeys as RelativeGridKeys
 from fenchel.nn.evidence.network import NetworkEvidence as NetworkEvidence
 from fenchel.nn.evidence.no_evidence import NoEvidence as NoEvidence
 from fenchel.nn.evidence.positional import AbstractPositionalEvidence as AbstractPositionalEvidence
-from fenchel.nn.evidence.positional import RelativeTemplates as RelativeTemplates
 from fenchel.nn.evidence.relative_keys import RelativeKeys as RelativeKeys
 from fenchel.nn.evidence.rotary import Rotary as Rotary
 from fenchel.nn.evidence.scaled_dot import ScaledDot as ScaledDot
+from fenchel.nn.evidence.templates import RelativeTemplates as RelativeTemplates
 from fenchel.nn.evidence.transformer_xl import TransformerXL as TransformerXL
 
 __all__ = [

@@ -6,6 +6,8 @@ from abc import abstractmethod
 
 from torch import Tensor, nn
 
+from fenchel.nn.evidence.templates import RelativeTemplates
+
 __all__ = ["AbstractEvidence"]
 
 
@@ -13,7 +15,9 @@ class AbstractEvidence(nn.Module):
     """What a query says of the templates."""
 
     @abstractmethod
-    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
+    def forward(
+        self, query: Tensor, key: Tensor
+    ) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
         """The evidence, the templates and their scale.
 
         Args:

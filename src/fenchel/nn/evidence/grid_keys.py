@@ -9,20 +9,21 @@ from fenchel.arguments import checked
 from fenchel.arguments.tensor import check_device, check_dtype
 from fenchel.errors import ProblemError
 from fenchel.nn.evidence.arguments import check_heads, check_pair
-from fenchel.nn.evidence.positional import AbstractPositionalEvidence, RelativeTemplates
+from fenchel.nn.evidence.positional import AbstractPositionalEvidence
+from fenchel.nn.evidence.templates import RelativeTemplates
 from fenchel.nn.sizes import check_grid, check_positive, check_sizes
 
 __all__ = ["RelativeGridKeys"]
 
 
 class RelativeGridKeys(AbstractPositionalEvidence):
-    r"""Positions of an image, :math:`z_i = q_i` and :math:`t_{ij} = k_j + (a_{\Delta\text{row}}, b_{\Delta\text{column}})`.
+    r"""Offsets in an image, :math:`z_i = q_i` and :math:`t_{ij} = k_j + (a_{\text{rows}}, b_{\text{columns}})`.
 
     Tokens are the pixels of a grid, row by row. Half of the coordinates say how many rows the key is below the query,
     the other half how many columns to its right. Beyond ``reach`` in either direction offsets share its vectors; with
     :class:`~fenchel.nn.preference.GridWindow` of the same reach no query sees farther. The parameters ``rows`` and
-    ``columns`` (heads, 2 · reach + 1, dim / 2), which begin with the offset −reach, are drawn from a normal distribution
-    with standard deviation 0.02.
+    ``columns`` (heads, 2 · reach + 1, dim / 2), which begin with the offset −reach, are drawn from a normal
+    distribution with standard deviation 0.02.
 
     Args:
         heads: Number of heads, or 1 to share the vectors.
@@ -40,13 +41,11 @@ class RelativeGridKeys(AbstractPositionalEvidence):
 
     Example:
         >>> z, templates, scale = RelativeGridKeys(1, 4, grid=(2, 3), reach=1)(*torch.ones(2, 1, 2, 6, 4))
-        >>> templates.relative.shape, templates.index[0].tolist()
+        >>> templates.relative.shape, templates.row_index[0].tolist()
         (torch.Size([1, 1, 9, 4]), [4, 5, 5, 7, 8, 8])
     """
 
-    def __init__(
-        self, heads: int, dim: int, grid: tuple[int, int], reach: int, scale: float = 1.0
-    ) -> None:
+    def __init__(self, heads: int, dim: int, grid: tuple[int, int], reach: int, scale: float = 1.0) -> None:
         super().__init__()
         check_sizes("RelativeGridKeys", heads=heads, dim=dim)
         height, width = check_grid("RelativeGridKeys", grid)
@@ -73,13 +72,14 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         for name, tensor in (("query", query), ("key", key)):
             if tensor.shape[-1] != 2 * half:
                 raise ProblemError(
-                    f"{name} has shape {tuple(tensor.shape)}, but RelativeGridKeys was built with dim={2 * half}, the last."
+                    f"{name} has shape {tuple(tensor.shape)}, but RelativeGridKeys was built with dim={2 * half}, the "
+                    "last."
                 )
         last = query_offset + query.shape[2]
         if key.shape[2] != pixels or last > pixels:
             raise ProblemError(
-                f"there are {key.shape[2]} keys, and queries up to place {last} (counted from 1); expected the {pixels} "
-                f"pixels of the grid {self.grid[0]} x {self.grid[1]} that RelativeGridKeys was built with."
+                f"there are {key.shape[2]} keys, and queries up to place {last} (counted from 1); expected the "
+                f"{pixels} pixels of the grid {self.grid[0]} x {self.grid[1]} that RelativeGridKeys was built with."
             )
         queries = torch.arange(query_offset, last, device=key.device).unsqueeze(-1)
         keys = torch.arange(pixels, device=key.device)

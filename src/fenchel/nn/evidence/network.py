@@ -25,6 +25,7 @@ class NetworkEvidence(AbstractEvidence):
             another shape.
 
     Example:
+        >>> import torch
         >>> z, templates, scale = NetworkEvidence(nn.Tanh())(torch.zeros(1, 2, 3, 4), torch.ones(1, 2, 5, 4))
         >>> z.abs().max().item(), scale
         (0.0, 0.5)

@@ -1,34 +1,16 @@
-"""Evidence that looks at where query and key are, and templates that differ by query."""
+"""Evidence that looks at where query and key are."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor
 
 from fenchel.nn.evidence.abstract import AbstractEvidence
+from fenchel.nn.evidence.templates import RelativeTemplates
 
-__all__ = ["AbstractPositionalEvidence", "RelativeTemplates"]
-
-
-class RelativeTemplates(NamedTuple):
-    r"""Templates of pairs, :math:`t_{ij} = k_j + r_{\pi(i,j)}`, before their scale.
-
-    :func:`fenchel.functional.relative_attention` infers with them.
-
-    Attributes:
-        key: (B, H or fewer, n, d).
-        relative: The table r, (B or 1, H or 1, P, d).
-        index: π, the row of each pair, int64 (m, n) or (B, m, n); None is row j - i + m - 1 of m + n - 1.
-        log_preference: What of log u comes with the templates, because it is made of them and of no query; it
-            broadcasts to (B, H, m, n), or is None.
-    """
-
-    key: Tensor
-    relative: Tensor
-    index: Tensor | None = None
-    log_preference: Tensor | None = None
+__all__ = ["AbstractPositionalEvidence"]
 
 
 class AbstractPositionalEvidence(AbstractEvidence):

@@ -9,14 +9,15 @@ from fenchel.arguments import checked
 from fenchel.arguments.tensor import check_device, check_dtype
 from fenchel.errors import ProblemError
 from fenchel.nn.evidence.arguments import check_heads, check_pair, template_scale
-from fenchel.nn.evidence.positional import AbstractPositionalEvidence, RelativeTemplates
+from fenchel.nn.evidence.positional import AbstractPositionalEvidence
+from fenchel.nn.evidence.templates import RelativeTemplates
 from fenchel.nn.sizes import check_positive, check_sizes
 
 __all__ = ["RelativeKeys"]
 
 
 class RelativeKeys(AbstractPositionalEvidence):
-    r"""Shaw's relative positions, :math:`z_i = q_i` and :math:`t_{ij} = (k_j + a_{\operatorname{clip}(j - i)})/\sqrt d`.
+    r"""Shaw's relative positions, :math:`z_i = q_i` and :math:`t_{ij} = (k_j + a_{j - i})/\sqrt d`.
 
     Distances beyond ``max_distance`` share its vectors. Templates differ by query, so every query has a mean and a
     covariance of its own. The parameter ``weight`` (heads, 2 · max_distance + 1, dim), whose first row is that of
@@ -37,7 +38,7 @@ class RelativeKeys(AbstractPositionalEvidence):
 
     Example:
         >>> z, templates, scale = RelativeKeys(1, 4, max_distance=2)(torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 4))
-        >>> templates.index[0].tolist(), templates.relative.shape
+        >>> templates.row_index[0].tolist(), templates.relative.shape
         ([2, 3, 4, 4, 4], torch.Size([1, 1, 5, 4]))
     """
 

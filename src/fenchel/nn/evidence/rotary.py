@@ -10,7 +10,7 @@ from torch import Tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.evidence.arguments import check_pair, template_scale
 from fenchel.nn.evidence.positional import AbstractPositionalEvidence
-from fenchel.nn.sinusoids import LAYOUTS, frequencies
+from fenchel.nn.sinusoid import LAYOUTS, frequencies
 from fenchel.nn.sizes import check_choice, check_positive
 
 __all__ = ["Rotary"]
@@ -20,8 +20,8 @@ class Rotary(AbstractPositionalEvidence):
     r"""Rotary positions, :math:`z_i = R_i q_i` and :math:`t_j = R_j k_j / \sqrt d`.
 
     :math:`R_s` turns the c-th pair of coordinates by the angle :math:`s\,b^{-2c/d}`, so that the score
-    :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` sees places through their distance alone. Templates are shared by all
-    queries. Inference of any order sees distances alone too: moving all places by s turns every template and every z
+    :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` sees places through their distance alone. All queries share the
+    templates. Inference of any order sees distances alone too: moving all places by s turns every template and every z
     by the same :math:`R_s`, which changes no length.
 
     Args:

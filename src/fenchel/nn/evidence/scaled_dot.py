@@ -24,6 +24,7 @@ class ScaledDot(AbstractEvidence):
         Vaswani et al. 2017, Attention is all you need, eq. (1).
 
     Example:
+        >>> import torch
         >>> z, templates, scale = ScaledDot()(torch.ones(1, 2, 3, 16), torch.ones(1, 2, 5, 16))
         >>> scale
         0.25

@@ -9,8 +9,9 @@ from fenchel.arguments.tensor import check_device, check_dtype
 from fenchel.errors import ProblemError
 from fenchel.functional.relative_shift import of_pairs
 from fenchel.nn.evidence.arguments import check_heads, check_pair, template_scale
-from fenchel.nn.evidence.positional import AbstractPositionalEvidence, RelativeTemplates
-from fenchel.nn.sinusoids import frequencies, sinusoids
+from fenchel.nn.evidence.positional import AbstractPositionalEvidence
+from fenchel.nn.evidence.templates import RelativeTemplates
+from fenchel.nn.sinusoid import frequencies, sinusoids
 from fenchel.nn.sizes import check_positive, check_sizes
 
 __all__ = ["TransformerXL"]

@@ -16,8 +16,8 @@ LAYOUTS = ("pairs", "halves")
 def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str = "pairs") -> Tensor:
     r"""The sinusoidal code of places, :math:`(\sin\omega_c s, \cos\omega_c s)` with :math:`\omega_c = b^{-2c/w}`.
 
-    A shift is a rotation: the code of s + r is that of s with each pair turned by the angle :math:`\omega_c r`, whatever
-    s is, so that ⟨code of s, code of s'⟩ depends on s - s' alone.
+    A shift is a rotation: the code of s + r is that of s with each pair turned by the angle :math:`\omega_c r`,
+    whatever s is, so that ⟨code of s, code of s'⟩ depends on s - s' alone.
 
     Args:
         places: s, of any shape and sign, whole or not.
@@ -41,11 +41,9 @@ def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str
                 [0.8415, 0.5403, 0.8415, 0.5403]])
     """
     check_choice("sinusoids", LAYOUTS, layout=layout)
+    dtype = places.dtype if places.is_floating_point() else torch.get_default_dtype()
     angles = places.unsqueeze(-1) * frequencies(width, base, owner="sinusoids").to(places.device)
-    if not places.is_floating_point():
-        angles = angles.to(torch.get_default_dtype())
-    angles = angles if not places.is_floating_point() else angles.to(places.dtype)
-    both = (angles.sin(), angles.cos())
+    both = (angles.sin().to(dtype), angles.cos().to(dtype))
     return torch.stack(both, -1).flatten(-2) if layout == "pairs" else torch.cat(both, -1)
 
 
@@ -58,5 +56,7 @@ def frequencies(width: int, base: float, *, owner: str) -> Tensor:
     check_sizes(owner, width=width)
     check_positive(owner, base=base)
     if width % 2:
-        raise ProblemError(f"width of {owner} is {width}; expected an even number: sines and cosines are pairs.")
+        raise ProblemError(
+            f"width of {owner} is {width}; expected an even number: sines and cosines are pairs."
+        )
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)

@@ -1,0 +1,342 @@
+"""Evidence that looks at places: its scores, and layers whose templates differ by query."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fenchel
+from fenchel import functional as F
+from fenchel.errors import ModelError, ProblemError
+from fenchel.nn import MultiheadAttention, sinusoids, use_estimator
+from fenchel.nn.evidence import (
+    AbstractEvidence,
+    AbstractPositionalEvidence,
+    RelativeGridKeys,
+    RelativeKeys,
+    RelativeTemplates,
+    Rotary,
+    ScaledDot,
+    TransformerXL,
+)
+from fenchel.nn.preference import AttentionInputs, Causal, GridWindow
+from tests.compiling import compiled_afresh
+
+WIDTH, HEADS, DIM, TOKENS = 12, 3, 4, 6
+
+EVIDENCE: dict[str, Callable[[], AbstractPositionalEvidence]] = {
+    "rotary": lambda: Rotary(DIM),
+    "rotary, halves": lambda: Rotary(DIM, layout="halves"),
+    "relative keys": lambda: RelativeKeys(HEADS, DIM, max_distance=2),
+    "relative keys, shared": lambda: RelativeKeys(1, DIM, max_distance=3),
+    "transformer-xl": lambda: TransformerXL(HEADS, DIM, width=6),
+    "grid": lambda: RelativeGridKeys(HEADS, DIM, grid=(2, 3), reach=1),
+}
+BY_QUERY = [name for name in EVIDENCE if not name.startswith("rotary")]
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def randomised(name: str) -> AbstractPositionalEvidence:
+    evidence = EVIDENCE[name]().double()
+    for seed, parameter in enumerate(evidence.parameters()):
+        parameter.data.copy_(drawn(*parameter.shape, seed=seed))
+    return evidence
+
+
+def score(evidence: Any, name: str, query: Tensor, key: Tensor, i: int, j: int, offset: int = 0) -> Tensor:
+    """The log-weight of key j for query i, (B, H), from the papers' formulas."""
+    q, k = query[:, :, i], key[:, :, j]
+    if name.startswith("rotary"):
+        angles = torch.tensor([10_000.0 ** (-2 * c / DIM) for c in range(DIM // 2)], dtype=torch.float64)
+
+        def turned(vector: Tensor, place: int) -> Tensor:
+            paired = vector.unflatten(-1, (2, -1)).mT if "halves" in name else vector.unflatten(-1, (-1, 2))
+            return torch.view_as_complex(paired.contiguous()) * torch.exp(1j * angles * place)
+
+        return (turned(q, i + offset) * turned(k, j).conj()).real.sum(-1) / DIM**0.5
+    if name.startswith("relative keys"):
+        clipped = max(-evidence.max_distance, min(evidence.max_distance, j - i - offset))
+        return (q * (k + evidence.weight[:, clipped + evidence.max_distance])).sum(-1) / DIM**0.5
+    if name == "grid":
+        row, column = j // 3 - (i + offset) // 3, j % 3 - (i + offset) % 3
+        at = [max(-1, min(1, one)) + 1 for one in (row, column)]
+        return (q * (k + torch.cat((evidence.rows[:, at[0]], evidence.columns[:, at[1]]), -1))).sum(-1)
+    code = torch.tensor([(i + offset - j) * 10_000.0 ** (-2 * c / 6) for c in range(3)], dtype=torch.float64)
+    r = evidence.distance_weight @ torch.cat((code.sin(), code.cos()))
+    u, v = evidence.key_importance, evidence.distance_importance
+    return ((q + u) * k + (q + v) * r).sum(-1) / DIM**0.5
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_first_order_is_the_papers_score(name, offset):
+    evidence = randomised(name)
+    query, key = drawn(2, HEADS, TOKENS - offset, DIM), drawn(2, HEADS, TOKENS, DIM, seed=1)
+    z, templates, scale = evidence(query, key, query_offset=offset)
+    if isinstance(templates, RelativeTemplates):
+        found = F.relative_attention_weights(
+            z,
+            templates.key,
+            templates.relative,
+            templates.row_index,
+            log_preference=templates.log_preference,
+            scale=scale,
+        )
+    else:
+        found = F.attention_weights(z, templates, scale=scale)
+    expected = torch.stack(
+        [
+            torch.stack([score(evidence, name, query, key, i, j, offset) for j in range(TOKENS)], -1)
+            for i in range(TOKENS - offset)
+        ],
+        -2,
+    ).softmax(-1)
+    torch.testing.assert_close(found, expected)
+
+
+def build(name: str, **options: Any) -> MultiheadAttention:
+    torch.manual_seed(3)
+    layer = MultiheadAttention(
+        WIDTH, HEADS, batch_first=True, evidence=EVIDENCE[name](), dtype=torch.float64, **options
+    ).double()
+    for seed, parameter in enumerate(layer.parameters()):
+        parameter.data.copy_(0.5 * drawn(*parameter.shape, seed=seed))
+    return layer
+
+
+def by_hand(layer: MultiheadAttention, name: str, x: Tensor, log_u: Tensor) -> Tensor:
+    q, k, v = (
+        (x @ weight.T + bias).view(*x.shape[:2], HEADS, DIM).transpose(1, 2)
+        for weight, bias in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True)
+    )
+    scores = torch.stack(
+        [
+            torch.stack([score(layer.evidence, name, q, k, i, j) for j in range(TOKENS)], -1)
+            for i in range(TOKENS)
+        ],
+        -2,
+    )
+    weights = (scores + log_u).softmax(-1)
+    return layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def gradients(output: Tensor, layer: nn.Module, x: Tensor) -> list[Tensor]:
+    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    return list(torch.autograd.grad((output * weight).sum(), [x, *layer.parameters()]))
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_a_layer_attends_so_with_masks_and_padding(name):
+    layer, x = build(name, preference=Causal()), drawn(2, TOKENS, WIDTH).requires_grad_()
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, -2:] = True
+    forbidden = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1) | padding[:, None, None]
+    log_u = torch.zeros(2, 1, TOKENS, TOKENS, dtype=torch.float64).masked_fill(forbidden, -torch.inf)
+    output, weights = layer(x, x, x, key_padding_mask=padding)
+    expected = by_hand(layer, name, x, log_u)
+    torch.testing.assert_close(output, expected)
+    assert not weights[1, :, -2:].any()
+    plain, _ = layer(x, x, x, key_padding_mask=padding, need_weights=False)
+    torch.testing.assert_close(plain, expected)
+    torch.testing.assert_close(gradients(plain, layer, x), gradients(expected, layer, x))
+
+
+@pytest.mark.parametrize("closeness", [None, fenchel.Tsallis(1.5)])
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_every_estimator_has_a_certificate_in_a_layer(name, closeness):
+    layer, x = build(name, closeness=closeness, keep_certificate=True), drawn(2, TOKENS, WIDTH)
+    gaps, outputs = {}, {}
+    for estimator in ("first_order", "second_order", "exact"):
+        layer.estimator = estimator
+        outputs[estimator], weights = layer(x, x, x)
+        torch.testing.assert_close(layer(x, x, x, need_weights=False)[0], outputs[estimator])
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+        gaps[estimator] = layer.last_certificate.gap
+    assert (gaps["exact"] < 1e-9).all()
+    assert (gaps["exact"] <= gaps["first_order"]).all()
+    assert not torch.allclose(outputs["exact"], outputs["first_order"])
+    layer.estimator, layer.keep_gap = "first_order", True
+    layer(x, x, x)
+    torch.testing.assert_close(layer.last_gap.detach(), gaps["first_order"])
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_a_cache_of_keys_gives_the_rows_of_the_whole(name):
+    layer, x = build(name, preference=Causal()), drawn(1, TOKENS, WIDTH)
+    whole, _ = layer(x, x, x)
+    last, _ = layer(x[:, 4:], x, x, query_offset=4)
+    torch.testing.assert_close(last, whole[:, 4:])
+
+
+@pytest.mark.parametrize("name", ["relative keys", "transformer-xl"])
+def test_heads_can_infer_otherwise_for_a_while(name):
+    layer, x = build(name), drawn(2, TOKENS, WIDTH)
+    weights = {}
+    for estimator in ("first_order", "exact"):
+        layer.estimator = estimator
+        weights[estimator] = layer(x, x, x, average_attn_weights=False)[1]
+    layer.estimator = "first_order"
+    with use_estimator(layer, "exact", heads=[2]):
+        mixed = layer(x, x, x, average_attn_weights=False)[1]
+    torch.testing.assert_close(mixed[:, 1], weights["exact"][:, 1])
+    torch.testing.assert_close(mixed[:, ::2], weights["first_order"][:, ::2])
+
+
+@pytest.mark.parametrize("name", ["rotary", "relative keys", "transformer-xl", "grid"])
+def test_a_training_step_compiles_to_one_graph(name):
+    layer, x = build(name, preference=Causal()), drawn(2, TOKENS, WIDTH).requires_grad_()
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, -1] = True
+    run = {"key_padding_mask": padding, "need_weights": False}
+    expected, _ = layer(x, x, x, **run)
+    other = copy.deepcopy(layer)
+    with compiled_afresh():
+        found, _ = torch.compile(other, fullgraph=True, backend="aot_eager")(x, x, x, **run)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(gradients(found, other, x), gradients(expected, layer, x))
+
+
+class Model(nn.Module):
+    def __init__(self, *layers: MultiheadAttention) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        for layer in self.layers:
+            tokens = tokens + layer(tokens, tokens, tokens, need_weights=False)[0]
+        return tokens
+
+
+@pytest.mark.parametrize("name", BY_QUERY)
+def test_an_audit_says_that_it_measures_templates_that_queries_share(name, tmp_path):
+    model = Model(build(name), build("rotary")).eval()
+    batches = [{"tokens": drawn(2, TOKENS, WIDTH)}]
+    kind = type(model.layers[0].evidence).__name__
+    with pytest.raises(
+        ModelError, match=rf"layers.0 is a MultiheadAttention, whose templates differ by query .*{kind}"
+    ):
+        fenchel.audit(model, None, batches, space="key", baseline="none", directory=tmp_path / "all")
+
+
+def test_an_audit_measures_rotary_templates_in_the_space_of_keys(tmp_path):
+    model = Model(build("rotary")).eval()
+    batches = [{"tokens": drawn(2, TOKENS, WIDTH)}]
+    report = fenchel.audit(model, None, batches, space="key", baseline="none", directory=tmp_path / "one")
+    assert len(report.heads) == HEADS
+    with pytest.raises(ModelError, match="no linear map of its input"):
+        fenchel.audit(model, None, batches, space="input", baseline="none", directory=tmp_path / "two")
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_rotary_inference_sees_distances_alone(estimator):
+    query, key, value = drawn(1, 2, 3, DIM), 3 * drawn(1, 2, 5, DIM, seed=1), drawn(1, 2, 5, 2, seed=2)
+    rotary = Rotary(DIM)
+    moved = []
+    for first in (0, 1000):
+        z, templates, scale = rotary._turned(query, first + 2), rotary._turned(key, first), DIM**-0.5
+        moved.append(F.attention(z, templates, value, scale=scale, estimator=estimator))
+    torch.testing.assert_close(moved[0], moved[1], rtol=1e-6, atol=1e-8)
+    plain = F.attention(query, key, value, estimator=estimator)
+    assert not torch.allclose(moved[0], plain)
+
+
+def test_layouts_of_rotary_are_one_another_with_coordinates_renamed():
+    query, key = drawn(1, 2, 3, 6), drawn(1, 2, 5, 6, seed=1)
+    order = torch.tensor([0, 2, 4, 1, 3, 5])  # the first of each pair, then the second
+    pairs, halves = Rotary(6), Rotary(6, layout="halves")
+    for found, expected in zip(
+        pairs(query, key)[:2], halves(query[..., order], key[..., order])[:2], strict=True
+    ):
+        torch.testing.assert_close(found[..., order], expected)
+
+
+def test_angles_of_far_places_keep_their_digits_in_half_types():
+    query = torch.ones(1, 1, 1, 2)
+    exact = Rotary(2)(query.double(), query.double(), query_offset=100_003)[0]
+    half = Rotary(2).to(torch.bfloat16)(query.bfloat16(), query.bfloat16(), query_offset=100_003)[0]
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=2e-2)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "halves"])
+def test_a_shift_turns_sinusoids_whatever_the_place(layout):
+    places, by = torch.tensor([-3.0, 0.0, 2.5, 40.0], dtype=torch.float64), 7.0
+    before, after = (sinusoids(places + shift, 8, layout=layout) for shift in (0.0, by))
+    angles = by * 10_000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    rotation = torch.zeros(8, 8, dtype=torch.float64)
+    for pair, angle in enumerate(angles):
+        s, c = (2 * pair, 2 * pair + 1) if layout == "pairs" else (pair, pair + 4)
+        rotation[s, s] = rotation[c, c] = angle.cos()
+        rotation[s, c], rotation[c, s] = angle.sin(), -angle.sin()
+    torch.testing.assert_close(rotation @ rotation.T, torch.eye(8, dtype=torch.float64))
+    torch.testing.assert_close(after, before @ rotation.T)
+
+
+def test_windows_of_pixels_are_what_a_hand_counts():
+    inputs = AttentionInputs(1, 1, 12, 12, torch.device("cpu"), torch.float64)
+    seen = GridWindow((3, 4), reach=1)(inputs)
+    assert seen is not None
+    for i, j in torch.cartesian_prod(torch.arange(12), torch.arange(12)).tolist():
+        near = abs(i // 4 - j // 4) <= 1 and abs(i % 4 - j % 4) <= 1
+        assert bool(seen[0, 0, i, j]) is near
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Rotary(5), "width of Rotary is 5; expected an even number"),
+        (lambda: Rotary(4, layout="thirds"), "layout of Rotary is 'thirds'"),
+        (lambda: Rotary(4, base=0.0), "base of Rotary is 0.0"),
+        (lambda: RelativeKeys(1, 4, -1), "max_distance of RelativeKeys is -1"),
+        (lambda: RelativeKeys(1, 4, 2, scale=0.0), "scale of RelativeKeys"),
+        (lambda: TransformerXL(2, 4, 7), "width of TransformerXL is 7; expected an even number"),
+        (lambda: RelativeGridKeys(1, 4, 9, 1), "grid of RelativeGridKeys is 9; expected two numbers"),  # pyright: ignore[reportArgumentType]
+        (lambda: RelativeGridKeys(1, 4, (3, 0), 1), "columns of the grid of RelativeGridKeys is 0"),
+        (lambda: RelativeGridKeys(1, 5, (3, 3), 1), "dim of RelativeGridKeys is 5; expected an even number"),
+        (lambda: GridWindow((3, 3), -1), "reach of GridWindow is -1"),
+        (lambda: sinusoids(torch.arange(3), 3), "width of sinusoids is 3"),
+        (lambda: Rotary(4)(drawn(1, 2, 3, 6), drawn(1, 2, 3, 6)), "Rotary was built with dim=4"),
+        (
+            lambda: EVIDENCE["grid"]()(torch.ones(1, 3, 5, 4), torch.ones(1, 3, 5, 4)),
+            "there are 5 keys.* 6 pixels",
+        ),
+        (
+            lambda: EVIDENCE["relative keys"]()(torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 4)),
+            "3 heads, but query has 2",
+        ),
+        (
+            lambda: build("rotary", add_bias_kv=True),
+            "evidence is Rotary, which looks at places, and add_bias_kv",
+        ),
+        (
+            lambda: build("grid", normalize_templates=True),
+            "normalize_templates is True and evidence RelativeGridKeys",
+        ),
+        (
+            lambda: build("transformer-xl", keep_norm_penalty=True),
+            "keep_norm_penalty is True and evidence TransformerXL",
+        ),
+    ],
+)
+def test_what_cannot_be_done_says_why(make, message):
+    with pytest.raises(ProblemError, match=message):
+        make()
+
+
+def test_templates_of_pairs_come_from_evidence_that_says_so():
+    class Unsaid(AbstractEvidence):
+        def forward(self, query: Tensor, key: Tensor) -> Any:
+            return query, RelativeTemplates(key, key[:, :, :1]), 1.0
+
+    layer, x = MultiheadAttention(WIDTH, HEADS, batch_first=True, evidence=Unsaid()), torch.randn(1, 3, WIDTH)
+    with pytest.raises(ProblemError, match="Unsaid answered with templates of type RelativeTemplates"):
+        layer(x, x, x)
+    layer.evidence = ScaledDot()
+    assert layer(x, x, x)[0].shape == x.shape
