@@ -10,12 +10,14 @@ from fenchel.catalogue.entry import Symmetry as Symmetry
 from fenchel.catalogue.parts import Parts as Parts
 from fenchel.catalogue.registry import ENTRIES as ENTRIES
 from fenchel.catalogue.registry import FAMILIES as FAMILIES
+from fenchel.catalogue.registry import NOTES as NOTES
 from fenchel.catalogue.registry import entry as entry
 from fenchel.catalogue.verdict import Verdict as Verdict
 
 __all__ = [
     "ENTRIES",
     "FAMILIES",
+    "NOTES",
     "Answer",
     "Difference",
     "Entry",

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Final
 
 from fenchel.arguments import shown
-from fenchel.catalogue import importance, reading, textbook
+from fenchel.catalogue import importance, priority, reading, selection, textbook
 from fenchel.catalogue.entry import Entry
 from fenchel.errors import InputError
 
-__all__ = ["ENTRIES", "FAMILIES", "entry"]
+__all__ = ["ENTRIES", "FAMILIES", "NOTES", "entry"]
 
 
 def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
@@ -25,11 +25,20 @@ def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
     return MappingProxyType(found)
 
 
-ENTRIES: Final = _by_name(textbook.ENTRIES, reading.ENTRIES, importance.ENTRIES)
+ENTRIES: Final = _by_name(
+    textbook.ENTRIES,
+    reading.ENTRIES,
+    selection.ENTRIES,
+    priority.ENTRIES,
+    importance.ENTRIES,
+)
 """Every mechanism by name, in the order of the catalogue."""
 
 FAMILIES: Final = tuple(dict.fromkeys(one.family for one in ENTRIES.values()))
 """The headings, in order."""
+
+NOTES: Final = MappingProxyType({"Mind": selection.NOTE})
+"""What is to be known of a whole family, by heading."""
 
 
 def entry(name: str) -> Entry:

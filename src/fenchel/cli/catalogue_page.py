@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fenchel.catalogue.registry import NOTES
 from fenchel.catalogue.table import differences, entry_lines, listed
 from fenchel.runs.number import short
 from fenchel.runs.terminal import titled_table
@@ -33,6 +34,8 @@ def print_list(entries: Iterable[Entry]) -> None:
         for row in listed(some):
             table.add_row(*map(Text, row))
         console.print(table)
+        if family in NOTES:
+            console.print(Text(NOTES[family]))
 
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:

@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tests.catalogue.references import importance, textbook
+from tests.catalogue.references import importance, mind, textbook
 
-REFERENCES: dict[str, Callable[..., Tensor]] = {**textbook.REFERENCES, **importance.REFERENCES}
+REFERENCES: dict[str, Callable[..., Tensor]] = {
+    **textbook.REFERENCES,
+    **mind.REFERENCES,
+    **importance.REFERENCES,
+}
 """By the entry's name: a function of the entry's inputs by name."""

@@ -1,0 +1,100 @@
+"""Models of human attention, as sums over items."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def averaged(responses: Tensor, value: Tensor) -> Tensor:
+    """Responses (..., m, n) divided by their sums, and the values' mean."""
+    return torch.einsum("...mn,...nd->...md", responses, value) / responses.sum(-1, keepdim=True)
+
+
+def scores(query: Tensor, key: Tensor) -> Tensor:
+    return torch.einsum("bhmd,bhnd->bhmn", query, key)
+
+
+def winner_take_all(salience: Tensor, value: Tensor) -> Tensor:
+    return torch.stack([value[b, :, int(salience[b, 0].argmax())] for b in range(len(value))]).unsqueeze(2)
+
+
+def filtered(query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor) -> Tensor:
+    """Only the attended channel's keys are there at all."""
+    rows = []
+    for i, own in enumerate(attended.tolist()):
+        passed = [j for j, c in enumerate(channel.tolist()) if c == own]
+        rows.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                query[:, :, i : i + 1], key[:, :, passed], value[:, :, passed]
+            )
+        )
+    return torch.cat(rows, 2)
+
+
+def attenuated(
+    query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor, leak: Tensor
+) -> Tensor:
+    strength = torch.stack([torch.stack([leak ** int(c != a) for c in channel]) for a in attended])
+    return averaged(strength * torch.exp(scores(query, key) / math.sqrt(query.shape[-1])), value)
+
+
+def beam(query: Tensor, key: Tensor, value: Tensor, places: Tensor, centre: Tensor, width: Tensor) -> Tensor:
+    widths = width.expand(len(centre))
+    light = torch.stack(
+        [
+            torch.stack([torch.exp(-((x - c) @ (x - c)) / (2 * sigma**2)) for x in places])
+            for c, sigma in zip(centre, widths, strict=True)
+        ]
+    )
+    return averaged(light * torch.exp(scores(query, key) / math.sqrt(query.shape[-1])), value)
+
+
+def inhibition_of_return(
+    query: Tensor, key: Tensor, value: Tensor, inhibition: Tensor, memory: Tensor
+) -> Tensor:
+    drive = torch.exp(scores(query, key))
+    trust, looks = torch.ones_like(drive), []
+    for _ in range(4):
+        looks.append(averaged(trust * drive, value))
+        shares = trust * drive / (trust * drive).sum(-1, keepdim=True)
+        trust = trust**memory * (1 - inhibition * shares)
+    return torch.cat(looks, 2)
+
+
+def guided_search(features: Tensor, wanted: Tensor, value: Tensor, contrast: Tensor) -> Tensor:
+    n = features.shape[2]
+    outputs = []
+    for f, w, v in zip(features[:, 0], wanted[:, 0], value[:, 0], strict=True):
+        bottom_up = [sum((f[j] - f[k]).abs().sum() for k in range(n)) / (n - 1) for j in range(n)]
+        activation = torch.stack([contrast * b for b in bottom_up]) + w @ f.T
+        outputs.append(activation.softmax(-1) @ v)
+    return torch.stack(outputs).unsqueeze(1)
+
+
+def gain_field(query: Tensor, key: Tensor, value: Tensor, gain: Tensor) -> Tensor:
+    return averaged(gain * torch.exp(scores(query, key)), value)
+
+
+def precision(query: Tensor, key: Tensor, value: Tensor, precision: Tensor) -> Tensor:
+    return (precision.unsqueeze(-1) * scores(query, key)).softmax(-1) @ value
+
+
+def top_down(goal: Tensor, key: Tensor, value: Tensor, salience: Tensor) -> Tensor:
+    return averaged(torch.exp(salience.unsqueeze(-2)) * torch.exp(scores(goal, key)), value)
+
+
+REFERENCES = {
+    "winner-take-all": winner_take_all,
+    "filter": filtered,
+    "attenuation": attenuated,
+    "spotlight": beam,
+    "zoom-lens": beam,
+    "inhibition-of-return": inhibition_of_return,
+    "guided-search": guided_search,
+    "gain-field": gain_field,
+    "precision": precision,
+    "top-down": top_down,
+}
