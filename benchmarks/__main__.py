@@ -17,6 +17,7 @@ BENCHMARKS = (
     "closeness",
     "sparse_weights",
     "translator",
+    "import_time",
 )
 
 for name in BENCHMARKS:

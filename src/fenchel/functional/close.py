@@ -19,6 +19,7 @@ from fenchel.functional.close_rows import CloseRows, for_heads, in_parts
 from fenchel.functional.precision import without_autocast
 from fenchel.functional.recomputed import recomputed
 from fenchel.functional.solved import equation_of, solution_of
+from fenchel.functional.untraced import untraced
 
 __all__ = ["CloseAttention"]
 
@@ -46,7 +47,7 @@ class CloseAttention:
             # Of one number for all of its rows the core has a faster way than of one a row.
             heads = range(rows.evidence.shape[1])
             some = [rows.head(head) for head in heads] if rows.has_numbers_of_heads_alone() else [rows]
-            found = [_solved(one, estimator, tol, max_steps) for one in some]  # pyright: ignore[reportCallIssue] - disable keeps the signature
+            found = [_solved(one, estimator, tol, max_steps) for one in some]
             return found[0] if len(found) == 1 else torch.cat(found, 1)
 
     def output(self, dual: Tensor, dropout_p: float) -> Tensor:
@@ -94,12 +95,12 @@ def _check_finite(**tensors: Tensor) -> None:
 
 
 # An iteration that looks at values is nothing to trace.
-@torch.compiler.disable
+@untraced
 def _solved(rows: CloseRows, estimator: str, tol: float | None, max_steps: int) -> Tensor:
     def of_part(part: CloseRows, _: Tensor) -> Tensor:
         remedy = "alpha, the query or the norms of the keys smaller"
         with torch.no_grad():
-            dual = solution_of(part.problem(), estimator, tol, max_steps, remedy)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+            dual = solution_of(part.problem(), estimator, tol, max_steps, remedy)
         if not torch.is_grad_enabled():
             return dual
 

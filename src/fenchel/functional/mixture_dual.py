@@ -11,6 +11,7 @@ from fenchel.functional.mixture_arguments import MixtureArguments
 from fenchel.functional.mixture_preference import HeadMixtures
 from fenchel.functional.second_order import inverse, preference_weights
 from fenchel.functional.solved import solved_dual_point
+from fenchel.functional.untraced import untraced
 from fenchel.problem import Problem
 
 __all__ = ["mixture_dual_point"]
@@ -31,11 +32,11 @@ def mixture_dual_point(given: MixtureArguments, estimator: str, tol: float | Non
     alpha_is_shared = not isinstance(alpha, Tensor) or alpha.shape[2] == 1
     if estimator == "second_order" and given.lifted.log_preference_is_shared and alpha_is_shared:
         return _with_one_covariance(given)
-    return _solved(given, estimator, tol, max_steps)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+    return _solved(given, estimator, tol, max_steps)
 
 
 # An iteration that looks at values is nothing to trace.
-@torch.compiler.disable
+@untraced
 def _solved(given: MixtureArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
     check_not_mapped(f"{estimator} mixture attention", given.evidence, given.means, given.variances)
     alpha = given.alpha

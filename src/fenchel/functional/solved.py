@@ -9,6 +9,7 @@ from fenchel.adjoint import implicit_dual_point
 from fenchel.blocks import QueryBlock
 from fenchel.errors import ConvergenceError
 from fenchel.functional.exact import DEFAULT_TOL
+from fenchel.functional.untraced import untraced
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
 from fenchel.solver.equation import AbstractEquation, Expansion, StationaryPoint
@@ -38,12 +39,12 @@ def solved_dual_point(
     Raises:
         ConvergenceError: If a query does not.
     """
-    dual = solution_of(problem, estimator, tol, max_steps, remedy)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+    dual = solution_of(problem, estimator, tol, max_steps, remedy)
     return implicit_dual_point(problem, equation_of(estimator), dual) if torch.is_grad_enabled() else dual
 
 
 # An iteration that looks at values is nothing to trace.
-@torch.compiler.disable
+@untraced
 @torch.no_grad()
 def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
     """The same without gradient."""

@@ -17,6 +17,7 @@ from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.solved import solved_dual_point
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.functional.transport_average import factored_average
+from fenchel.functional.untraced import untraced
 from fenchel.layout import keep_freed_memory
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
@@ -130,7 +131,7 @@ def transport_attention(
     with without_autocast(query):
         dual = _dual_point(transport, estimator, tol, max_steps)
         output = _average(transport, dual)
-        _check_range(transport, output)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+        _check_range(transport, output)
         return given.without_empty_rows(output.to(given.query.dtype))
 
 
@@ -147,7 +148,7 @@ def _dual_point(given: TransportArguments, estimator: str, tol: float | None, ma
     return solved_dual_point(problem, estimator, tol, max_steps, remedy)
 
 
-@torch.compiler.disable
+@untraced
 def _check_range(given: TransportArguments, output: Tensor) -> None:
     """Refuse finite arguments whose scores or costs over γ the dtype does not hold; a NaN that was given passes."""
     if bool(torch.isfinite(output).all()):

@@ -14,6 +14,7 @@ from fenchel.closeness import KL, AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.precision import without_autocast
+from fenchel.functional.untraced import untraced
 from fenchel.inference import InferenceProblem
 from fenchel.nn.attending import AttendingLayer
 from fenchel.nn.attention_arguments import check_sequences, check_widths
@@ -244,7 +245,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         if options["estimator"] == "first_order" or evidence.numel() == 0:
             dual = evidence * (alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha)
         else:
-            dual = _solved(preference, evidence, alpha, **options)  # pyright: ignore[reportCallIssue] - disable keeps the signature
+            dual = _solved(preference, evidence, alpha, **options)
         return preference.tilted(dual).places
 
     def _counted(self, mask: Tensor | None, keys: Tensor, batched: bool) -> Tensor | None:
@@ -293,7 +294,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
 
 
 # An iteration that looks at values is nothing to trace.
-@torch.compiler.disable
+@untraced
 def _solved(
     preference: Continuous1d | Continuous2d,
     evidence: Tensor,

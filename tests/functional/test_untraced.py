@@ -1,0 +1,66 @@
+"""What the compiler leaves alone, and that nothing is paid for it before something is compiled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel.functional.untraced import untraced
+from tests.compiling import compiled_afresh
+
+
+def as_it_is(x: Tensor, times: int = 2) -> Tensor:
+    """Says whether it was traced: a value of x decides, and what runs inside of the compiler says so."""
+    assert not torch.compiler.is_compiling()
+    total = x
+    for _ in range(int(x.sum())):
+        total = total * times
+    return total
+
+
+def test_the_same_is_computed_and_called_by_the_same_name():
+    wrapped = untraced(as_it_is)
+    x = torch.ones(3, dtype=torch.float64)
+    assert torch.equal(wrapped(x), as_it_is(x))
+    assert torch.equal(wrapped(x, times=3), as_it_is(x, 3))
+    assert (wrapped.__name__, wrapped.__doc__) == ("as_it_is", as_it_is.__doc__)
+
+
+def test_compiled_code_calls_it_as_it_is():
+    wrapped = untraced(as_it_is)
+    x = torch.ones(3, dtype=torch.float64)
+    with compiled_afresh():
+        compiled = torch.compile(lambda x: wrapped(x + 1, times=3) * 2, backend="eager")
+        assert torch.equal(compiled(x), as_it_is(x + 1, 3) * 2)
+        assert torch.equal(compiled(2 * x), as_it_is(2 * x + 1, 3) * 2)
+
+
+def test_a_whole_graph_cannot_hold_it_and_the_error_is_torchs_own():
+    x = torch.ones(3, dtype=torch.float64)
+    functions: list[Any] = [untraced(as_it_is), torch.compiler.disable(as_it_is)]
+    for function in functions:
+        with compiled_afresh(), pytest.raises(RuntimeError, match=r"`torch.compiler.disable\(\)`d function"):
+            torch.compile(lambda x, f=function: f(x) * 2, backend="eager", fullgraph=True)(x)
+
+
+def test_a_call_outside_of_the_compiler_does_not_load_it():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, torch\n"
+            "from fenchel import functional as F\n"
+            "x = torch.ones(1, 1, 3, 2, requires_grad=True)\n"
+            "F.transport_attention(x, x, x, gamma=1.0, estimator='exact').sum().backward()\n"
+            "print('torch._dynamo' in sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "False"
