@@ -10,11 +10,15 @@ SITE ?= site
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# What is tested at the lowest versions: every part that another package is behind, and the core.
+FLOOR_TESTS ?= tests/test_problem.py tests/test_estimate.py tests/test_import.py tests/test_package.py tests/integrations \
+  tests/data tests/auditing tests/comparing tests/swap tests/answering tests/storage tests/cli/test_audit.py
+
 .DEFAULT_GOAL := help
-.PHONY: help audit test lint types bench docs clean
+.PHONY: help audit test lint types bench docs dist dist-check floors clean
 
 help: ## Say what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
 
 audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=examples/demo.txt) into a folder (OUT=audit)
 	$(BIN)/fenchel audit '$(MODEL)' --text '$(TEXT)' --out '$(OUT)' --overwrite
@@ -36,14 +40,24 @@ bench: .venv/installed-dev ## Measure speed and memory; the results go to benchm
 docs: .venv/installed-docs ## Build the documentation site into a folder (SITE=site); it is read without a network
 	$(BIN)/python -m website --out '$(SITE)'
 
+dist: .venv/installed-dev ## Build wheel and sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
+dist-check: dist ## Install the wheel and the sdist into empty environments outside of this folder, and audit the demo there
+	./.ci/dist-check '$(PYTHON)' dist
+
+floors: .venv-floors/installed ## Run tests at the lowest versions that are let in (floors.txt)
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n $(JOBS) $(FLOOR_TESTS)
+
 clean: ## Remove .venv and everything that was computed
-	rm -rf .venv audit build dist site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-floors audit build dist site .pytest_cache .ruff_cache .hypothesis
 
 # The stamps make a second call install nothing. torch comes first and pinned, so that a build for the processor alone is
 # taken where pip has been given one.
 .venv/installed-torch: constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "fenchel needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Give another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fenchel needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Give another: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up .venv; the first time takes a few minutes."
 	$(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0
@@ -60,3 +74,10 @@ clean: ## Remove .venv and everything that was computed
 .venv/installed-docs: .venv/installed-torch pyproject.toml
 	$(PIP) -e '.[docs]'
 	@touch .venv/installed-audit $@
+
+.venv-floors/installed: floors.txt pyproject.toml
+	$(PYTHON) -m venv .venv-floors
+	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c floors.txt -e '.[hf,cli,report,train,text,demo]'
+	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $$(grep -E '^(pytest|pytest-xdist|hypothesis|pyyaml)==' constraints.txt)
+	@touch $@

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeGuard
@@ -15,11 +16,6 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import fenchel
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    tomllib = pytest.importorskip("tomli", reason="tomllib came with Python 3.11")
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fenchel"
@@ -383,8 +379,8 @@ def project() -> dict[str, object]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def pins() -> dict[str, Version]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+def pins(file: str = "constraints.txt") -> dict[str, Version]:
+    lines = (ROOT / file).read_text().splitlines()
     requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {
         requirement.name: Version(specifier.version)
@@ -408,6 +404,19 @@ def test_constraints_are_exact_and_satisfy_the_project(project):
     assert checked > 10
 
 
+def test_floors_are_the_lowest_versions_that_the_project_lets_in(project):
+    extras = {
+        name: texts for name, texts in project["optional-dependencies"].items() if name not in {"dev", "docs"}
+    }
+    wanted = [Requirement(text) for text in [*project["dependencies"], *sum(extras.values(), [])]]  # noqa: RUF017
+    floors = pins("floors.txt")
+    assert {requirement.name for requirement in wanted} == set(floors)
+    for requirement in wanted:
+        (bound,) = requirement.specifier
+        assert bound.operator in {">=", "=="}, requirement
+        assert Version(bound.version) == floors[requirement.name], requirement
+
+
 def test_everything_else_is_an_extra(project):
     assert [Requirement(text).name for text in project["dependencies"]] == ["torch"]
     assert set(project["optional-dependencies"]) == {
@@ -423,4 +432,10 @@ def test_everything_else_is_an_extra(project):
 
 
 def test_version_is_said_once(project):
-    assert project["version"] == fenchel.__version__
+    assert project["dynamic"] == ["version"]
+    assert "version" not in project
+    saying = [
+        path for path in ROOT.glob("*") if path.is_file() and f'"{fenchel.__version__}"' in path.read_text()
+    ]
+    assert saying == []
+    assert Version(fenchel.__version__) >= Version("0.1.0")

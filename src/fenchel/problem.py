@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from fenchel.arguments.tensor import (
     check_device,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from typing_extensions import Self
+from typing import Any, Self
 
 from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html, write_figures

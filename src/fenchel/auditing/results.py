@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fenchel.auditing.advice import Suggestion, suggestions
 from fenchel.auditing.attention_matrix import AttentionMatrix

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.capturing import capture_of

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 __all__ = ["Verdict"]
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """One inference, several put together, or none.
 
     Attributes:

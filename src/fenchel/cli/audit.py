@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +58,7 @@ EXAMPLE = (
 )
 
 
-class Baseline(str, Enum):
+class Baseline(StrEnum):
     """Whether the model's untrained twin is audited beside it."""
 
     auto = "auto"
@@ -66,7 +66,7 @@ class Baseline(str, Enum):
     none = "none"
 
 
-class Space(str, Enum):
+class Space(StrEnum):
     """What the templates are."""
 
     input = "input"

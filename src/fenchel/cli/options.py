@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-class Dtype(str, Enum):
+class Dtype(StrEnum):
     """What a model computes in."""
 
     float32 = "float32"
@@ -50,7 +50,7 @@ class Dtype(str, Enum):
     auto = "auto"
 
 
-class Precision(str, Enum):
+class Precision(StrEnum):
     """What a training multiplies in."""
 
     auto = "auto"

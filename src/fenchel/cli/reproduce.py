@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +40,7 @@ HELP = (
 EXAMPLE = "Example: fenchel reproduce figure4 --model demo --text examples/demo.txt. Then read reproduce/figure4.md."
 
 
-class Figure(str, Enum):
+class Figure(StrEnum):
     """What can be reproduced."""
 
     figure4 = "figure4"

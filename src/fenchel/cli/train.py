@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,7 @@ EXAMPLE = (
 )
 
 
-class ExtraPreference(str, Enum):
+class ExtraPreference(StrEnum):
     """What the preference gives the templates of another image."""
 
     zero = "zero"
@@ -56,7 +56,7 @@ class ExtraPreference(str, Enum):
     none = "none"
 
 
-class Cost(str, Enum):
+class Cost(StrEnum):
     """A transport cost between templates."""
 
     dot = "dot"
@@ -64,7 +64,7 @@ class Cost(str, Enum):
     cosine = "cosine"
 
 
-class Estimator(str, Enum):
+class Estimator(StrEnum):
     """How a problem is answered."""
 
     first_order = "first_order"
@@ -72,14 +72,14 @@ class Estimator(str, Enum):
     exact = "exact"
 
 
-class RecipeName(str, Enum):
+class RecipeName(StrEnum):
     """A recipe."""
 
     paper = "paper"
     strong = "strong"
 
 
-class Answer(str, Enum):
+class Answer(StrEnum):
     """Whether to do something."""
 
     yes = "yes"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_device, check_tensor, values_are_known

@@ -6,10 +6,11 @@ import copy
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from fenchel.arguments.tensor import (
     BOOL,

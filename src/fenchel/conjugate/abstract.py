@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate.abstract import AbstractConjugate

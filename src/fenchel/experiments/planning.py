@@ -86,7 +86,7 @@ def read_data(names: Sequence[str], task: type[AnyTask]) -> dict[str, Any]:
     for name in names:
         try:
             read[name] = task.read(name)
-        except InputError as error:  # noqa: PERF203 - reading takes longer
+        except InputError as error:
             failure = failure or error
     if failure is None:
         return read

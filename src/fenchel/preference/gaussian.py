@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.covariance import AbstractCovariance

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
-
-from typing_extensions import Self
+from typing import Any, ClassVar, Self
 
 from fenchel.arguments import Flag, Maybe, Number, OneOf, Text, Whole
 from fenchel.closeness.named import closeness_name

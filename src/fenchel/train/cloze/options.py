@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
-
-from typing_extensions import Self
+from typing import Any, ClassVar, Self
 
 from fenchel.arguments import ARGUMENTS, Flag, Maybe, Number, OneOf, Whole
 from fenchel.closeness.named import closeness_name

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
-
-from typing_extensions import Self
+from typing import ClassVar, Self
 
 from fenchel.arguments import ESTIMATORS, Flag, Maybe, Number, OneOf, Text, Whole
 from fenchel.closeness.named import closeness_name, closeness_named

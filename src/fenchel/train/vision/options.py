@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
-
-from typing_extensions import Self
+from typing import ClassVar, Self
 
 from fenchel.errors import InputError
 from fenchel.train.options import LoopOptions
