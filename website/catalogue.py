@@ -1,14 +1,148 @@
-"""The pages of the catalogue, made from ``fenchel.catalogue``."""
+"""The pages of the catalogue, made from ``fenchel.catalogue``: a page a family, a section a mechanism."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import re
+from html import escape
+from pathlib import Path
 
-__all__ = ["catalogue_pages"]
+import torch
+from torch import Tensor
+
+from fenchel.catalogue import ENTRIES, FAMILIES, Entry, Parts
+from fenchel.catalogue.table import differences, entry_lines
+from fenchel.runs.number import short
+from website.weights_picture import weights_picture
+
+__all__ = ["catalogue_pages", "family_page"]
+
+_LABELS = {"first_order": "first order", "second_order": "second order", "exact": "exact"}
+_ABOUT = Path(__file__).with_name("catalogue.md")
 
 
 def catalogue_pages() -> dict[str, str]:
-    """A page for each group of entries, by its path on the site; none where the package is not there."""
-    if find_spec("fenchel.catalogue") is None:
-        return {}
-    return {}
+    """An overview and a page for each family, by their paths on the site."""
+    overview = [_ABOUT.read_text(encoding="utf-8")]
+    pages = {}
+    for family in FAMILIES:
+        entries = [one for one in ENTRIES.values() if one.family == family]
+        path = family_page(family)
+        overview += [
+            f"## {family}",
+            "",
+            "| Mechanism | Preference | Evidence | Verdict |",
+            "|---|---|---|---|",
+        ]
+        overview += [
+            f"| [{one.title}]({path.removeprefix('catalogue/')}#{one.name}) | {_cell(one.preference)} "
+            f"| {_cell(one.evidence)} | {one.verdict.value} |"
+            for one in entries
+        ]
+        overview.append("")
+        pages[path] = "\n".join([f"# {family}", "", *map(_section, entries)])
+    return {"catalogue/index.md": "\n".join(overview), **pages}
+
+
+def family_page(family: str) -> str:
+    """The path of a family's page on the site.
+
+    Example:
+        >>> family_page("Scores and places")
+        'catalogue/scores-and-places.md'
+    """
+    return f"catalogue/{re.sub(r'[^a-z0-9]+', '-', family.lower()).strip('-')}.md"
+
+
+def _section(entry: Entry) -> str:
+    said = dict(entry_lines(entry))
+    formula, meaning, verdict = (said.pop(label) for label in ("formula", "meaning", "verdict"))
+    layer = said.pop("as a layer", None)
+    return "\n".join(
+        [
+            f"## {entry.title} {{#{entry.name}}}",
+            "",
+            f'<pre class="equation">{_signs(formula)}</pre>',
+            "",
+            f"{_cell(meaning)} **{verdict[0].upper()}{_cell(verdict[1:])}**{'' if verdict.endswith('.') else '.'}",
+            "",
+            *_picture(entry),
+            "| Part | Here |",
+            "|---|---|",
+            *(f"| {label} | {_cell(text)} |" for label, text in said.items()),
+            *([f"| as a layer | `{layer}` |"] if layer else []),
+            "",
+            *_measured(entry),
+            "```console",
+            f"fenchel catalogue {entry.name}",
+            "```",
+            "",
+        ]
+    )
+
+
+@torch.no_grad()
+def _picture(entry: Entry) -> list[str]:
+    asked = entry.run(entry.estimators[0]).inferences if entry.estimators else ()
+    if not asked:
+        return ["There are no inferred weights to draw.", ""]
+    panels = _panels(entry, asked[0])
+    drawn = weights_picture(panels, f"Weights of {entry.title}: {', '.join(panels)}")
+    which = "" if len(asked) == 1 else f", the first of its {len(asked)} inferences"
+    caption = f"<figcaption>Its example, one head{which}: queries down, keys across.</figcaption>"
+    return [f'<figure class="weights">{drawn}{caption}</figure>', ""]
+
+
+@torch.no_grad()
+def _measured(entry: Entry) -> list[str]:
+    measured = differences(entry)
+    if not measured:
+        return []
+    return [
+        "| Estimator, on its example | Gap, at most | Total variation from exact | Output from exact |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| {_LABELS[one.estimator]} | {short(one.gap)} | {short(one.total_variation)} | {short(one.output)} |"
+            for one in measured
+        ),
+        "",
+    ]
+
+
+def _panels(entry: Entry, parts: Parts) -> dict[str, Tensor]:
+    answers = {
+        _LABELS[estimator]: parts.weights(estimator)
+        for estimator in entry.estimators
+        if estimator in ("first_order", "exact")
+    }
+    any_answer = next(iter(answers.values()))
+    believed = _believed(parts.log_preference, any_answer)
+    return {"preference u": believed[0, 0], **{name: weights[0, 0] for name, weights in answers.items()}}
+
+
+def _believed(log_preference: Tensor | None, like: Tensor) -> Tensor:
+    """The preference as weights: even where nothing is said, all 0 where nothing may be looked at."""
+    if log_preference is None:
+        return torch.full_like(like, 1 / like.shape[-1])
+    if log_preference.dtype == torch.bool:
+        log_preference = torch.zeros_like(like).masked_fill(~log_preference, -torch.inf)
+    return log_preference.expand_as(like).softmax(-1).nan_to_num(0.0)
+
+
+def _cell(said: str) -> str:
+    """Words of an entry among Markdown: no sign of theirs is one of Markdown's."""
+    return re.sub(r"([|*_\\`\[\]$])", r"\\\1", _signs(said))
+
+
+def _signs(said: str) -> str:
+    """HTML in which an index of a single letter stands below it, and an exponent above."""
+    text = escape(said, quote=False)
+    text = re.sub(r"((?<![A-Za-z_])[^\W\d_]|[)\]])_(\{[^{}]*\}|[^\W_]{1,4})(?![\w])", _below, text)
+    return re.sub(r"(?<=[^\W_]|[)\]>])\^(\{[^{}]*\}|[^\W_]+|−\w+)", _above, text)
+
+
+def _below(found: re.Match[str]) -> str:
+    return f"{found[1]}<sub>{found[2].strip('{}')}</sub>"
+
+
+def _above(found: re.Match[str]) -> str:
+    return f"<sup>{found[1].strip('{}')}</sup>"

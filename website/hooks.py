@@ -12,14 +12,23 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from website.catalogue import catalogue_pages  # noqa: E402
+from fenchel.catalogue import FAMILIES  # noqa: E402
+from website.catalogue import catalogue_pages, family_page  # noqa: E402
 from website.mathml import with_mathml  # noqa: E402
 from website.notebook import notebook_pages  # noqa: E402
 from website.reference import reference_pages  # noqa: E402
 from website.root_pages import as_on_the_site, root_pages  # noqa: E402
 from website.static_files import static_files  # noqa: E402
 
-__all__ = ["on_files", "on_page_content", "on_page_markdown", "on_post_build"]
+__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The navigation lists a page for each family of the catalogue, whatever there is."""
+    for section in config.nav or []:
+        if isinstance(section, dict) and "Catalogue" in section:
+            section["Catalogue"] = ["catalogue/index.md", *(family_page(family) for family in FAMILIES)]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -23,6 +23,7 @@ PACKAGES = (
     "fenchel.swap",
     "fenchel.integrations.transformers",
     "fenchel.reproducing",
+    "fenchel.catalogue",
     "fenchel.models",
     "fenchel.train",
     "fenchel.experiments",
