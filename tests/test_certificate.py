@@ -12,9 +12,9 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+
 from benchmarks.bounds import ESTIMATORS, check, check_constrained
 from benchmarks.hard_problems import EXTENDED, L, hard_problem, polished, reference_of, solution_of
-
 from fenchel import (
     Discrete,
     Estimate,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from html import escape
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,33 +13,45 @@ from fenchel.catalogue.table import differences, entry_lines
 from fenchel.runs.number import short
 from website.weights_picture import weights_picture
 
-__all__ = ["catalogue_pages", "family_page"]
+__all__ = ["catalogue_pages", "family_page", "with_overview"]
 
 _LABELS = {"first_order": "first order", "second_order": "second order", "exact": "exact"}
-_ABOUT = Path(__file__).with_name("catalogue.md")
+_MARKED = re.compile(r"<!-- catalogue: overview -->\n.*?<!-- end of catalogue -->", re.DOTALL)
 
 
 def catalogue_pages() -> dict[str, str]:
-    """An overview and a page for each family, by their paths on the site."""
-    overview = [_ABOUT.read_text(encoding="utf-8")]
-    pages = {}
+    """A page for each family, by its path on the site."""
+    return {
+        family_page(family): "\n".join([f"# {family}", "", *map(_section, _entries(family))])
+        for family in FAMILIES
+    }
+
+
+def with_overview(markdown: str) -> str:
+    """A page with a table of all entries between its marks, where it has some.
+
+    Example:
+        >>> with_overview("nothing marked")
+        'nothing marked'
+    """
+    return _MARKED.sub(lambda _: _overview(), markdown)
+
+
+def _overview() -> str:
+    lines = []
     for family in FAMILIES:
-        entries = [one for one in ENTRIES.values() if one.family == family]
-        path = family_page(family)
-        overview += [
-            f"## {family}",
-            "",
-            "| Mechanism | Preference | Evidence | Verdict |",
-            "|---|---|---|---|",
-        ]
-        overview += [
-            f"| [{one.title}]({path.removeprefix('catalogue/')}#{one.name}) | {_cell(one.preference)} "
+        lines += [f"## {family}", "", "| Mechanism | Preference | Evidence | Verdict |", "|---|---|---|---|"]
+        lines += [
+            f"| [{one.title}]({family_page(family)}#{one.name}) | {_cell(one.preference)} "
             f"| {_cell(one.evidence)} | {one.verdict.value} |"
-            for one in entries
+            for one in _entries(family)
         ]
-        overview.append("")
-        pages[path] = "\n".join([f"# {family}", "", *map(_section, entries)])
-    return {"catalogue/index.md": "\n".join(overview), **pages}
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _entries(family: str) -> list[Entry]:
+    return [one for one in ENTRIES.values() if one.family == family]
 
 
 def family_page(family: str) -> str:

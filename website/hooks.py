@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fenchel.catalogue import FAMILIES  # noqa: E402
-from website.catalogue import catalogue_pages, family_page  # noqa: E402
+from website.catalogue import catalogue_pages, family_page, with_overview  # noqa: E402
 from website.mathml import with_mathml  # noqa: E402
 from website.notebook import notebook_pages  # noqa: E402
 from website.reference import reference_pages  # noqa: E402
@@ -27,7 +27,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The navigation lists a page for each family of the catalogue, whatever there is."""
     for section in config.nav or []:
         if isinstance(section, dict) and "Catalogue" in section:
-            section["Catalogue"] = ["catalogue/index.md", *(family_page(family) for family in FAMILIES)]
+            section["Catalogue"] = ["catalogue.md", *(family_page(family) for family in FAMILIES)]
     return config
 
 
@@ -44,8 +44,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that leave ``docs`` on disk stay on the site."""
-    return as_on_the_site(markdown)
+    """Links that leave ``docs`` on disk stay on the site; the catalogue is filled in."""
+    return with_overview(as_on_the_site(markdown))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

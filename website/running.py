@@ -1,0 +1,69 @@
+"""Run notebooks in this process and record what their cells give: ``python -m website.running NOTEBOOK...``."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+__all__ = ["record", "run_cells"]
+
+
+def run_cells(notebook: nbformat.NotebookNode) -> list[list[nbformat.NotebookNode]]:
+    """Run the code of a notebook from top to bottom, in one namespace.
+
+    Args:
+        notebook: Version 4. It is not changed.
+
+    Returns:
+        The outputs of each code cell, as Jupyter has them: what was printed, then the value of the last line, if it
+        is an expression and not None, as text and, where it knows how, as HTML.
+    """
+    names: dict[str, Any] = {"__name__": "__main__"}
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [_outputs(cell.source, names, number) for number, cell in enumerate(cells, start=1)]
+
+
+def record(path: Path) -> None:
+    """Run a notebook and write it with its outputs.
+
+    Args:
+        path: An ``.ipynb`` file, which is replaced.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, (cell, outputs) in enumerate(zip(cells, run_cells(notebook), strict=True), start=1):
+        cell.outputs, cell.execution_count = outputs, number
+    nbformat.validate(notebook)
+    nbformat.write(notebook, path)
+
+
+def _outputs(source: str, names: dict[str, Any], number: int) -> list[nbformat.NotebookNode]:
+    body = ast.parse(source)
+    last = None
+    if body.body and isinstance(body.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
+        last = ast.Expression(body.body.pop().value)  # type: ignore[attr-defined]
+    printed, value = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        exec(compile(body, f"cell {number}", "exec"), names)  # noqa: S102 - our own notebooks
+        if last is not None:
+            value = eval(compile(last, f"cell {number}", "eval"), names)  # noqa: S307 - likewise
+    outputs = []
+    if printed.getvalue():
+        outputs.append(nbformat.v4.new_output("stream", name="stdout", text=printed.getvalue()))
+    if value is not None:
+        data = {"text/plain": repr(value)}
+        if hasattr(value, "_repr_html_"):
+            data["text/html"] = value._repr_html_()
+        outputs.append(nbformat.v4.new_output("execute_result", data=data, execution_count=number))
+    return outputs
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        record(Path(argument))
