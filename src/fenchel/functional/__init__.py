@@ -8,6 +8,9 @@ from fenchel.functional.attention import attention_weights as attention_weights
 from fenchel.functional.attention import attention_with_certificate as attention_with_certificate
 from fenchel.functional.certificate import AttentionCertificate as AttentionCertificate
 from fenchel.functional.gap import gap as gap
+from fenchel.functional.hash_buckets import hash_buckets as hash_buckets
+from fenchel.functional.hashing import hashing_attention as hashing_attention
+from fenchel.functional.hashing import hashing_log_preference as hashing_log_preference
 from fenchel.functional.mixture import mixture_attention as mixture_attention
 from fenchel.functional.mixture import mixture_attention_weights as mixture_attention_weights
 from fenchel.functional.mixture import (
@@ -27,6 +30,9 @@ __all__ = [
     "attention_weights",
     "attention_with_certificate",
     "gap",
+    "hash_buckets",
+    "hashing_attention",
+    "hashing_log_preference",
     "mixture_attention",
     "mixture_attention_weights",
     "mixture_attention_with_certificate",

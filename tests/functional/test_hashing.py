@@ -1,0 +1,280 @@
+"""Attention to keys in the same buckets: it is attention with a sparse preference, and the Reformer's."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fenchel import functional as F
+from fenchel.errors import ConvergenceError, ProblemError
+
+TOKENS, DIM = 23, 4
+RULES = list(itertools.product((False, True), repeat=4))
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def call(
+    rounds: int, padded: bool = False, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Queries, unit keys, values, buckets and padding."""
+    x, value = drawn(2, 2, TOKENS, DIM, seed=seed), drawn(2, 2, TOKENS, 3, seed=seed + 1)
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, [2, -2, -1]] = True
+    buckets = F.hash_buckets(x, drawn(2, DIM, rounds, 3, seed=seed + 2))
+    return x, normalize(x, dim=-1), value, buckets, padding if padded else None
+
+
+def named(rule: tuple[bool, ...]) -> dict[str, Any]:
+    return dict(zip(("causal", "same_bucket", "count_meetings", "self_last"), rule, strict=True))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("rounds", "chunk", "before", "after"), [(1, 4, 1, 0), (2, 9, 1, 1), (3, 4, 1, 0), (2, 23, 0, 1)]
+)
+def test_it_is_attention_with_a_preference_for_whom_a_token_meets(rounds, chunk, before, after, padded):
+    query, key, value, buckets, padding = call(rounds, padded)
+    weight = drawn(*value.shape, seed=9)
+    for rule in RULES:
+        options = {"chunk": chunk, "before": before, "after": after, "key_padding": padding, **named(rule)}
+        log_u = F.hashing_log_preference(buckets, **options).double()
+        for estimator in ("first_order", "second_order"):
+            given = [part.clone().requires_grad_() for part in (query, key, value)]
+            asked: dict[str, Any] = {"alpha": 1.7, "scale": 0.8, "estimator": estimator}
+            found = F.hashing_attention(given[0], given[1], given[2], buckets, **options, **asked)
+            expected = F.attention(*given, log_preference=log_u, **asked)
+            torch.testing.assert_close(found, expected)
+            for one, other in zip(
+                torch.autograd.grad((found * weight).sum(), given),
+                torch.autograd.grad((expected * weight).sum(), given),
+                strict=True,
+            ):
+                torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_exact_solves_for_all_that_a_token_meets(rounds):
+    query, key, value, buckets, padding = call(rounds, padded=True)
+    options: dict[str, Any] = {"chunk": 6, "causal": True, "key_padding": padding}
+    log_u = F.hashing_log_preference(buckets, **options).double()
+    alpha = drawn(2, 2, TOKENS, seed=4).exp().requires_grad_()
+    given = [part.clone().requires_grad_() for part in (query, key, value)]
+    asked: dict[str, Any] = {"alpha": alpha, "scale": 1.0, "estimator": "exact"}
+    found = F.hashing_attention(given[0], given[1], given[2], buckets, **options, **asked)
+    expected = F.attention(*given, log_preference=log_u, **asked)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), [*given, alpha]),
+        torch.autograd.grad(expected.square().sum(), [*given, alpha]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+def met(buckets: list[list[int]], chunk: int, *, causal: bool, same_bucket: bool) -> Tensor:
+    """How often each token meets each other one, by lists: windows of one chunk before, in a ring of all rounds."""
+    tokens = len(buckets[0])
+    chunks, bucket_of = [], []
+    for number, row in enumerate(buckets):
+        order = sorted(range(tokens), key=lambda i: (row[i], i))
+        chunks += [order[start : start + chunk] for start in range(0, tokens, chunk)]
+        bucket_of += [(number, row)] * -(-tokens // chunk)
+    found = torch.zeros(tokens, tokens)
+    for place, own in enumerate(chunks):
+        for other in {place, (place - 1) % len(chunks)}:
+            for i, j in itertools.product(own, chunks[other]):
+                (own_round, own_row), (other_round, other_row) = bucket_of[place], bucket_of[other]
+                shared = own_round == other_round and own_row[i] == other_row[j]
+                if i != j and not (causal and j > i) and (shared or not same_bucket):
+                    found[i, j] += 1
+    return found
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("same_bucket", [False, True])
+def test_the_preference_counts_meetings(causal, same_bucket):
+    _, _, _, buckets, _ = call(3)
+    options: dict[str, Any] = {"chunk": 5, "causal": causal, "same_bucket": same_bucket}
+    counted = F.hashing_log_preference(buckets, **options).exp()
+    once = F.hashing_log_preference(buckets, count_meetings=False, **options).exp()
+    for b, h in itertools.product(range(2), range(2)):
+        expected = met(buckets[b, h].tolist(), 5, causal=causal, same_bucket=same_bucket)
+        expected += torch.diag((expected.sum(1) == 0).float())
+        torch.testing.assert_close(counted[b, h], expected)
+        torch.testing.assert_close(once[b, h], expected.sign())
+    assert same_bucket or counted.max() > 1
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_few_tokens_meet_everybody(rounds):
+    query, key, value, buckets, _ = call(rounds)
+    found = F.hashing_attention(query, key, value, buckets, chunk=TOKENS, causal=True, self_last=False)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(found, expected)
+    first = F.hashing_attention(query, key, value, buckets, chunk=TOKENS, causal=True)[:, :, 0]
+    torch.testing.assert_close(first, value[:, :, 0])
+
+
+def theirs(rounds: int, decoder: bool, before: int = 1, after: int = 0, seed: int = 5) -> Any:
+    """The layer of transformers, with two heads of 4, 6 buckets and chunks of 4."""
+    modeling = pytest.importorskip("transformers.models.reformer.modeling_reformer")
+    from transformers import ReformerConfig
+
+    config = ReformerConfig(
+        num_attention_heads=2,
+        attention_head_size=DIM,
+        hidden_size=2 * DIM,
+        num_hashes=rounds,
+        num_buckets=6,
+        lsh_attn_chunk_length=4,
+        lsh_num_chunks_before=before,
+        lsh_num_chunks_after=after,
+        is_decoder=decoder,
+        hash_seed=seed,
+        lsh_attention_probs_dropout_prob=0.0,
+    )
+    torch.manual_seed(0)
+    return modeling.LSHSelfAttention(config, layer_idx=0).double().eval()
+
+
+def split(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (2, DIM)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("rounds", "decoder", "before", "after"),
+    [
+        (1, False, 1, 0),
+        (1, True, 1, 0),
+        (2, True, 1, 0),
+        (4, False, 1, 0),
+        (3, False, 1, 1),
+        (2, False, 0, 0),
+    ],
+)
+def test_it_is_the_reformer_of_transformers(rounds, decoder, before, after, padded):
+    layer, x = theirs(rounds, decoder, before, after), drawn(2, 24, 2 * DIM)
+    keep = torch.ones(2, 24, dtype=torch.bool)
+    keep[0, 20:] = not padded
+    with torch.no_grad():
+        answer = layer(x, attention_mask=keep.long() if padded else None)
+        query, value = split(layer.query_key(x)), split(layer.value(x))
+        key = layer._len_and_dim_norm(query, DIM**0.5)
+        torch.manual_seed(5)
+        rotations = torch.randn(2, DIM, rounds, 3, dtype=torch.float64)
+        buckets = F.hash_buckets(query, rotations)
+        found = F.hashing_attention(
+            query,
+            key,
+            value,
+            buckets,
+            chunk=4,
+            before=before,
+            after=after,
+            causal=decoder,
+            key_padding=~keep if padded else None,
+            scale=1.0,
+        )
+    expected = split(answer.hidden_states)
+    seen = keep[:, None, :, None].expand_as(expected)
+    torch.testing.assert_close(found[seen], expected[seen])
+    # Its keys are those of the paper but for a number that it adds to mean squares.
+    torch.testing.assert_close(key, normalize(query, dim=-1), rtol=1e-3, atol=1e-6)
+    if not padded:
+        numbers = 6 * torch.arange(rounds)[:, None]
+        assert torch.equal(answer.buckets.view(2, 2, rounds, 24), buckets + numbers)
+
+
+def test_buckets_are_those_of_the_largest_of_an_axis_and_its_opposite():
+    x, rotations = drawn(2, 3, 50, 5), drawn(1, 5, 4, 6, seed=1)
+    turned = torch.einsum("bhnd,drk->bhrnk", x, rotations[0])
+    expected = torch.cat([turned, -turned], -1).argmax(-1)
+    assert torch.equal(F.hash_buckets(x, rotations), expected)
+    assert set(expected.flatten().tolist()) == set(range(12))
+
+
+def test_nothing_of_the_size_of_all_pairs_is_made():
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            several = found if isinstance(found, tuple | list) else [found]
+            Largest.size = max([Largest.size, *(x.numel() for x in several if isinstance(x, Tensor))])
+            return found
+
+    sizes = []
+    for tokens in (512, 1024):
+        x, rotations = drawn(1, 1, tokens, 8), drawn(1, 8, 2, 8)
+        query, value = x.requires_grad_(), drawn(1, 1, tokens, 8).requires_grad_()
+        Largest.size = 0
+        with Largest():
+            buckets = F.hash_buckets(query, rotations)
+            F.hashing_attention(query, query, value, buckets, chunk=8).sum().backward()
+        sizes.append(Largest.size)
+    assert sizes[1] == 2 * sizes[0] < 1024**2 / 8
+
+
+def test_half_precision_is_computed_in_single():
+    query, key, value, buckets, _ = call(2)
+    query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
+    low = F.hashing_attention(query, key, value, buckets, chunk=6)
+    assert low.dtype == torch.bfloat16
+    high = F.hashing_attention(query.double(), key.double(), value.double(), buckets, chunk=6)
+    torch.testing.assert_close(low.double(), high, rtol=1e-2, atol=1e-2)
+
+
+def test_a_second_derivative_is_refused_by_name():
+    query, key, value, buckets, _ = call(1)
+    output = F.hashing_attention(query.requires_grad_(), key, value, buckets, chunk=6)
+    (gradient,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
+    with pytest.raises(ProblemError, match="second derivative of hashing attention"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"buckets": torch.zeros(2, 2, 1, 5, dtype=torch.int64)},
+            r"buckets have shape \(2, 2, 1, 5\); expected .* 23",
+        ),
+        ({"buckets": torch.zeros(2, 2, 1, TOKENS)}, "buckets have dtype torch.float32"),
+        ({"chunk": 0}, "chunk is 0; expected"),
+        ({"before": -1}, "before is -1; expected"),
+        ({"after": 1.5}, r"after is 1\.5; expected"),
+        ({"causal": 1}, "causal is 1; expected"),
+        ({"self_last": None}, "self_last is None"),
+        ({"key_padding": torch.zeros(2, 4, dtype=torch.bool)}, r"key_padding has shape \(2, 4\)"),
+        ({"query": torch.zeros(2, 2, 5, DIM, dtype=torch.float64)}, "query has 5 tokens and key 23"),
+        ({"estimator": "best"}, "estimator is 'best'"),
+    ],
+)
+def test_what_does_not_fit_is_said(changes, message):
+    query, key, value, buckets, _ = call(1)
+    given = {"query": query, "key": key, "value": value, "buckets": buckets, **changes}
+    with pytest.raises(ProblemError, match=message):
+        F.hashing_attention(**given)
+
+
+def test_rotations_that_do_not_fit_are_said():
+    with pytest.raises(
+        ProblemError, match=r"rotations have shape \(3, 4, 1, 2\); expected .* 2 heads and dim 4"
+    ):
+        F.hash_buckets(torch.ones(1, 2, 5, 4), torch.ones(3, 4, 1, 2))
+
+
+def test_not_arriving_is_an_error():
+    query, key, value, buckets, _ = call(2)
+    with pytest.raises(ConvergenceError):
+        F.hashing_attention(9 * query, 9 * key, value, buckets, estimator="exact", max_steps=1, tol=1e-12)
