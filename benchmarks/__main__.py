@@ -16,6 +16,7 @@ BENCHMARKS = (
     "transport",
     "closeness",
     "sparse_weights",
+    "hashing",
     "translator",
     "import_time",
 )

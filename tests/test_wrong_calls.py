@@ -236,6 +236,35 @@ def ops() -> Iterator[Target]:
         },
         transport,
     )
+    tokens = {name: makers for name, makers in ATTENTION.items() if name not in ("log_preference", "key")}
+    yield Target(
+        "hashing_attention",
+        F.hashing_attention,
+        lambda: {
+            **dict.fromkeys(("query", "key", "value"), torch.ones(B, H, N, D)),
+            "buckets": torch.zeros(B, H, 2, N, dtype=torch.int64),
+        },
+        {
+            **tokens,
+            "query": tensors(B, H, N, D),
+            "value": without(tensors(B, H, N, D), "longer"),
+            "buckets": without(tensors(B, H, 2, N), "int64"),
+            "chunk": WHOLE,
+            "before": without(WHOLE, "zero"),
+            "after": without(WHOLE, "zero"),
+            "key_padding": tensors(B, N, optional=True),
+            **dict.fromkeys(("causal", "same_bucket", "count_meetings", "self_last"), FLAGS),
+        },
+    )
+    yield Target(
+        "hash_buckets",
+        F.hash_buckets,
+        lambda: {"vectors": torch.ones(B, H, N, D), "rotations": torch.ones(H, D, 2, 3)},
+        {
+            "vectors": without(tensors(B, H, N, D), "huge"),
+            "rotations": without(tensors(H, D, 2, 3), "longer", "huge"),
+        },
+    )
     simple = {
         name: ATTENTION[name]
         for name in ("query", "key", "value", "log_preference", "alpha", "scale", "estimator")
@@ -336,6 +365,18 @@ def preferences() -> Iterator[Target]:
         preference.GaussianWindow,
         on_device(heads=4),
         {"width": POSITIVE, "predict_width": made(text="")},
+    )
+    yield Target(
+        "QuadraticGridPosition",
+        preference.QuadraticGridPosition,
+        on_device(grid=(2, 3), heads=4),
+        {
+            "grid": made(number=6, short=(2,), text="2x3", zero=(0, 3), part=(2.5, 3)),
+            "heads": {**WHOLE, "no square": lambda: 5},
+            "kernel": made(number=2, short=(4,), zero=(0, 4), part=(1.5, 2), other=(2, 3)),
+            "width": POSITIVE,
+            "padding": made(negative=-1, part=0.5, text="same", flag=True, long=(1, 1, 1)),
+        },
     )
     yield Target("QuadraticPosition", preference.QuadraticPosition, on_device(heads=4), {"width": POSITIVE})
     yield Target(

@@ -49,8 +49,8 @@ def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
     heads, dim = vectors.shape[1], vectors.shape[3]
     if rotations.shape[0] not in (1, heads) or rotations.shape[1] != dim or 0 in rotations.shape[2:]:
         raise ProblemError(
-            f"rotations have shape {tuple(rotations.shape)}; expected {form} with {heads} heads and dim {dim}, and at "
-            "least one round and two buckets: draw them with torch.randn"
+            f"rotations have shape {tuple(rotations.shape)}; expected {form} with {heads} heads and dim {dim}, as "
+            f"vectors {tuple(vectors.shape)} have, and at least one round and two buckets: draw them with torch.randn"
         )
     with torch.no_grad():
         dtype = torch.promote_types(vectors.dtype, torch.float32)

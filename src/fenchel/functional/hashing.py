@@ -115,6 +115,8 @@ def hashing_attention(
     order = _order(buckets, lead, key_padding, chunk, before, after, causal, same_bucket)
     check_device("buckets", buckets, query.device)
     check_flags(count_meetings=count_meetings, self_last=self_last)
+    if batch * heads == 0:
+        return torch.zeros_like(given.value)
     rule = MeetingRule(count_meetings, self_last)
     with without_autocast(query):
         dtype = compute_dtype(given.query.dtype)

@@ -16,6 +16,7 @@ from fenchel.nn.preference.learned_bias import LearnedBias as LearnedBias
 from fenchel.nn.preference.location import Location as Location
 from fenchel.nn.preference.product import Product as Product
 from fenchel.nn.preference.proportional_window import ProportionalWindow as ProportionalWindow
+from fenchel.nn.preference.quadratic_grid_position import QuadraticGridPosition as QuadraticGridPosition
 from fenchel.nn.preference.quadratic_position import QuadraticPosition as QuadraticPosition
 from fenchel.nn.preference.recency import Recency as Recency
 from fenchel.nn.preference.relative_position import RelativePosition as RelativePosition
@@ -38,6 +39,7 @@ __all__ = [
     "Location",
     "Product",
     "ProportionalWindow",
+    "QuadraticGridPosition",
     "QuadraticPosition",
     "Recency",
     "RelativePosition",
