@@ -18,6 +18,8 @@ def test_every_block_of_the_page_runs(capsys):
     assert "torch.Size([1000, 1, 2]) torch.Size([1])" in printed
     assert "tensor(True)" in printed
     assert "0.333333\n" in printed
+    assert bool(names["first"].gap > 1)
+    torch.testing.assert_close(names["first"].output, names["linear"])
     assert isinstance(names["ellipse"], Gaussian)
     assert 0.5 < float(names["ellipse"].mean()[0, 0]) < 0.7
     assert 2 < float(names["longer"].solve("exact").mean) < 5

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.parts import Parts
+from fenchel.catalogue.abstract_parts import AbstractFiniteParts, AbstractParts
 from fenchel.closeness import AbstractCloseness
 
 __all__ = ["Answer", "Inferrer"]
+
+P = TypeVar("P", bound=AbstractParts)
 
 
 class Inferrer:
@@ -23,19 +26,18 @@ class Inferrer:
 
     def __init__(self, estimator: str = "first_order", closeness: AbstractCloseness | None = None) -> None:
         self.estimator, self.closeness = estimator, closeness
-        self.asked: list[Parts] = []
+        self.asked: list[AbstractParts] = []
 
-    def __call__(self, parts: Parts) -> Tensor:
+    def __call__(self, parts: AbstractParts) -> Tensor:
         """The mean of the values, (B, H, m, d_v)."""
         return self._kept(parts).answer(self.estimator)
 
-    def weights(self, parts: Parts) -> Tensor:
+    def weights(self, parts: AbstractFiniteParts) -> Tensor:
         """The weights, (B, H, m, n), for a mechanism that uses them otherwise than for a mean of values."""
         return self._kept(parts).weights(self.estimator)
 
-    def _kept(self, parts: Parts) -> Parts:
-        if parts.closeness is None:
-            parts = replace(parts, closeness=self.closeness)
+    def _kept(self, parts: P) -> P:
+        parts = parts.under(self.closeness)
         self.asked.append(parts)
         return parts
 
@@ -47,17 +49,19 @@ class Answer:
     Attributes:
         output: As the mechanism shapes it.
         estimator: By which its inferences were answered.
-        inferences: In the order in which they were made; none where the mechanism makes none.
+        inferences: In the order in which they were made, each a :class:`Parts` or of another kind of
+            :class:`AbstractParts`; none where the mechanism makes none.
     """
 
     output: Tensor
     estimator: str
-    inferences: tuple[Parts, ...]
+    inferences: tuple[Any, ...]
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
-        """The weights of each inference, (B, H, m, n)."""
-        return tuple(parts.weights(self.estimator) for parts in self.inferences)
+        """The weights of each inference that has some, (B, H, m, n): all but those under a Gaussian preference."""
+        finite = (parts for parts in self.inferences if isinstance(parts, AbstractFiniteParts))
+        return tuple(parts.weights(self.estimator) for parts in finite)
 
     @property
     def gap(self) -> float:

@@ -18,7 +18,7 @@ class Difference(NamedTuple):
     Attributes:
         estimator: Whose estimate.
         gap: Largest duality gap of any query, which bounds how far it is from the optimum.
-        total_variation: Largest that any inference's weights are from the exact ones of the same question, from 0 to 1.
+        total_variation: Largest that any inferred distribution is from the exact one of the same question, from 0 to 1.
         output: Distance of the mechanism's output from that with exact inference, over the latter's norm. In a
             composition it includes what later inferences are asked differently.
     """
@@ -58,10 +58,7 @@ def difference(
     """
     estimate = entry.run(estimator, closeness=closeness, seed=seed)
     exact = entry.run("exact", closeness=closeness, seed=seed)
-    apart = [
-        (parts.weights(estimator) - parts.weights("exact")).abs().sum(-1).max() / 2
-        for parts in estimate.inferences
-    ]
+    apart = [parts.total_variation(estimator).max() for parts in estimate.inferences]
     norm = exact.output.norm().clamp_min(torch.finfo(exact.output.dtype).tiny)
     return Difference(
         estimator,

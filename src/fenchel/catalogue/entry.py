@@ -70,13 +70,14 @@ class Entry:
         meaning: What is believed and what is asked, in a sentence or two.
         verdict: Whether it is an inference.
         because: Why it is a composition, or none; what to know of it where it is one.
-        exact_differs: Whether exact inference gives another answer than first order.
+        exact_differs: Whether exact inference gives another answer than what is published.
         exact_because: Why it does not, or what the difference means; a sentence.
         written: The mechanism as a function of ``infer`` and of inputs, which hands each inference to
             ``infer(Parts(...))`` and gets its answer.
         example: Inputs of a small case, drawn from a generator, in its dtype.
         symmetries: In what orders of tokens it does not look; none where it has places.
-        estimators: Those that it takes.
+        estimators: Those that it takes. The first is the mechanism as published, which is ``"first_order"`` but where
+            a paper solves its problem.
         takes_closeness: Whether another closeness may be put in the place of its own.
         layer: Arguments that make a :class:`fenchel.nn.MultiheadAttention` of it, such as ``preference`` and
             ``evidence``, as code; none where it is no such layer.
@@ -115,7 +116,7 @@ class Entry:
 
     def run(
         self,
-        estimator: str = "first_order",
+        estimator: str | None = None,
         *,
         closeness: AbstractCloseness | str | None = None,
         seed: int = 0,
@@ -124,7 +125,8 @@ class Entry:
         """Compute the mechanism, each inference in it by an estimator and under a closeness.
 
         Args:
-            estimator: ``"first_order"``, which is the mechanism as published, ``"second_order"`` or ``"exact"``.
+            estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; None is the mechanism as published, which
+                is first order in nearly all.
             closeness: In the place of Kullback and Leibler's, or its name, such as ``"tsallis:1.5"``.
             seed: Of the example's inputs.
             **inputs: In the place of those of the example, by name.
@@ -142,6 +144,7 @@ class Entry:
             >>> published.output.shape, bool(published.gap > exact.gap)
             (torch.Size([1, 2, 5, 3]), True)
         """
+        estimator = self.estimators[0] if estimator is None else estimator
         self.check(estimator, closeness)
         known = self.inputs(seed)
         if unknown := sorted(set(inputs) - set(known)):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel import functional
+from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.certificate import AttentionCertificate
 
@@ -16,7 +17,7 @@ __all__ = ["Parts"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Parts(AbstractFiniteParts):
     r"""Templates t, evidence z, values v and log-preference log u of inferences, one a query.
 
     .. math:: p = \arg\min_p \tfrac\alpha2\lVert\mu + z - \mathbb{E}_p[t]\rVert^2 + D(p, u), \qquad o = \sum_j p_j v_j
@@ -73,6 +74,10 @@ class Parts:
                 one.evidence, one.templates, one.values, estimator=estimator, **one._options()
             )
         return AttentionCertificate(*(self._unfolded(bound.unsqueeze(-1)).squeeze(-1) for bound in found))
+
+    def under(self, closeness: AbstractCloseness | None) -> Parts:
+        """The same under a closeness, where it leaves its own open."""
+        return replace(self, closeness=closeness) if self.closeness is None else self
 
     def _options(self) -> dict[str, Any]:
         return {

@@ -8,7 +8,16 @@ from types import MappingProxyType
 from typing import Final
 
 from fenchel.arguments import shown
-from fenchel.catalogue import importance, priority, reading, selection, textbook
+from fenchel.catalogue import (
+    importance,
+    linear,
+    memory,
+    priority,
+    reading,
+    selection,
+    sparse,
+    textbook,
+)
 from fenchel.catalogue.entry import Entry
 from fenchel.errors import InputError
 
@@ -30,6 +39,9 @@ ENTRIES: Final = _by_name(
     reading.ENTRIES,
     selection.ENTRIES,
     priority.ENTRIES,
+    sparse.ENTRIES,
+    memory.ENTRIES,
+    linear.ENTRIES,
     importance.ENTRIES,
 )
 """Every mechanism by name, in the order of the catalogue."""
@@ -55,7 +67,7 @@ def entry(name: str) -> Entry:
         'q_i'
         >>> entry("scaled-dott")
         Traceback (most recent call last):
-        fenchel.errors.InputError: the catalogue has no entry 'scaled-dott'; nearest: scaled-dot. ...
+        fenchel.errors.InputError: the catalogue has no entry 'scaled-dott'; nearest: scaled-dot...
     """
     if isinstance(name, str) and name in ENTRIES:
         return ENTRIES[name]

@@ -64,7 +64,7 @@ def described(
 def entry_lines(entry: Entry) -> tuple[tuple[str, str], ...]:
     """What an entry says, a label and a text a line."""
     verdict = entry.verdict.value + (f": {entry.because}" if entry.because else "")
-    exact = "another answer than first order" if entry.exact_differs else "the same answer as first order"
+    exact = "another answer than what is published" if entry.exact_differs else "what is published"
     if "exact" not in entry.estimators:
         exact = "does not apply"
     rows = [
@@ -92,13 +92,14 @@ def listed(entries: Iterable[Entry]) -> tuple[tuple[str, str, str, str, str], ..
 
 def layer_table(entries: Iterable[Entry]) -> str:
     """The entries that are layers of this package, as a table in Markdown: what is believed, and what is asked."""
-    rows = ["| Mechanism | Preference | Evidence |", "|---|---|---|"]
+    rows = ["| Mechanism | Preference | Evidence | Closeness |", "|---|---|---|---|"]
     for one in entries:
         if one.layer:
             said = (
                 one.layer.get("preference", "Uniform()"),
                 one.layer.get("evidence", "ScaledDot()"),
+                one.layer.get("closeness", "KL()"),
             )
             paper = f"{one.paper.authors} {one.paper.year}"
-            rows.append(f"| {one.title} ({paper}) | `{said[0]}` | `{said[1]}` |")
+            rows.append(f"| {one.title} ({paper}) | `{said[0]}` | `{said[1]}` | `{said[2]}` |")
     return "\n".join(rows)

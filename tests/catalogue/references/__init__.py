@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tests.catalogue.references import importance, mind, textbook
+from tests.catalogue.references import beyond, importance, mind, textbook
 
 REFERENCES: dict[str, Callable[..., Tensor]] = {
     **textbook.REFERENCES,
     **mind.REFERENCES,
+    **beyond.REFERENCES,
     **importance.REFERENCES,
 }
 """By the entry's name: a function of the entry's inputs by name."""

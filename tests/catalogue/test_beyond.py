@@ -1,0 +1,324 @@
+"""What the mechanisms beside and after softmax solve, and what they do not."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel import Discrete, Gaussian, InferenceProblem, OptimalTransport, Tsallis
+from fenchel.catalogue import Difference, GaussianParts, Parts, TransportParts, Verdict, difference, entry
+from fenchel.closeness.sinkhorn import transport_value
+from fenchel.nn import MultiheadAttention
+from fenchel.nn.preference import ALiBi, AttentionInputs
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def coefficients(name: str, **inputs: Any) -> Tensor:
+    """What a mechanism that is linear in its values multiplies each with, (B, H, m, n)."""
+    n = inputs["value"].shape[-2]
+    one_hot = torch.eye(n, dtype=torch.float64).expand(*inputs["value"].shape[:2], n, n)
+    return entry(name).run(**{**inputs, "value": one_hot}).output
+
+
+@pytest.mark.parametrize(("name", "order"), [("sparsemax", 2.0), ("entmax", 1.5)])
+def test_sparse_weights_solve_their_problem_and_have_zeros(name, order):
+    inputs = entry(name).inputs()
+    sharp = {**inputs, "query": 2 * inputs["query"]}
+    (weights,) = entry(name).run(**sharp).weights
+    assert bool((weights == 0).any())
+    scores = sharp["query"] @ sharp["key"].mT / 2
+    # Optimal: scores less the entropy's gradient are largest, and equal, where there is weight.
+    slack = scores - weights ** (order - 1) / (order - 1)
+    best = slack.amax(-1, keepdim=True)
+    torch.testing.assert_close(slack[weights > 0], best.expand_as(slack)[weights > 0])
+    (parts,) = entry(name).run(**sharp).inferences
+    assert repr(parts.closeness) == repr(Tsallis(order))
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_transport_reaches_atoms_and_is_the_inference_problem(estimator):
+    inputs = entry("transport").inputs()
+    answer = entry("transport").run(estimator, **inputs)
+    (weights,) = answer.weights
+    assert weights.shape == (1, 2, 4, 8)
+    assert bool((weights[..., 5:] > 0).all())
+    closeness = OptimalTransport("squared_euclidean", inputs["gamma"], inputs["atoms"])
+    problem = InferenceProblem(Discrete(inputs["key"]), inputs["query"], closeness=closeness)
+    options = {"tol": 1e-10} if estimator == "exact" else {}
+    torch.testing.assert_close(weights, problem.solve(estimator, **options).weights)
+    values = torch.cat([inputs["value"], inputs["atom_values"]], -2)
+    torch.testing.assert_close(answer.output, weights @ values, rtol=1e-7, atol=1e-8)
+    (parts,) = answer.inferences
+    assert isinstance(parts, TransportParts)
+
+
+def test_sinkhorn_attention_is_the_entropic_plan_of_all_queries_together():
+    inputs = entry("sinkhorn").inputs()
+    (weights,) = entry("sinkhorn").run(**inputs).weights
+    m, n = weights.shape[-2:]
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    torch.testing.assert_close(weights.sum(-2), torch.full_like(weights[..., 0, :], m / n))
+    scores, plan = inputs["query"] @ inputs["key"].mT / 2, weights / m
+    reached = (plan * (plan.log() - scores)).sum((-2, -1))
+    even = torch.full((1, 2, 1, m), 1 / m, dtype=torch.float64)
+    log_keys = torch.full((1, 2, 1, n), 1 / n, dtype=torch.float64).log()
+    least = transport_value(even, log_keys, -scores, torch.ones(1, 1, dtype=torch.float64))
+    torch.testing.assert_close(reached, least.squeeze(-1))
+
+
+def test_sinkhorn_attention_couples_queries_and_softmax_does_not():
+    for name, coupled in (("sinkhorn", True), ("scaled-dot", False)):
+        inputs = entry(name).inputs()
+        changed = inputs["query"].clone()
+        changed[:, :, 0] += 1
+        moved = entry(name).run(**{**inputs, "query": changed}).output - entry(name).run(**inputs).output
+        assert bool(moved[:, :, 1:].abs().max() > 1e-3) is coupled
+
+
+def test_the_energy_of_a_hopfield_network_falls_and_one_update_is_attention():
+    inputs = entry("hopfield").inputs()
+    beta, patterns = inputs["beta"], inputs["patterns"]
+    answer = entry("hopfield").run(**inputs)
+    states = [parts.evidence for parts in answer.inferences] + [answer.output]
+
+    def energy(state: Tensor) -> Tensor:
+        return state.square().sum(-1) / 2 - (beta * state @ patterns.mT).logsumexp(-1) / beta
+
+    for before, after in itertools.pairwise(states):
+        assert bool((energy(after) <= energy(before) + 1e-12).all())
+    once = nn.functional.scaled_dot_product_attention(states[0], patterns, patterns, scale=float(beta))
+    torch.testing.assert_close(states[1], once)
+
+
+def test_a_hopfield_network_retrieves_what_it_is_near_to():
+    patterns = nn.functional.normalize(drawn(1, 1, 6, 32), dim=-1)
+    near = patterns[:, :, 2:3] + 0.05 * drawn(1, 1, 1, 32, seed=1)
+    beta = torch.tensor(40.0, dtype=torch.float64)
+    found = entry("hopfield").run(state=near, patterns=patterns, beta=beta).output
+    torch.testing.assert_close(found, patterns[:, :, 2:3], atol=1e-6, rtol=0)
+
+
+def test_the_fixed_point_of_a_hopfield_network_is_no_exact_answer():
+    inputs = entry("hopfield").inputs()
+    state, patterns, beta = inputs["state"], inputs["patterns"], inputs["beta"]
+    for _ in range(300):
+        state = (beta * state @ patterns.mT).softmax(-1) @ patterns
+    problem = InferenceProblem(Discrete(patterns), inputs["state"], beta)
+    assert (problem.solve("exact").mean - state).norm() > 0.1
+    torch.testing.assert_close(state, problem.weights(beta * state) @ patterns)
+
+
+def test_through_induced_points_the_weights_have_at_most_their_rank():
+    inputs = entry("induced-points").inputs()
+    one, two = entry("induced-points").run(**inputs).weights
+    product = two @ one
+    assert product.shape == (1, 2, 6, 6)
+    torch.testing.assert_close(product.sum(-1), torch.ones_like(product[..., 0]))
+    assert int(torch.linalg.matrix_rank(product, tol=1e-9).max()) <= 3
+
+
+def test_a_sink_is_what_gpt_oss_does():
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+    inputs = entry("sink").inputs()
+    layer: Any = SimpleNamespace(num_key_value_groups=1, sinks=inputs["sink"], training=False)
+    expected, _ = eager_attention_forward(
+        layer, inputs["query"], inputs["key"], inputs["value"], None, scaling=0.5
+    )
+    torch.testing.assert_close(entry("sink").run(**inputs).output, expected.transpose(1, 2))
+
+
+def test_a_sink_of_nothing_is_torchs_zero_attention():
+    layer = MultiheadAttention(8, 2, add_zero_attn=True, bias=False, batch_first=True).double()
+    x = drawn(1, 5, 8)
+    with torch.no_grad():
+        query, key, value = (
+            part.unflatten(-1, (2, 4)).transpose(1, 2) for part in (x @ layer.in_proj_weight.T).chunk(3, -1)
+        )
+        answer = entry("sink").run(
+            query=query, key=key, value=value, sink=torch.zeros(2, dtype=torch.float64)
+        )
+        joined = answer.output.transpose(1, 2).flatten(-2) @ layer.out_proj.weight.T
+        torch.testing.assert_close(layer(x, x, x)[0], joined)
+    shown = answer.weights[0][..., :-1].sum(-1)
+    assert bool((shown < 1).all())
+
+
+def test_only_exact_inference_sees_where_the_sink_is():
+    inputs = entry("sink").inputs()
+    (parts,) = entry("sink").run(**inputs).inferences
+    templates = parts.templates.clone()
+    # As little in the way of every query: none has this direction.
+    query = nn.functional.pad(parts.evidence, (0, 1))
+    templates = nn.functional.pad(templates, (0, 1))
+    elsewhere = templates.clone()
+    elsewhere[..., -1, -1] = 3.0
+    options = {"evidence": query, "values": parts.values, "log_preference": parts.log_preference}
+    here, there = Parts(templates=templates, **options), Parts(templates=elsewhere, **options)
+    torch.testing.assert_close(here.weights(), there.weights())
+    assert (here.weights("exact") - there.weights("exact")).abs().max() > 1e-3
+
+
+def test_linear_attention_is_its_kernel_over_keys_and_an_inference_over_features():
+    inputs = entry("linear-attention").inputs()
+    of_query, of_key = (nn.functional.elu(inputs[name]) + 1 for name in ("query", "key"))
+    kernel = of_query @ of_key.mT
+    found = coefficients("linear-attention", **inputs)
+    torch.testing.assert_close(found, kernel / kernel.sum(-1, keepdim=True))
+    as_belief = Parts(
+        templates=inputs["key"],
+        evidence=torch.zeros_like(inputs["query"]),
+        values=inputs["value"],
+        log_preference=kernel.log(),
+    )
+    answer = entry("linear-attention").run(**inputs)
+    torch.testing.assert_close(as_belief.answer(), answer.output)
+    assert float(as_belief.certificate().gap.max()) < 1e-12
+    assert answer.gap > 1e-3
+    assert answer.weights[0].shape[-1] == inputs["key"].shape[-1]
+
+
+def test_retention_has_no_weights_and_the_gaussian_answers():
+    inputs = entry("retention").inputs()
+    found = coefficients("retention", **inputs)
+    assert bool((found < 0).any())
+    assert float((found.sum(-1) - 1).abs().max()) > 0.1
+    answer = entry("retention").run(**inputs)
+    assert answer.weights == ()
+    (parts,) = answer.inferences
+    u = Gaussian(torch.zeros(1, 2, 6, 4, dtype=torch.float64), parts.second_moments())
+    problem = InferenceProblem(u, inputs["query"])
+    for estimator in ("first_order", "second_order", "exact"):
+        dual = problem.solve(estimator).dual
+        read = torch.einsum(
+            "bhmn,bhnd,bhmd,bhnv->bhmv", parts.counts.expand(1, 2, 6, 6), inputs["key"], dual, inputs["value"]
+        )
+        torch.testing.assert_close(parts.answer(estimator), read)
+
+
+def test_the_gaussians_answer_is_the_mean_of_values_under_it():
+    """From the joint distribution of keys and values, tilted by λ on the keys."""
+    key, value, query = drawn(1, 1, 9, 3), drawn(1, 1, 9, 2, seed=1), drawn(1, 1, 4, 3, seed=2)
+    parts = GaussianParts(templates=key, evidence=query, values=value, alpha=0.7)
+    pairs = torch.cat([key, value], -1)[0, 0]
+    joint = Gaussian(torch.zeros(5, dtype=torch.float64), pairs.T @ pairs)
+    for estimator in ("first_order", "exact"):
+        on_keys_alone = nn.functional.pad(parts.dual(estimator)[0, 0], (0, 2))
+        mean = joint.tilted_mean(on_keys_alone)
+        torch.testing.assert_close(parts.answer(estimator)[0, 0], mean[:, 3:])
+
+
+def test_the_distance_of_two_normal_distributions_is_what_is_integrated():
+    key = torch.tensor([[1.5], [0.5]], dtype=torch.float64)[None, None]
+    parts = GaussianParts(templates=key, evidence=torch.full((1, 1, 1, 1), 0.8).double(), values=key)
+    (variance,) = parts.second_moments().flatten()
+    means = [float(variance * parts.dual(way)) for way in ("first_order", "exact")]
+    x = torch.linspace(-30, 30, 200_001, dtype=torch.float64)
+    one, two = (
+        torch.exp(-((x - mean) ** 2) / (2 * variance)) / (2 * torch.pi * variance) ** 0.5 for mean in means
+    )
+    expected = torch.trapezoid((one - two).abs(), x) / 2
+    torch.testing.assert_close(parts.total_variation().squeeze(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_softmax_under_the_same_decay_is_alibi():
+    inputs = entry("forgetting").inputs()
+    slopes = torch.tensor([0.3, 0.05], dtype=torch.float64)
+    same = {**inputs, "gate": (-slopes).exp().view(1, 2, 1).expand(1, 2, 6)}
+    (parts,) = entry("forgetting").run(**same).inferences
+    alibi = ALiBi(heads=2, learned=True).double()
+    assert alibi.log_slopes is not None
+    with torch.no_grad():
+        alibi.log_slopes.copy_(slopes.log())
+        log_u = alibi(AttentionInputs(1, 2, 6, 6, torch.device("cpu"), torch.float64))
+    assert log_u is not None
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()
+    torch.testing.assert_close(
+        parts.log_preference, log_u.masked_fill(~causal, -torch.inf).expand(1, 2, 6, 6)
+    )
+
+
+def test_the_mesa_layer_is_ridge_regression_and_the_exact_answer_of_linear_attention():
+    inputs = entry("mesa").inputs()
+    answer = entry("mesa").run(**inputs)
+    assert answer.estimator == "exact"
+    k, v, q, ridge = inputs["key"][0, 0], inputs["value"][0, 0], inputs["query"][0, 0, -1], inputs["ridge"]
+    weight = torch.linalg.solve(k.T @ k + ridge * torch.eye(4, dtype=k.dtype), k.T @ v).T.requires_grad_()
+    loss = (v - k @ weight.T).square().sum() + ridge * weight.square().sum()
+    (slope,) = torch.autograd.grad(loss, weight)
+    torch.testing.assert_close(slope, torch.zeros_like(slope))
+    torch.testing.assert_close(answer.output[0, 0, -1], (weight @ q).detach())
+    first = entry("mesa").run("first_order", **inputs).output
+    linear = (inputs["query"] @ inputs["key"].mT * inputs["seen"]) @ inputs["value"] / ridge
+    torch.testing.assert_close(first, linear)
+    assert bool((coefficients("mesa", **inputs) < 0).any())
+
+
+def test_retention_without_decay_is_the_first_order_answer_of_the_mesa_layer():
+    inputs = entry("mesa").inputs()
+    tokens = {name: inputs[name] for name in ("query", "key", "value")}
+    one = torch.tensor(1.0, dtype=torch.float64)
+    kept = entry("retention").run(decay=one.expand(2), **tokens)
+    mesa = entry("mesa").run("first_order", seen=inputs["seen"], ridge=one, **tokens)
+    torch.testing.assert_close(kept.output, mesa.output)
+    exact = entry("retention").run("exact", decay=one.expand(2), **tokens).output
+    torch.testing.assert_close(exact, entry("mesa").run(seen=inputs["seen"], ridge=one, **tokens).output)
+
+
+def test_what_is_published_of_the_mesa_layer_is_exact():
+    published, first = difference(entry("mesa"), "exact"), difference(entry("mesa"))
+    assert published == Difference("exact", published.gap, 0.0, 0.0)
+    assert published.gap < 1e-12
+    assert first.total_variation > 0.1
+    assert first.output > 0.1
+
+
+def test_a_gated_delta_rule_is_what_qwen3_next_does():
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
+
+    inputs = {name: given.float() for name, given in entry("gated-delta").inputs().items()}
+    swapped = {name: given.transpose(1, 2) for name, given in inputs.items()}
+    expected, _ = torch_recurrent_gated_delta_rule(
+        swapped["query"],
+        swapped["key"],
+        swapped["value"],
+        swapped["gate"].log(),
+        swapped["rate"],
+        None,
+        False,
+    )
+    # Theirs divides queries by the root of their dimension.
+    found = entry("gated-delta").run(**inputs).output
+    torch.testing.assert_close(found / 2, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+def test_a_delta_rule_is_a_step_down_a_slope():
+    key, value = nn.functional.normalize(drawn(3), dim=0), drawn(2, seed=1)
+    state = drawn(2, 3, seed=2).requires_grad_()
+    loss = (value - state @ key).square().sum() / 2
+    (slope,) = torch.autograd.grad(loss, state)
+    rate = 0.3
+    expected = state - rate * slope
+    erased = state @ (torch.eye(3, dtype=torch.float64) - rate * torch.outer(key, key))
+    torch.testing.assert_close(erased + rate * torch.outer(value, key), expected)
+
+
+def test_a_gated_delta_rule_is_no_inference_from_its_pairs():
+    rule = entry("gated-delta")
+    assert rule.verdict is Verdict.NOT_ONE
+    inputs = rule.inputs()
+    assert bool((coefficients("gated-delta", **inputs) < 0).any())
+    # In another order the same pairs leave another state, although nothing is forgotten.
+    inputs |= {"gate": torch.ones_like(inputs["gate"])}
+    order = torch.tensor([5, 4, 3, 2, 1, 0])
+    swapped = {name: inputs[name][:, :, order] for name in ("key", "value", "rate")}
+    last, other = (rule.run(**some).output[:, :, -1] for some in (inputs, {**inputs, **swapped}))
+    assert (last - other).abs().max() > 1e-2
