@@ -1,0 +1,76 @@
+"""What users rely on stays, or the changelog says that it is gone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.public_names import LIST, MODULES, commands, listed, names, removed
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+]
+IMPORT = re.compile(r"^from (fenchel[\w.]*) import (.+)$", flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def now() -> set[str]:
+    return names()
+
+
+def gone_unsaid(before: list[str], now: set[str], changelog: str) -> list[str]:
+    return sorted(set(before) - now - removed(changelog))
+
+
+def test_no_public_name_goes_without_a_word(now):
+    gone = gone_unsaid(listed(), now, (ROOT / "CHANGELOG.md").read_text())
+    assert gone == [], "write 'Removed: `NAME`' into CHANGELOG.md for each"
+
+
+def test_every_public_name_is_in_the_list(now):
+    assert sorted(now - set(listed())) == [], f"python -m tests.public_names writes them into {LIST.name}"
+
+
+def test_the_list_is_sorted_and_has_nothing_twice():
+    assert listed() == sorted(set(listed()))
+    assert len(listed()) > 300
+
+
+def test_what_is_removed_is_read_from_the_changelog():
+    changelog = (
+        "- Removed: `fenchel.nn.Old`, use `fenchel.nn.New`.\n- Removed: `fenchel.a`, `fenchel audit --b`.\n"
+    )
+    assert removed(changelog) == {"fenchel.nn.Old", "fenchel.a", "fenchel audit --b"}
+    before = ["fenchel.nn.Old", "fenchel.nn.Kept", "fenchel.nn.Lost"]
+    assert gone_unsaid(before, {"fenchel.nn.Kept"}, changelog) == ["fenchel.nn.Lost"]
+    assert gone_unsaid(before, {"fenchel.nn.Kept"}, changelog + "Removed: `fenchel.nn.Lost`") == []
+
+
+def test_commands_and_their_options_are_public():
+    assert {
+        "fenchel audit",
+        "fenchel audit --text",
+        "fenchel swap --out",
+        "fenchel train --set",
+    } <= commands()
+
+
+def test_pages_and_examples_import_public_names_alone(now):
+    found = [
+        f"{path.name}: {module}.{name}"
+        for path in PAGES
+        for module, imported in IMPORT.findall(path.read_text())
+        for name in re.findall(r"\w+", imported.split(" as ")[0].split("#")[0])
+        if f"{module}.{name}" not in now and f"{module}.{name}" not in {*MODULES, "fenchel.integrations"}
+    ]
+    assert found == []
+
+
+def test_the_page_on_stability_names_every_public_module():
+    page = (ROOT / "docs" / "stability.md").read_text()
+    assert [module for module in MODULES if f"`{module}`" not in page] == []
