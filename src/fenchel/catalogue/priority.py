@@ -193,8 +193,8 @@ ENTRIES = (
         evidence="g_i, the goal: top-down",
         meaning=(
             "What stands out is believed in before anything is asked; what is wanted is evidence. As α goes to 0 the "
-            "answer is bottom-up alone, under a uniform u top-down alone. The slides call self-attention bottom-up, "
-            "since nobody's goal is in it; in these terms its query, which comes from the input, is still evidence."
+            "answer is bottom-up alone, under a uniform u top-down alone. Asakawa's slides of 2020 call "
+            "self-attention bottom-up; in these terms its query, though it comes from the input, is evidence."
         ),
         exact_because="Exact inference starts from the mean of what stands out.",
         written=_biased,

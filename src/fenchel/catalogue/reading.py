@@ -145,7 +145,7 @@ ENTRIES = (
             "A sentence becomes one vector. What is asked of it, such as which words carry its class, is learned and "
             "the same for all sentences."
         ),
-        exact_because="Templates are within (-1, 1) in each coordinate, so that the mean moves little.",
+        exact_because="Exact inference moves the mean less, where words vary along the query.",
         written=_attention_pooling,
         example=_tokens_and_a_query,
         symmetries=(Symmetry({"tokens": -2}, None),),

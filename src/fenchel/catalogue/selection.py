@@ -127,8 +127,9 @@ ENTRIES = (
         closeness="0 on the support of u, infinite elsewhere: no closeness",
         meaning=(
             "The most salient place gets everything. It is the limit of softmax, p_j ∝ exp(α s_j), as α grows, and not "
-            "softmax itself, as the slides have it. Exact inference has another limit as α grows: its mean goes to "
-            "μ + z wherever templates can reach that, and the winner takes all only where z points beyond it."
+            "softmax itself, as Asakawa's slides of 2020 have it. Exact inference has another limit as α grows: its "
+            "mean goes to μ + z wherever templates can reach that, and the winner takes all only where z points beyond "
+            "them."
         ),
         because="It is the first-order answer at temperature 0; weights that jump have no other estimators.",
         written=_winner,

@@ -132,9 +132,9 @@ ENTRIES = (
         evidence="q_i, with α = w²",
         meaning=(
             "Keys near the origin are more likely before looking, the query says where to look from there, and the "
-            "squared inverse bandwidth is the reliability of what it says. Section 15.4.2 of the textbook prints the "
-            "softmax of the kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential under which no key has "
-            "less than 1/e of the weight of another; kernel regression, as here, divides the kernel itself by its sum."
+            "squared inverse bandwidth is the reliability of what it says. Notes on the textbook's section 15.4.2 "
+            "print the softmax of the kernel, p_ij ∝ exp(exp(-w²(q_i - k_j)²/2)), a double exponential under which no "
+            "key has less than 1/e of the weight of another; kernel regression, as here, divides the kernel by its sum."
         ),
         exact_because=(
             "Where the origin is decides what is preference and what evidence. Kernel regression does not see it; the "
