@@ -35,11 +35,22 @@ class AbstractParts(ABC):
 
 
 class AbstractFiniteParts(AbstractParts):
-    """Inferences whose answer is a list of weights."""
+    """Inferences whose answer is a list of weights.
+
+    Attributes:
+        values: (B, H, N, d_v), or (B, H, m, N, d_v) where they differ by query.
+    """
+
+    values: Tensor
 
     @abstractmethod
     def weights(self, estimator: str = "first_order") -> Tensor:
         """The weights p of the values, (B, H, m, N)."""
+
+    def mean_under(self, weights: Tensor) -> Tensor:
+        """The mean of the values under weights (B, H, m, N), pair by pair: (B, H, m, d_v)."""
+        values = self.values if self.values.dim() == 5 else self.values.unsqueeze(2)
+        return (weights.unsqueeze(-1) * values).sum(-2)
 
     def total_variation(self, estimator: str = "first_order") -> Tensor:
         """Half the sum of what weights differ by."""

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tests.catalogue.references import beyond, importance, mind, textbook
+from tests.catalogue.references import beyond, importance, mind, places, scores, textbook
 
 REFERENCES: dict[str, Callable[..., Tensor]] = {
     **textbook.REFERENCES,
+    **scores.REFERENCES,
+    **places.REFERENCES,
     **mind.REFERENCES,
     **beyond.REFERENCES,
     **importance.REFERENCES,

@@ -9,6 +9,7 @@ from fenchel.nn.preference.causal import Causal as Causal
 from fenchel.nn.preference.context import Context as Context
 from fenchel.nn.preference.context_network import ContextNetwork as ContextNetwork
 from fenchel.nn.preference.gaussian_window import GaussianWindow as GaussianWindow
+from fenchel.nn.preference.grid_position import GridPosition as GridPosition
 from fenchel.nn.preference.grid_window import GridWindow as GridWindow
 from fenchel.nn.preference.inputs import AttentionInputs as AttentionInputs
 from fenchel.nn.preference.key_padding import KeyPadding as KeyPadding
@@ -33,6 +34,7 @@ __all__ = [
     "Context",
     "ContextNetwork",
     "GaussianWindow",
+    "GridPosition",
     "GridWindow",
     "KeyPadding",
     "LearnedBias",

@@ -1,0 +1,214 @@
+"""Places in inputs, beliefs, angles and pairs: from the papers, and by the models of transformers where they are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from transformers import SwinConfig, T5Config, XLNetConfig
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.swin.modeling_swin import SwinAttention, window_partition, window_reverse
+from transformers.models.t5.modeling_t5 import T5Attention
+from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
+
+from fenchel.nn.evidence import RelativeGridKeys, RelativeKeys, TransformerXL
+from fenchel.nn.preference import GridPosition, RelativePosition
+
+
+def softmax_attention(query: Tensor, key: Tensor, value: Tensor, scores: Tensor | float = 0.0) -> Tensor:
+    """Scaled dot-product attention with numbers added to its scores."""
+    return (query @ key.mT / math.sqrt(key.shape[-1]) + scores).softmax(-1) @ value
+
+
+def heads_of(x: Tensor, project: Tensor) -> list[Tensor]:
+    return [torch.einsum("bnw,hwd->bhnd", x, weight) for weight in project]
+
+
+def learned_absolute(x: Tensor, places: Tensor, project: Tensor) -> Tensor:
+    return softmax_attention(*heads_of(x + places, project))
+
+
+def sinusoidal_code(n: int, width: int) -> Tensor:
+    code = torch.zeros(n, width, dtype=torch.float64)
+    for place in range(n):
+        for c in range(width // 2):
+            angle = place / 10000 ** (2 * c / width)
+            code[place, 2 * c], code[place, 2 * c + 1] = math.sin(angle), math.cos(angle)
+    return code
+
+
+def sinusoidal(x: Tensor, project: Tensor) -> Tensor:
+    """The score as its four terms."""
+    places = sinusoidal_code(x.shape[1], x.shape[2]).expand_as(x)
+    (query, key, value), (q_place, k_place, v_place) = heads_of(x, project), heads_of(places, project)
+    terms = query @ key.mT, query @ k_place.mT, q_place @ key.mT, q_place @ k_place.mT
+    return (sum(terms) / math.sqrt(key.shape[-1])).softmax(-1) @ (value + v_place)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def t5(query: Tensor, key: Tensor, value: Tensor, network: RelativePosition) -> Tensor:
+    config = T5Config(
+        d_model=8,
+        num_heads=query.shape[1],
+        relative_attention_num_buckets=network.buckets,
+        relative_attention_max_distance=network.max_distance,
+    )
+    theirs = T5Attention(config, has_relative_attention_bias=True)
+    theirs.relative_attention_bias.weight = network.relative_attention_bias.weight
+    bias = theirs.compute_bias(query.shape[2], key.shape[2]).detach()
+    return (query @ key.mT + bias).softmax(-1) @ value
+
+
+def causal_scores(query: Tensor) -> Tensor:
+    n = query.shape[2]
+    return torch.full((n, n), -torch.inf, dtype=query.dtype).triu(1)
+
+
+def alibi(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Bloom adds slope times the key's place, which differs from the paper by what all keys of a query share."""
+    batch, heads, n = query.shape[:3]
+    bias = build_alibi_tensor(torch.ones(batch, n), heads, query.dtype).view(batch, heads, 1, n)
+    return softmax_attention(query, key, value, bias + causal_scores(query))
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def sliding_window(query: Tensor, key: Tensor, value: Tensor, width: int) -> Tensor:
+    answers = []
+    for i in range(query.shape[2]):
+        near = slice(max(0, i - width // 2), i + width // 2 + 1)
+        one = query[:, :, i : i + 1]
+        answers.append(softmax_attention(one, key[:, :, near], value[:, :, near]))
+    return torch.cat(answers, 2)
+
+
+def rotary(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """As products of complex numbers."""
+
+    def turned(vectors: Tensor) -> Tensor:
+        n, dim = vectors.shape[-2:]
+        angles = torch.tensor(
+            [[s * 10000 ** (-2 * c / dim) for c in range(dim // 2)] for s in range(n)], dtype=torch.float64
+        )
+        complex_ = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
+        return complex_ * torch.polar(torch.ones_like(angles), angles)
+
+    scores = (turned(query) @ turned(key).mH).real / math.sqrt(key.shape[-1])
+    return scores.softmax(-1) @ value
+
+
+def transformer_xl(x: Tensor, memory: Tensor, project: Tensor, network: TransformerXL) -> Tensor:
+    """The four terms, pair by pair."""
+    seen, length = torch.cat([memory, x], 1), memory.shape[1]
+    query = heads_of(x, project)[0]
+    _, key, value = heads_of(seen, project)
+    u, v, weight = network.key_importance, network.distance_importance, network.distance_weight
+    width, scores = weight.shape[2], []
+    for i in range(x.shape[1]):
+        row = []
+        for j in range(seen.shape[1]):
+            back = i + length - j
+            angles = [back / 10000 ** (2 * c / width) for c in range(width // 2)]
+            code = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=x.dtype)
+            q, k, r = query[:, :, i], key[:, :, j], weight @ code
+            terms = (q * k).sum(-1) + (q * r).sum(-1) + (u * k).sum(-1) + (v * r).sum(-1)
+            row.append(terms if back >= 0 else torch.full_like(terms, -torch.inf))
+        scores.append(torch.stack(row, -1))
+    return (torch.stack(scores, -2) / math.sqrt(key.shape[-1])).softmax(-1) @ value
+
+
+def xlnet(
+    x: Tensor, asking: Tensor, memory: Tensor, order: Tensor, project: Tensor, network: TransformerXL
+) -> Tensor:
+    """By the attention of transformers, with its own shift of relative scores."""
+    heads, dim, width = network.distance_weight.shape
+    theirs = XLNetRelativeAttention(
+        XLNetConfig(d_model=heads * dim, n_head=heads, d_head=dim, n_layer=1, d_inner=4, dropout=0.0)
+    )
+    theirs.r_w_bias.data, theirs.r_r_bias.data = network.key_importance.data, network.distance_importance.data
+    n, length = x.shape[1], memory.shape[1]
+    seen = torch.cat([memory, x], 1)
+    key, value = (torch.einsum("bnw,hwd->nbhd", seen, weight) for weight in project[1:])
+    backs = torch.arange(n + length, -n, -1, dtype=x.dtype)
+    angles = backs.unsqueeze(-1) / 10000 ** (torch.arange(0, width, 2, dtype=x.dtype) / width)
+    code = torch.cat([angles.sin(), angles.cos()], -1)
+    relative = torch.einsum("pw,hdw->phd", code, network.distance_weight.detach()).unsqueeze(1)
+    answers = []
+    for stream, hidden in ((x, order > order.unsqueeze(-1)), (asking, order >= order.unsqueeze(-1))):
+        mask = torch.cat([torch.zeros(n, length, dtype=torch.bool), hidden], 1).to(x.dtype)
+        query = torch.einsum("bnw,hwd->nbhd", stream, project[0])
+        found = theirs.rel_attn_core(query, key, value, relative, attn_mask=mask[:, :, None, None])
+        answers.append(found.permute(1, 2, 0, 3))
+    return torch.stack(answers)
+
+
+def shaw(x: Tensor, project: Tensor, network: RelativeKeys, value_vectors: Tensor) -> Tensor:
+    query, key, value = heads_of(x, project)
+    most, n, answers = network.max_distance, x.shape[1], []
+    for i in range(n):
+        place = [max(-most, min(most, j - i)) + most for j in range(n)]
+        keys, values = key + network.weight[0, place], value + value_vectors[place]
+        answers.append(softmax_attention(query[:, :, i : i + 1], keys, values))
+    return torch.cat(answers, 2)
+
+
+def stand_alone(x: Tensor, project: Tensor, network: RelativeGridKeys) -> Tensor:
+    (query, key, value), (rows, columns), reach = heads_of(x, project), network.grid, network.reach
+    answers = []
+    for row in range(rows):
+        for column in range(columns):
+            q, scores, values = query[:, :, row * columns + column], [], []
+            for down in range(-reach, reach + 1):
+                for across in range(-reach, reach + 1):
+                    if not (0 <= row + down < rows and 0 <= column + across < columns):
+                        continue
+                    j = (row + down) * columns + column + across
+                    place = torch.cat((network.rows[:, down + reach], network.columns[:, across + reach]), -1)
+                    scores.append((q * (key[:, :, j] + place)).sum(-1))
+                    values.append(value[:, :, j])
+            weights = torch.stack(scores, -1).softmax(-1)
+            answers.append((weights.unsqueeze(-1) * torch.stack(values, 2)).sum(2))
+    return torch.stack(answers, 2)
+
+
+def swin(image: Tensor, project: Tensor, network: GridPosition, shift: int) -> Tensor:
+    """By the windows, the table and the attention of transformers, with the masks of regions as the paper draws them."""
+    batch, rows, columns, width = image.shape
+    side, heads = network.grid[0], network.bias.shape[0]
+    config = SwinConfig(qkv_bias=False, attention_probs_dropout_prob=0.0, attn_implementation="eager")
+    theirs = SwinAttention(config, width, heads, side).to(image.dtype).eval()
+    table = network.bias.detach().flatten(1).T
+    theirs.relative_position_bias.relative_position_bias_table.data = table
+    moved = torch.roll(image, (-shift, -shift), (1, 2))
+    region = torch.zeros(1, rows, columns, 1, dtype=image.dtype)
+    bounds = (slice(0, -side), slice(-side, -shift), slice(-shift, None))
+    for number, (down, across) in enumerate((down, across) for down in bounds for across in bounds):
+        region[:, down, across] = number
+    of_window = window_partition(region, side).flatten(1)
+    mask = (of_window.unsqueeze(1) - of_window.unsqueeze(2)).ne(0) * -1e9
+    windows = window_partition(moved, side).flatten(1, 2)
+    weights = [weight.permute(1, 0, 2).flatten(1).T for weight in project]
+    named = {"q_proj.weight": weights[0], "k_proj.weight": weights[1], "v_proj.weight": weights[2]}
+    named["o_proj.weight"] = torch.eye(width, dtype=image.dtype)
+    named["o_proj.bias"] = torch.zeros(width, dtype=image.dtype)
+    found, _ = torch.func.functional_call(theirs, named, (windows, mask.to(image.dtype)))
+    joined = window_reverse(found.unflatten(1, (side, side)), side, rows, columns)
+    return torch.roll(joined, (shift, shift), (1, 2))
+
+
+REFERENCES = {
+    "learned-absolute": learned_absolute,
+    "sinusoidal": sinusoidal,
+    "t5": t5,
+    "alibi": alibi,
+    "rotary": rotary,
+    "causal": causal,
+    "sliding-window": sliding_window,
+    "transformer-xl": transformer_xl,
+    "xlnet": xlnet,
+    "shaw": shaw,
+    "stand-alone": stand_alone,
+    "swin": swin,
+}
