@@ -24,7 +24,7 @@ from fenchel.nn.evidence import (
     ScaledDot,
     TransformerXL,
 )
-from fenchel.nn.preference import AttentionInputs, Causal, GridWindow
+from fenchel.nn.preference import AttentionInputs, Causal, GridPosition, GridWindow
 from tests.compiling import compiled_afresh
 
 WIDTH, HEADS, DIM, TOKENS = 12, 3, 4, 6
@@ -286,6 +286,25 @@ def test_windows_of_pixels_are_what_a_hand_counts():
     for i, j in torch.cartesian_prod(torch.arange(12), torch.arange(12)).tolist():
         near = abs(i // 4 - j // 4) <= 1 and abs(i % 4 - j % 4) <= 1
         assert bool(seen[0, 0, i, j]) is near
+
+
+def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
+    position = GridPosition(HEADS, (2, 3)).double()
+    inputs = AttentionInputs(2, HEADS, 4, 6, torch.device("cpu"), torch.float64, query_offset=2)
+    found = position(inputs)
+    assert found is not None
+    assert found.shape == (1, HEADS, 4, 6)
+    weight = drawn(*found.shape)
+    expected = torch.zeros_like(position.bias)
+    for i, j in torch.cartesian_prod(torch.arange(4), torch.arange(6)).tolist():
+        down, across = (i + 2) // 3 - j // 3 + 1, (i + 2) % 3 - j % 3 + 2
+        assert torch.equal(found[0, :, i, j], position.bias[:, down, across])
+        expected[:, down, across] += weight[0, :, i, j]
+    (gradient,) = torch.autograd.grad((found * weight).sum(), position.bias)
+    torch.testing.assert_close(gradient, expected)
+    for belief in (position, GridWindow((2, 3), reach=1)):
+        with pytest.raises(ProblemError, match=r"there are 5 keys, and queries up to place 4 .* 6 pixels"):
+            belief(AttentionInputs(1, HEADS, 4, 5, torch.device("cpu"), torch.float64))
 
 
 @pytest.mark.parametrize(

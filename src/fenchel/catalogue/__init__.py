@@ -10,6 +10,7 @@ from fenchel.catalogue.entry import Paper as Paper
 from fenchel.catalogue.entry import Symmetry as Symmetry
 from fenchel.catalogue.gaussian_parts import GaussianParts as GaussianParts
 from fenchel.catalogue.parts import Parts as Parts
+from fenchel.catalogue.relative_parts import RelativeParts as RelativeParts
 from fenchel.catalogue.registry import ENTRIES as ENTRIES
 from fenchel.catalogue.registry import FAMILIES as FAMILIES
 from fenchel.catalogue.registry import NOTES as NOTES
@@ -29,6 +30,7 @@ __all__ = [
     "Inferrer",
     "Paper",
     "Parts",
+    "RelativeParts",
     "Symmetry",
     "TransportParts",
     "Verdict",

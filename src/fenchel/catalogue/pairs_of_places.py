@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn, drawn_module
 from fenchel.catalogue.entry import Entry, Paper
 from fenchel.catalogue.relative_parts import RelativeParts
@@ -18,7 +19,7 @@ from fenchel.nn.evidence import (
     RelativeKeys,
     TransformerXL,
 )
-from fenchel.nn.preference import AttentionInputs, Causal, GridWindow
+from fenchel.nn.preference import Causal, GridWindow
 from fenchel.nn.preference.dense import combined
 
 __all__ = ["ENTRIES"]
@@ -53,8 +54,9 @@ def _transformer_xl(
 ) -> Tensor:
     seen = torch.cat([memory, x], 1)
     query, key, value = _heads_of(x, project[0]), _heads_of(seen, project[1]), _heads_of(seen, project[2])
-    inputs = AttentionInputs(*query.shape[:3], key.shape[2], x.device, x.dtype, query_offset=memory.shape[1])
-    return infer(_asked(network, query, key, value, Causal()(inputs), offset=memory.shape[1]))
+    offset = memory.shape[1]
+    past = believed(Causal(), query, key, query_offset=offset)
+    return infer(_asked(network, query, key, value, past, offset=offset))
 
 
 def _two_streams(
@@ -86,8 +88,7 @@ def _shaw(
 
 def _stand_alone(infer: Inferrer, x: Tensor, project: Tensor, network: RelativeGridKeys) -> Tensor:
     query, key, value = (_heads_of(x, own) for own in project)
-    inputs = AttentionInputs(*query.shape[:3], key.shape[2], x.device, x.dtype)
-    near = GridWindow(network.grid, network.reach)(inputs)
+    near = believed(GridWindow(network.grid, network.reach), query, key)
     return infer(_asked(network, query, key, value, near))
 
 
@@ -185,8 +186,8 @@ ENTRIES = (
         values="V h_j",
         meaning=(
             "A text is predicted in any order. The content stream knows the token at its place, the query stream the "
-            "place alone: the second asks the same templates and may not see its own. Segments, which the model encodes "
-            "likewise, are left out."
+            "place alone: the second asks the same templates and may not see its own. Segments, which the model "
+            "encodes likewise, are left out."
         ),
         verdict=Verdict.COMPOSITION,
         because=(
@@ -213,8 +214,8 @@ ENTRIES = (
         evidence="q_i",
         values="v_j + b_clip(j−i)",
         meaning=(
-            "Each distance up to K has a vector that is learned, and is added to the key and, another one, to the value. "
-            "The layer has those of the keys; the paper found the others to add little."
+            "Each distance up to K has a vector that is learned, and is added to the key and, another one, to the "
+            "value. The layer has those of the keys; the paper found the others to add little."
         ),
         because=_TIES,
         exact_because="The covariance is of the query's own templates.",
@@ -234,8 +235,8 @@ ENTRIES = (
         preference="uniform on the k × k pixels around i",
         evidence="q_i",
         meaning=(
-            "A pixel asks its neighbours, as a convolution does, with half of the coordinates for how many rows and half "
-            "for how many columns away they are. There is no √d. At the border fewer pixels are seen."
+            "A pixel asks its neighbours, as a convolution does, with half of the coordinates for how many rows and "
+            "half for how many columns away they are. There is no √d. At the border fewer pixels are seen."
         ),
         because=_TIES,
         exact_because="The covariance is of the few templates in the window.",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn, drawn_module, heads
 from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
@@ -16,7 +17,6 @@ from fenchel.nn.evidence import Rotary
 from fenchel.nn.preference import (
     AbstractPreference,
     ALiBi,
-    AttentionInputs,
     Causal,
     RelativePosition,
     Window,
@@ -61,9 +61,10 @@ def _sliding_window(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, 
 def _believing(
     belief: AbstractPreference, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None
 ) -> Parts:
-    inputs = AttentionInputs(*query.shape[:3], key.shape[2], query.device, query.dtype)
-    scale = key.shape[-1] ** -0.5 if scale is None else scale
-    return Parts(templates=key * scale, evidence=query, values=value, log_preference=belief(inputs))
+    own = key.shape[-1] ** -0.5 if scale is None else scale
+    return Parts(
+        templates=key * own, evidence=query, values=value, log_preference=believed(belief, query, key)
+    )
 
 
 def _rotary(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -110,8 +111,8 @@ ENTRIES = (
         evidence="Q(x_i + a_i)",
         values="V(x_j + a_j)",
         meaning=(
-            "A place is part of what a token is: it is in the query, in the template and in the value. Attention itself "
-            "does not look at order; tokens that move with their places move their answers."
+            "A place is part of what a token is: it is in the query, in the template and in the value. Attention "
+            "itself does not look at order; tokens that move with their places move their answers."
         ),
         exact_because="Places widen the spread of the templates as well as they score them.",
         written=_learned,
@@ -133,8 +134,8 @@ ENTRIES = (
         values="V(x_j + s_j)",
         meaning=(
             "As learned places, with codes of which a shift is a rotation: s_(i+r) is s_i with its pairs turned by "
-            "angles in proportion to r, so that a linear map can look a distance away. The slides lose the exponent and "
-            "print 10000·2i/d."
+            "angles in proportion to r, so that a linear map can look a distance away. The slides lose the exponent "
+            "and print 10000·2i/d."
         ),
         because=(
             "The last of the four terms looks at no token, and could be read as a preference; the published model asks "
@@ -154,8 +155,8 @@ ENTRIES = (
         preference="u_ij ∝ exp(b_β(j − i)), β a bucket of distances",
         evidence="q_i",
         meaning=(
-            "How far away a key is says how likely it is to matter, before the query has looked at any. There is no √d: "
-            "it is absorbed in how the model starts. A decoder multiplies by the causal mask."
+            "How far away a key is says how likely it is to matter, before the query has looked at any. There is no "
+            "√d: it is absorbed in how the model starts. A decoder multiplies by the causal mask."
         ),
         exact_because="The belief differs by query, and so do the mean and the covariance that are inferred from.",
         written=_t5,
@@ -172,9 +173,9 @@ ENTRIES = (
         preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
         evidence="q_i",
         meaning=(
-            "The last key is likeliest, and each one before it less so by a factor of its head: a geometric belief, the "
-            "same for texts of any length. Numbers that depend on i alone change nothing, so −s_h (i − j) and s_h j are "
-            "one belief."
+            "The last key is likeliest, and each one before it less so by a factor of its head: a geometric belief, "
+            "the same for texts of any length. Numbers that depend on i alone change nothing, so −s_h (i − j) and s_h "
+            "j are one belief."
         ),
         exact_because="Steep heads believe in few keys, of which there is little to correct.",
         written=_alibi,
@@ -236,8 +237,8 @@ ENTRIES = (
         preference="uniform on w + 1 places around i",
         evidence="q_i",
         meaning=(
-            "Only neighbours can matter, and layers reach farther together. The paper's dilated window is the same with "
-            "gaps; its global tokens are a mask that lets some queries and keys see all, with maps of their own."
+            "Only neighbours can matter, and layers reach farther together. The paper's dilated window is the same "
+            "with gaps; its global tokens are a mask that lets some queries and keys see all, with maps of their own."
         ),
         exact_because="Mean and covariance are those of the few templates in the window.",
         written=_sliding_window,

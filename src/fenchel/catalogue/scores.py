@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn, drawn_module, heads
 from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
@@ -56,8 +57,7 @@ def _states_and_a_form(generator: torch.Generator, dtype: torch.dtype) -> dict[s
 
 
 def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
-    inputs = AttentionInputs(*query.shape[:3], key.shape[2], query.device, query.dtype)
-    near = Window(reach, reach)(inputs)
+    near = believed(Window(reach, reach), query, key)
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=near))
 
 
@@ -173,8 +173,8 @@ ENTRIES = (
             "is Wᵀq. A bias, which the slides add, is the same for all keys and falls out of the softmax."
         ),
         exact_because=(
-            "W could as well be applied to the keys: the scores are the same, the exact problems are not, since the mean "
-            "of other templates is moved."
+            "W could as well be applied to the keys: the scores are the same, the exact problems are not, since the "
+            "mean of other templates is moved."
         ),
         written=_general,
         example=_states_and_a_form,
@@ -192,8 +192,8 @@ ENTRIES = (
         evidence="β_i k_i/‖k_i‖",
         values="M_j",
         meaning=(
-            "A controller emits a key and how sharply it means it. The key strength β > 0 is the length of the evidence. "
-            "It could be the reliability α instead: the same scores, another exact problem."
+            "A controller emits a key and how sharply it means it. The key strength β > 0 is the length of the "
+            "evidence. It could be the reliability α instead: the same scores, another exact problem."
         ),
         exact_because="Templates have norm 1, so that the mean cannot move by more than 2, however sharp the evidence.",
         written=_content,
@@ -207,7 +207,7 @@ ENTRIES = (
         family=_FAMILY,
         paper=replace(_TURING, where="eqs. (5)-(9) and (2)"),
         formula=(
-            "c = content addressing,  g_i c_i + (1 − g_i) w_i of the step before, shifted by s_i around the circle: w̃_i\n"
+            "c = content addressing,  g_i c_i + (1 − g_i) w_i of the step before, shifted by s_i in a circle: w̃_i\n"
             "r_i = Σ_j p_ij M_j,  p_ij ∝ w̃_ij^γ_i"
         ),
         templates="M_j/‖M_j‖; M_j, which do not matter",
@@ -215,13 +215,13 @@ ENTRIES = (
         evidence="β_i k_i/‖k_i‖; 0",
         values="M_j",
         meaning=(
-            "What is found by content is mixed with where the head was, and moved a step along the tape. Sharpening is to "
-            "believe the result γ ≥ 1 times: preferences multiply, and a power is a product with itself."
+            "What is found by content is mixed with where the head was, and moved a step along the tape. Sharpening is "
+            "to believe the result γ ≥ 1 times: preferences multiply, and a power is a product with itself."
         ),
         verdict=Verdict.COMPOSITION,
         because=(
-            "An inference by content, whose weights are mixed and shifted, and one without evidence from the preference "
-            "that they make."
+            "An inference by content, whose weights are mixed and shifted, and one without evidence from the "
+            "preference that they make."
         ),
         exact_because="The first inference is corrected; the second has no evidence and stays as it is.",
         written=_turing,
@@ -255,14 +255,14 @@ ENTRIES = (
         preference="uniform on the window; the window times a Gaussian around c_i",
         evidence="q_i",
         meaning=(
-            "The query says where to look, and how much less to expect the farther from there. With weights that sum to "
-            "1 this is one inference under u = window × Gaussian."
+            "The query says where to look, and how much less to expect the farther from there. With weights that sum "
+            "to 1 this is one inference under u = window × Gaussian."
         ),
         verdict=Verdict.COMPOSITION,
         because=(
-            "The paper multiplies by the Gaussian after the softmax and does not normalise again: its answer is the mean "
-            "under that u, times the share of the plain weights that the Gaussian leaves. The layer normalises, and has "
-            "no edge of the window."
+            "The paper multiplies by the Gaussian after the softmax and does not normalise again: its answer is the "
+            "mean under that u, times the share of the plain weights that the Gaussian leaves. The layer normalises, "
+            "and has no edge of the window."
         ),
         exact_because="Both the mean and the share are corrected.",
         written=_local_p,

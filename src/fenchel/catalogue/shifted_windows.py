@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn, drawn_module
 from fenchel.catalogue.entry import Entry, Paper
 from fenchel.catalogue.parts import Parts
-from fenchel.nn.preference import AttentionInputs, GridPosition
+from fenchel.nn.preference import GridPosition
 from fenchel.nn.preference.dense import combined
 
 __all__ = ["ENTRIES"]
@@ -24,8 +25,7 @@ def _shifted_windows(
     rows, columns = image.shape[1:3]
     windows = _windows(image.roll((-shift, -shift), (1, 2)), side)
     query, key, value = windows.unsqueeze(1) @ project.unsqueeze(1)
-    inputs = AttentionInputs(*query.shape[:3], key.shape[2], image.device, image.dtype)
-    belief = combined([network(inputs), _together(rows, columns, side, shift, image)])
+    belief = combined([believed(network, query, key), _together(rows, columns, side, shift, image)])
     found = infer(
         Parts(templates=key * key.shape[-1] ** -0.5, evidence=query, values=value, log_preference=belief)
     )
@@ -78,9 +78,9 @@ ENTRIES = (
         preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
         evidence="q_i",
         meaning=(
-            "An image is cut into windows, shifted by half a window in every other layer, and a pixel believes in those "
-            "of its window alone, by a learned number for each offset. Rolling the image and masking what the roll has "
-            "brought together is a way to compute it."
+            "An image is cut into windows, shifted by half a window in every other layer, and a pixel believes in "
+            "those of its window alone, by a learned number for each offset. Rolling the image and masking what the "
+            "roll has brought together is a way to compute it."
         ),
         exact_because="Mean and covariance are those of the pixels of a window, under the learned belief.",
         written=_shifted_windows,

@@ -140,7 +140,7 @@ def xlnet(
         mask = torch.cat([torch.zeros(n, length, dtype=torch.bool), hidden], 1).to(x.dtype)
         query = torch.einsum("bnw,hwd->nbhd", stream, project[0])
         found = theirs.rel_attn_core(query, key, value, relative, attn_mask=mask[:, :, None, None])
-        answers.append(found.permute(1, 2, 0, 3))
+        answers.append(found.permute(1, 2, 0, 3))  # pyright: ignore[reportAttributeAccessIssue]
     return torch.stack(answers)
 
 
@@ -174,10 +174,11 @@ def stand_alone(x: Tensor, project: Tensor, network: RelativeGridKeys) -> Tensor
 
 
 def swin(image: Tensor, project: Tensor, network: GridPosition, shift: int) -> Tensor:
-    """By the windows, the table and the attention of transformers, with the masks of regions as the paper draws them."""
-    batch, rows, columns, width = image.shape
+    """By the windows, table and attention of transformers, with masks of regions as the paper draws them."""
+    rows, columns, width = image.shape[1:]
     side, heads = network.grid[0], network.bias.shape[0]
-    config = SwinConfig(qkv_bias=False, attention_probs_dropout_prob=0.0, attn_implementation="eager")
+    config = SwinConfig(qkv_bias=False, attention_probs_dropout_prob=0.0)
+    config._attn_implementation = "sdpa"
     theirs = SwinAttention(config, width, heads, side).to(image.dtype).eval()
     table = network.bias.detach().flatten(1).T
     theirs.relative_position_bias.relative_position_bias_table.data = table
