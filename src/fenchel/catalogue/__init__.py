@@ -10,11 +10,11 @@ from fenchel.catalogue.entry import Paper as Paper
 from fenchel.catalogue.entry import Symmetry as Symmetry
 from fenchel.catalogue.gaussian_parts import GaussianParts as GaussianParts
 from fenchel.catalogue.parts import Parts as Parts
-from fenchel.catalogue.relative_parts import RelativeParts as RelativeParts
 from fenchel.catalogue.registry import ENTRIES as ENTRIES
 from fenchel.catalogue.registry import FAMILIES as FAMILIES
 from fenchel.catalogue.registry import NOTES as NOTES
 from fenchel.catalogue.registry import entry as entry
+from fenchel.catalogue.relative_parts import RelativeParts as RelativeParts
 from fenchel.catalogue.transport_parts import TransportParts as TransportParts
 from fenchel.catalogue.verdict import Verdict as Verdict
 
