@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fenchel import comparing as comparing
     from fenchel import data as data
     from fenchel import experiments as experiments
+    from fenchel import figures as figures
     from fenchel import functional as functional
     from fenchel import integrations as integrations
     from fenchel import models as models
@@ -83,6 +84,7 @@ _PACKAGES = (
     "comparing",
     "data",
     "experiments",
+    "figures",
     "functional",
     "integrations",
     "models",

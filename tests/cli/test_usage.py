@@ -20,6 +20,7 @@ COMMANDS = (
     "compare",
     "swap",
     "reproduce",
+    "figure",
     "train",
     "experiment",
     "classify",

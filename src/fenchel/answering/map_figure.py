@@ -17,6 +17,7 @@ from fenchel.answering.terminal_map import short_bound
 from fenchel.runs.colour import ink, level, scale
 from fenchel.runs.figure import write_figure
 from fenchel.runs.number import decimal
+from fenchel.runs.style import INK, SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["write_maps_figure"]
 
-_INK = "#1b2130"
-_SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
-    "font.size": 8,
-    "axes.edgecolor": _INK,
-}
 _CELL = 0.34  # inches
 _FEW = 16
 """Up to so many keys, cells have their numbers in them."""
@@ -56,7 +51,7 @@ def write_maps_figure(maps: Sequence[AttentionMap], path: Path, *, title: str = 
         MissingExtraError: If matplotlib, or for images Pillow, is not installed.
         OutputError: If the file cannot be written.
     """
-    write_figure(lambda: _drawn(maps, title), _SETTINGS, [path], extra="train")
+    write_figure(lambda: _drawn(maps, title), SETTINGS, [path], extra="train")
     return path
 
 
@@ -69,7 +64,7 @@ def _drawn(maps: Sequence[AttentionMap], title: str) -> Figure:
     top = 0.3 * (heading.count("\n") + 1) if title else 0.0
     figure = Figure(figsize=(width, sum(heights) + top), facecolor="white", layout="constrained")
     if title:
-        figure.suptitle(heading, fontsize=9, color=_INK, parse_math=False)
+        figure.suptitle(heading, fontsize=9, color=INK, parse_math=False)
     parts = figure.subfigures(len(maps), 1, height_ratios=heights, squeeze=False)[:, 0]
     for part, one in zip(parts, maps, strict=True):
         if one.grid is None:
@@ -92,7 +87,7 @@ def _width(one: AttentionMap) -> float:
 
 
 def _matrices(part: Any, one: AttentionMap) -> None:
-    part.suptitle(one.title, fontsize=8.5, color=_INK, x=0.01, ha="left", parse_math=False)
+    part.suptitle(one.title, fontsize=8.5, color=INK, x=0.01, ha="left", parse_math=False)
     panels = part.subplots(1, 2, sharey=True)
     for axes, (called, name) in zip(panels, _ESTIMATORS, strict=True):
         _matrix(axes, one, getattr(one, name))
@@ -132,7 +127,7 @@ def _matrix(axes: Axes, one: AttentionMap, weights: Tensor) -> None:
 
 
 def _overlays(part: Any, one: AttentionMap, grid: Grid) -> None:
-    part.suptitle(one.title, fontsize=8.5, color=_INK, x=0.01, ha="left", parse_math=False)
+    part.suptitle(one.title, fontsize=8.5, color=INK, x=0.01, ha="left", parse_math=False)
     picture = _pixels(grid)
     columns = min(len(one.queries), _OVERLAYS_IN_A_ROW)
     lines = -(-len(one.queries) // columns)

@@ -15,6 +15,7 @@ from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.record import RunRecord
 from fenchel.experiments.results import Results
 from fenchel.runs.figure import write_figure
+from fenchel.runs.style import GRID, INK, SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["STYLES", "write_curves"]
 
-_INK, _GRID = "#1b2130", "#d5d9e0"
 STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#1b2130", "linestyle": "-", "marker": "o"},
+    {"color": INK, "linestyle": "-", "marker": "o"},
     {"color": "#d1500a", "linestyle": (0, (5, 1.5)), "marker": "D"},
     {"color": "#1f4e9c", "linestyle": (0, (3, 1, 1, 1)), "marker": "s"},
     {"color": "#e8b80f", "linestyle": (0, (1, 1)), "marker": "^"},
@@ -32,11 +32,6 @@ STYLES: tuple[dict[str, Any], ...] = (
 )
 """How arms are drawn, in the order in which their experiment has them; further ones have other markers inside."""
 _FILLS = ("full", "none", "left", "bottom")
-_SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
-    "font.size": 8,
-    "axes.edgecolor": _INK,
-}
 _MOST_MARKERS = 12
 _BESIDE = 0.07
 _WIDEST = 0.35  # of an epoch, from the first arm to the last
@@ -58,7 +53,7 @@ def write_curves(results: Results, path: Path) -> None:
         MissingExtraError: If matplotlib is not installed.
         OutputError: If the file cannot be written; an earlier one is then intact.
     """
-    write_figure(lambda: _draw(results), _SETTINGS, [path], extra="train")
+    write_figure(lambda: _draw(results), SETTINGS, [path], extra="train")
 
 
 def _draw(results: Results) -> Figure:
@@ -95,7 +90,7 @@ def _draw(results: Results) -> Figure:
         loc="lower center", bbox_to_anchor=(0.5, caption_height / height), ncols=min(columns, len(drawn)),
         fontsize=7.5, frameon=False, handlelength=4.0,
     )  # fmt: skip
-    figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=_INK, va="bottom", parse_math=False)
+    figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=INK, va="bottom", parse_math=False)
     return figure
 
 
@@ -151,7 +146,7 @@ def _panel(axes: Axes, records: Sequence[RunRecord], name: str, known: Sequence[
             label=arm.label,
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.grid(color=_GRID, linewidth=0.5)
+    axes.grid(color=GRID, linewidth=0.5)
     axes.set_axisbelow(True)
 
 

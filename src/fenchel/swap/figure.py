@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.runs.colour import scale
 from fenchel.runs.figure import write_figure
+from fenchel.runs.style import GRID, INK, SETTINGS
 from fenchel.swap.wording import wording
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["write_figures"]
 
-_INK, _GRID = "#1b2130", "#d5d9e0"
 _STYLE: dict[str, dict[str, Any]] = {
     "second_order": {
         "label": "second order",
@@ -36,11 +36,9 @@ _STYLE: dict[str, dict[str, Any]] = {
 }
 _CONTROL = {"colour": "#3b4252", "marker": "o", "line": (0, (1, 1.5))}
 _SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
-    "font.size": 8,
+    **SETTINGS,
     "svg.hashsalt": "fenchel",  # without it, two figures of the same swap differ
     "svg.fonttype": "path",
-    "axes.edgecolor": _INK,
 }
 _LONGEST_AXIS = 40
 
@@ -94,7 +92,7 @@ def _draw(report: SwapTables) -> Figure:
             bar = figure.colorbar(drawn, cax=place(0.905, 0.92, 3.75, tall - 0.85))
             bar.set_label("change at the output", fontsize=7)
             bar.ax.tick_params(labelsize=6)
-    figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=_INK, va="bottom", parse_math=False)
+    figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=INK, va="bottom", parse_math=False)
     return figure
 
 
@@ -132,7 +130,7 @@ def _against_alpha(axes: Axes, report: SwapTables) -> None:
         linewidth=1, markerfacecolor="white", label="control: first order at α",
     )  # fmt: skip
     if own is not None:
-        axes.axhline(own, color=_INK, linewidth=0.8, label="the model")
+        axes.axhline(own, color=INK, linewidth=0.8, label="the model")
     alphas = [record["alpha"] for record in controls] or [1.0]
     beyond = max(alphas) + 0.08 * (max(alphas) - min(alphas) or 1.0)
     step = 0.09 * (max(alphas) - min(alphas) or 1.0)
@@ -150,7 +148,7 @@ def _against_alpha(axes: Axes, report: SwapTables) -> None:
     axes.set_ylabel(label)
     axes.set_title("(a) Against smoothing", fontsize=9, loc="left")
     axes.legend(fontsize=6.5, frameon=False, loc="best")
-    axes.grid(color=_GRID, linewidth=0.5)
+    axes.grid(color=GRID, linewidth=0.5)
     axes.set_axisbelow(True)
 
 
@@ -182,7 +180,7 @@ def _by_layer(axes: Axes, report: SwapTables) -> None:
             ]
             axes.plot(
                 *zip(*there, strict=True), linestyle="none", marker=style["marker"], markersize=5, color="white",
-                markeredgecolor=_INK, label=f"only this layer, at the output: {style['label']}",
+                markeredgecolor=INK, label=f"only this layer, at the output: {style['label']}",
             )  # fmt: skip
     if "exact" in nearest or nearest:
         alpha = nearest.get("exact", next(iter(nearest.values())))
@@ -208,7 +206,7 @@ def _by_layer(axes: Axes, report: SwapTables) -> None:
     axes.set_title("(b) Where the change arises", fontsize=9, loc="left")
     axes.margins(y=0.25)
     axes.legend(fontsize=6, frameon=False, loc="upper left")
-    axes.grid(axis="y", color=_GRID, linewidth=0.5)
+    axes.grid(axis="y", color=GRID, linewidth=0.5)
     axes.set_axisbelow(True)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fenchel.runs.figure import write_figure
+from fenchel.runs.style import GRID, INK, SETTINGS
 from fenchel.train.result import TrainResult
 
 if TYPE_CHECKING:
@@ -20,16 +21,10 @@ __all__ = ["CURVES_FILE", "write_curves"]
 CURVES_FILE = "curves.png"
 """The file's name in a training's folder."""
 
-_INK, _GRID = "#1b2130", "#d5d9e0"
 _STYLE: dict[str, dict[str, Any]] = {
     "train": {"label": "training", "color": "#5b9bd5", "marker": "o", "linestyle": (0, (4, 2))},
     "validation": {"label": "validation", "color": "#3d7d46", "marker": "s", "linestyle": (0, (1, 1))},
     "test": {"label": "test", "color": "#8a2b06", "marker": "D", "linestyle": "-"},
-}
-_SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
-    "font.size": 8,
-    "axes.edgecolor": _INK,
 }
 _MOST_MARKERS = 25
 _TITLE_WIDTH = 112
@@ -50,7 +45,7 @@ def write_curves(result: TrainResult, directory: Path) -> Path:
         OutputError: If the file cannot be written; an earlier one is then intact.
     """
     path = directory / CURVES_FILE
-    write_figure(lambda: _draw(result), _SETTINGS, [path], extra="train")
+    write_figure(lambda: _draw(result), SETTINGS, [path], extra="train")
     return path
 
 
@@ -65,7 +60,7 @@ def _draw(result: TrainResult) -> Figure:
     figure.suptitle(
         textwrap.fill(_title(result), _TITLE_WIDTH, break_on_hyphens=False),
         fontsize=8,
-        color=_INK,
+        color=INK,
         parse_math=False,
     )
     return figure
@@ -88,7 +83,7 @@ def _panel(axes: Axes, epochs: Sequence[dict[str, Any]], measure: str, title: st
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
     axes.set_title(title, fontsize=9, loc="left")
-    axes.grid(color=_GRID, linewidth=0.5)
+    axes.grid(color=GRID, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, fontsize=7)
 
