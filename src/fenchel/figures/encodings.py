@@ -1,4 +1,4 @@
-"""Types of position encodings as the slides' table has them, and what each gives a pair of positions."""
+"""Types of position encodings, who uses which, and what each gives a pair of positions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Ramachandran et al. 2019 (images)", ("learned", "relative")),
     ("Cordonnier et al. 2020 (images)", ("sinusoids", "learned", "quadratic", "relative")),
 )
-"""Table 3 of Cordonnier et al. 2020, as the slides show it: who uses which."""
+"""Who uses which: table 3 of Cordonnier et al. 2020."""
 
 _POSITIONS, _WIDTH, _QUADRATIC_WIDTH = 48, 384, 6.0
 
@@ -47,7 +47,7 @@ def sinusoids(positions: int, width: int) -> Tensor:
         A row a position, (positions, width), float64.
 
     Reference:
-        The slides' equations (5) and (6).
+        Vaswani et al. 2017, Attention is all you need, section 3.5.
 
     Example:
         >>> sinusoids(2, 2).tolist()[0]
@@ -64,6 +64,9 @@ def measure(audit: AuditResults | None = None) -> dict[str, Any]:
 
     Absolute encodings P are part of templates and evidence; the pair enters the scores by :math:`P_iP_j`, of which the
     cosine is shown. Quadratic and relative ones are log-preferences, functions of j − i.
+
+    Reference:
+        Cordonnier et al. 2020, On the relationship between self-attention and convolutional layers, table 3.
 
     Returns:
         The table, a matrix a type, and how much of the learned encoding's cosines is a function of j − i.
@@ -114,7 +117,7 @@ def caption(numbers: Numbers) -> str:
         "encoding is a log-preference, here with u = exp(−(i − j)²/2σ²), σ = "
         f"{numbers['quadratic_width']:g}; so is a relative bias. Relative encodings that meet the query, "
         "as Transformer-XL's do, make templates that differ by query. Below: who uses which, table 3 of "
-        "Cordonnier et al. 2020 as the slides show it."
+        "Cordonnier et al. 2020."
     )
 
 

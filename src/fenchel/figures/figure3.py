@@ -137,11 +137,11 @@ def _panel(axes: Axes, numbers: Numbers, panel: Numbers) -> None:
     )
     first_style, exact_style = LINES["first_order"], LINES["exact"]
     axes.plot(
-        *first, first_style["marker"], color=first_style["color"], markeredgecolor="white", markersize=6.5,
+        *first, first_style["marker"], color=first_style["color"], markeredgecolor="white", markersize=8,
         label="ĥ, first order", zorder=5, linestyle="none",
     )  # fmt: skip
     axes.plot(
-        *exact, exact_style["marker"], color=exact_style["color"], markeredgecolor="white", markersize=6,
+        *exact, exact_style["marker"], color=exact_style["color"], markeredgecolor="white", markersize=5,
         label="h*, exact", zorder=6, linestyle="none",
     )  # fmt: skip
     axes.text(-1.7, 1.12, f"α = {panel['alpha']:g}", ha="left", va="top", fontsize=11, weight="bold")

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fenchel.arguments import checked
 from fenchel.errors import InputError
 from fenchel.figures.figure_kind import FigureKind
+from fenchel.figures.registry import figure_named
 from fenchel.figures.sheet import SHEET_SETTINGS
 from fenchel.runs.extras import require_packages
 from fenchel.runs.figure import write_figure
@@ -27,7 +29,12 @@ FIGURE_FORM = Form(
     name="figure",
     version=1,
     schema=schema.record(
-        {"figure": schema.text(), "of": schema.optional(schema.text()), "caption": schema.text()}, others=True
+        {
+            "figure": schema.text(),
+            "of": schema.optional(schema.text()),
+            "caption": schema.text(),
+            "numbers": schema.mapping(schema.anything),
+        }
     ),
     advice="Replace it with --overwrite, or choose another folder with --out.",
 )
@@ -70,7 +77,7 @@ class FigureReport:
         import matplotlib
 
         with matplotlib.rc_context(SHEET_SETTINGS):
-            return self.kind.draw(self.numbers)
+            return self._laid_out()
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
         """Write ``NAME.json``, ``NAME.svg`` and ``NAME.png``; each is whole or not there.
@@ -93,8 +100,26 @@ class FigureReport:
         check_writable(folder)
         write_document(folder / f"{self.name}.json", FIGURE_FORM, self.to_json())
         paths = [folder / f"{self.name}{ending}" for ending in _PICTURES]
-        write_figure(lambda: self.kind.draw(self.numbers), SHEET_SETTINGS, paths, extra=EXTRA)
+        write_figure(self._laid_out, SHEET_SETTINGS, paths, extra=EXTRA)
         return paths[-1]
+
+    @classmethod
+    def load(cls, path: str | Path) -> FigureReport:
+        """A figure from the JSON file that ``save`` wrote, to be drawn again without measuring.
+
+        Raises:
+            InputError: If the file is no figure, one of another version, or was changed after it was written.
+        """
+        file: Path = checked("text", path, name="path")
+        there = read_document(file, FIGURE_FORM)
+        return cls(figure_named(there["figure"]), there["of"], there["numbers"])
+
+    def _laid_out(self) -> Figure:
+        """Drawn, with its panels in their places: laid out again, a layout with fixed aspects would move on."""
+        figure = self.kind.draw(self.numbers)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        return figure
 
     def to_json(self) -> dict[str, Any]:
         """What the JSON file holds."""

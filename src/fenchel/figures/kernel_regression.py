@@ -60,7 +60,7 @@ def measure(audit: AuditResults | None = None) -> dict[str, Any]:
         *of* the kernel among them.
 
     Reference:
-        The textbook's 15.4.2 and figure 15.17. What it prints takes the softmax of the kernel itself, a double
+        Murphy 2022, section 15.4.2 and figure 15.17. Notes on it print the softmax of the kernel itself, a double
         exponential whose weights are all within a factor e of each other.
     """
     draw = torch.Generator().manual_seed(_SEED)
@@ -123,7 +123,7 @@ def caption(numbers: Numbers) -> str:
         "narrows. (d, e) Fits and mean squared errors (test: against the noiseless curve at "
         f"{len(numbers['tests'])} points). The test error is least at w = {best['w']:.3g} "
         f"({best['test']:.3f}); from there on the training error goes on falling, to {last['train']:.3f}: "
-        "overfitting. The softmax of the kernel itself, as the textbook prints it, keeps all weights "
+        "overfitting. The softmax of the kernel itself, as it is sometimes printed, keeps all weights "
         f"within a factor e at any w: {printed:.2f} at best, where the mean of all values has "
         f"{numbers['mean_alone']:.2f}. Data: 2 sin x + x^0.8, noise {numbers['noise']:g}; w from "
         f"{widest['w']:g} to {last['w']:g}."

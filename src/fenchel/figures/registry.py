@@ -60,6 +60,6 @@ covariance, deviations, convergence, kernel-regression, positions, encodings, sp
             f"figure is {shown(name)}, which is made of a trained model: fenchel reproduce {name} --text "
             f"FILE. Expected one of {', '.join(FIGURES)}."
         )
-    near = difflib.get_close_matches(name.lower(), FIGURES, n=1, cutoff=0.4) if isinstance(name, str) else []
+    near = difflib.get_close_matches(name.lower(), FIGURES, n=1, cutoff=0.5) if isinstance(name, str) else []
     meant = f"did you mean {near[0]}? Expected" if near else "expected"
     raise InputError(f"figure is {shown(name)}; {meant} one of {', '.join(FIGURES)}.")

@@ -46,7 +46,7 @@ def make_figure(
         >>> from fenchel.figures import make_figure
         >>> made = make_figure("figure3")
         >>> [panel["apart"] for panel in made.numbers["panels"]]
-        [0.251107, 0.119093, 0.0517498, 0.0189617]
+        [0.25091, 0.119362, 0.0518906, 0.0193566]
     """
     kind = figure_named(name)
     overwrite, folder = checked("overwrite", overwrite), checked("directory", directory)

@@ -39,8 +39,8 @@ def measure(audit: AuditResults | None = None) -> dict[str, Any]:
         The beliefs with first-order and exact weights, what each gives target and distractor, and the same by width.
 
     Reference:
-        The slides: the spotlight (Crick 1984), the zoom lens (Eriksen and St. James 1986), filter (Broadbent 1958) and
-        attenuation (Treisman 1969).
+        The spotlight: Crick 1984; the zoom lens: Eriksen and St. James 1986; filter: Broadbent 1958; attenuation:
+        Treisman 1969.
     """
     draw = torch.Generator().manual_seed(_SEED)
     scene = _NOISE * torch.randn(_SIDE, _SIDE, _FEATURES, generator=draw, dtype=torch.float64)
@@ -112,8 +112,8 @@ def caption(numbers: Numbers) -> str:
         f"A scene of {numbers['side']} × {numbers['side']} places is searched for a feature (α = "
         f"{numbers['alpha']:g}): the target (circle) matches it by {match['target']:.2f}, a distractor "
         f"(square) elsewhere by {match['distractor']:.2f}. Above: what is believed of the place "
-        "beforehand; below: first-order attention (colours: square root of the weight). Without a belief "
-        f"the distractor gets more ({uniform['first_order']['distractor']:.2f} against "
+        "beforehand; below: first-order attention (colours: square roots). Without "
+        f"a belief the distractor gets more ({uniform['first_order']['distractor']:.2f} against "
         f"{uniform['first_order']['target']:.2f}); in the spotlight the target "
         f"{spot['first_order']['target']:.2f} and the distractor "
         f"{_share(spot['first_order']['distractor'])}; a wide lens gives the target "
