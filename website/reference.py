@@ -23,11 +23,8 @@ PACKAGES = (
     "fenchel.swap",
     "fenchel.integrations.transformers",
     "fenchel.reproducing",
-<<<<<<< HEAD
     "fenchel.catalogue",
-=======
     "fenchel.figures",
->>>>>>> c04b54b (Show the figures on a page, with their numbers recorded)
     "fenchel.models",
     "fenchel.train",
     "fenchel.experiments",

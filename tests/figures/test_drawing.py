@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-from website.figures import PICTURES, RECORDS, small_picture
 
 from fenchel.figures import FIGURES, FigureReport
 from fenchel.figures.sheet import WIDTH, sheet, words
 from fenchel.runs.colour import luminance
 from fenchel.runs.style import LINES
+from website.figures import PICTURES, RECORDS, small_picture
 
 SAME = 0.002
 """Another version of matplotlib may smooth letters in another way."""

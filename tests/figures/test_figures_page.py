@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 import pytest
-from website.figures import PICTURES, RECORDS
 
 from fenchel.figures import FIGURES, FigureReport
 from tests.pages import page, run_blocks
+from website.figures import PICTURES, RECORDS
 
 NAME = "docs/figures.md"
 
