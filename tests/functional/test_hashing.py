@@ -46,7 +46,7 @@ def test_it_is_attention_with_a_preference_for_whom_a_token_meets(rounds, chunk,
     weight = drawn(*value.shape, seed=9)
     for rule in RULES:
         options = {"chunk": chunk, "before": before, "after": after, "key_padding": padding, **named(rule)}
-        log_u = F.hashing_log_preference(buckets, **options).double()
+        log_u = F.hashing_log_preference(buckets, dtype=torch.float64, **options)
         for estimator in ("first_order", "second_order"):
             given = [part.clone().requires_grad_() for part in (query, key, value)]
             asked: dict[str, Any] = {"alpha": 1.7, "scale": 0.8, "estimator": estimator}
@@ -65,7 +65,7 @@ def test_it_is_attention_with_a_preference_for_whom_a_token_meets(rounds, chunk,
 def test_exact_solves_for_all_that_a_token_meets(rounds):
     query, key, value, buckets, padding = call(rounds, padded=True)
     options: dict[str, Any] = {"chunk": 6, "causal": True, "key_padding": padding}
-    log_u = F.hashing_log_preference(buckets, **options).double()
+    log_u = F.hashing_log_preference(buckets, dtype=torch.float64, **options)
     alpha = drawn(2, 2, TOKENS, seed=4).exp().requires_grad_()
     given = [part.clone().requires_grad_() for part in (query, key, value)]
     asked: dict[str, Any] = {"alpha": alpha, "scale": 1.0, "estimator": "exact"}
@@ -265,6 +265,13 @@ def test_what_does_not_fit_is_said(changes, message):
     given = {"query": query, "key": key, "value": value, "buckets": buckets, **changes}
     with pytest.raises(ProblemError, match=message):
         F.hashing_attention(**given)
+
+
+def test_the_preference_comes_in_floating_numbers():
+    buckets = torch.zeros(1, 1, 1, 4, dtype=torch.int64)
+    assert F.hashing_log_preference(buckets, dtype=torch.float64).dtype == torch.float64
+    with pytest.raises(ProblemError, match=r"dtype is torch\.int64"):
+        F.hashing_log_preference(buckets, dtype=torch.int64)
 
 
 def test_rotations_that_do_not_fit_are_said():

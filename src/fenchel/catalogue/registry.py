@@ -9,6 +9,10 @@ from typing import Final
 
 from fenchel.arguments import shown
 from fenchel.catalogue import (
+    convolution,
+    gates,
+    hashing,
+    images,
     importance,
     linear,
     memory,
@@ -45,6 +49,10 @@ ENTRIES: Final = _by_name(
     places.ENTRIES,
     pairs_of_places.ENTRIES,
     shifted_windows.ENTRIES,
+    images.ENTRIES,
+    convolution.ENTRIES,
+    hashing.ENTRIES,
+    gates.ENTRIES,
     selection.ENTRIES,
     priority.ENTRIES,
     sparse.ENTRIES,

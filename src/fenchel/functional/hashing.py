@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import BOOL, INTEGERS, check_device, check_flags, check_tensor, checked_argument
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import (
+    BOOL,
+    FLOATING,
+    INTEGERS,
+    check_device,
+    check_flags,
+    check_tensor,
+    checked_argument,
+)
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import checked
 from fenchel.functional.hash_order import HashOrder
@@ -142,6 +151,7 @@ def hashing_log_preference(
     same_bucket: bool = False,
     count_meetings: bool = True,
     self_last: bool = True,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     r"""The preference of :func:`hashing_attention` as an array: :math:`\log N_{ij}`, -inf where i never meets j.
 
@@ -157,9 +167,10 @@ def hashing_log_preference(
         same_bucket: Whether a token meets those of its own bucket only.
         count_meetings: Whether a token that is met twice counts twice.
         self_last: Whether a token attends to itself only if it meets no other.
+        dtype: Of the result; None is torch's default.
 
     Returns:
-        (B, H, n, n) in torch's default dtype.
+        (B, H, n, n).
 
     Raises:
         ProblemError: If the arguments do not fit together.
@@ -178,7 +189,10 @@ def hashing_log_preference(
     )
     check_flags(count_meetings=count_meetings, self_last=self_last)
     size = order.tokens + 1
-    met = torch.zeros(order.slots.shape[0], size * size, device=buckets.device)
+    if dtype is not None and dtype not in FLOATING:
+        given = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
+        raise ProblemError(f"dtype is {given}; expected one of {', '.join(map(str, FLOATING))}, or None")
+    met = torch.zeros(order.slots.shape[0], size * size, device=buckets.device, dtype=dtype)
     pairs = order.slots.unsqueeze(-1) * size + order.looked_at(order.slots).unsqueeze(-2)
     allowed = ~order.forbidden(self_too=self_last)
     met.scatter_add_(1, pairs.flatten(1), allowed.flatten(1).to(met.dtype))

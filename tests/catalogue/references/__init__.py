@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tests.catalogue.references import beyond, importance, mind, places, scores, textbook
+from tests.catalogue.references import beyond, gates, images, importance, mind, places, scores, textbook
 
 REFERENCES: dict[str, Callable[..., Tensor]] = {
     **textbook.REFERENCES,
     **scores.REFERENCES,
     **places.REFERENCES,
+    **images.REFERENCES,
+    **gates.REFERENCES,
     **mind.REFERENCES,
     **beyond.REFERENCES,
     **importance.REFERENCES,

@@ -1,0 +1,244 @@
+"""Gates: means of coins. A mask between 0 and 1 is where a coin's mean lies that was fair before it was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.drawn import drawn
+from fenchel.catalogue.entry import Entry, Paper, Symmetry
+from fenchel.catalogue.parts import Parts
+from fenchel.catalogue.verdict import Verdict
+
+__all__ = ["ENTRIES", "coins"]
+
+_FAMILY = "Vision"
+
+
+def coins(infer: Inferrer, evidence: Tensor, odds: Tensor | None = None, tails: float = 0.0) -> Tensor:
+    r"""Means of independent coins, one inference each: at first order :math:`\sigma(\operatorname{logit}u + \alpha z)`.
+
+    Args:
+        infer: Of the mechanism.
+        evidence: z of each coin, any shape.
+        odds: logit u, how likely heads are before looking, broadcastable to the evidence; None is a fair coin.
+        tails: What a coin shows that does not show 1: 0, or -1, whose mean is tanh where that of 0 is σ.
+    """
+    sides = evidence.new_tensor([tails, 1.0]).view(1, 1, 2, 1)
+    log_u = None
+    if odds is not None:
+        spread = odds.expand(evidence.shape).reshape(1, 1, -1)
+        log_u = torch.stack([logsigmoid(-spread), logsigmoid(spread)], -1)
+    asked = Parts(templates=sides, evidence=evidence.reshape(1, 1, -1, 1), values=sides, log_preference=log_u)
+    return infer(asked).view(evidence.shape)
+
+
+def _residual_mask(infer: Inferrer, features: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return (1 + coins(infer, mask @ weight, bias)) * features
+
+
+def _residual_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "features": drawn(generator, dtype, 2, 5, 3),
+        "mask": drawn(generator, dtype, 2, 5, 4),
+        "weight": drawn(generator, dtype, 4, 3),
+        "bias": drawn(generator, dtype, 3),
+    }
+
+
+def _pooled(infer: Inferrer, x: Tensor) -> Tensor:
+    """The mean over pixels, (B, C): an inference that is asked nothing."""
+    pixels = x.unsqueeze(1)
+    return infer(Parts(templates=pixels, evidence=torch.zeros_like(pixels[..., :1, :]), values=pixels))[
+        :, 0, 0
+    ]
+
+
+def _squeeze_excitation(infer: Inferrer, x: Tensor, reduce: Tensor, expand: Tensor) -> Tensor:
+    gate = coins(infer, (_pooled(infer, x) @ reduce).relu() @ expand)
+    return gate.unsqueeze(-2) * x
+
+
+def _squeeze_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "x": drawn(generator, dtype, 2, 6, 4) + 1,
+        "reduce": drawn(generator, dtype, 4, 3),
+        "expand": drawn(generator, dtype, 3, 4),
+    }
+
+
+def _activation_map(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
+
+
+def _activation_classifier(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
+    return coins(infer, _pooled(infer, x) @ weight)
+
+
+def _activation_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return {"x": drawn(generator, dtype, 2, 6, 4) + 0.5, "weight": drawn(generator, dtype, 4)}
+
+
+def _lstm(
+    infer: Inferrer, x: Tensor, h: Tensor, c: Tensor, weight_x: Tensor, weight_h: Tensor, bias: Tensor
+) -> Tensor:
+    asked_i, asked_f, asked_g, asked_o = (x @ weight_x.mT + h @ weight_h.mT).chunk(4, -1)
+    bias_i, bias_f, bias_g, bias_o = bias.chunk(4)
+    gates = coins(infer, torch.cat([asked_i, asked_f, asked_o], -1), torch.cat([bias_i, bias_f, bias_o]))
+    enter, keep, show = gates.chunk(3, -1)
+    state = keep * c + enter * coins(infer, asked_g, 2 * bias_g, tails=-1.0)
+    return torch.cat([show * coins(infer, state, tails=-1.0), state], -1)
+
+
+def _lstm_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "x": drawn(generator, dtype, 3, 4),
+        "h": drawn(generator, dtype, 3, 2),
+        "c": drawn(generator, dtype, 3, 2),
+        "weight_x": drawn(generator, dtype, 8, 4),
+        "weight_h": drawn(generator, dtype, 8, 2),
+        "bias": drawn(generator, dtype, 8),
+    }
+
+
+_SIDES = "0 and 1, the sides of a coin a unit"
+_LESS = "An exact gate moves less from its belief: it is σ of evidence less how far it has opened, λ = α(z - (p - u))."
+
+ENTRIES = (
+    Entry(
+        name="u-gat-it",
+        title="Class activation map of U-GAT-IT",
+        family=_FAMILY,
+        paper=Paper(
+            "Kim et al.",
+            2020,
+            "U-GAT-IT: unsupervised generative attentional networks with adaptive layer-instance normalization",
+            "section 2.1",
+        ),
+        formula="a_ik = w_k E_ik",
+        templates="–",
+        preference="–",
+        evidence="–",
+        values="E_ik, the activation of channel k at place i",
+        meaning=(
+            "Each channel is multiplied by the weight that it has in a classifier which tells the two domains apart, "
+            "so that what makes the difference is large."
+        ),
+        verdict=Verdict.NOT_ONE,
+        because=(
+            "w_k may have any sign and size, so that nothing is averaged and w is no gate: a gate would be σ(w_k), "
+            "the mean of a coin. What is inferred is the classifier from which w comes (u-gat-it-classifier)."
+        ),
+        exact_differs=False,
+        written=_activation_map,
+        example=_activation_example,
+        symmetries=(Symmetry({"x": -2}), Symmetry({"x": -1, "weight": -1}, -1)),
+        estimators=("first_order",),
+        takes_closeness=False,
+    ),
+    Entry(
+        name="u-gat-it-classifier",
+        title="Auxiliary classifier of U-GAT-IT",
+        family=_FAMILY,
+        paper=Paper(
+            "Kim et al.",
+            2020,
+            "U-GAT-IT: unsupervised generative attentional networks with adaptive layer-instance normalization",
+            "section 2.1",
+        ),
+        formula="η = σ(Σ_k w_k (1/n) Σ_i E_ik)",
+        templates="pooling: E_i; class: 0 and 1",
+        preference="uniform, in both",
+        evidence="pooling: 0; class: Σ_k w_k E̅_k",
+        values="pooling: E_i; class: 0 and 1",
+        meaning=(
+            "Nothing is asked of the places, so that their mean stays where it is; it is evidence for the domain."
+        ),
+        verdict=Verdict.COMPOSITION,
+        because=(
+            "Average pooling is an inference with z = 0, and its answer is the evidence of a coin. A second "
+            "classifier of the paper takes the largest activation of each channel in the place of the mean."
+        ),
+        exact_because=_LESS,
+        written=_activation_classifier,
+        example=_activation_example,
+        symmetries=(Symmetry({"x": -2}, None), Symmetry({"x": -1, "weight": -1}, None)),
+    ),
+    Entry(
+        name="residual-attention",
+        title="Mask of residual attention",
+        family=_FAMILY,
+        paper=Paper(
+            "F. Wang et al.", 2017, "Residual attention network for image classification", "eqs. (3) and (4)"
+        ),
+        formula="H_ic = (1 + M_ic) F_ic,  M_ic = σ(⟨w_c, m_i⟩ + b_c)",
+        templates=_SIDES,
+        preference="u(1) = σ(b_c)",
+        evidence="⟨w_c, m_i⟩",
+        values="F_ic and 2F_ic: (1 + M) F is their mean under the coin",
+        meaning=(
+            "Before looking at the image a unit is open with probability σ(b_c), and the mask branch says by how much "
+            "more or less. Masks of several modules multiply: the product is the mean over independent coins."
+        ),
+        because=(
+            "One inference a unit, each over two templates; it is that of fenchel.Bernoulli. The paper's mask by "
+            "channel divides by a norm, which is no mean of a coin."
+        ),
+        exact_because=_LESS,
+        written=_residual_mask,
+        example=_residual_example,
+        symmetries=(
+            Symmetry({"features": -2, "mask": -2}),
+            Symmetry({"features": -1, "weight": -1, "bias": -1}, -1),
+        ),
+    ),
+    Entry(
+        name="squeeze-excitation",
+        title="Squeeze and excitation",
+        family=_FAMILY,
+        paper=Paper("Hu et al.", 2018, "Squeeze-and-excitation networks", "eqs. (2) to (4)"),
+        formula="y_ic = s_c x_ic,  s = σ(W₂ ReLU(W₁ x̄)),  x̄ = (1/n) Σ_i x_i",
+        templates="squeeze: x_i; excitation: " + _SIDES,
+        preference="uniform, in both",
+        evidence="squeeze: 0; excitation: W₂ ReLU(W₁ x̄)",
+        values="squeeze: x_i; excitation: 0 and x_ic",
+        meaning=(
+            "The mean of all places, of which nothing is asked, is what the channels' coins are asked about."
+        ),
+        verdict=Verdict.COMPOSITION,
+        because=(
+            "An inference with z = 0, whose answer goes through a network and is the evidence of a coin a channel."
+        ),
+        exact_because="The mean of the places does not change; " + _LESS[0].lower() + _LESS[1:],
+        written=_squeeze_excitation,
+        example=_squeeze_example,
+        symmetries=(Symmetry({"x": -2}),),
+    ),
+    Entry(
+        name="lstm",
+        title="Gates of an LSTM",
+        family=_FAMILY,
+        paper=Paper("Gers et al.", 2000, "Learning to forget: continual prediction with LSTM"),
+        formula="c' = f ⊙ c + i ⊙ g,  h' = o ⊙ tanh c',  i, f, o = σ(W[x, h] + b),  g = tanh(W[x, h] + b)",
+        templates="0 and 1 for i, f and o; -1 and 1 for g and tanh c'",
+        preference="logit u = b for gates, 2b for g; uniform for tanh c'",
+        evidence="W[x, h]; for tanh c' the state c'",
+        values="the templates",
+        meaning=(
+            "All that bounds an LSTM is the mean of a coin, tanh of one with the sides -1 and 1. A bias is belief: 1 "
+            "for the forget gate says that a cell is kept with probability 0.73 before anything is read."
+        ),
+        verdict=Verdict.COMPOSITION,
+        because=(
+            "c' is the mean of b_f c + b_i b_g over independent coins, and the state is the evidence of a further "
+            "coin, whose mean is multiplied by that of o. The state c itself is no mean: it may grow."
+        ),
+        exact_because=_LESS,
+        written=_lstm,
+        example=_lstm_example,
+    ),
+)

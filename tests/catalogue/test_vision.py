@@ -1,0 +1,180 @@
+"""What the catalogue says of attention in images, of hashing and of gates, beyond what each computes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import Bernoulli, InferenceProblem
+from fenchel import functional as F
+from fenchel.catalogue import Inferrer, entry
+from fenchel.catalogue.gates import coins
+
+ESTIMATORS = ("first_order", "second_order", "exact")
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def run(name: str, estimator: str = "first_order", **inputs: Any) -> Tensor:
+    return entry(name).run(estimator, **inputs).output
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_sagan_begins_as_the_identity_and_learns_how_much_to_add(estimator):
+    inputs = entry("sagan").inputs()
+    gamma = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    output = run("sagan", estimator, **{**inputs, "gamma": gamma})
+    assert output.shape == inputs["x"].shape  # added: concatenation would have more channels
+    torch.testing.assert_close(output, inputs["x"], rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(output.sum(), gamma)
+    assert abs(float(gradient)) > 1e-3
+
+
+def test_sagan_and_the_embedded_gaussian_are_one_mechanism():
+    inputs = entry("sagan").inputs()
+    found = run("sagan", **inputs)
+    maps = {"theta": inputs["g"], "phi": inputs["f"], "g": inputs["h"], "w": inputs["gamma"] * inputs["v"]}
+    torch.testing.assert_close(run("non-local-embedded", x=inputs["x"], **maps), found)
+
+
+def test_the_weights_of_the_dot_product_form_are_no_distribution():
+    inputs = entry("non-local-dot").inputs()
+    weights = (inputs["x"] @ inputs["theta"]) @ (inputs["x"] @ inputs["phi"]).mT / inputs["x"].shape[1]
+    assert (weights < 0).any()
+    assert (weights.sum(-1) - 1).abs().min() > 1e-2
+    mean = torch.einsum("bij,bjc->bic", weights, inputs["x"] @ inputs["g"]) @ inputs["w"] + inputs["x"]
+    torch.testing.assert_close(run("non-local-dot", **inputs), mean)
+
+
+def test_of_small_scores_softmax_is_the_mean_and_their_covariance_with_the_values():
+    scores, value = drawn(5, 7), drawn(7, 3, seed=1)
+    for size in (1e-3, 1e-4):
+        small = size * scores
+        centred = small - small.mean(-1, keepdim=True)
+        linear = value.mean(0) + centred @ value / 7
+        assert float((small.softmax(-1) @ value - linear).abs().max()) < 10 * size**2
+
+
+def test_double_attention_distributes_over_descriptors_at_each_place():
+    inputs = entry("a2-net").inputs()
+    answer = entry("a2-net").run(**inputs)
+    gathering, distributing = answer.weights
+    places, descriptors = inputs["x"].shape[1], inputs["gather"].shape[1]
+    assert gathering.shape == (2, 1, descriptors, places)
+    assert distributing.shape == (2, 1, places, descriptors)
+    # What a place gets lies between the descriptors, in each of their entries.
+    gathered = answer.inferences[1].values.squeeze(1)
+    assert (answer.output <= gathered.amax(1, keepdim=True)).all()
+    assert (answer.output >= gathered.amin(1, keepdim=True)).all()
+
+    logits = (
+        inputs["x"] @ inputs["distribute"] + inputs["bias"]
+    ).mT  # (B, descriptors, places), as code has it
+    torch.testing.assert_close(distributing.squeeze(1).mT, logits.softmax(1))
+    over_places = logits.softmax(2).mT
+    with pytest.warns(UserWarning, match="Implicit dimension choice"):
+        unsaid = torch.nn.functional.softmax(logits)
+    torch.testing.assert_close(unsaid, logits.softmax(0))
+    for wrong in (over_places, unsaid.mT):
+        assert float((wrong.sum(-1) - 1).abs().max()) > 0.1
+
+
+def test_a_bias_of_the_gathering_map_changes_nothing_and_one_of_the_other_is_belief():
+    inputs = entry("a2-net").inputs()
+    answer = entry("a2-net").run(**inputs)
+    logits = torch.einsum("bnc,ck->bkn", inputs["x"], inputs["gather"])
+    torch.testing.assert_close((logits + drawn(5, 1, seed=3)).softmax(-1), answer.weights[0].squeeze(1))
+    nothing_seen = run("a2-net", "exact", **{**inputs, "distribute": torch.zeros_like(inputs["distribute"])})
+    gathered = entry("a2-net").run("exact", **inputs).inferences[1].values.squeeze(1)
+    expected = inputs["bias"].softmax(0) @ gathered
+    torch.testing.assert_close(nothing_seen, expected[:, None].expand_as(nothing_seen))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_reformers_are_hashing_attention(estimator):
+    inputs = entry("reformer").inputs(2)
+    query, value = inputs["query"], inputs["value"]
+    key, buckets = torch.nn.functional.normalize(query, dim=-1), F.hash_buckets(query, inputs["rotations"])
+    options: dict[str, Any] = {"chunk": 2, "causal": True, "scale": 1.0, "estimator": estimator}
+    found = F.hashing_attention(query, key, value, buckets, same_bucket=True, count_meetings=False, **options)
+    torch.testing.assert_close(found, run("reformer", estimator, **inputs))
+    found = F.hashing_attention(query, key, value, buckets, **options)
+    torch.testing.assert_close(found, run("reformer-as-run", estimator, **inputs))
+    assert float((run("reformer", **inputs) - run("reformer-as-run", **inputs)).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_coin_of_two_templates_is_bernoulli(estimator):
+    evidence, odds = 2 * drawn(4, 3), drawn(3, seed=1)
+    found = coins(Inferrer(estimator), evidence, odds)
+    options = {"tol": 1e-10} if estimator == "exact" else {}
+    expected = InferenceProblem(Bernoulli(logits=odds), evidence).solve(estimator, **options)
+    torch.testing.assert_close(found, expected.mean, rtol=1e-8, atol=1e-10)
+    if estimator == "first_order":
+        torch.testing.assert_close(found, torch.sigmoid(odds + evidence))
+
+
+def test_a_coin_with_a_tail_of_minus_one_is_tanh():
+    evidence, odds = 2 * drawn(4, 3), drawn(3, seed=1)
+    found = coins(Inferrer(), evidence, 2 * odds, tails=-1.0)
+    torch.testing.assert_close(found, torch.tanh(evidence + odds))
+
+
+def test_an_exact_gate_moves_less_and_by_no_more_than_its_evidence():
+    evidence, odds = 4 * drawn(50), drawn(50, seed=1)
+    believed = torch.sigmoid(odds)
+    first, exact = (
+        coins(Inferrer(estimator), evidence, odds) - believed for estimator in ("first_order", "exact")
+    )
+    assert (exact.abs() < first.abs()).all()
+    assert (exact.abs() <= evidence.abs()).all()
+    assert (exact * evidence > 0).all()
+    torch.testing.assert_close(torch.logit(exact + believed), odds + evidence - exact)
+
+
+def test_masks_of_several_modules_are_means_over_independent_coins():
+    features, masks = drawn(2, 5, 3), [torch.sigmoid(drawn(2, 5, 3, seed=seed)) for seed in (1, 2)]
+    expected = torch.zeros_like(features)
+    for sides in itertools.product((0, 1), repeat=2):
+        chance = math.prod(m if side else 1 - m for m, side in zip(masks, sides, strict=True))
+        expected = expected + chance * (1 + sides[0]) * (1 + sides[1]) * features
+    torch.testing.assert_close((1 + masks[0]) * (1 + masks[1]) * features, expected)
+
+
+def test_a_mask_is_the_mean_of_a_feature_and_its_double():
+    inputs = entry("residual-attention").inputs()
+    answer = entry("residual-attention").run(**inputs)
+    (weights,) = answer.weights
+    features = inputs["features"]
+    shown = torch.stack([features, 2 * features], -1)
+    torch.testing.assert_close((weights.view_as(shown) * shown).sum(-1), answer.output)
+
+
+def test_a_cell_is_kept_by_what_is_believed_of_its_forget_gate():
+    inputs = entry("lstm").inputs()
+    asked_nothing = {
+        **inputs,
+        "weight_x": torch.zeros_like(inputs["weight_x"]),
+        "weight_h": torch.zeros_like(inputs["weight_h"]),
+        "bias": torch.tensor([-40.0] * 2 + [1.0] * 2 + [0.0] * 4, dtype=torch.float64),
+    }
+    for estimator in ESTIMATORS:
+        state = run("lstm", estimator, **asked_nothing)[:, 2:]
+        torch.testing.assert_close(state, 0.7310585786300049 * inputs["c"])
+
+
+def test_channels_are_scaled_by_less_than_one_and_maps_by_anything():
+    inputs = entry("squeeze-excitation").inputs()
+    share = run("squeeze-excitation", **inputs) / inputs["x"]
+    assert ((share > 0) & (share < 1)).all()
+    inputs = entry("u-gat-it").inputs()
+    ratio = run("u-gat-it", **inputs) / inputs["x"]
+    assert (ratio < 0).any()
+    assert (ratio.abs() > 1).any()
