@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import fenchel
 from fenchel import functional as F
 from fenchel.errors import ModelError, ProblemError
+from fenchel.functional.flex import flex_attention
 from fenchel.nn import MultiheadAttention, sinusoids, use_estimator
 from fenchel.nn.evidence import (
     AbstractEvidence,
@@ -286,6 +287,23 @@ def test_windows_of_pixels_are_what_a_hand_counts():
     for i, j in torch.cartesian_prod(torch.arange(12), torch.arange(12)).tolist():
         near = abs(i // 4 - j // 4) <= 1 and abs(i % 4 - j % 4) <= 1
         assert bool(seen[0, 0, i, j]) is near
+
+
+def test_beliefs_of_a_grid_are_functions_that_a_kernel_takes():
+    belief = GridPosition(HEADS, (2, 3)) * GridWindow((2, 3), reach=1)
+    query, key, value = torch.randn(3, 2, HEADS, 6, 16, generator=torch.Generator().manual_seed(0)).unbind()
+    inputs = AttentionInputs(2, HEADS, 6, 6, torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        fused = flex_attention(
+            query,
+            key,
+            value,
+            score_mod=belief.score_mod(inputs),
+            mask_mod=belief.mask_mod(inputs),
+            eager=True,
+        )
+        dense = F.attention(query, key, value, log_preference=belief(inputs))
+    torch.testing.assert_close(fused, dense, rtol=1e-4, atol=1e-5)
 
 
 def test_a_grid_has_a_number_for_every_offset_with_its_gradient():

@@ -25,6 +25,7 @@ from fenchel.nn import (
     TransportAttention,
     use_estimator,
 )
+from fenchel.nn.evidence import TransformerXL
 from fenchel.runs.observer import SilentObserver
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.html import render_html
@@ -258,6 +259,7 @@ def test_layers_of_other_layouts_and_models_that_are_a_layer() -> None:
     [
         (MultiheadAttention(8, 2, batch_first=True, closeness=fenchel.Tsallis(1.5)), True),
         (MultiheadAttention(8, 2, batch_first=True, learn_alpha=True, alpha=3.0), True),
+        (MultiheadAttention(8, 2, batch_first=True, evidence=TransformerXL(2, 4, width=6)), True),
         (MixtureAttention(8, 2, batch_first=True, answer="memories"), True),
         (ContinuousAttention(8, 2), False),
     ],

@@ -59,10 +59,11 @@ def difference(
     estimate = entry.run(estimator, closeness=closeness, seed=seed)
     exact = entry.run("exact", closeness=closeness, seed=seed)
     apart = [parts.total_variation(estimator).max() for parts in estimate.inferences]
-    norm = exact.output.norm().clamp_min(torch.finfo(exact.output.dtype).tiny)
+    found, optimum = estimate.output.detach(), exact.output.detach()
+    norm = optimum.norm().clamp_min(torch.finfo(optimum.dtype).tiny)
     return Difference(
         estimator,
         estimate.gap,
-        float(torch.stack(apart).max()) if apart else 0.0,
-        float((estimate.output - exact.output).norm() / norm),
+        float(torch.stack(apart).max().detach()) if apart else 0.0,
+        float((found - optimum).norm() / norm),
     )

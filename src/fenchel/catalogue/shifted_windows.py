@@ -71,7 +71,7 @@ ENTRIES = (
             "Liu et al.",
             2021,
             "Swin transformer: hierarchical vision transformer using shifted windows",
-            "sections 3.2 and eq. (4)",
+            "section 3.2 and eq. (4)",
         ),
         formula="p_ij ∝ exp(B_h[offset of i from j]) · exp(⟨q_i, k_j⟩/√d) for i and j in one window, else 0",
         templates="k_j/√d",
