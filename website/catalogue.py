@@ -66,7 +66,7 @@ def family_page(family: str) -> str:
 
 def _section(entry: Entry) -> str:
     said = dict(entry_lines(entry))
-    formula, meaning, verdict = (said.pop(label) for label in ("formula", "meaning", "verdict"))
+    formula, meaning, _ = (said.pop(label) for label in ("formula", "meaning", "verdict"))
     layer = said.pop("as a layer", None)
     return "\n".join(
         [
@@ -74,7 +74,7 @@ def _section(entry: Entry) -> str:
             "",
             f'<pre class="equation">{_signs(formula)}</pre>',
             "",
-            f"{_cell(meaning)} **{verdict[0].upper()}{_cell(verdict[1:])}**{'' if verdict.endswith('.') else '.'}",
+            f"{_cell(meaning)} {_verdict(entry)}",
             "",
             *_picture(entry),
             "| Part | Here |",
@@ -89,6 +89,11 @@ def _section(entry: Entry) -> str:
             "",
         ]
     )
+
+
+def _verdict(entry: Entry) -> str:
+    verdict = f"**{entry.verdict.value.capitalize()}"
+    return f"{verdict}**: {_cell(entry.because)}" if entry.because else f"{verdict}.**"
 
 
 @torch.no_grad()

@@ -1,0 +1,57 @@
+"""The catalogue on the site: every entry has its section, its formula and its picture, and words stay words."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+
+from fenchel.catalogue import ENTRIES, FAMILIES, Entry
+from tests.website.html_page import HtmlPage
+from website.catalogue import catalogue_pages, family_page, with_overview
+from website.weights_picture import weights_picture
+
+
+def of_the_site(site: Path, entry: Entry) -> Path:
+    return site / family_page(entry.family).replace(".md", ".html")
+
+
+def test_every_family_has_a_page_of_its_own() -> None:
+    assert list(catalogue_pages()) == [family_page(family) for family in FAMILIES]
+    assert len(set(map(family_page, FAMILIES))) == len(FAMILIES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
+def test_an_entry_has_its_section(site: Path, entry: Entry) -> None:
+    path = of_the_site(site, entry)
+    text = path.read_text(encoding="utf-8")
+    assert entry.name in HtmlPage(path).places
+    section = re.split(r"<h2 ", text.split(f'<h2 id="{entry.name}"')[1])[0]
+    formula = re.sub(
+        r"</?su[bp]>", "", unescape(section.split('<pre class="equation">')[1].split("</pre>")[0])
+    )
+    assert formula == re.sub(r"[_^{}]", "", entry.formula) or formula.replace("_", "") == re.sub(
+        r"[_^{}]", "", entry.formula
+    )
+    assert f"fenchel catalogue {entry.name}" in unescape(re.sub(r"<[^>]*>", "", section))
+    asked = entry.run(entry.estimators[0]).inferences if entry.estimators else ()
+    assert ('<svg class="weights"' in section) == bool(asked)
+
+
+def test_the_overview_lists_every_entry() -> None:
+    page = with_overview("<!-- catalogue: overview -->\nnothing yet\n<!-- end of catalogue -->")
+    assert "nothing yet" not in page
+    assert [name for name, one in ENTRIES.items() if f"{family_page(one.family)}#{name})" not in page] == []
+
+
+def test_a_picture_shows_more_weight_darker() -> None:
+    drawn = weights_picture(
+        {"first": torch.tensor([[0.0, 0.25, 0.75]]), "exact": torch.tensor([[1.0]])}, "<three>"
+    )
+    opacities = [float(one) for one in re.findall(r'fill-opacity="([\d.]+)"', drawn)]
+    assert opacities == pytest.approx([0.0, 0.5, 0.75**0.5, 1.0], abs=1e-3)
+    assert 'aria-label="&lt;three&gt;"' in drawn
+    assert "query 1, key 2: 0.250" in drawn
