@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from fenchel.catalogue import ENTRIES, FAMILIES, Entry, Parts
+from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.catalogue.table import differences, entry_lines
+from fenchel.catalogue.transport_parts import TransportParts
 from fenchel.runs.number import short
 from website.weights_picture import weights_picture
 
@@ -99,11 +101,12 @@ def _verdict(entry: Entry) -> str:
 @torch.no_grad()
 def _picture(entry: Entry) -> list[str]:
     asked = entry.run(entry.estimators[0]).inferences if entry.estimators else ()
-    if not asked:
-        return ["There are no inferred weights to draw.", ""]
-    panels = _panels(entry, asked[0])
+    finite = [number for number, parts in enumerate(asked, start=1) if isinstance(parts, AbstractFiniteParts)]
+    if not finite:
+        return ["There are no weights on keys to draw.", ""]
+    panels = _panels(entry, asked[finite[0] - 1])
     drawn = weights_picture(panels, f"Weights of {entry.title}: {', '.join(panels)}")
-    which = "" if len(asked) == 1 else f", the first of its {len(asked)} inferences"
+    which = "" if len(asked) == 1 else f", inference {finite[0]} of {len(asked)}"
     caption = f"<figcaption>Its example, one head{which}: queries down, keys across.</figcaption>"
     return [f'<figure class="weights">{drawn}{caption}</figure>', ""]
 
@@ -124,19 +127,22 @@ def _measured(entry: Entry) -> list[str]:
     ]
 
 
-def _panels(entry: Entry, parts: Parts) -> dict[str, Tensor]:
+def _panels(entry: Entry, parts: AbstractFiniteParts) -> dict[str, Tensor]:
     answers = {
         _LABELS[estimator]: parts.weights(estimator)
         for estimator in entry.estimators
         if estimator in ("first_order", "exact")
     }
-    any_answer = next(iter(answers.values()))
-    believed = _believed(parts.log_preference, any_answer)
+    believed = _believed(parts, next(iter(answers.values())))
     return {"preference u": believed[0, 0], **{name: weights[0, 0] for name, weights in answers.items()}}
 
 
-def _believed(log_preference: Tensor | None, like: Tensor) -> Tensor:
+def _believed(parts: AbstractFiniteParts, like: Tensor) -> Tensor:
     """The preference as weights: even where nothing is said, all 0 where nothing may be looked at."""
+    if isinstance(parts, TransportParts):
+        keys = parts.templates.shape[-2]
+        return torch.full_like(like, 1 / keys).index_fill_(-1, torch.arange(keys, like.shape[-1]), 0.0)
+    log_preference = parts.log_preference if isinstance(parts, Parts) else None
     if log_preference is None:
         return torch.full_like(like, 1 / like.shape[-1])
     if log_preference.dtype == torch.bool:

@@ -8,6 +8,8 @@ import unicodedata
 
 from latex2mathml.converter import convert
 
+from fenchel.errors import InputError
+
 __all__ = ["formula", "with_mathml"]
 
 # What pymdownx.arithmatex leaves of $...$ and $$...$$.
@@ -17,8 +19,11 @@ _DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', flag
 # Browsers know no mathvariant but "normal": letters are written as what Unicode has for them.
 _STYLED = re.compile(r'<mi mathvariant="(double-struck|script|bold|monospace)">(\w)</mi>')
 _STYLES = {"double-struck": "DOUBLE-STRUCK", "script": "SCRIPT", "bold": "BOLD", "monospace": "MONOSPACE"}
-# What latex2mathml does not know.
-_SPELT_OUT = {r"\arg": r"\operatorname{arg}"}
+# What latex2mathml does not know, and the same in what it does.
+_SPELT_OUT = (
+    (re.compile(r"\\arg\b"), r"\\operatorname{arg}"),
+    (re.compile(r"\\[bB]igg?[lrm]?\s*(?=\\[lr](?:angle|Vert|vert)\b)"), ""),
+)
 _NAMED_OPERATOR = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
 
 
@@ -32,7 +37,7 @@ def with_mathml(page: str) -> str:
         HTML without a backslash of TeX in a formula.
 
     Raises:
-        ValueError: If a formula has a command that is not known; it names both.
+        InputError: If a formula has a command that is not known; it names both.
     """
     page = _DISPLAY.sub(lambda found: formula(html.unescape(found[1]), display=True), page)
     return _INLINE.sub(lambda found: formula(html.unescape(found[1])), page)
@@ -49,19 +54,22 @@ def formula(tex: str, *, display: bool = False) -> str:
         A ``math`` element.
 
     Raises:
-        ValueError: If a command is not known.
+        InputError: If a command is not known.
 
     Example:
         >>> formula(r"\mathbb E_p").replace("\U0001d53c", "E")  # one letter of Unicode, double-struck
         '<math display="inline"><mrow><msub><mi>E</mi><mi>p</mi></msub></mrow></math>'
     """
     spelt = tex.strip()
-    for command, instead in _SPELT_OUT.items():
-        spelt = re.sub(rf"{re.escape(command)}\b", lambda _, instead=instead: instead, spelt)
+    for pattern, instead in _SPELT_OUT:
+        spelt = pattern.sub(instead, spelt)
     drawn = convert(spelt, display="block" if display else "inline")
     unknown = re.search(r"\\[A-Za-z]+", drawn)
     if unknown:
-        raise ValueError(f"{unknown[0]} in the formula {tex.strip()!r} is no command that latex2mathml knows")
+        raise InputError(
+            f"{unknown[0]} in the formula {tex.strip()} is no command that latex2mathml knows. Write it otherwise, or "
+            "say in website/mathml.py what to write for it."
+        )
     drawn = drawn.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
     drawn = _STYLED.sub(lambda found: f"<mi>{_letter(found[2], found[1])}</mi>", drawn)
     # Bars of a norm are as high as their line, whatever stands beside them.
