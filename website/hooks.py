@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fenchel.catalogue import FAMILIES  # noqa: E402
+from website.breaks import with_breaks  # noqa: E402
 from website.catalogue import catalogue_pages, family_page, with_overview  # noqa: E402
 from website.mathml import with_mathml  # noqa: E402
 from website.notebook import notebook_pages  # noqa: E402
@@ -49,8 +50,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Draw the formulas."""
-    return with_mathml(html)
+    """Draw the formulas; let long names in tables break where they have a sign."""
+    return with_breaks(with_mathml(html))
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from website.docstrings import as_markdown
+
 __all__ = ["PACKAGES", "reference_pages"]
 
 # In the order of the navigation. A name is documented on the page of the package that defines it, where that is here.
@@ -55,7 +57,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
 
 
 def _page(package: str, module: ModuleType, at_home: dict[int, str]) -> str:
-    lines = [f"# `{package}`", "", f"{inspect.getdoc(module)}".split("\n\n")[0].replace("``", "`"), ""]
+    lines = [f"# `{package}`", "", as_markdown(f"{inspect.getdoc(module)}".split("\n\n")[0]), ""]
     elsewhere: list[str] = []
     own: list[str] = []
     for name, value in _public(module).items():
@@ -75,4 +77,4 @@ def _page(package: str, module: ModuleType, at_home: dict[int, str]) -> str:
 
 def _summary(value: Any) -> str:
     doc = inspect.getdoc(value) or ""
-    return " ".join(doc.split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+    return " ".join(as_markdown(doc.split("\n\n")[0]).split()).replace("|", "\\|")
