@@ -27,7 +27,7 @@ def _linear(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tenso
         Parts(
             templates=features.expand(*key.shape[:2], -1, -1),
             evidence=of_query.log(),
-            values=(of_key / mass).mT @ value,
+            values=of_key.mT @ value / mass.mT,
             log_preference=mass.log(),
         )
     )
