@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import Hard
-from fenchel.catalogue import ENTRIES, Entry, Verdict
+from fenchel.catalogue import ENTRIES, Entry, Parts, RelativeParts, TransportParts, Verdict
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.errors import FenchelError
 from fenchel.nn import MultiheadAttention
@@ -113,6 +114,17 @@ def test_weights_are_distributions_inferred_from_the_parts(name):
             close(total[total != 0], torch.ones_like(total[total != 0]))
             assert (weights >= 0).all()
             close(parts.answer(estimator), parts.mean_under(weights))
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_what_is_believed_is_the_answer_to_nothing(name):
+    for parts in ENTRIES[name].run().inferences:
+        if isinstance(parts, Parts | RelativeParts):
+            close(replace(parts, evidence=torch.zeros_like(parts.evidence)).weights(), parts.believed())
+        elif isinstance(parts, TransportParts):
+            n = parts.templates.shape[-2]
+            close(parts.believed()[..., :n], torch.full_like(parts.believed()[..., :n], 1 / n))
+            assert (parts.believed()[..., n:] == 0).all()
 
 
 @pytest.mark.parametrize("name", [name for name in INFERRED if "exact" in ENTRIES[name].estimators])

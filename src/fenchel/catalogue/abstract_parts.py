@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
@@ -38,14 +39,30 @@ class AbstractFiniteParts(AbstractParts):
     """Inferences whose answer is a list of weights.
 
     Attributes:
-        values: (B, H, N, d_v), or (B, H, m, N, d_v) where they differ by query.
+        templates: (B, H, N, d), or (B, H, m, N, d) where they differ by query.
+        evidence: (B, H, m, d).
+        values: (B, H, N, d_v), or (B, H, m, N, d_v).
+        log_preference: log u or a mask, broadcasting to (B, H, m, N); None is uniform.
     """
 
+    templates: Tensor
+    evidence: Tensor
     values: Tensor
+    log_preference: Tensor | None
 
     @abstractmethod
     def weights(self, estimator: str = "first_order") -> Tensor:
         """The weights p of the values, (B, H, m, N)."""
+
+    def believed(self) -> Tensor:
+        """The preference u as weights, (B, H, m, N); all 0 where nothing may be looked at."""
+        shape = (*self.evidence.shape[:3], self.templates.shape[-2])
+        log_u = self.log_preference
+        if log_u is None:
+            return self.evidence.new_full(shape, 1 / shape[-1])
+        if log_u.dtype == torch.bool:
+            log_u = self.evidence.new_zeros(log_u.shape).masked_fill(~log_u, -torch.inf)
+        return log_u.softmax(-1).nan_to_num(0.0).expand(shape)
 
     def mean_under(self, weights: Tensor) -> Tensor:
         """The mean of the values under weights (B, H, m, N), pair by pair: (B, H, m, d_v)."""

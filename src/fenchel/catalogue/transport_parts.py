@@ -73,6 +73,12 @@ class TransportParts(AbstractFiniteParts):
         """The weights of templates, then atoms, (B, H, m, n + a)."""
         return cast("Tensor", self._solved(estimator).weights)
 
+    def believed(self) -> Tensor:
+        """Uniform on the templates and 0 on the atoms, (B, H, m, n + a)."""
+        n, further = self.templates.shape[-2], self.atoms.shape[-2]
+        on_keys = self.evidence.new_full((*self.evidence.shape[:3], n), 1 / n)
+        return torch.nn.functional.pad(on_keys, (0, further))
+
     def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
         """What an estimate certifies about itself, each (B, H, m)."""
         with torch.no_grad():
