@@ -18,12 +18,9 @@ from fenchel.solver.coordinates import TemplateCoordinates, coordinates_over, do
 from fenchel.solver.direct import hessian
 from fenchel.solver.passes import PassCoordinates, PassResponse
 from fenchel.solver.rows import Rows
-from fenchel.solver.staged import low_precision_for
+from fenchel.solver.staged import GRAM_FROM, low_precision_for
 
 __all__ = ["LayerGroup"]
-
-GRAM_FROM = 1e-6
-"""Least tolerance that is certified in Gram coordinates, where a squared norm is rounded and not the norm."""
 
 
 def solved_by_passes(templates: Tensor, tol: float) -> bool:

@@ -17,9 +17,10 @@ from fenchel.blocks import AbstractBlock, QueryBlock
 from fenchel.certificate import Certificate, certify
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.selection import rows_where, select, store
-from fenchel.solver.certified import CertifiedSolver
+from fenchel.solver.certified import CertifiedRows, CertifiedSolver
 from fenchel.solver.coordinates import (
     AbstractCoordinates,
+    GramCoordinates,
     coordinates_for,
     multiplies_fast_in_bfloat16,
 )
@@ -30,7 +31,15 @@ from fenchel.solver.passes import PassCoordinates, PassResponse
 from fenchel.solver.rows import Rows
 from fenchel.solver.working import WorkingStage
 
-__all__ = ["WORKING_ARRAYS", "RowSolution", "StagedSolver", "low_precision_for", "refine_rows", "solve_rows"]
+__all__ = [
+    "GRAM_FROM",
+    "WORKING_ARRAYS",
+    "RowSolution",
+    "StagedSolver",
+    "low_precision_for",
+    "refine_rows",
+    "solve_rows",
+]
 
 WORKING_ARRAYS = 24
 """Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
@@ -46,6 +55,12 @@ NEAR = 1e-2
 
 FACTORISE_UP_TO = 1024
 """Largest Hessian (rows and columns) that is factorised query by query."""
+
+GRAM_FROM = 1e-6
+"""Least tolerance that Gram coordinates of float32 certify: there a squared norm is rounded, not the norm."""
+
+GRAM_ROWS = 4
+"""Templates that a Gram matrix may have for each row that is solved with it; measured."""
 
 LOW_PRECISION_FROM = 256
 """Smallest operator for which a product in bfloat16 repays the extra product in full precision."""
@@ -80,7 +95,8 @@ def solve_rows(
 ) -> RowSolution:
     """Solve a block of rows without making an estimate of it: for layers, which want λ* and nothing else.
 
-    By passes over the templates, in coordinates in which λ has no cancellation.
+    With the Gram matrix where it is small, else by passes over the templates, in coordinates in which λ has no
+    cancellation; what Gram coordinates lose to it, they do not certify, and it is refined like the rest.
 
     Args:
         block: The rows.
@@ -92,13 +108,10 @@ def solve_rows(
         What was reached; rows whose error exceeds ``tol`` did not converge.
     """
     dtype, wide = block.evidence.dtype, block.to(torch.float64)
-    templates = wide.offsets
-    response = PassResponse.to_preference(templates, wide.log_preference)
-    working = PassCoordinates(templates.to(dtype))
-    solver = CertifiedSolver(working, PassCoordinates(templates), tol=tol, max_steps=max_steps)
-    first = solver.start(Rows.of(block, block.evidence, response.to(dtype)))
-    solved = solver.solve(first, lambda: Rows.of(wide, wide.evidence, response))
-    dual = wide.alpha * solved.x
+    if _gram_pays(wide.offsets.shape, block.evidence.shape[1], dtype, tol):
+        dual, solved = _with_gram_matrix(block, wide, tol, max_steps)
+    else:
+        dual, solved = _by_passes(block, wide, tol, max_steps)
     found = RowSolution(dual.to(dtype), solved.error, solved.steps)
     failing = ~(solved.error <= tol)
     if bool(failing.any()):
@@ -113,6 +126,44 @@ def solve_rows(
         )
         store(found, again, index)
     return found
+
+
+def _gram_pays(templates: torch.Size, rows: int, dtype: torch.dtype, tol: float) -> bool:
+    """Whether rows over templates (g, n, d) are solved sooner in n coordinates than in d.
+
+    A Gram matrix costs as much as n rows' passes do, and what float32 computes with it is certified less finely.
+    """
+    _, n, d = templates
+    return n <= d and n <= GRAM_ROWS * rows and (tol >= GRAM_FROM or dtype == torch.float64)
+
+
+def _with_gram_matrix(
+    block: QueryBlock, wide: QueryBlock, tol: float, max_steps: int
+) -> tuple[Tensor, CertifiedRows]:
+    """The dual points λ (g, r, d) in float64, and the rows that were solved for it."""
+    templates = wide.offsets
+    certified = GramCoordinates(templates @ templates.mT)
+    working = GramCoordinates(certified.operator.to(block.evidence.dtype))
+    evidence = certified.evidence_of(wide)
+    solver = CertifiedSolver(working, certified, tol=tol, max_steps=max_steps)
+    first = solver.start(Rows.of(block, evidence.to(block.evidence.dtype)))
+    solved = solver.solve(first, lambda: Rows.of(wide, evidence))
+    dual = wide.alpha * certified.vectors_of(wide, solved.x)
+    # Without evidence λ* is 0, and what rounding makes of it is not.
+    return dual.where((wide.evidence != 0).any(-1, keepdim=True), 0), solved
+
+
+def _by_passes(
+    block: QueryBlock, wide: QueryBlock, tol: float, max_steps: int
+) -> tuple[Tensor, CertifiedRows]:
+    """The dual points λ (g, r, d) in float64, and the rows that were solved for it."""
+    templates, dtype = wide.offsets, block.evidence.dtype
+    response = PassResponse.to_preference(templates, wide.log_preference)
+    working = PassCoordinates(templates.to(dtype))
+    solver = CertifiedSolver(working, PassCoordinates(templates), tol=tol, max_steps=max_steps)
+    first = solver.start(Rows.of(block, block.evidence, response.to(dtype)))
+    solved = solver.solve(first, lambda: Rows.of(wide, wide.evidence, response))
+    return wide.alpha * solved.x, solved
 
 
 def refine_rows(
