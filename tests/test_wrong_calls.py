@@ -208,6 +208,23 @@ def ops() -> Iterator[Target]:
     yield Target(
         "attention_with_certificate", F.attention_with_certificate, queries, {**ATTENTION, **OPTIONS}
     )
+    pairs = {**without(tensors(1, H, M + N - 1, D), "huge"), "rows": filled(1.0, 1, H, M + N, D)}
+    rows = {
+        "longer": lambda: torch.zeros(M, N + 1, dtype=torch.int64),
+        "beyond": lambda: torch.full((M, N), 99),
+    }
+    yield Target(
+        "relative_attention",
+        F.relative_attention,
+        lambda: {**queries(), "relative": torch.ones(1, H, M + N - 1, D)},
+        {
+            **ATTENTION,
+            **OPTIONS,
+            "relative": pairs,
+            "index": {**made(text="x", number=3, list=[1]), **rows},
+            "relative_value": without(tensors(1, H, M + N - 1, V), "None", "huge"),
+        },
+    )
     scores = {name: makers for name, makers in ATTENTION.items() if name != "value"}
     yield Target(
         "attention_weights",
@@ -387,6 +404,41 @@ def preferences() -> Iterator[Target]:
     )
     yield Target(
         "Tempered", preference.Tempered, on_device(preference=preference.Causal()), {"weight": POSITIVE}
+    )
+    reach, scale = without(WHOLE, "zero", "None_"), without(POSITIVE, "None_")
+    grids = made(text="x", number=3, three=(1, 2, 3), zero=(0, 3), half=(2, 1.5), none=None)
+    yield Target(
+        "RelativeKeys",
+        evidence.RelativeKeys,
+        on_device(heads=4, dim=8, max_distance=3),
+        {"heads": WHOLE, "dim": WHOLE, "max_distance": reach, "scale": scale},
+    )
+    yield Target(
+        "TransformerXL",
+        evidence.TransformerXL,
+        on_device(heads=4, dim=8, width=8),
+        {"heads": WHOLE, "dim": WHOLE, "width": WHOLE, "base": POSITIVE, "scale": scale},
+    )
+    yield Target(
+        "RelativeGridKeys",
+        evidence.RelativeGridKeys,
+        on_device(heads=4, dim=8, grid=(2, 3), reach=1),
+        {"heads": WHOLE, "dim": WHOLE, "grid": grids, "reach": reach, "scale": POSITIVE},
+    )
+    yield Target(
+        "Rotary",
+        evidence.Rotary,
+        on_device(dim=8),
+        {"dim": WHOLE, "base": POSITIVE, "layout": NAMES, "scale": scale},
+    )
+    yield Target(
+        "GridPosition",
+        preference.GridPosition,
+        on_device(heads=4, grid=(2, 3)),
+        {"heads": WHOLE, "grid": grids},
+    )
+    yield Target(
+        "GridWindow", preference.GridWindow, on_device(grid=(2, 3), reach=1), {"grid": grids, "reach": reach}
     )
     yield Target("Content", evidence.Content, on_device(heads=4), {"sharpness": POSITIVE, "learned": FLAGS})
     yield Target("ScaledDot", evidence.ScaledDot, dict, {"scale": without(POSITIVE, "None_")})

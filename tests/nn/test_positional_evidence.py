@@ -328,7 +328,7 @@ def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Rotary(5), "width of Rotary is 5; expected an even number"),
+        (lambda: Rotary(5), "dim of Rotary is 5; expected an even number"),
         (lambda: Rotary(4, layout="thirds"), "layout of Rotary is 'thirds'"),
         (lambda: Rotary(4, base=0.0), "base of Rotary is 0.0"),
         (lambda: RelativeKeys(1, 4, -1), "max_distance of RelativeKeys is -1"),

@@ -47,16 +47,16 @@ def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str
     return torch.stack(both, -1).flatten(-2) if layout == "pairs" else torch.cat(both, -1)
 
 
-def frequencies(width: int, base: float, *, owner: str) -> Tensor:
+def frequencies(width: int, base: float, *, owner: str, argument: str = "width") -> Tensor:
     """The frequencies :math:`b^{-2c/w}`, float64 (width / 2,).
 
     Raises:
-        ProblemError: If ``width`` is odd, or an argument is not positive, naming the owner.
+        ProblemError: If ``width`` is odd, or an argument is not positive, naming the owner and what it calls them.
     """
-    check_sizes(owner, width=width)
+    check_sizes(owner, **{argument: width})
     check_positive(owner, base=base)
     if width % 2:
         raise ProblemError(
-            f"width of {owner} is {width}; expected an even number: sines and cosines are pairs."
+            f"{argument} of {owner} is {width}; expected an even number: sines and cosines are pairs."
         )
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)

@@ -56,7 +56,7 @@ class Rotary(AbstractPositionalEvidence):
             check_positive("Rotary", scale=scale)
         self.dim, self.base, self.layout, self.scale = dim, base, layout, scale
         # No buffer: a module that is cast to half types would turn far places by other angles.
-        self._frequencies = frequencies(dim, base, owner="Rotary")
+        self._frequencies = frequencies(dim, base, owner="Rotary", argument="dim")
 
     def forward(self, query: Tensor, key: Tensor, query_offset: int = 0) -> tuple[Tensor, Tensor, float]:
         """Both, turned by their places."""
