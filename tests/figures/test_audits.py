@@ -57,6 +57,13 @@ def test_the_caption_of_the_covariance_says_the_ranges(with_twin: AuditReport) -
         means = [layer[who]["total_variation"]["mean"] for layer in layers_of(made).values()]
         assert f"{min(means):.3f} to {max(means):.3f}" in made.caption
     assert "every exact solution is certified" in made.caption
+    assert "tells them apart" not in made.caption
+
+
+def test_the_caption_tells_the_two_apart_where_the_numbers_do(with_twin: AuditReport) -> None:
+    audit = known_audit(known_values(0, dict.fromkeys(known_values(0), 20.0)))
+    audit.twin = with_twin.twin
+    assert "in the twin: this tells them apart." in make_figure("covariance", audit).caption
 
 
 def test_an_audit_without_a_twin() -> None:

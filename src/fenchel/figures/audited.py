@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fenchel.auditing.heads import KINDS, Kind
@@ -11,7 +11,7 @@ from fenchel.auditing.results import AuditResults
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.runs.number import MISSING, plain
 
-__all__ = ["SPREAD", "audit_line", "audited_kinds", "described"]
+__all__ = ["SPREAD", "audit_line", "audited_kinds", "described", "marker_size"]
 
 SPREAD = (0.05, 0.95)
 """Between which quantiles nine tenths of the queries lie."""
@@ -73,6 +73,11 @@ def audited_kinds(audit: AuditResults, metrics: Sequence[str]) -> list[dict[str,
                 }
             )
     return found
+
+
+def marker_size(kind: Mapping[str, Any]) -> float:
+    """How large a layer's marker is, in points: smaller where there are many layers."""
+    return max(1.2, min(4.0, 48 / len(kind["layers"])))
 
 
 def _layer(

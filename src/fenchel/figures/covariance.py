@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.results import AuditResults
 from fenchel.errors import InputError
-from fenchel.figures.audited import audit_line, audited_kinds, described
+from fenchel.figures.audited import audit_line, audited_kinds, described, marker_size
 from fenchel.figures.figure_kind import FigureKind, Numbers, rounded
 from fenchel.figures.passage import PASSAGE
 from fenchel.figures.sheet import lettered, ruled, sheet
@@ -58,18 +58,29 @@ def caption(numbers: Numbers) -> str:
         "deviation says that token vectors are small next to 1/√α: the untrained twin (same "
         f"configuration, random weights, same text) has {_range(numbers, 'twin', 'relative_deviation')} by "
         f"layer, the model {_range(numbers, 'model', 'relative_deviation')}. (c) How much weight inference "
-        f"would move tells them apart: {_range(numbers, 'model', 'total_variation')} against "
-        f"{_range(numbers, 'twin', 'total_variation')}. {audit_line(numbers['audit'])}"
+        f"would move: {_range(numbers, 'model', 'total_variation')} in the model, "
+        f"{_range(numbers, 'twin', 'total_variation')} in the twin{_told_apart(numbers)}. "
+        f"{audit_line(numbers['audit'])}"
     )
 
 
-def _range(numbers: Numbers, who: str, metric: str) -> str:
-    means = [
+def _told_apart(numbers: Numbers) -> str:
+    """What total variation says of the two, where it does."""
+    model, twin = (_means(numbers, who, "total_variation") for who in _WHO)
+    return ": this tells them apart" if model and twin and min(model) > max(twin) else ""
+
+
+def _means(numbers: Numbers, who: str, metric: str) -> list[float]:
+    return [
         layer[who][metric]["mean"]
         for kind in numbers["kinds"]
         for layer in kind["layers"]
         if layer[who][metric]["mean"] is not None
     ]
+
+
+def _range(numbers: Numbers, who: str, metric: str) -> str:
+    means = _means(numbers, who, metric)
     return f"{min(means):.3f} to {max(means):.3f}" if means else "no finite mean"
 
 
@@ -127,7 +138,7 @@ def _by_layer(axes: Axes, kind: Numbers, metric: str, label: str) -> None:
             [layer["layer"] for layer in layers],
             [layer[who][metric]["mean"] for layer in layers],
             label=_CALLED[who],
-            **LINES[who],
+            **{**LINES[who], "markersize": marker_size(kind)},
         )
         if metric == "relative_deviation":
             predicted = [layer for layer in layers if layer[who]["predicted_deviation"]["mean"] is not None]

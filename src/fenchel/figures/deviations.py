@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.results import AuditResults
 from fenchel.errors import InputError
-from fenchel.figures.audited import SPREAD, audit_line, audited_kinds, described
+from fenchel.figures.audited import SPREAD, audit_line, audited_kinds, described, marker_size
 from fenchel.figures.figure_kind import FigureKind, Numbers, rounded
 from fenchel.figures.sheet import lettered, ruled, sheet
 from fenchel.runs.style import LINES
@@ -82,7 +82,7 @@ def draw(numbers: Numbers) -> Figure:
 def _by_layer(axes: Axes, kind: Numbers, metric: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    layers = kind["layers"]
+    layers, size = kind["layers"], marker_size(kind)
     banded = [layer for layer in layers if layer["model"][metric]["high"] is not None]
     axes.fill_between(
         [layer["layer"] for layer in banded],
@@ -98,12 +98,12 @@ def _by_layer(axes: Axes, kind: Numbers, metric: str) -> None:
     ]
     model = LINES["model"]
     axes.plot(
-        [place for place, _ in dots], [value for _, value in dots], "o", color=model["color"], markersize=2.6,
+        [place for place, _ in dots], [value for _, value in dots], "o", color=model["color"], markersize=0.65 * size,
         markerfacecolor="white", markeredgewidth=0.6, linestyle="none", label="heads", zorder=3,
     )  # fmt: skip
-    _line(axes, layers, metric, "model", "mean")
+    _line(axes, layers, metric, "model", "mean", size)
     if layers[0]["twin"] is not None:
-        _line(axes, layers, metric, "twin", "untrained twin")
+        _line(axes, layers, metric, "twin", "untrained twin", size)
     if metric == "relative_deviation":
         certified = [
             (layer["layer"], layer["model"]["certificate"]["median"], layer["model"][metric]["median"])
@@ -116,7 +116,7 @@ def _by_layer(axes: Axes, kind: Numbers, metric: str) -> None:
             colors=bound["color"], linestyles=":", linewidth=0.9,
         )  # fmt: skip
         axes.plot(
-            [mark[0] for mark in certified], [mark[1] for mark in certified], "_", color=bound["color"], markersize=9,
+            [mark[0] for mark in certified], [mark[1] for mark in certified], "_", color=bound["color"], markersize=2.2 * size,
             markeredgewidth=1.4, linestyle="none", label="certified, at most",
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -125,12 +125,12 @@ def _by_layer(axes: Axes, kind: Numbers, metric: str) -> None:
     ruled(axes)
 
 
-def _line(axes: Axes, layers: list[Any], metric: str, who: str, label: str) -> None:
+def _line(axes: Axes, layers: list[Any], metric: str, who: str, label: str, size: float) -> None:
     known = [layer for layer in layers if layer[who][metric]["mean"] is not None]
     axes.plot(
         [layer["layer"] for layer in known],
         [layer[who][metric]["mean"] for layer in known],
-        label=label, zorder=4, **LINES[who],
+        label=label, zorder=4, **{**LINES[who], "markersize": size},
     )  # fmt: skip
 
 
