@@ -18,6 +18,7 @@ BENCHMARKS = (
     "sparse_weights",
     "hashing",
     "translator",
+    "catalogue",
     "import_time",
 )
 
