@@ -116,8 +116,8 @@ def _by_layer(axes: Axes, kind: Numbers, metric: str) -> None:
             colors=bound["color"], linestyles=":", linewidth=0.9,
         )  # fmt: skip
         axes.plot(
-            [mark[0] for mark in certified], [mark[1] for mark in certified], "_", color=bound["color"], markersize=2.2 * size,
-            markeredgewidth=1.4, linestyle="none", label="certified, at most",
+            [mark[0] for mark in certified], [mark[1] for mark in certified], "_", color=bound["color"],
+            markersize=2.2 * size, markeredgewidth=1.4, linestyle="none", label="certified, at most",
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, None)
