@@ -123,6 +123,7 @@ ENTRIES = (
         templates="–",
         preference="–",
         evidence="–",
+        closeness="–",
         values="E_ik, the activation of channel k at place i",
         meaning=(
             "Each channel is multiplied by the weight that it has in a classifier which tells the two domains apart, "

@@ -169,6 +169,7 @@ ENTRIES = (
         templates="–",
         preference="–",
         evidence="–",
+        closeness="–",
         values="g(x_j)",
         meaning=(
             "Values are multiplied by their scores and divided by their number N. For small scores s it is a part of "
