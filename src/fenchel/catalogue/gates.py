@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.coin_parts import CoinParts
 from fenchel.catalogue.drawn import drawn
 from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
@@ -24,17 +25,18 @@ def coins(infer: Inferrer, evidence: Tensor, odds: Tensor | None = None, tails: 
 
     Args:
         infer: Of the mechanism.
-        evidence: z of each coin, any shape.
-        odds: logit u, how likely heads are before looking, broadcastable to the evidence; None is a fair coin.
+        evidence: z of each coin, (..., units).
+        odds: logit u of each unit, how likely heads are before looking, (units,); None is fair coins.
         tails: What a coin shows that does not show 1: 0, or -1, whose mean is tanh where that of 0 is σ.
     """
-    sides = evidence.new_tensor([tails, 1.0]).view(1, 1, 2, 1)
+    units = evidence.shape[-1]
+    sides = evidence.new_tensor([tails, 1.0]).view(1, 1, 2, 1).expand(-1, units, -1, -1)
     log_u = None
     if odds is not None:
-        spread = odds.expand(evidence.shape).reshape(1, 1, -1)
-        log_u = torch.stack([logsigmoid(-spread), logsigmoid(spread)], -1)
-    asked = Parts(templates=sides, evidence=evidence.reshape(1, 1, -1, 1), values=sides, log_preference=log_u)
-    return infer(asked).view(evidence.shape)
+        log_u = torch.stack([logsigmoid(-odds), logsigmoid(odds)], -1).view(1, units, 1, 2)
+    asked = evidence.reshape(-1, units).mT.unsqueeze(-1).unsqueeze(0)
+    found = infer(CoinParts(templates=sides, evidence=asked, values=sides, log_preference=log_u))
+    return found.squeeze(0).squeeze(-1).mT.reshape(evidence.shape)
 
 
 def _residual_mask(infer: Inferrer, features: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ def _activation_map(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _activation_classifier(infer: Inferrer, x: Tensor, weight: Tensor) -> Tensor:
-    return coins(infer, _pooled(infer, x) @ weight)
+    return coins(infer, _pooled(infer, x) @ weight.unsqueeze(-1)).squeeze(-1)
 
 
 def _activation_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
