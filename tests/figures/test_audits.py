@@ -105,9 +105,10 @@ def test_queries_that_missed_the_tolerance_are_said(
     with_twin: AuditReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(with_twin.statistics), "not_converged", lambda *_: 7)
-    audit = known_audit(known_values(0))
-    assert "28 queries" not in make_figure("deviations", audit).caption
-    assert f"{7 * 3:,} queries missed the tolerance" in make_figure("deviations", audit).caption
+    alone, both = known_audit(known_values(0)), known_audit(known_values(0))
+    both.twin, heads = with_twin.twin, len(alone.heads)
+    assert f"{7 * 2 * heads:,} queries missed the tolerance" in make_figure("covariance", both).caption
+    assert f"{7 * heads:,} queries missed the tolerance" in make_figure("deviations", alone).caption
 
 
 @pytest.mark.parametrize("family", ["bert", "t5"])

@@ -25,7 +25,7 @@ def described(audit: AuditResults) -> dict[str, Any]:
         "model": model_name(manifest),
         "texts": manifest.get("texts"),
         **{name: manifest.get(name) for name in named},
-        "not_converged": audit.summary["not_converged"],
+        "not_converged": sum(head["not_converged"] for head in (*audit.heads, *audit.twin_heads)),
     }
 
 
