@@ -7,9 +7,10 @@ import json
 import pytest
 
 from fenchel.catalogue import ENTRIES, FAMILIES, difference, entry
-from fenchel.catalogue.page import fill_page
+from fenchel.catalogue.page import fill_page, filled
 from fenchel.catalogue.table import described, layer_table, record
 from fenchel.errors import InputError
+from tests import pages
 
 
 def test_an_unknown_name_has_the_nearest_named():
@@ -59,3 +60,9 @@ def test_the_table_stands_between_the_marks(tmp_path):
     assert text.startswith("before\n<!-- catalogue: layers -->\n\n| Mechanism |")
     assert text.endswith("|\n\n<!-- end of catalogue -->\nafter\n")
     assert "old" not in text
+
+
+def test_the_page_on_preferences_has_the_table_of_today():
+    text = pages.page("docs/preferences.md")
+    assert layer_table(ENTRIES.values()) in text
+    assert filled(text) == text
