@@ -50,7 +50,7 @@ dist-check: dist ## Install the wheel and the sdist into empty environments outs
 
 # That old packages call what new ones have deprecated is theirs.
 floors: .venv-floors/installed ## Run tests at the lowest versions that are let in (floors.txt)
-	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n $(JOBS) -W default::DeprecationWarning $(FLOOR_TESTS)
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n $(JOBS) -W ignore::DeprecationWarning $(FLOOR_TESTS)
 
 clean: ## Remove .venv and everything that was computed
 	rm -rf .venv .venv-floors audit build dist site .pytest_cache .ruff_cache .hypothesis

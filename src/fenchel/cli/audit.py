@@ -11,6 +11,7 @@ import typer
 
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
+from fenchel.cli.insisting import insisting
 from fenchel.cli.interruption import what_was_saved
 from fenchel.cli.numbers import numbers
 from fenchel.cli.options import (
@@ -167,42 +168,43 @@ def run(
     folder = shard_directory(place, part)
     require_swap(swap, model)
     try:
-        report = audit(
-            model,
-            None,
-            text,
-            images=images,
-            test_images=test_images,
-            test_examples=test_examples,
-            space=None if space is None else space.value,
-            closeness=closeness,
-            even_so=even_so,
-            alpha=alpha,
-            tol=tol,
-            memory_budget=memory_budget * 2**20,
-            max_length=max_length,
-            stride=stride,
-            batch_size=batch_size,
-            max_tokens=max_tokens,
-            queries=queries,
-            layers=chosen_layers,
-            heads=chosen_heads,
-            baseline=baseline.value,
-            device=best_device() if device is None else device,
-            dtype=dtype.value,
-            revision=revision,
-            whole_file=whole_file,
-            text_column=text_column,
-            target_column=target_column,
-            shard=part,
-            seed=seed,
-            observer=observer_of_standard_error(),
-            directory=place,
-            resume=resume,
-            overwrite=overwrite,
-            keep_queries=keep_queries,
-            checkpoint_seconds=checkpoint_seconds,
-        )
+        with insisting(observer_of_standard_error()) as observer:
+            report = audit(
+                model,
+                None,
+                text,
+                images=images,
+                test_images=test_images,
+                test_examples=test_examples,
+                space=None if space is None else space.value,
+                closeness=closeness,
+                even_so=even_so,
+                alpha=alpha,
+                tol=tol,
+                memory_budget=memory_budget * 2**20,
+                max_length=max_length,
+                stride=stride,
+                batch_size=batch_size,
+                max_tokens=max_tokens,
+                queries=queries,
+                layers=chosen_layers,
+                heads=chosen_heads,
+                baseline=baseline.value,
+                device=best_device() if device is None else device,
+                dtype=dtype.value,
+                revision=revision,
+                whole_file=whole_file,
+                text_column=text_column,
+                target_column=target_column,
+                shard=part,
+                seed=seed,
+                observer=observer,
+                directory=place,
+                resume=resume,
+                overwrite=overwrite,
+                keep_queries=keep_queries,
+                checkpoint_seconds=checkpoint_seconds,
+            )
     except KeyboardInterrupt:
         raise Interrupted(what_was_saved(AUDIT, folder)) from None
     if swap is not None:

@@ -9,6 +9,7 @@ import typer
 
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
+from fenchel.cli.insisting import insisting
 from fenchel.cli.interruption import what_was_saved
 from fenchel.cli.numbers import decimals, numbers
 from fenchel.cli.options import (
@@ -143,43 +144,44 @@ def run(
     from fenchel.swap.table import terminal_table
 
     try:
-        report = swap(
-            model,
-            None,
-            text,
-            images=images,
-            test_images=test_images,
-            test_examples=test_examples,
-            pairs=pairs,
-            estimators=[name.strip() for name in estimators.split(",")],
-            alphas=chosen_alphas,
-            per_layer=per_layer,
-            per_head=per_head,
-            layers=chosen_layers,
-            heads=chosen_heads,
-            max_length=max_length,
-            stride=stride,
-            batch_size=batch_size,
-            max_tokens=max_tokens,
-            max_pairs=max_pairs,
-            sample_pairs=sample_pairs,
-            mask_probability=mask_probability,
-            bootstrap=bootstrap,
-            tol=tol,
-            device=best_device() if device is None else device,
-            dtype=dtype.value,
-            revision=revision,
-            whole_file=whole_file,
-            text_column=text_column,
-            target_column=target_column,
-            columns=PairColumns(first_column, second_column, score_column),
-            seed=seed,
-            observer=observer_of_standard_error("swapping"),
-            directory=place,
-            resume=resume,
-            overwrite=overwrite,
-            checkpoint_seconds=checkpoint_seconds,
-        )
+        with insisting(observer_of_standard_error("swapping")) as observer:
+            report = swap(
+                model,
+                None,
+                text,
+                images=images,
+                test_images=test_images,
+                test_examples=test_examples,
+                pairs=pairs,
+                estimators=[name.strip() for name in estimators.split(",")],
+                alphas=chosen_alphas,
+                per_layer=per_layer,
+                per_head=per_head,
+                layers=chosen_layers,
+                heads=chosen_heads,
+                max_length=max_length,
+                stride=stride,
+                batch_size=batch_size,
+                max_tokens=max_tokens,
+                max_pairs=max_pairs,
+                sample_pairs=sample_pairs,
+                mask_probability=mask_probability,
+                bootstrap=bootstrap,
+                tol=tol,
+                device=best_device() if device is None else device,
+                dtype=dtype.value,
+                revision=revision,
+                whole_file=whole_file,
+                text_column=text_column,
+                target_column=target_column,
+                columns=PairColumns(first_column, second_column, score_column),
+                seed=seed,
+                observer=observer,
+                directory=place,
+                resume=resume,
+                overwrite=overwrite,
+                checkpoint_seconds=checkpoint_seconds,
+            )
     except KeyboardInterrupt:
         raise Interrupted(what_was_saved(SWAP, place)) from None
     console = Console()
