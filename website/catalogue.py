@@ -8,10 +8,9 @@ from html import escape
 import torch
 from torch import Tensor
 
-from fenchel.catalogue import ENTRIES, FAMILIES, Entry, Parts
+from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.catalogue.table import differences, entry_lines
-from fenchel.catalogue.transport_parts import TransportParts
 from fenchel.runs.number import short
 from website.weights_picture import weights_picture
 
@@ -24,7 +23,7 @@ _MARKED = re.compile(r"<!-- catalogue: overview -->\n.*?<!-- end of catalogue --
 def catalogue_pages() -> dict[str, str]:
     """A page for each family, by its path on the site."""
     return {
-        family_page(family): "\n".join([f"# {family}", "", *map(_section, _entries(family))])
+        family_page(family): "\n".join([f"# {family}", "", *_note(family), *map(_section, _entries(family))])
         for family in FAMILIES
     }
 
@@ -64,6 +63,10 @@ def family_page(family: str) -> str:
         'catalogue/scores-and-places.md'
     """
     return f"catalogue/{re.sub(r'[^a-z0-9]+', '-', family.lower()).strip('-')}.md"
+
+
+def _note(family: str) -> list[str]:
+    return [_cell(NOTES[family]), ""] if family in NOTES else []
 
 
 def _section(entry: Entry) -> str:
@@ -133,21 +136,8 @@ def _panels(entry: Entry, parts: AbstractFiniteParts) -> dict[str, Tensor]:
         for estimator in entry.estimators
         if estimator in ("first_order", "exact")
     }
-    believed = _believed(parts, next(iter(answers.values())))
-    return {"preference u": believed[0, 0], **{name: weights[0, 0] for name, weights in answers.items()}}
-
-
-def _believed(parts: AbstractFiniteParts, like: Tensor) -> Tensor:
-    """The preference as weights: even where nothing is said, all 0 where nothing may be looked at."""
-    if isinstance(parts, TransportParts):
-        keys = parts.templates.shape[-2]
-        return torch.full_like(like, 1 / keys).index_fill_(-1, torch.arange(keys, like.shape[-1]), 0.0)
-    log_preference = parts.log_preference if isinstance(parts, Parts) else None
-    if log_preference is None:
-        return torch.full_like(like, 1 / like.shape[-1])
-    if log_preference.dtype == torch.bool:
-        log_preference = torch.zeros_like(like).masked_fill(~log_preference, -torch.inf)
-    return log_preference.expand_as(like).softmax(-1).nan_to_num(0.0)
+    panels = {"preference u": parts.believed(), **answers}
+    return {name: weights[0, 0] for name, weights in panels.items()}
 
 
 def _cell(said: str) -> str:
@@ -158,7 +148,7 @@ def _cell(said: str) -> str:
 def _signs(said: str) -> str:
     """HTML in which an index of a single letter stands below it, and an exponent above."""
     text = escape(said, quote=False)
-    text = re.sub(r"((?<![A-Za-z_])[^\W\d_]|[)\]])_(\{[^{}]*\}|[^\W_]{1,4})(?![\w])", _below, text)
+    text = re.sub(r"((?<![A-Za-z_])[^\W\d_]|[)\]])_(\{[^{}]*\}|[^\W_ᵀ]{1,4})(?![^\Wᵀ])", _below, text)
     return re.sub(r"(?<=[^\W_]|[)\]>])\^(\{[^{}]*\}|[^\W_]+|−\w+)", _above, text)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fenchel.catalogue import ENTRIES, FAMILIES, Entry
+from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from tests.website.html_page import HtmlPage
 from website.catalogue import catalogue_pages, family_page, with_overview
@@ -40,6 +40,17 @@ def test_an_entry_has_its_section(site: Path, entry: Entry) -> None:
     asked = entry.run(entry.estimators[0]).inferences if entry.estimators else ()
     drawable = any(isinstance(parts, AbstractFiniteParts) for parts in asked)
     assert ('<svg class="weights"' in section) == drawable
+
+
+def test_a_transpose_is_no_part_of_an_index(site: Path) -> None:
+    text = of_the_site(site, ENTRIES["gated-delta"]).read_text(encoding="utf-8")
+    assert "k<sub>i</sub> k<sub>i</sub>ᵀ" in text
+
+
+def test_a_family_says_what_is_to_be_known_of_all_of_it(site: Path) -> None:
+    for family, note in NOTES.items():
+        page = (site / family_page(family)).with_suffix(".html")
+        assert note.split(":")[0] in unescape(page.read_text(encoding="utf-8"))
 
 
 def test_the_overview_lists_every_entry() -> None:
