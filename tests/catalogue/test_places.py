@@ -195,6 +195,27 @@ def test_what_no_query_asks_for_is_belief_and_exact_inference_tells():
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_longer_templates_that_queries_share_have_the_scores_of_transformer_xl(estimator):
+    """⟨q, W R_(i−j)⟩ = ⟨the codes of qᵀW turned by i, R_(−j)⟩, sines and cosines being pairs."""
+    query, key, value = drawn(1, 2, 4, 4), drawn(1, 2, 4, 4, seed=1), drawn(1, 2, 4, 3, seed=2)
+    module = TransformerXL(2, 4, width=6).double()
+    module.distance_weight.data.copy_(drawn(2, 4, 6, seed=3))
+    z, templates, scale = module(query, key)
+    places = torch.arange(4, dtype=torch.float64)
+    angles = places.unsqueeze(-1) * 10_000.0 ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
+    sine, cosine = (query @ module.distance_weight).chunk(2, -1)
+    turned = (
+        sine * angles.cos() - cosine * angles.sin(),
+        sine * angles.sin() + cosine * angles.cos(),
+    )
+    code = sinusoids(-places, 6, layout="halves").expand(1, 2, -1, -1)
+    longer, shared = torch.cat([z, *turned], -1), torch.cat([key, code], -1)
+    found = F.attention(longer, shared, value, scale=scale, estimator=estimator)
+    expected = F.relative_attention(z, key, value, templates.relative, scale=scale, estimator=estimator)
+    assert torch.allclose(found, expected) is (estimator == "first_order")
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("name", ["transformer-xl", "shaw", "rotary"])
 def test_places_are_distances_for_every_estimator(name, estimator):
     """The same tokens farther along, with nothing before them, answer alike."""

@@ -134,8 +134,9 @@ def _image(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
 
 
 _TIES = (
-    "The position term depends on query and distance together, so it is no preference, and no templates that all "
-    "queries share have it for their score."
+    "The position term depends on query and distance together, so it is no preference. That templates are of pairs is "
+    "how the paper writes them, and a choice: longer templates that all queries share can have the same scores, and "
+    "make another exact problem."
 )
 
 ENTRIES = (

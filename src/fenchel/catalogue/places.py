@@ -219,8 +219,9 @@ ENTRIES = (
         preference="uniform on j ≤ i",
         evidence="q_i",
         meaning=(
-            "What comes later cannot matter: weight 0 before looking stays 0, for every estimator and closeness. The "
-            "number of the keys seen tells the place, so that order is not lost even without other places."
+            "What comes later cannot matter: weight 0 before looking stays 0, for every estimator and for every "
+            "closeness but transport. How many keys a query sees tells its place; in what order they stand one layer "
+            "does not see."
         ),
         exact_because="The first query sees one key, and has nothing to infer; later ones have more.",
         written=_causal,
