@@ -233,6 +233,20 @@ def test_alpha_and_scale_are_two_arguments() -> None:
     assert float((split[0] - split[1]).abs().max()) > 1e-3
 
 
+@pytest.mark.parametrize("estimator", ["first_order", "exact"])
+def test_a_preference_may_lie_in_any_order(estimator: str) -> None:
+    query, key, value = torch.randn(3, 2, 3, 5, 4, dtype=torch.float64).unbind()
+    strided = torch.randn(2, 5, 5, 3, dtype=torch.float64).permute(0, 3, 1, 2).requires_grad_()
+    plain = strided.detach().contiguous().requires_grad_()
+    found, expected = (
+        F.attention(query, key, value, log_preference=one, estimator=estimator) for one in (strided, plain)
+    )
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(one.square().sum(), by)[0] for one, by in ((found, strided), (expected, plain)))
+    )
+
+
 def test_options_of_the_exact_estimator_matter() -> None:
     tensors = {n: t.detach() for n, t in call(dim=6).items()}
     errors = [

@@ -238,6 +238,10 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
         if not values_are_known(empty) or bool(empty.any()):
             return log_preference | empty, empty
         return log_preference, None
+    if (
+        log_preference.stride(-1) > 1
+    ):  # kernels copy what lies in another order; before that its rows are slow to read
+        log_preference = log_preference.contiguous()
     largest = log_preference.detach().amax(-1, keepdim=True)
     empty = largest == -torch.inf
     level = largest.masked_fill(empty, 0)
