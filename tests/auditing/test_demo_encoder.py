@@ -42,12 +42,14 @@ def independently(layer: int, head: int) -> dict[str, np.ndarray]:
         p = np.exp(logits - logits.max())
         p /= p.sum()
         lam, exact = by_dense_newton(t, u, evidence, 1.0)
-        found["relative_deviation"].append(np.linalg.norm(lam - evidence) / np.linalg.norm(lam))
+        found["relative_deviation"].append(float(np.linalg.norm(lam - evidence) / np.linalg.norm(lam)))
         found["total_variation"].append(np.abs(p - exact).sum() / 2)
-        found["mean_error"].append(np.linalg.norm((p - exact) @ t) / np.linalg.norm(exact @ t))
+        found["mean_error"].append(float(np.linalg.norm((p - exact) @ t) / np.linalg.norm(exact @ t)))
         found["gap"].append(np.square(p @ t - mu).sum() / 2)
         second = np.linalg.solve(np.eye(len(covariance)) + covariance, evidence)
-        found["predicted_deviation"].append(np.linalg.norm(covariance @ second) / np.linalg.norm(second))
+        found["predicted_deviation"].append(
+            float(np.linalg.norm(covariance @ second) / np.linalg.norm(second))
+        )
     return {name: np.array(values) for name, values in found.items()}
 
 

@@ -43,7 +43,7 @@ def test_the_table_of_pandas_holds_the_records() -> None:
     assert len(table) == 2
     for record, (_, row) in zip(report.heads, table.iterrows(), strict=True):
         for name, value in record.items():
-            assert row[name] == (math.inf if value is None else value)
+            assert bool(row[name] == (math.inf if value is None else value))
     assert table["certificate_mean"].iloc[0] == math.inf
     assert str(table["queries"].dtype) == "int64"
     assert AuditReport(manifest(), AuditStatistics()).to_pandas().empty
