@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.recording import compare, record
-from fenchel.catalogue import entry
+from fenchel.catalogue import Inferrer, entry
 from fenchel.nn.preference import RelativePosition
 
 TARGET = 1.2
@@ -126,8 +126,8 @@ def main() -> None:
         asked = "goal" if "goal" in given else "query"
         given |= {asked: query, "key": key, "value": value}
 
-        def ours(run: Callable[..., Any] = known.run, given: dict[str, Any] = given) -> Tensor:
-            return run(**given).output
+        def ours(written: Callable[..., Tensor] = known.written, given: dict[str, Any] = given) -> Tensor:
+            return written(Inferrer(), **given)
 
         def direct(case: Case = case, q: Tensor = query, k: Tensor = key, v: Tensor = value) -> Tensor:
             return case.direct(q, k, v)
