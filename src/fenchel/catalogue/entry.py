@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
@@ -146,15 +147,16 @@ class Entry:
         """
         estimator = self.estimators[0] if estimator is None else estimator
         self.check(estimator, closeness)
-        known = self.inputs(seed)
+        known = list(signature(self.written).parameters)[1:]
         if unknown := sorted(set(inputs) - set(known)):
             raise InputError(
                 f"{self.name} got the input {unknown[0]}; expected one of {', '.join(known) or 'none: it has none'}."
             )
+        given = inputs if set(inputs) == set(known) else {**self.inputs(seed), **inputs}
         name = closeness_name(closeness) if isinstance(closeness, str) else closeness
         asked = closeness_named(name) if isinstance(name, str) else name
         infer = Inferrer(estimator, asked)
-        output = self.written(infer, **{**known, **inputs})
+        output = self.written(infer, **given)
         return Answer(output, estimator, tuple(infer.asked))
 
     def check(self, estimator: str, closeness: AbstractCloseness | str | None = None) -> None:

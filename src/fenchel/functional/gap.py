@@ -16,7 +16,20 @@ from fenchel.functional.output import output_at
 from fenchel.functional.plain import plain_weights
 from fenchel.functional.precision import compute_dtype, without_autocast
 
-__all__ = ["gap"]
+__all__ = ["gap", "refuse_exact"]
+
+
+def refuse_exact(estimator: str, instead: str) -> None:
+    """Refuse the gap of the exact estimator, naming what gives the number.
+
+    Raises:
+        ProblemError: If the estimator is ``"exact"``.
+    """
+    if estimator == "exact":
+        raise ProblemError(
+            "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected 'first_order' "
+            f"or 'second_order'; {instead} gives the number"
+        )
 
 
 def gap(
@@ -67,11 +80,7 @@ def gap(
         >>> to_key.shape
         torch.Size([1, 2, 5, 4])
     """
-    if estimator == "exact":
-        raise ProblemError(
-            "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected 'first_order' "
-            "or 'second_order'; attention_with_certificate gives the number"
-        )
+    refuse_exact(estimator, "attention_with_certificate")
     given = checked(
         query,
         key,

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
-from fenchel.errors import ProblemError
 from fenchel.functional.attention import attention, attention_weights, attention_with_certificate
 from fenchel.functional.certificate import SHORT, AttentionCertificate
 from fenchel.functional.close_arguments import is_softmax
-from fenchel.functional.gap import gap
+from fenchel.functional.gap import gap, refuse_exact
 from fenchel.functional.precision import without_autocast
 from fenchel.functional.relative_arguments import RelativeArguments, checked_relative
 from fenchel.functional.relative_queries import in_blocks
@@ -301,11 +300,7 @@ def relative_gap(
         >>> torch.allclose(relative_gap(q, k, nothing), gap(q, k))
         True
     """
-    if estimator == "exact":
-        raise ProblemError(
-            "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected 'first_order' "
-            "or 'second_order'; relative_attention_with_certificate gives the number"
-        )
+    refuse_exact(estimator, "relative_attention_with_certificate")
     given = checked_relative(
         query,
         key,

@@ -10,7 +10,7 @@ from fenchel.arguments import ARGUMENTS, OneOf, shown
 from fenchel.arguments.tensor import FLOATING, checked_argument
 from fenchel.errors import ProblemError
 
-__all__ = ["check_choice", "check_grid", "check_parameters", "check_positive", "check_sizes"]
+__all__ = ["check_choice", "check_grid", "check_parameters", "check_pixels", "check_positive", "check_sizes"]
 
 # Where the table has a rule for a size under another name; else it is that for any size.
 _RULES = {name: name for name in ("max_steps", "width", "depth", "mlp_width", "patch_size")}
@@ -61,6 +61,26 @@ def check_grid(owner: str, grid: Any) -> tuple[int, int]:
     for name, size in zip(("rows", "columns"), grid, strict=True):
         checked_argument("size", size, name=f"{name} of the grid of {owner}")
     return grid[0], grid[1]
+
+
+def check_pixels(owner: str, grid: tuple[int, int], keys: int, last: int) -> None:
+    """Keys are all pixels of a grid, and queries no more.
+
+    Args:
+        owner: Who was built with the grid.
+        grid: Rows and columns.
+        keys: How many there are.
+        last: Place of the last query, from 1.
+
+    Raises:
+        ProblemError: Naming the numbers that were got, and the grid.
+    """
+    pixels = grid[0] * grid[1]
+    if keys != pixels or last > pixels:
+        raise ProblemError(
+            f"there are {keys} keys, and queries up to place {last} (counted from 1); expected the {pixels} pixels of "
+            f"the grid {grid[0]} x {grid[1]} that {owner} was built with."
+        )
 
 
 def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:

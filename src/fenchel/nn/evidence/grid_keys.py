@@ -11,7 +11,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.evidence.arguments import check_heads, check_pair
 from fenchel.nn.evidence.positional import AbstractPositionalEvidence
 from fenchel.nn.evidence.templates import RelativeTemplates
-from fenchel.nn.sizes import check_grid, check_positive, check_sizes
+from fenchel.nn.sizes import check_grid, check_pixels, check_positive, check_sizes
 
 __all__ = ["RelativeGridKeys"]
 
@@ -68,7 +68,6 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         check_heads("RelativeGridKeys", heads, query)
         check_dtype("query", query, self.rows.dtype, "RelativeGridKeys")
         check_device("query", query, self.rows.device, "RelativeGridKeys")
-        pixels = self.grid[0] * self.grid[1]
         for name, tensor in (("query", query), ("key", key)):
             if tensor.shape[-1] != 2 * half:
                 raise ProblemError(
@@ -76,13 +75,9 @@ class RelativeGridKeys(AbstractPositionalEvidence):
                     "last."
                 )
         last = query_offset + query.shape[2]
-        if key.shape[2] != pixels or last > pixels:
-            raise ProblemError(
-                f"there are {key.shape[2]} keys, and queries up to place {last} (counted from 1); expected the "
-                f"{pixels} pixels of the grid {self.grid[0]} x {self.grid[1]} that RelativeGridKeys was built with."
-            )
+        check_pixels("RelativeGridKeys", self.grid, key.shape[2], last)
         queries = torch.arange(query_offset, last, device=key.device).unsqueeze(-1)
-        keys = torch.arange(pixels, device=key.device)
+        keys = torch.arange(key.shape[2], device=key.device)
         row, column = (
             (at(keys) - at(queries)).clamp(-self.reach, self.reach) + self.reach
             for at in (lambda x: x // self.grid[1], lambda x: x % self.grid[1])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.table import head_row, table
-from fenchel.nn.sizes import check_grid, check_sizes
+from fenchel.nn.sizes import check_grid, check_pixels, check_sizes
 
 __all__ = ["GridPosition"]
 
@@ -63,12 +62,7 @@ class GridPosition(AbstractPreference):
     def check(self, inputs: AttentionInputs) -> None:
         """Hold tokens against the grid."""
         super().check(inputs)
-        pixels, last = self.grid[0] * self.grid[1], inputs.query_offset + inputs.queries
-        if inputs.keys != pixels or last > pixels:
-            raise ProblemError(
-                f"there are {inputs.keys} keys, and queries up to place {last} (counted from 1); expected the {pixels} "
-                f"pixels of the grid {self.grid[0]} x {self.grid[1]} that GridPosition was built with."
-            )
+        check_pixels("GridPosition", self.grid, inputs.keys, inputs.query_offset + inputs.queries)
 
     def extra_repr(self) -> str:
         """Heads and grid."""

@@ -9,7 +9,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.dense import IndexFunction
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.nn.sizes import check_grid
+from fenchel.nn.sizes import check_grid, check_pixels
 
 __all__ = ["GridWindow"]
 
@@ -58,12 +58,7 @@ class GridWindow(AbstractPreference):
     def check(self, inputs: AttentionInputs) -> None:
         """Hold tokens against the grid."""
         super().check(inputs)
-        pixels, last = self.grid[0] * self.grid[1], inputs.query_offset + inputs.queries
-        if inputs.keys != pixels or last > pixels:
-            raise ProblemError(
-                f"there are {inputs.keys} keys, and queries up to place {last} (counted from 1); expected the {pixels} "
-                f"pixels of the grid {self.grid[0]} x {self.grid[1]} that GridWindow was built with."
-            )
+        check_pixels("GridWindow", self.grid, inputs.keys, inputs.query_offset + inputs.queries)
 
     def extra_repr(self) -> str:
         """Grid and reach."""
