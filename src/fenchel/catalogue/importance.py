@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn, heads
 from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
-from fenchel.nn.preference import AttentionInputs, Context
+from fenchel.nn.preference import Context
 from fenchel.nn.preference.context_network import ContextNetwork
 
 __all__ = ["ENTRIES"]
@@ -22,12 +23,8 @@ _FAMILY = "Importance"
 def _context(
     infer: Inferrer, sentence: Tensor, query: Tensor, key: Tensor, value: Tensor, network: ContextNetwork
 ) -> Tensor:
-    batch, count, m = query.shape[:3]
-    belief = Context(count, network=network)(
-        AttentionInputs(batch, count, m, key.shape[2], query.device, query.dtype, key_inputs=sentence)
-    )
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=belief))
+    belief = believed(Context(query.shape[1], network=network), query, key, key_inputs=sentence)
+    return infer(Parts.scaled_dot(query, key, value, belief))
 
 
 def _sentence_and_heads(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
@@ -44,8 +41,7 @@ def _pair_bias(
     infer: Inferrer, pairs: Tensor, projection: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
     belief = (pairs @ projection).movedim(-1, 1)
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=belief))
+    return infer(Parts.scaled_dot(query, key, value, belief))
 
 
 def _pairs_and_heads(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:

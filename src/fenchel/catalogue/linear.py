@@ -59,8 +59,7 @@ def _forgetting(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, gate
     kept = gate.log().cumsum(-1)
     causal = torch.ones(n, n, dtype=torch.bool, device=key.device).tril()
     log_u = (kept.unsqueeze(-1) - kept.unsqueeze(-2)).masked_fill(~causal, -torch.inf)
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=log_u))
+    return infer(Parts.scaled_dot(query, key, value, log_u))
 
 
 def _tokens_and_gates(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:

@@ -45,6 +45,14 @@ class Parts(AbstractFiniteParts):
     alpha: float | Tensor = 1.0
     closeness: AbstractCloseness | None = None
 
+    @classmethod
+    def scaled_dot(
+        cls, query: Tensor, key: Tensor, value: Tensor, log_preference: Tensor | None = None
+    ) -> Parts:
+        """Those of scaled dot-product attention, t = k/√d and z = q, under a preference."""
+        templates = key * key.shape[-1] ** -0.5
+        return cls(templates=templates, evidence=query, values=value, log_preference=log_preference)
+
     @property
     def differs_by_query(self) -> bool:
         """Whether every query has templates, or values, of its own."""

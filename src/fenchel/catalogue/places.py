@@ -29,7 +29,7 @@ _FAMILY = "Scores and places"
 
 def _learned(infer: Inferrer, x: Tensor, places: Tensor, project: Tensor) -> Tensor:
     query, key, value = _projected(x + places, project)
-    return infer(Parts(templates=key * key.shape[-1] ** -0.5, evidence=query, values=value))
+    return infer(Parts.scaled_dot(query, key, value))
 
 
 def _sinusoidal(infer: Inferrer, x: Tensor, project: Tensor) -> Tensor:

@@ -40,8 +40,7 @@ def _filtered(
     infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, channel: Tensor, attended: Tensor
 ) -> Tensor:
     passed = attended.unsqueeze(-1) == channel
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=passed))
+    return infer(Parts.scaled_dot(query, key, value, passed))
 
 
 def _attenuated(
@@ -55,8 +54,7 @@ def _attenuated(
 ) -> Tensor:
     same = attended.unsqueeze(-1) == channel
     log_u = torch.where(same, 0.0, leak.log())
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=log_u))
+    return infer(Parts.scaled_dot(query, key, value, log_u))
 
 
 def _channels(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
@@ -85,8 +83,7 @@ def _beam(
 ) -> Tensor:
     squares = (centre.unsqueeze(-2) - places).square().sum(-1)
     log_u = -squares / (2 * width.square().unsqueeze(-1))
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=log_u))
+    return infer(Parts.scaled_dot(query, key, value, log_u))
 
 
 def _scene(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:

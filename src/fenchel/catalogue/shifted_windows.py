@@ -26,9 +26,7 @@ def _shifted_windows(
     windows = _windows(image.roll((-shift, -shift), (1, 2)), side)
     query, key, value = windows.unsqueeze(1) @ project.unsqueeze(1)
     belief = combined([believed(network, query, key), _together(rows, columns, side, shift, image)])
-    found = infer(
-        Parts(templates=key * key.shape[-1] ** -0.5, evidence=query, values=value, log_preference=belief)
-    )
+    found = infer(Parts.scaled_dot(query, key, value, belief))
     joined = found.transpose(1, 2).flatten(2)
     return _image(joined, side, rows, columns).roll((shift, shift), (1, 2))
 

@@ -27,8 +27,7 @@ def _soft_dictionary(
 
 
 def _masked(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    templates = key * key.shape[-1] ** -0.5
-    return infer(Parts(templates=templates, evidence=query, values=value, log_preference=visible))
+    return infer(Parts.scaled_dot(query, key, value, visible))
 
 
 def _nadaraya_watson(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, w: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ def _dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _scaled_dot(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return infer(Parts(templates=key * key.shape[-1] ** -0.5, evidence=query, values=value))
+    return infer(Parts.scaled_dot(query, key, value))
 
 
 def _queries_keys_values(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
