@@ -119,8 +119,12 @@ class FigureReport:
         figure = self.kind.draw(self.numbers)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        for axes in figure.axes:  # whose last bits are another rounding each time, and end up in names within the SVG
-            axes.set_position([round(side, 9) for side in axes.get_position(original=True).bounds], which="original")
+        for axes in (
+            figure.axes
+        ):  # whose last bits are another rounding each time, and end up in names within the SVG
+            axes.set_position(
+                [round(side, 9) for side in axes.get_position(original=True).bounds], which="original"
+            )
             axes.apply_aspect()
         return figure
 
