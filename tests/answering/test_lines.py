@@ -32,7 +32,7 @@ def test_lines_know_where_they_stand(tmp_path):
         (b"", "is empty; expected a text a line"),
         (b"a\n\nb\n", "line 2 is empty"),
         (b"a\n  \n", "line 2 is empty"),
-        ("a\nMänner\n".encode("latin-1"), "line 2 is no UTF-8: byte 0xe4"),
+        ("a\nMänner\n".encode("latin-1"), "line 2 is not UTF-8: byte 0xe4"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, content, said):

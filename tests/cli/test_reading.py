@@ -76,8 +76,8 @@ def test_what_is_missing_is_said(command, reader, pairs_run, arguments, message)
 def test_lines_that_are_wrong_are_named(command, reader, pairs_run, tmp_path):
     file = tmp_path / "lines.txt"
     file.write_bytes("who\nMänner\n".encode("latin-1"))
-    assert "lines.txt, line 2 is no UTF-8" in command("classify", reader, "--text", file).line
-    assert "lines.txt, line 2 is no UTF-8" in command("entail", pairs_run, "--text", file).line
+    assert "lines.txt, line 2 is not UTF-8" in command("classify", reader, "--text", file).line
+    assert "lines.txt, line 2 is not UTF-8" in command("entail", pairs_run, "--text", file).line
     assert "expected one of the two" in command("classify", reader, "who", "--text", file).line
 
 

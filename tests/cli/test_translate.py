@@ -141,7 +141,7 @@ def test_what_cannot_be_translated_is_named(run, tmp_path, command: Command):
     assert "takes at most 20. Cut it" in said
     text = tmp_path / "text.en"
     text.write_bytes("red dog\nr\xe9d".encode("latin-1"))
-    assert "text.en, line 2 is no UTF-8" in command("translate", run, "--text", text).line
+    assert "text.en, line 2 is not UTF-8" in command("translate", run, "--text", text).line
     text.write_text("red dog\n\n")
     assert "text.en, line 2 is empty" in command("translate", run, "--text", text).line
     assert "expected one of the two" in command("translate", run, "red dog", "--text", text).line

@@ -14,7 +14,7 @@ from torch import nn
 from fenchel.auditing.state import STATE_FORM
 from fenchel.errors import InputError
 from fenchel.storage import read_tensors, write_tensors
-from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint
+from fenchel.train.checkpoint import CHECKPOINT_FILE, CHECKPOINT_FORM, Checkpoint, trained_task
 from fenchel.train.optimiser import adamw
 from fenchel.train.state import EpochSums, TrainState
 from tests.damage import refuses, refuses_every_damage
@@ -90,6 +90,18 @@ def test_one_changed_bit_is_noticed(tmp_path):
         InputError, match=r"checkpoint\.safetensors is damaged or was changed .*start anew with --over"
     ):
         Checkpoint.read(tmp_path)
+
+
+def test_its_task_is_known_without_its_weights(tmp_path):
+    saved(tmp_path)
+    path = tmp_path / CHECKPOINT_FILE
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(bytes(content))
+    assert trained_task(tmp_path) == "images"
+    replace(saved(tmp_path), task="weather").write(tmp_path)
+    with pytest.raises(InputError, match=r"checkpoint\.safetensors is of the task 'weather'"):
+        trained_task(tmp_path)
 
 
 def test_a_cut_file_and_a_missing_one_are_named(tmp_path):

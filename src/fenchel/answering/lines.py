@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fenchel.arguments import checked, shown
-from fenchel.data.file_content import file_content
+from fenchel.data.file_lines import file_lines
 from fenchel.errors import InputError
 
 __all__ = ["Line", "lines_of_file", "lines_of_texts"]
+
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -58,21 +60,11 @@ def lines_of_file(path: str | Path) -> list[Line]:
     """The lines of a file in UTF-8; one that ends in ``.gz`` is unpacked.
 
     Raises:
-        InputError: If it cannot be read, is no UTF-8, holds no line, or an empty one.
+        InputError: If it cannot be read, is not UTF-8, holds no line, or an empty one.
     """
     file = Path(checked("text", path))
-    content = file_content(file)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        number = content[: error.start].count(b"\n") + 1
-        raise InputError(
-            f"{file}, line {number} is no UTF-8: byte {content[error.start]:#04x} cannot stand there. Convert "
-            "the file, for example with iconv -f latin1 -t utf-8."
-        ) from None
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    if lines and not lines[-1]:
-        lines.pop()
+    lines = file_lines(file, remedy="Convert the file, for example with iconv -f latin1 -t utf-8.")
     if not lines:
         raise InputError(f"{file} is empty; expected a text a line.")
+    lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
     return [Line(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]

@@ -17,7 +17,7 @@ from fenchel.errors import InputError
 from fenchel.models import AbstractVisionTransformer
 from fenchel.runs.model import RunModel
 from fenchel.storage.digest import digest_of_bytes
-from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint
+from fenchel.train.checkpoint import CHECKPOINT_FILE, Checkpoint, trained_task
 from fenchel.train.result import TrainResult
 from fenchel.train.trained import model_of
 from fenchel.train.vision.options import TrainOptions
@@ -35,7 +35,7 @@ def is_training(model: object) -> bool:
 
 def reads_images(folder: str) -> bool:
     """Whether the folder of a training is of one on images."""
-    return Checkpoint.read(Path(folder)).task == ImageClassification.name
+    return trained_task(Path(folder)) == ImageClassification.name
 
 
 def trained_inputs(

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fenchel.data.file_content import file_content
+from fenchel.data.file_lines import file_lines
 from fenchel.errors import InputError
 
 __all__ = ["TextFolder"]
@@ -76,10 +76,7 @@ class TextFolder:
         return found
 
     def lines(self, path: Path, *, encoding: str = "utf-8") -> list[str]:
-        """The lines of a file without their ends; gzip files are unpacked.
-
-        Lines end where the file has a line feed, and nowhere else: signs that are line ends in Unicode stand within
-        sentences of published files.
+        """The lines of a file without their ends, as ``file_lines`` has them.
 
         Args:
             path: The file.
@@ -88,14 +85,4 @@ class TextFolder:
         Raises:
             InputError: If it cannot be read, or is not in that encoding.
         """
-        content = file_content(path)
-        try:
-            text = content.decode(encoding)
-        except UnicodeDecodeError as error:
-            line = content[: error.start].count(b"\n") + 1
-            raise InputError(
-                f"{path}, line {line} is not {encoding.upper()}: byte {content[error.start]:#04x} cannot stand there. "
-                "Give the file as it was published."
-            ) from None
-        lines = [line.removesuffix("\r") for line in text.split("\n")]
-        return lines[:-1] if lines and not lines[-1] else lines
+        return file_lines(path, encoding=encoding, remedy="Give the file as it was published.")

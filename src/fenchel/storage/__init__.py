@@ -4,7 +4,7 @@ from fenchel.storage.document import read_document, sealed_text, write_document
 from fenchel.storage.files import atomic_path, check_writable, guarded_writing, removed_if_empty, write_text
 from fenchel.storage.form import Form
 from fenchel.storage.strict_json import json_text, parse_json, write_json
-from fenchel.storage.tensors import read_tensors, write_tensors
+from fenchel.storage.tensors import read_description, read_tensors, write_tensors
 
 __all__ = [
     "Form",
@@ -13,6 +13,7 @@ __all__ = [
     "guarded_writing",
     "json_text",
     "parse_json",
+    "read_description",
     "read_document",
     "read_tensors",
     "removed_if_empty",

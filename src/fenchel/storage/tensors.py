@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +16,7 @@ from fenchel.storage.files import atomic_path, guarded_writing, reason_of
 from fenchel.storage.form import CHANGED, Form, refused, size_of_file
 from fenchel.storage.strict_json import json_text, parse_json
 
-__all__ = ["read_tensors", "write_tensors"]
+__all__ = ["read_description", "read_tensors", "write_tensors"]
 
 # A safetensors file is the length of its header in 8 bytes, the header as JSON, and the tensors. The header begins with
 # the metadata: one entry, whose text begins with the digest and goes on with what describes the tensors.
@@ -63,23 +64,48 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
             not what the form says.
         MissingExtraError: If safetensors is not installed.
     """
+    with _opened(path, form, whole=True) as opened:
+        description = _description(path, form, opened.metadata() or {})
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    return tensors, description
+
+
+def read_description(path: Path, form: Form) -> Any:
+    """Read what describes the tensors of a file, and none of them, however many there are.
+
+    The digest is not compared: whoever works with the tensors reads them with ``read_tensors``, which does.
+
+    Args:
+        path: The file; it is never changed.
+        form: What it has to be.
+
+    Returns:
+        The description, which is what the form's schema says.
+
+    Raises:
+        InputError: If the file is not there, is something else, or its description is not what the form says.
+        MissingExtraError: If safetensors is not installed.
+    """
+    with _opened(path, form, whole=False) as opened:
+        return _description(path, form, opened.metadata() or {})
+
+
+@contextlib.contextmanager
+def _opened(path: Path, form: Form, *, whole: bool) -> Iterator[Any]:
+    """The file, sealed; ``whole``: with every byte as it was written."""
     _safetensors()
     from safetensors import SafetensorError, safe_open
 
     size = size_of_file(path, form)
     try:
         with path.open("rb") as file:
-            _check_seal(path, form, file, size)
+            _check_seal(path, form, file, size, whole=whole)
         with safe_open(str(path), framework="pt") as opened:
-            description = _description(path, form, opened.metadata() or {})
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            yield opened
     except OSError as error:
         raise refused(path, form, f"cannot be read: {reason_of(error)}") from error
     except SafetensorError as error:
         raise refused(path, form, f"is no {form.name}: {reason_of(error)}") from error
-    with form.reading(path):
-        form.schema(description, "")
-    return tensors, description
 
 
 def _description(path: Path, form: Form, metadata: Mapping[str, str]) -> Any:
@@ -90,16 +116,18 @@ def _description(path: Path, form: Form, metadata: Mapping[str, str]) -> Any:
     except (InputError, KeyError, TypeError) as error:
         raise refused(path, form, f"is no {form.name}: {reason_of(error)}") from error
     form.check_kind(path, *found[:2])
+    with form.reading(path):
+        form.schema(found[2], "")
     return found[2]
 
 
-def _check_seal(path: Path, form: Form, file: BinaryIO, size: int) -> None:
+def _check_seal(path: Path, form: Form, file: BinaryIO, size: int, *, whole: bool) -> None:
     header = _header(path, form, file, size)
     found = _DIGEST.search(header)
     if found is None:
         _refuse_unsealed(path, form, header)
         return
-    if digest_of_file(file, _LENGTH_BYTES + found.start(1)) != PREFIX + found[1].decode():
+    if whole and digest_of_file(file, _LENGTH_BYTES + found.start(1)) != PREFIX + found[1].decode():
         raise refused(path, form, CHANGED)
 
 

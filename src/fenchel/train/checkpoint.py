@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import InputError
-from fenchel.storage import Form, read_tensors, write_tensors
+from fenchel.storage import Form, read_description, read_tensors, write_tensors
 from fenchel.storage.schema import (
     Mismatch,
     Shown,
@@ -27,7 +27,7 @@ from fenchel.storage.schema import (
 from fenchel.train.registry import task_in
 from fenchel.train.state import STATE_SCHEMA, TrainState, check_state
 
-__all__ = ["CHECKPOINT_FILE", "CHECKPOINT_FORM", "Checkpoint"]
+__all__ = ["CHECKPOINT_FILE", "CHECKPOINT_FORM", "Checkpoint", "trained_task"]
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 """The file's name in a training's folder."""
@@ -187,6 +187,16 @@ class Checkpoint:
             if name := checkpoint.first_not_finite():
                 raise Mismatch(f"tensor {name}", Shown("not finite everywhere"), "finite numbers")
         return checkpoint
+
+
+def trained_task(directory: Path) -> str:
+    """Name of the task that a training is of, without reading its weights.
+
+    Raises:
+        InputError: If there is no checkpoint, it is no such file, or its task is not known here.
+    """
+    path = directory / CHECKPOINT_FILE
+    return task_in(path, CHECKPOINT_FORM, read_description(path, CHECKPOINT_FORM)["task"]).name
 
 
 def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:
