@@ -127,7 +127,7 @@ TrainBatchSize = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Examples in a step, over all processes together.  [default: 128, and 64 for sentences]",
+        help="Examples in a step, over all processes together.  [default: the model's]",
     ),
 ]
 MaxLength = Annotated[

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from fenchel.arguments import checked
 from fenchel.cli.failure import Interrupted
@@ -27,20 +26,22 @@ from fenchel.cli.options import (
 )
 from fenchel.cli.speaking import first_process_speaks
 from fenchel.cli.stopping import stopping_at_a_step
+from fenchel.cli.train_help import OF_THE_RUN, Command, options_of_the_command
 from fenchel.cli.training import observer_of_training
 from fenchel.errors import InputError
 
 if TYPE_CHECKING:
     from fenchel.train import LoopOptions
 
-__all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
+__all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "Command", "run"]
 
 NAME = "train"
 SUMMARY = "Train a model on images, sentences, translations, captions or blanks."
 HELP = (
     "Train a vision transformer whose last layer is optimal-transport attention (OT-ViT), or the same without (ViT); "
-    "or one of the papers' running examples and the textbook's models, whose options stand at the end. It can be "
-    "stopped and resumed at any time. Under torchrun, several processes share each batch."
+    "or one of the papers' running examples and the textbook's models. fenchel train --model NAME --help lists the "
+    "options of one model with its defaults. A training can be stopped and resumed at any time. Under torchrun, "
+    "several processes share each batch."
 )
 EXAMPLE = (
     "Example: fenchel train --data fashion-mnist --model ot-vit --epochs 5 --out runs/ot-vit. Then look at "
@@ -86,28 +87,7 @@ class Answer(StrEnum):
     no = "no"
 
 
-_OF_THE_RUN = frozenset({"out", "device", "resume", "overwrite", "checkpoint_seconds", "settings"})
 _DEFAULT = "ot-vit"
-
-
-class Command(TyperCommand):
-    """The command with every model's own options at the end of its help, as the models have them."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The example, after what ``--set`` takes."""
-        from fenchel.train.registry import TASKS
-        from fenchel.train.settings import settings_of
-
-        for task in TASKS.values():
-            known = settings_of(task.options_type, without=_options_of_the_command(ctx))
-            if known:
-                with formatter.section(f"--set for {', '.join(task.models)}"):
-                    formatter.write_dl([(f"{name}=...", one.help) for name, one in known.items()])
-        super().format_epilog(ctx, formatter)
-
-
-def _options_of_the_command(context: Any) -> list[str]:
-    return [parameter.name for parameter in context.command.params]
 
 
 @first_process_speaks()
@@ -167,7 +147,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help="What is believed before looking, as the model has it: uniform, position, context, relative, "
-            "gaussian.  [default: uniform]",
+            "gaussian.  [default: the model's]",
         ),
     ] = None,
     score: Annotated[
@@ -193,31 +173,34 @@ def run(
     test_images: Annotated[
         int | None, typer.Option(metavar="N", help="Test on N images, balanced by class.  [default: all]")
     ] = None,
-    epochs: Annotated[int, typer.Option(metavar="N", help="How often each example is seen.")] = 20,
+    epochs: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="How often each example is seen.  [default: the model's]", show_default=False
+        ),
+    ] = 20,
     batch_size: TrainBatchSize = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Largest learning rate.  [default: 3e-4, and 3e-3 for sentences]"),
+        typer.Option(metavar="X", help="Largest learning rate.  [default: the model's]"),
     ] = None,
     recipe: Annotated[
         RecipeName,
         typer.Option(help="Regularisation and augmentation; paper: none of the latter, strong: the usual."),
     ] = RecipeName.paper,
     weight_decay: Annotated[
-        float | None, typer.Option(metavar="X", help="Decay of matrices.  [default: the recipe's; 0.01]")
+        float | None, typer.Option(metavar="X", help="Decay of matrices.  [default: the model's]")
     ] = None,
     warmup_fraction: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Share of steps to warm up in.  [default: the recipe's; 0.05]"),
+        typer.Option(metavar="X", help="Share of steps to warm up in.  [default: the model's]"),
     ] = None,
     label_smoothing: Annotated[
-        float | None, typer.Option(metavar="X", help="Label smoothing.  [default: the recipe's]")
+        float | None, typer.Option(metavar="X", help="Label smoothing.  [default: the model's]")
     ] = None,
     gradient_clip: Annotated[
         float | None,
-        typer.Option(
-            metavar="X", help="Largest norm of the gradient, 0: no limit.  [default: the recipe's; 0]"
-        ),
+        typer.Option(metavar="X", help="Largest norm of the gradient, 0: no limit.  [default: the model's]"),
     ] = None,
     flip: Annotated[
         Answer | None,
@@ -226,19 +209,24 @@ def run(
         ),
     ] = None,
     width: Annotated[
-        int | None, typer.Option(metavar="N", help="Hidden size.  [default: 256, and 64 for sentences]")
+        int | None, typer.Option(metavar="N", help="Hidden size.  [default: the model's]")
     ] = None,
-    depth: Annotated[int, typer.Option(metavar="N", help="Layers.")] = 6,
+    depth: Annotated[
+        int, typer.Option(metavar="N", help="Layers.  [default: the model's]", show_default=False)
+    ] = 6,
     heads: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Heads of a layer, or of attention pooling.  [default: 8, and 4 for sentences]"
-        ),
+        typer.Option(metavar="N", help="Heads of a layer, or of attention pooling.  [default: the model's]"),
     ] = None,
-    mlp_width: Annotated[int, typer.Option(metavar="N", help="Hidden size of the MLPs.")] = 512,
+    mlp_width: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Hidden size of the MLPs.  [default: the model's]", show_default=False
+        ),
+    ] = 512,
     dropout: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Dropout rate.  [default: 0.2, and 0.5 for sentences]"),
+        typer.Option(metavar="X", help="Dropout rate.  [default: the model's]"),
     ] = None,
     patch_size: Annotated[int, typer.Option(metavar="N", help="Side of a patch, in pixels.")] = 4,
     precision: PrecisionName = Precision.auto,
@@ -291,11 +279,11 @@ def _options(context: typer.Context, model: str) -> LoopOptions:
 
     kind = task_of_model(model).options_type
     known = {field.name for field in dataclasses.fields(kind)}
-    apart = settings_of(kind, without=_options_of_the_command(context))
+    apart = settings_of(kind, without=options_of_the_command(context))
     given: dict[str, Any] = {"model": model, **parsed_settings(context.params["settings"] or (), apart)}
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
-        if name in _OF_THE_RUN or source is None or source.name != "COMMANDLINE":
+        if name in OF_THE_RUN or source is None or source.name != "COMMANDLINE":
             continue
         if name not in known:
             raise InputError(

@@ -66,22 +66,29 @@ class Setting:
             raise InputError(f"--set {self.name} is {shown(text)}; expected {expected}.") from None
 
     @property
+    def written_default(self) -> str:
+        """Its default as it would be written; empty if there is none."""
+        if isinstance(self.default, bool):
+            return "yes" if self.default else "no"
+        return _NOTHING if self.default is None else str(self.default)
+
+    @property
     def help(self) -> str:
-        """What it means, with its default as it would be written."""
-        if self.default == "":
-            return f"{self.meaning}  [required]"
-        default = _NOTHING if self.default is None else self.default
-        if isinstance(default, bool):
-            default = "yes" if default else "no"
-        return f"{self.meaning}  [default: {default}]"
+        """What it means, with its default."""
+        default = self.written_default
+        return f"{self.meaning}  [{f'default: {default}' if default else 'required'}]"
 
 
-def settings_of(kind: type[LoopOptions], *, without: Sequence[str] = ()) -> dict[str, Setting]:
+def settings_of(
+    kind: type[LoopOptions], *, without: Sequence[str] = (), model: str | None = None
+) -> dict[str, Setting]:
     """The options of a training by name.
 
     Args:
         kind: Of a task.
         without: Names that are left out, since a command has an option of its own for them.
+        model: One of the task's models, whose defaults are wanted with what it fills in where nothing is said; None
+            for the defaults as they are declared, some of which leave that open.
 
     Example:
         >>> settings_of(LoopOptions)["epochs"].help
@@ -98,7 +105,15 @@ def settings_of(kind: type[LoopOptions], *, without: Sequence[str] = ()) -> dict
         of, optional = _plain(hints[field.name])
         default = None if field.default is dataclasses.MISSING else field.default
         found[field.name] = Setting(field.name, of, optional, default, meanings.get(field.name, ""))
-    return found
+    if model is None:
+        return found
+    filled = _filled(kind, model)
+    return {
+        name: one
+        if one.default == "" or name not in filled
+        else dataclasses.replace(one, default=filled[name])
+        for name, one in found.items()
+    }
 
 
 def parsed_settings(written: Sequence[str], known: dict[str, Setting]) -> dict[str, Any]:
@@ -120,6 +135,17 @@ def parsed_settings(written: Sequence[str], known: dict[str, Setting]) -> dict[s
             raise InputError(f"--set {shown(one)}; expected KEY=VALUE with a KEY of {', '.join(known)}.")
         values[name] = known[name].parsed(text)
     return values
+
+
+def _filled(kind: type[LoopOptions], model: str) -> dict[str, Any]:
+    """The options of a model that nothing is said of, but for those that have to be said."""
+    said: dict[str, Any] = {
+        field.name: "RUN" if field.default == "" else "DATA"
+        for field in dataclasses.fields(kind)
+        if field.default in ("", dataclasses.MISSING)
+    }
+    filled = dataclasses.asdict(kind(**{**said, "model": model}).resolved())
+    return {name: value for name, value in filled.items() if name not in said}
 
 
 def _meanings(documentation: str) -> dict[str, str]:
