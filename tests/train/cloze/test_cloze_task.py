@@ -11,6 +11,8 @@ from torch import nn
 
 from fenchel.data import Subwords
 from fenchel.data.articles import Articles
+from fenchel.data.corruption import Corruption, Shares
+from fenchel.data.passages import Passage
 from fenchel.errors import InputError
 from fenchel.models import Cloze
 from fenchel.models.cloze import to_transformers
@@ -18,7 +20,7 @@ from fenchel.train import ClozeOptions, TrainResult, load_model
 from fenchel.train.checkpoint import Checkpoint
 from fenchel.train.cloze import ClozeTask
 from fenchel.train.cloze.baselines import NeighbourCounts
-from fenchel.train.cloze.rows import Batch
+from fenchel.train.cloze.rows import Batch, Draws, Rows
 from fenchel.train.workers import Workers
 from tests.train.cloze.small_blanks import blanks_options, filled, pairs, text
 from tests.train.small_trainings import Recorder
@@ -200,6 +202,29 @@ def test_second_parts_are_those_that_follow_or_of_other_articles():
                 assert not other or article[second] not in mine or len(mine) > 1 or follows
                 others, total = others + other, total + 1
     assert abs(others - total / 2) < 4 * (total / 4) ** 0.5
+
+
+def test_exchanged_parts_are_whole_and_fit():
+    tokenizer = task().tokenizer
+    corruption = Corruption(1e-9, Shares.of("80/10/10"), mask=3, known=5, size=20)
+
+    def passage(first: int, second: int, article: int) -> Passage:
+        parts = ((5,) * first, (6 + article,) * second)
+        return Passage(*parts, article, (0, 0), (2 * article, 2 * article + 1))
+
+    uneven = [passage(3, 11, 0), passage(11, 3, 1), passage(4, 10, 2), passage(9, 2, 3), passage(13, 1, 4)]
+    rows = Rows(uneven, tokenizer, "mlm+nsp", longest=14)
+    exchanged = set()
+    for epoch in range(60):
+        for index, one in enumerate(uneven):
+            row = rows.row(index, Draws(corruption, "train", (epoch,)))
+            second = tuple(row.numbers[len(one.first) + 2 : -1])
+            assert len(row.numbers) <= 14 + 3
+            assert second in {other.second for other in uneven}
+            assert (second != one.second) == row.other
+            if row.other:
+                exchanged.add(index)
+    assert exchanged == {0, 1, 2, 3}  # beside the thirteen tokens of the last nothing fits but its own
 
 
 def test_pairs_stand_side_by_side_with_places_that_begin_again():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -113,11 +115,19 @@ class Rows:
         passages: All of them.
         tokenizer: With ``SPECIAL``.
         objective: One of ``OBJECTIVES``.
+        longest: How many tokens the two parts of a row have together at most, where the second may be exchanged.
     """
 
-    def __init__(self, passages: Sequence[Passage], tokenizer: Subwords, objective: str) -> None:
-        self.passages, self.objective = passages, objective
+    def __init__(
+        self, passages: Sequence[Passage], tokenizer: Subwords, objective: str, longest: int
+    ) -> None:
+        self.passages, self.objective, self.longest = passages, objective, longest
         self._first, self._end = map(tokenizer.number, SPECIAL[:2])
+        shortest: dict[int, int] = {}
+        for one in passages:
+            if one.second:
+                shortest[one.article] = min(len(one.second), shortest.get(one.article, longest))
+        self._shortest = heapq.nsmallest(2, shortest.items(), key=operator.itemgetter(1))
 
     def __len__(self) -> int:
         """How many there are."""
@@ -129,7 +139,7 @@ class Rows:
         other = 0
         if self.objective == "mlm+nsp" and draws is not None:
             generator = seeded_generator(f"next {draws.purpose}", *draws.numbers, passage.keys[0])
-            if float(torch.rand((), generator=generator)) < _OTHER:
+            if float(torch.rand((), generator=generator)) < _OTHER and self._another_fits(passage):
                 passage, other = self._with_another(passage, generator), 1
         row = Row([self._first], [0], [0], [passage.languages[0]], [], [], other)
         apart = self.objective in ("mlm+nsp", "tlm")
@@ -167,12 +177,20 @@ class Rows:
         row.targets.extend(part[place] for place in chosen)
         row.numbers.extend([*corrupted, self._end])
 
+    def _another_fits(self, passage: Passage) -> bool:
+        room = self.longest - len(passage.first)
+        return any(article != passage.article and length <= room for article, length in self._shortest)
+
     def _with_another(self, passage: Passage, generator: torch.Generator) -> Passage:
-        """The first part with the second of a passage of another article."""
+        """The first part with the second of a passage of another article, one that fits.
+
+        Drawn until it does and never cut: parts that end in the middle of a sentence would tell which were exchanged.
+        """
+        room = self.longest - len(passage.first)
         while True:
             drawn = int(torch.randint(len(self.passages), (), generator=generator))
             found = self.passages[drawn]
-            if found.article != passage.article and found.second:
+            if found.article != passage.article and 0 < len(found.second) <= room:
                 return passage._replace(second=found.second, keys=(passage.keys[0], found.keys[1]))
 
     def batch(self, indices: Sequence[int], mine: slice, draws: Draws | None, device: torch.device) -> Batch:

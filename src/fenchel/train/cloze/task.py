@@ -87,7 +87,8 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
         super().__init__(options, data, workers)
         self.tokenizer, self._passages = TrainedText.of(data, options)
         self._rows = {
-            name: Rows(held, self.tokenizer, options.objective) for name, held in self._passages.items()
+            name: Rows(held, self.tokenizer, options.objective, options.longest)
+            for name, held in self._passages.items()
         }
         self._share = share_of_batch(options.batch_size, len(self._rows["train"]), workers, self.unit)
 
