@@ -145,11 +145,19 @@ def _cell(said: str) -> str:
     return re.sub(r"([|*_\\`\[\]$])", r"\\\1", _signs(said))
 
 
+_BASE = r"(?:(?<![A-Za-z_])(?:argmin|mean|[^\W\d_]\u0303?)|[)\]⁾])"
+_BELOW = re.compile(rf"({_BASE})_(\{{[^{{}}]*\}}|[^\W_ᵀ²]{{1,4}})(?![^\Wᵀ²])")
+_ABOVE = re.compile(r"(?<=[^\W_]|[)\]>])\^(\{[^{}]*\}|[^\W_]+)")
+
+
 def _signs(said: str) -> str:
-    """HTML in which an index of a single letter stands below it, and an exponent above."""
-    text = escape(said, quote=False)
-    text = re.sub(r"((?<![A-Za-z_])[^\W\d_]|[)\]])_(\{[^{}]*\}|[^\W_ᵀ]{1,4})(?![^\Wᵀ])", _below, text)
-    return re.sub(r"(?<=[^\W_]|[)\]>])\^(\{[^{}]*\}|[^\W_]+|−\w+)", _above, text)
+    """HTML in which an index stands below its letter, and an exponent above: one of more than a word is in braces.
+
+    Example:
+        >>> _signs("x_i, R_{j−i}, 2^{−h}")
+        'x<sub>i</sub>, R<sub>j−i</sub>, 2<sup>−h</sup>'
+    """
+    return _ABOVE.sub(_above, _BELOW.sub(_below, escape(said, quote=False)))
 
 
 def _below(found: re.Match[str]) -> str:

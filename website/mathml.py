@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from latex2mathml.converter import convert
 
@@ -25,6 +27,10 @@ _SPELT_OUT = (
     (re.compile(r"\\[bB]igg?[lrm]?\s*(?=\\[lr](?:angle|Vert|vert)\b)"), ""),
 )
 _NAMED_OPERATOR = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
+# Which browsers draw with a gap as wide as the largest root they have.
+_SHORT_ROOT = re.compile(r"<msqrt>(<m[in]>[^<]+</m[in]>)</msqrt>")
+_SCRIPTED = ("msub", "msup", "msubsup", "munder", "mover", "munderover")
+_LIMITS = ("min", "max", "sup", "inf")
 
 
 def with_mathml(page: str) -> str:
@@ -74,9 +80,30 @@ def formula(tex: str, *, display: bool = False) -> str:
     drawn = _STYLED.sub(lambda found: f"<mi>{_letter(found[2], found[1])}</mi>", drawn)
     # Bars of a norm are as high as their line, whatever stands beside them.
     drawn = re.sub(r"<mo>(&#x02016;|&#x0007C;|‖|\|)</mo>", r'<mo stretchy="false">\1</mo>', drawn)
+    drawn = _SHORT_ROOT.sub(r"<mrow><mi>√</mi>\1</mrow>", drawn)
     # An operator's name is an identifier to a browser, or it stands apart from its parentheses.
-    drawn = _NAMED_OPERATOR.sub(r"<mi>\1</mi><mspace width='0.12em'></mspace>", drawn)
+    drawn = _with_operators(_NAMED_OPERATOR.sub(r"<mi>\1</mi>", drawn), display=display)
     return f'<div class="formula">{drawn}</div>' if display else drawn
+
+
+def _with_operators(drawn: str, *, display: bool) -> str:
+    """A thin space after a named operator and its index, which is below it where it is a limit in a line of its own."""
+    tree = ElementTree.fromstring(drawn)  # noqa: S314 - what latex2mathml has just written
+    for parent in tree.iter():
+        if display and parent.tag == "msub" and parent[0].text in _LIMITS:
+            parent.tag = "munder"
+        if parent.tag in _SCRIPTED:
+            continue
+        for place in reversed(range(len(parent) - 1)):
+            if _is_operator(parent[place]) and parent[place + 1].tag != "mo":
+                parent.insert(place + 1, Element("mspace", width="0.17em"))
+    return ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False)
+
+
+def _is_operator(element: Element) -> bool:
+    if element.tag in _SCRIPTED:
+        element = element[0]
+    return element.tag == "mi" and re.fullmatch("[A-Za-z]{2,}", element.text or "") is not None
 
 
 def _letter(letter: str, variant: str) -> str:

@@ -22,8 +22,8 @@ class TransformerXL(AbstractPositionalEvidence):
 
     R is the sinusoidal code of a distance. Of the four terms of the paper's score two are evidence and two are not:
 
-    .. math:: \underbrace{\langle q_i, k_j\rangle + \langle q_i, W R_{i-j}\rangle}_{\langle z_i,\, t_{ij}\rangle\sqrt d}
-        \; + \; \underbrace{\langle u, k_j\rangle + \langle v, W R_{i-j}\rangle}_{\log u_{ij}\sqrt d}
+    .. math:: \langle z_i, t_{ij}\rangle = \bigl(\langle q_i, k_j\rangle + \langle q_i, W R_{i-j}\rangle\bigr)/\sqrt d,
+        \qquad \log u_{ij} = \bigl(\langle u, k_j\rangle + \langle v, W R_{i-j}\rangle\bigr)/\sqrt d
 
     The last two look at no query: the third is an importance of the key, the fourth one of the distance. They are a
     preference, which comes with the templates because it is made of them, and multiplies that of the layer. First
