@@ -145,7 +145,7 @@ def _cell(said: str) -> str:
     return re.sub(r"([|*_\\`\[\]$])", r"\\\1", _signs(said))
 
 
-_BASE = r"(?:(?<![A-Za-z_])(?:argmin|mean|[^\W\d_]\u0303?)|[)\]⁾])"
+_BASE = r"(?:(?<![A-Za-z_])(?:argmin|mean|[^\W\d_][\u0303-\u0305]?)|[)\]⁾])"
 _BELOW = re.compile(rf"({_BASE})_(\{{[^{{}}]*\}}|[^\W_ᵀ²]{{1,4}})(?![^\Wᵀ²])")
 _ABOVE = re.compile(r"(?<=[^\W_]|[)\]>])\^(\{[^{}]*\}|[^\W_]+)")
 

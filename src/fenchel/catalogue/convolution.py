@@ -50,7 +50,7 @@ ENTRIES = (
             "Cordonnier et al.",
             2020,
             "On the relationship between self-attention and convolutional layers",
-            "theorem 1 and eq. (8)",
+            "theorem 1 and eq. (9)",
         ),
         formula="o_i = Σ_h W_h Σ_j p_hij v_j + b,  p_hij = u_hij ∝ exp(-a‖x_j - x_i - Δ_h‖²)",
         templates="the pixels, which do not matter",
@@ -63,11 +63,13 @@ ENTRIES = (
             "nearest pixel."
         ),
         because=(
-            "It is a convolution to within an error: the weight beside the pixel is at most 4ε(1 + ε), ε = e^(-a)/(1 "
-            "- e^(-3a)). The example has a = 30 and torch's conv2d for a reference."
+            "It is a convolution to within an error: the weight beside the pixel is at most 4ε(1 + ε), ε = e^{−a}/(1 "
+            "− e^{−3a}). The example has a = 30 and torch's conv2d for a reference."
         ),
         exact_differs=False,
-        exact_because="With z = 0 the answer is u itself, by every estimator and under every closeness.",
+        exact_because=(
+            "With z = 0 the answer is u itself, by every estimator and under every closeness that is least at u."
+        ),
         written=_convolution,
         example=_example,
         layer={"preference": "QuadraticGridPosition((2, 3), heads, (1, 2))", "evidence": "NoEvidence()"},

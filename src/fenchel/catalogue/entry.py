@@ -78,7 +78,7 @@ class Entry:
         example: Inputs of a small case, drawn from a generator, in its dtype.
         symmetries: In what orders of tokens it does not look; none where it has places.
         estimators: Those that it takes. The first is the mechanism as published, which is ``"first_order"`` but where
-            a paper solves its problem.
+            a paper solves its problem; the only one, and a name alone, where nothing is inferred.
         takes_closeness: Whether another closeness may be put in the place of its own.
         layer: Arguments that make a :class:`fenchel.nn.MultiheadAttention` of it, such as ``preference`` and
             ``evidence``, as code; none where it is no such layer.
@@ -174,6 +174,11 @@ class Entry:
             )
         if isinstance(closeness, str):
             closeness_name(closeness)
+        if closeness is not None and self.verdict is Verdict.NOT_ONE:
+            raise InputError(
+                f"{self.name} makes no inference that a closeness could be of, and got {shown(closeness)}: leave "
+                "closeness out."
+            )
         if closeness is not None and not self.takes_closeness:
             raise InputError(
                 f"{self.name} takes no other closeness than its own ({self.closeness}), and got "

@@ -108,7 +108,10 @@ def _lstm_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, A
 
 
 _SIDES = "0 and 1, the sides of a coin a unit"
-_LESS = "An exact gate moves less from its belief: it is σ of evidence less how far it has opened, λ = α(z - (p - u))."
+_LESS = (
+    "An exact gate moves less from its belief: how far its mean h has moved is taken off the evidence, λ = α(z - (h "
+    "- μ))."
+)
 
 ENTRIES = (
     Entry(
@@ -134,7 +137,8 @@ ENTRIES = (
         verdict=Verdict.NOT_ONE,
         because=(
             "w_k may have any sign and size, so that nothing is averaged and w is no gate: a gate would be σ(w_k), "
-            "the mean of a coin. What is inferred is the classifier from which w comes (u-gat-it-classifier)."
+            "the mean of a coin. What is inferred is the domain, by the classifier from which w comes "
+            "(u-gat-it-classifier)."
         ),
         exact_differs=False,
         written=_activation_map,
@@ -153,7 +157,7 @@ ENTRIES = (
             "U-GAT-IT: unsupervised generative attentional networks with adaptive layer-instance normalization",
             "section 2.1",
         ),
-        formula="η = σ(Σ_k w_k (1/n) Σ_i E_ik)",
+        formula="η = σ(Σ_k w_k E̅_k),  E̅_k = (1/n) Σ_i E_ik",
         templates="pooling: E_i; class: 0 and 1",
         preference="uniform, in both",
         evidence="pooling: 0; class: Σ_k w_k E̅_k",
@@ -163,8 +167,9 @@ ENTRIES = (
         ),
         verdict=Verdict.COMPOSITION,
         because=(
-            "Average pooling is an inference with z = 0, and its answer is the evidence of a coin. A second "
-            "classifier of the paper takes the largest activation of each channel in the place of the mean."
+            "Average pooling is an inference with z = 0, and its answer is the evidence of a coin. The paper's formula "
+            "has the sum over places, its text the mean, as here. A second classifier takes the largest activation of "
+            "each channel instead."
         ),
         exact_because=_LESS,
         written=_activation_classifier,
@@ -233,12 +238,14 @@ ENTRIES = (
         values="the templates",
         meaning=(
             "All that bounds an LSTM is the mean of a coin, tanh of one with the sides -1 and 1. A bias is belief: 1 "
-            "for the forget gate says that a cell is kept with probability 0.73 before anything is read."
+            "for the forget gate says that a cell is kept with probability 0.73 before anything is read. The paper has "
+            "4σ(x) − 2 and 2σ(x) − 1 where tanh is run today: other sides, the same kind of coin. Nothing in it is a "
+            "query that asks keys, as slides of the field wonder."
         ),
         verdict=Verdict.COMPOSITION,
         because=(
-            "c' is the mean of b_f c + b_i b_g over independent coins, and the state is the evidence of a further "
-            "coin, whose mean is multiplied by that of o. The state c itself is no mean: it may grow."
+            "Given c, c' is the mean of b_f c + b_i b_g over independent coins b, and it is the evidence of a further "
+            "coin, whose mean is multiplied by that of o. Step by step c may grow, as no mean of given values does."
         ),
         exact_because=_LESS,
         written=_lstm,

@@ -44,9 +44,9 @@ def _example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
 
 
 _MEANING = (
-    "Before looking, a token believes in the tokens that fell into its chunk when all were sorted by hash: there is "
-    "where vectors in its direction are likely to be. Keys are the queries with length 1. A token believes in itself "
-    "only where it meets nobody else, since nothing is more like it."
+    "Before looking, a token believes in the tokens that fell into its chunk, or the one before, when all were "
+    "sorted by hash: there is where vectors in its direction are likely to be. Keys are the queries with length 1. A "
+    "token believes in itself only where it meets nobody else, since nothing is more like it."
 )
 
 ENTRIES = (
@@ -78,7 +78,7 @@ ENTRIES = (
         name="reformer-as-run",
         title="Reformer, as it is run",
         family="Vision",
-        paper=Paper("Kitaev et al.", 2020, _REFORMER, "appendix A, and the code of trax and transformers"),
+        paper=Paper("Kitaev et al.", 2020, _REFORMER, "appendix A, and the code of transformers"),
         formula="o_i = Σ_j p_ij v_j,  p_ij ∝ N_ij exp⟨q_i, q_j/‖q_j‖⟩",
         templates="q_j/‖q_j‖",
         preference=(
@@ -87,7 +87,7 @@ ENTRIES = (
         evidence="q_i",
         meaning=_MEANING,
         because=(
-            "Published code differs from the paper in two ways, and is one inference as well: neighbours in the "
+            "The code that is run differs from the paper in two ways, and is one inference as well: neighbours in the "
             "sorted order are attended to whatever their bucket, and a key that is met in several rounds is counted "
             "as often, so that the number of meetings is the preference: who meets often is believed in more."
         ),

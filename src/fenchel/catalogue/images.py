@@ -92,8 +92,8 @@ def _double_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str,
 
 _NON_LOCAL = "Non-local neural networks"
 _SAME_SIGHT = (
-    "Exact inference moves the mean of the templates less where they vary along the evidence, so that a pixel sees "
-    "less of what is most like it."
+    "Exact inference moves the mean of the templates less, where they vary along the evidence. What is most like a "
+    "pixel has less weight then as a rule, not always."
 )
 
 ENTRIES = (
@@ -108,7 +108,7 @@ ENTRIES = (
         evidence="g(x_i)",
         values="h(x_j)",
         meaning=(
-            "A pixel asks all others, however far away, in three maps of its own. The answer is added to what is "
+            "A pixel asks all pixels, however far away, in three maps of the image. The answer is added to what is "
             "there with a factor γ that starts at 0: in the beginning the layer changes nothing, and learns how much "
             "to."
         ),
@@ -177,9 +177,12 @@ ENTRIES = (
         ),
         verdict=Verdict.NOT_ONE,
         because=(
-            "The factors ⟨θ(x_i), φ(x_j)⟩/N may be negative and add up to anything, so that they are no distribution, "
-            "and the answer no mean of values. The paper's concatenation, ReLU(⟨w, [θ_i, φ_j]⟩)/N, is none either: "
-            "nothing there is negative, but the sum is still free, and may be 0."
+            "The factors ⟨θ(x_i), φ(x_j)⟩/N may be negative and add up to anything, so that they are no "
+            "distribution, and the answer no mean of values. The paper's concatenation, ReLU(⟨w, [θ_i, φ_j]⟩)/N, is "
+            "none either: nothing there is negative, but the sum is still free, and may be 0. The same sum can be "
+            "the first-order mean of g under a normal distribution on pairs (φ, g) with the moments of those seen, "
+            "as retention is read here; that is another belief than one in pixels, and its exact answer is ridge "
+            "regression."
         ),
         exact_differs=False,
         written=_dot_product,
@@ -192,7 +195,9 @@ ENTRIES = (
         name="a2-net",
         title="Double attention of A²-Nets",
         family=_FAMILY,
-        paper=Paper("Chen et al.", 2018, "A²-Nets: double attention networks", "section 3"),
+        paper=Paper(
+            "Chen et al.", 2018, "A²-Nets: double attention networks", "on feature gathering and distribution"
+        ),
         formula=(
             "g_k = Σ_i b_ki Θx_i,  b_ki ∝ exp⟨φ_k, x_i⟩ over places i;  o_i = Σ_k v_ik g_k,  v_ik ∝ exp(⟨ρ_k, x_i⟩ + "
             "c_k) over descriptors k"
@@ -214,7 +219,7 @@ ENTRIES = (
             "what it gets is no mean of descriptors."
         ),
         exact_because=(
-            "Both steps move a mean of templates: of pixels in the first, of the rows of ρ in the second."
+            "Both steps move a mean of templates less: of pixels in the first, of the rows of ρ in the second."
         ),
         written=_double,
         example=_double_example,

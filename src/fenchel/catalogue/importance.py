@@ -98,9 +98,9 @@ ENTRIES = (
         preference="u_ij ∝ exp⟨w_h, b_ij⟩, b the representation of the pair",
         evidence="q_i",
         meaning=(
-            "What is known of two residues as a pair says how likely one is to matter to the other. The belief is "
-            "a tensor with gradient, given as the log-preference. The paper gates the output too, which is no part of "
-            "the inference."
+            "What is known of two residues as a pair, normalised, says how likely one is to matter to the other. The "
+            "belief is a tensor with gradient, given as the log-preference. The paper gates the output too, which is "
+            "no part of the inference."
         ),
         exact_because="The belief differs by query, so that mean and covariance under it do too.",
         written=_pair_bias,

@@ -97,6 +97,8 @@ def _tokens_rates_and_gates(generator: torch.Generator, dtype: torch.dtype) -> d
     return {**tokens, "key": unit, "rate": rate, "gate": gate}
 
 
+_RELATIVE_ENTROPY = "KL: no other is here of normal distributions"
+
 ENTRIES = (
     Entry(
         name="linear-attention",
@@ -119,11 +121,13 @@ ENTRIES = (
             "values would be those of the keys so far."
         ),
         because=(
-            "Over features. Over keys it is a preference and no evidence, as all weights above 0 "
-            "are (u_ij ∝ ⟨φ(q_i), φ(k_j)⟩, z = 0), since the logarithm of a sum of products is no inner product of the "
-            "query and the key."
+            "Over features. Over keys all of it would be preference, u_ij ∝ ⟨φ(q_i), φ(k_j)⟩ and z = 0, as any weights "
+            "above 0 can be: the logarithm of a sum of products is no inner product of the query and the key."
         ),
-        exact_because="It corrects for how features share the keys.",
+        exact_because=(
+            "Templates are one-hot, so that what a feature's weight has gained is taken off its evidence: λ_r = log "
+            "φ_r(q_i) - (p_r - u_r)."
+        ),
         written=_linear,
         example=_queries_keys_values,
         symmetries=(Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2}, None)),
@@ -133,25 +137,29 @@ ENTRIES = (
         title="Retention",
         family=_FAMILY,
         paper=Paper(
-            "Sun et al.", 2023, "Retentive network: a successor to transformer for large language models"
+            "Sun et al.",
+            2023,
+            "Retentive network: a successor to transformer for large language models",
+            "section 2.1",
         ),
-        formula="o_i = Σ_{j ≤ i} γ^{i-j} ⟨q_i, k_j⟩ v_j",
+        formula="o_i = Σ_{j ≤ i} γ^{i−j} ⟨q_i, k_j⟩ v_j",
         templates="k of a pair (k, v)",
-        preference="normal on pairs, of mean 0 and second moments Σ_{j ≤ i} γ^{i-j} (k_j, v_j)(k_j, v_j)ᵀ",
+        preference="normal on pairs, of mean 0 and second moments Σ_{j ≤ i} γ^{i−j} (k_j, v_j)(k_j, v_j)ᵀ",
         evidence="q_i",
         values="v of the pair",
+        closeness=_RELATIVE_ENTROPY,
         meaning=(
             "What is believed of pairs of keys and values is a normal distribution with the moments of those seen, of "
-            "which older ones count less. Without decay it is linear attention without its denominator. The paper's "
-            "rotation, scaling and group norm are left out."
+            "which older ones count less. Without decay it is causal linear attention, with φ the identity and without "
+            "its denominator. The paper's rotation, scaling and group norm are left out."
         ),
         because=(
-            "Under a Gaussian preference, and none over the keys: coefficients γ^{i-j}⟨q_i, k_j⟩ "
+            "Under a Gaussian preference, and none over the keys: coefficients γ^{i−j}⟨q_i, k_j⟩ "
             "may be negative and sum to anything, and the paper's normalisations keep their signs. The same decay "
             "under softmax is ALiBi's preference."
         ),
         exact_because=(
-            "Exact is ridge regression of the decayed values on the decayed keys: the Mesa layer with forgetting."
+            "Exact is ridge regression, ρ = 1, in which pairs count by their decay: the Mesa layer with forgetting."
         ),
         written=_retention,
         example=_tokens_and_decays,
@@ -185,10 +193,11 @@ ENTRIES = (
         preference="normal on pairs, of mean 0 and second moments Σ_j (k_j, v_j)(k_j, v_j)ᵀ over those seen",
         evidence="q_i, with α = 1/ρ",
         values="v of the pair",
+        closeness=_RELATIVE_ENTROPY,
         meaning=(
             "It solves ridge regression of values on keys exactly, o_i = Σ_j v_j ⟨k_j, (ρI + Σ_l k_l k_lᵀ)⁻¹ q_i⟩. "
             "That is to linear attention without its denominator what exact attention is to softmax: the exact answer "
-            "of an inference whose first-order answer is the other."
+            "of an inference whose first-order answer is the other, divided by ρ."
         ),
         because=(
             "Under a Gaussian preference, and none over the keys: coefficients of values may be "
@@ -210,7 +219,7 @@ ENTRIES = (
         title="Gated delta rule",
         family=_FAMILY,
         paper=Paper("Yang et al.", 2025, "Gated delta networks: improving Mamba2 with delta rule"),
-        formula="S_i = a_i S_{i-1}(I - b_i k_i k_iᵀ) + b_i v_i k_iᵀ,  o_i = S_i q_i",
+        formula="S_i = a_i S_{i−1}(I - b_i k_i k_iᵀ) + b_i v_i k_iᵀ,  o_i = S_i q_i",
         templates="–",
         preference="–",
         evidence="–",
@@ -222,10 +231,11 @@ ENTRIES = (
         ),
         verdict=Verdict.NOT_ONE,
         because=(
-            "Each step is one step of gradient descent on ‖v_i - S k_i‖²/2 from the decayed state. The state depends "
-            "on the order of the pairs and on the rates: it is the answer of no inference from them, and coefficients "
-            "of values may be negative. Recursive least squares, which keeps a covariance as well, would arrive at the "
-            "Mesa layer."
+            "Each step is one step of gradient descent on ‖v_i - S k_i‖²/2 from the decayed state: a way, not the "
+            "optimum that it leads to. Coefficients of values may be negative, and what is left of a pair is its "
+            "value beside a key that all later keys have cut down, so that the state is no sum of counted pairs v_j "
+            "k_jᵀ, which is how retention and the Mesa layer are read here. Recursive least squares, which keeps a "
+            "covariance as well, would arrive at the Mesa layer."
         ),
         exact_differs=False,
         exact_because="There is no inference to be exact about.",

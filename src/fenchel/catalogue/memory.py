@@ -77,7 +77,10 @@ ENTRIES = (
             "Answers are asked again. At a fixed point the answer is the question, ξ = h(βξ), where exact inference "
             "takes the answer off the question, λ* = α(μ + z - h(λ*)): iterating is no way to it."
         ),
-        exact_because="Each update moves less, and what it settles on is another.",
+        exact_because=(
+            "Iterated exact inference is no memory: where an answer repeats its question, λ* = α(μ + ξ - ξ) = βμ, so "
+            "that every state settles on the one h(βμ), whatever was asked."
+        ),
         written=_hopfield,
         example=_states_and_patterns,
         symmetries=(Symmetry({"state": -2}), Symmetry({"patterns": -2}, None)),
@@ -102,7 +105,9 @@ ENTRIES = (
             "instead of m·n. The paper's projections of h, residuals and feed-forward layers are left out."
         ),
         verdict=Verdict.COMPOSITION,
-        because="The answers of one inference are the templates of the next. The weights' product has rank k at most.",
+        because=(
+            "The answers of one inference are the templates of the next. The weights' product has rank k at most."
+        ),
         exact_because="Both inferences are corrected, the second for a summary that is another already.",
         written=_induced,
         example=_points_and_set,

@@ -134,9 +134,10 @@ def _image(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
 
 
 _TIES = (
-    "The position term depends on query and distance together, so it is no preference. That templates are of pairs is "
-    "how the paper writes them, and a choice: longer templates that all queries share can have the same scores, and "
-    "make another exact problem."
+    "The position term is linear in the query, and so it is read as evidence; like any score it could be belief "
+    "instead, in which nothing is corrected. That a template is a key plus the vector of a place, as Shaw et al. write "
+    "it, is a choice too: longer templates that all queries share can have the same scores, and make another exact "
+    "problem."
 )
 
 ENTRIES = (
@@ -151,18 +152,20 @@ ENTRIES = (
             "section 3.3",
         ),
         formula=(
-            "p_ij ∝ exp((⟨q_i, k_j⟩ + ⟨q_i, W R_(i−j)⟩ + ⟨u, k_j⟩ + ⟨v, W R_(i−j)⟩)/√d) for j ≤ i\n"
+            "p_ij ∝ exp((⟨q_i, k_j⟩ + ⟨q_i, W R_{i−j}⟩ + ⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i\n"
             "R the sinusoidal code of a distance, keys of the segment before included"
         ),
-        templates="(k_j + W R_(i−j))/√d, other ones for each query",
-        preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_(i−j)⟩)/√d) for j ≤ i",
+        templates="(k_j + W R_{i−j})/√d, other ones for each query",
+        preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) for j ≤ i",
         evidence="q_i",
         meaning=(
             "Two of the four terms look at no query: an importance of each key and one of each distance. They are "
             "belief; the other two are what the query says of what a key is and how far back it is."
         ),
         because=_TIES,
-        exact_because="Mean and covariance under u, of the query's own templates, enter; the belief is not corrected.",
+        exact_because=(
+            "Mean and covariance under u, of the query's own templates, enter; the belief is not corrected."
+        ),
         written=_transformer_xl,
         example=_text_and_memory,
         layer={"preference": "Causal()", "evidence": "TransformerXL(heads, d, width)"},
@@ -181,8 +184,8 @@ ENTRIES = (
             "h_i asks keys of h with o_j ≤ o_i;  g_i asks keys of h with o_j < o_i,  o the order of factorisation\n"
             "scores as Transformer-XL's"
         ),
-        templates="(K h_j + W R_(i−j))/√d, other ones for each query",
-        preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_(i−j)⟩)/√d) where o_j ≤ o_i; where o_j < o_i",
+        templates="(K h_j + W R_{i−j})/√d, other ones for each query",
+        preference="u_ij ∝ exp((⟨u, k_j⟩ + ⟨v, W R_{i−j}⟩)/√d) where o_j ≤ o_i; where o_j < o_i",
         evidence="Q h_i; Q g_i",
         values="V h_j",
         meaning=(
@@ -193,7 +196,7 @@ ENTRIES = (
         verdict=Verdict.COMPOSITION,
         because=(
             "Two inferences with templates in common, side by side. In the order of the text the content stream is "
-            "causal attention."
+            "Transformer-XL's causal attention."
         ),
         exact_because="Each stream is corrected by the covariance of what it may see.",
         written=_two_streams,
@@ -204,16 +207,16 @@ ENTRIES = (
         title="Relative position representations",
         family=_FAMILY,
         paper=Paper(
-            "Shaw et al.", 2018, "Self-attention with relative position representations", "eqs. (3)-(6)"
+            "Shaw et al.", 2018, "Self-attention with relative position representations", "eqs. (3), (4)"
         ),
         formula=(
-            "o_i = Σ_j p_ij (v_j + b_clip(j−i)),  p_ij ∝ exp(⟨q_i, k_j + a_clip(j−i)⟩/√d)\n"
+            "o_i = Σ_j p_ij (v_j + b_{clip(j−i)}),  p_ij ∝ exp(⟨q_i, k_j + a_{clip(j−i)}⟩/√d)\n"
             "clip(r) = max(−K, min(K, r))"
         ),
-        templates="(k_j + a_clip(j−i))/√d, other ones for each query",
+        templates="(k_j + a_{clip(j−i)})/√d, other ones for each query",
         preference="uniform",
         evidence="q_i",
-        values="v_j + b_clip(j−i)",
+        values="v_j + b_{clip(j−i)}",
         meaning=(
             "Each distance up to K has a vector that is learned, and is added to the key and, another one, to the "
             "value. The layer has those of the keys; the paper found the others to add little."
@@ -231,13 +234,13 @@ ENTRIES = (
         paper=Paper(
             "Ramachandran et al.", 2019, "Stand-alone self-attention in vision models", "eqs. (2), (3)"
         ),
-        formula="p_ij ∝ exp⟨q_i, k_j + (a_rows(j−i), b_columns(j−i))⟩ for j in the k × k pixels around i",
-        templates="k_j + (a_rows(j−i), b_columns(j−i)), other ones for each query",
+        formula="p_ij ∝ exp⟨q_i, k_j + (a_{rows(j−i)}, b_{columns(j−i)})⟩ for j in the k × k pixels around i",
+        templates="k_j + (a_{rows(j−i)}, b_{columns(j−i)}), other ones for each query",
         preference="uniform on the k × k pixels around i",
         evidence="q_i",
         meaning=(
             "A pixel asks its neighbours, as a convolution does, with half of the coordinates for how many rows and "
-            "half for how many columns away they are. There is no √d. At the border fewer pixels are seen."
+            "half for how many columns away they are. There is no √d. Here fewer pixels are seen at the border."
         ),
         because=_TIES,
         exact_because="The covariance is of the few templates in the window.",

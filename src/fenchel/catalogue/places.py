@@ -105,16 +105,17 @@ ENTRIES = (
             "BERT: pre-training of deep bidirectional transformers for language understanding",
             "section 3",
         ),
-        formula="p_ij ∝ exp⟨Q(x_i + a_i), K(x_j + a_j)⟩/√d",
+        formula="p_ij ∝ exp(⟨Q(x_i + a_i), K(x_j + a_j)⟩/√d)",
         templates="K(x_j + a_j)/√d, a_j a learned vector of place j",
         preference="uniform",
         evidence="Q(x_i + a_i)",
         values="V(x_j + a_j)",
         meaning=(
             "A place is part of what a token is: it is in the query, in the template and in the value. Attention "
-            "itself does not look at order; tokens that move with their places move their answers."
+            "itself does not look at order; tokens that move with their places move their answers. The model adds "
+            "places once, below its first layer, and normalises the sums, which is left out here."
         ),
-        exact_because="Places widen the spread of the templates as well as they score them.",
+        exact_because="Places change the mean and the spread of the templates, not their scores alone.",
         written=_learned,
         example=_tokens_and_places,
         symmetries=(Symmetry({"x": -2, "places": -2}),),
@@ -125,15 +126,15 @@ ENTRIES = (
         family=_FAMILY,
         paper=Paper("Vaswani et al.", 2017, "Attention is all you need", "section 3.5"),
         formula=(
-            "p_ij ∝ exp⟨Q(x_i + s_i), K(x_j + s_j)⟩/√d,  s_i = (sin ω_c i, cos ω_c i)_c,  ω_c = 10000^(−2c/w)\n"
-            "the score is a sum of four: x_iᵀMx_j + x_iᵀMs_j + s_iᵀMx_j + s_iᵀMs_j,  M = QᵀK"
+            "p_ij ∝ exp(⟨Q(x_i + s_i), K(x_j + s_j)⟩/√d),  s_i = (sin ω_c i, cos ω_c i)_c,  ω_c = 10000^{−2c/w}\n"
+            "√d times the score is a sum of four: x_iᵀ M x_j + x_iᵀ M s_j + s_iᵀ M x_j + s_iᵀ M s_j,  M = QᵀK"
         ),
         templates="K(x_j + s_j)/√d",
         preference="uniform",
         evidence="Q(x_i + s_i)",
         values="V(x_j + s_j)",
         meaning=(
-            "As learned places, with codes of which a shift is a rotation: s_(i+r) is s_i with its pairs turned by "
+            "As learned places, with codes of which a shift is a rotation: s_{i+r} is s_i with its pairs turned by "
             "angles in proportion to r, so that a linear map can look a distance away. The slides lose the exponent "
             "and print 10000·2i/d."
         ),
@@ -141,7 +142,7 @@ ENTRIES = (
             "The last of the four terms looks at no token, and could be read as a preference; the published model asks "
             "with all four."
         ),
-        exact_because="Places widen the spread of the templates as well as they score them.",
+        exact_because="Places change the mean and the spread of the templates, not their scores alone.",
         written=_sinusoidal,
         example=_tokens,
     ),
@@ -149,10 +150,15 @@ ENTRIES = (
         name="t5",
         title="T5's relative position",
         family=_FAMILY,
-        paper=Paper("Raffel et al.", 2020, "Exploring the limits of transfer learning", "section 2.1"),
-        formula="p_ij ∝ exp(b_β(j − i)) · exp⟨q_i, k_j⟩",
+        paper=Paper(
+            "Raffel et al.",
+            2020,
+            "Exploring the limits of transfer learning with a unified text-to-text transformer",
+            "section 2.1",
+        ),
+        formula="p_ij ∝ exp(b_{β(j−i)}) · exp⟨q_i, k_j⟩",
         templates="k_j",
-        preference="u_ij ∝ exp(b_β(j − i)), β a bucket of distances",
+        preference="u_ij ∝ exp(b_{β(j−i)}), β a bucket of distances and b a number of each head and bucket",
         evidence="q_i",
         meaning=(
             "How far away a key is says how likely it is to matter, before the query has looked at any. There is no "
@@ -167,17 +173,25 @@ ENTRIES = (
         name="alibi",
         title="Attention with linear biases (ALiBi)",
         family=_FAMILY,
-        paper=Paper("Press et al.", 2022, "Train short, test long", "section 3"),
-        formula="p_ij ∝ exp(−s_h (i − j)) · exp(⟨q_i, k_j⟩/√d) for j ≤ i,  s_h = 2^(−8h/H)",
+        paper=Paper(
+            "Press et al.",
+            2022,
+            "Train short, test long: attention with linear biases enables input length extrapolation",
+            "section 3",
+        ),
+        formula="p_ij ∝ exp(−s_h (i − j)) · exp(⟨q_i, k_j⟩/√d) for j ≤ i,  s_h = 2^{−8h/H}",
         templates="k_j/√d",
         preference="u_ij ∝ exp(−s_h (i − j)) for j ≤ i, else 0",
         evidence="q_i",
         meaning=(
             "The last key is likeliest, and each one before it less so by a factor of its head: a geometric belief, "
             "the same for texts of any length. Numbers that depend on i alone change nothing, so −s_h (i − j) and s_h "
-            "j are one belief."
+            "j are one belief. Where H is no power of 2 the slopes are those of the published code, as they are here."
         ),
-        exact_because="Steep heads believe in few keys, of which there is little to correct.",
+        exact_because=(
+            "As a head gets steeper its belief goes to the last key alone, and there is nothing to correct; a flat one "
+            "has the covariance of all the past."
+        ),
         written=_alibi,
         example=_heads,
         layer={"preference": "Causal() * ALiBi(heads)", "evidence": "ScaledDot()"},
@@ -192,7 +206,7 @@ ENTRIES = (
             "RoFormer: enhanced transformer with rotary position embedding",
             "eqs. (14)-(16)",
         ),
-        formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_(j−i) k_j⟩/√d)",
+        formula="p_ij ∝ exp(⟨R_i q_i, R_j k_j⟩/√d) = exp(⟨q_i, R_{j−i} k_j⟩/√d)",
         templates="R_j k_j/√d, R_j turning pairs of coordinates by angles in proportion to j",
         preference="uniform",
         evidence="R_i q_i",
@@ -204,7 +218,7 @@ ENTRIES = (
             "Turning all places together turns the whole problem and changes no length: exact inference sees distances "
             "alone as well."
         ),
-        exact_because="Templates of equal keys differ by their places, which adds to the covariance.",
+        exact_because="Equal keys at different places are different templates, and enter the covariance as such.",
         written=_rotary,
         example=_heads,
         layer={"evidence": "Rotary(d)"},
@@ -220,8 +234,8 @@ ENTRIES = (
         evidence="q_i",
         meaning=(
             "What comes later cannot matter: weight 0 before looking stays 0, for every estimator and for every "
-            "closeness but transport. How many keys a query sees tells its place; in what order they stand one layer "
-            "does not see."
+            "closeness here but transport. How many keys a query sees tells its place; in what order they stand one "
+            "layer does not see."
         ),
         exact_because="The first query sees one key, and has nothing to infer; later ones have more.",
         written=_causal,

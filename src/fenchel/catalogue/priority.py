@@ -112,7 +112,7 @@ ENTRIES = (
             "finding is one about reaction times; this rule for u is ours."
         ),
         verdict=Verdict.COMPOSITION,
-        because="Each look is one inference, whose weights are the next one's preference.",
+        because="Each look is one inference, whose weights enter the preference of the next.",
         exact_because="Exact weights are spread otherwise, and so is what they inhibit at the next look.",
         written=_returns_inhibited,
         example=_one_question,
@@ -171,10 +171,13 @@ ENTRIES = (
         meaning=(
             "To attend is to take evidence for reliable. α is the precision of a Gaussian error of the mean, and the "
             "exact dual point is a prediction error weighted by it: λ* = α(μ + z - h*). At first order, where the "
-            "error is taken before any answer, λ = αz, α is an inverse temperature and nothing more."
+            "error is taken before any answer, λ = αz, α is an inverse temperature of the scores and nothing more."
         ),
         because="It is not the paper's generative model, only the part in it that precision has.",
-        exact_because="What the answer explains is taken off the error, the more, the larger α is.",
+        exact_because=(
+            "What the answer explains is taken off the error; the larger α is, the smaller is the error that is "
+            "left."
+        ),
         written=_precise,
         example=_errors_and_precisions,
         symmetries=(

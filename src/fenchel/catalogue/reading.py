@@ -112,16 +112,20 @@ ENTRIES = (
             "Neural machine translation by jointly learning to align and translate",
             "section 3.1 and appendix A.1.2",
         ),
-        formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_i + U h_j))",
+        formula="c_i = Σ_j p_ij h_j,  p_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
         templates="h_j, which do not matter",
-        preference="u_ij ∝ exp(v · tanh(W s_i + U h_j))",
+        preference="u_ij ∝ exp(v · tanh(W s_{i−1} + U h_j))",
         evidence="0",
         values="h_j",
         meaning=(
-            "A network looks at the state of the decoder and at each word of the source together and says how likely "
-            "that word is: all of it is belief. A bias inside tanh is allowed, which the paper leaves out."
+            "A network looks at the state that the decoder was in and at each word of the source together and says how "
+            "likely that word is: all of it is belief. A bias inside tanh is allowed, which the paper's formulas leave "
+            "out."
         ),
-        because="A score that a network makes of both has no part that is evidence alone.",
+        because=(
+            "A score that a network makes of both is no evidence on templates that queries share. On templates of "
+            "pairs, tanh(W s_{i−1} + U h_j), v would be evidence: the same weights at first order, other exact ones."
+        ),
         exact_differs=False,
         exact_because="With z = 0 the answer is u itself.",
         written=_additive,
@@ -213,7 +217,11 @@ ENTRIES = (
             "hard attention. The paper's draws one place from soft weights instead, whose mean is soft attention, and "
             "learns by reinforcement; weights that jump pass no gradient to scores."
         ),
-        because="It is the first-order answer at temperature 0; weights that jump have no other estimators.",
+        because=(
+            "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + q_i among "
+            "all means of keys: its weights need not be unique, nor those of any dual point, so that no other "
+            "estimator here finds them."
+        ),
         written=_hard,
         example=_glimpses,
         symmetries=_QUERIES_OR_KEYS,

@@ -148,7 +148,11 @@ ENTRIES = (
         evidence="0",
         values="h_j",
         meaning="The state of the decoder says at which places to look, whatever stands there. " + _SLIDES,
-        because="No template is looked at before it is averaged, so that all of the score is belief.",
+        because=(
+            "What stands at a place is not looked at before it is averaged, so that all of the score is read as "
+            "belief. As evidence s_i on templates w_j it would have the same weights at first order, and other exact "
+            "ones."
+        ),
         exact_differs=False,
         exact_because="With z = 0 the answer is u itself.",
         written=_location,
@@ -195,7 +199,10 @@ ENTRIES = (
             "A controller emits a key and how sharply it means it. The key strength β > 0 is the length of the "
             "evidence. It could be the reliability α instead: the same scores, another exact problem."
         ),
-        exact_because="Templates have norm 1, so that the mean cannot move by more than 2, however sharp the evidence.",
+        exact_because=(
+            "Exact inference moves the mean of the templates less. They have norm 1, so that neither moves it by more "
+            "than 2, however sharp the evidence."
+        ),
         written=_content,
         example=_a_memory,
         symmetries=(Symmetry({"query": -2, "strength": -1}), Symmetry({"memory": -2}, None)),
@@ -208,10 +215,10 @@ ENTRIES = (
         paper=replace(_TURING, where="eqs. (5)-(9) and (2)"),
         formula=(
             "c = content addressing,  g_i c_i + (1 − g_i) w_i of the step before, shifted by s_i in a circle: w̃_i\n"
-            "r_i = Σ_j p_ij M_j,  p_ij ∝ w̃_ij^γ_i"
+            "r_i = Σ_j p_ij M_j,  p_ij ∝ w̃_{ij}^{γ_i}"
         ),
         templates="M_j/‖M_j‖; M_j, which do not matter",
-        preference="uniform; u_ij ∝ w̃_ij^γ_i",
+        preference="uniform; u_ij ∝ w̃_{ij}^{γ_i}",
         evidence="β_i k_i/‖k_i‖; 0",
         values="M_j",
         meaning=(

@@ -128,7 +128,11 @@ ENTRIES = (
             "mean goes to μ + z wherever templates can reach that, and the winner takes all only where z points beyond "
             "them."
         ),
-        because="It is the first-order answer at temperature 0; weights that jump have no other estimators.",
+        because=(
+            "It is the first-order answer at temperature 0. The exact problem is the point nearest to μ + z among all "
+            "means of saliences: its weights need not be unique, nor those of any dual point, so that no other "
+            "estimator here finds them."
+        ),
         written=_winner,
         example=_map_of_places,
         symmetries=(Symmetry({"salience": -1, "value": -2}, None),),
@@ -146,8 +150,8 @@ ENTRIES = (
         evidence="q_i",
         meaning=(
             "One channel, such as an ear or a voice, passes, chosen before what is said is understood; nothing in the "
-            "others can matter, however well it fits. It is a mask, chosen by what a key sounds like, not by where "
-            "it stands."
+            "others can matter, however well it fits. It is a mask, chosen by a mark of the key, not by its place in "
+            "the sequence."
         ),
         exact_because="Mean and covariance under u are those of the channel that passes.",
         written=_filtered,
@@ -211,7 +215,9 @@ ENTRIES = (
             "The beam is wide or narrow by need. That power falls as the field widens follows from u being a "
             "distribution: on a dense grid of places in the plane the share of its centre falls as 1/σ²."
         ),
-        exact_because="The wider the beam, the more the keys within it vary, and the more there is to correct.",
+        exact_because=(
+            "A beam on one key leaves nothing to correct; in a wide one the keys vary, and what they vary is corrected."
+        ),
         written=_beam,
         example=_scene_and_widths,
         symmetries=(

@@ -81,6 +81,10 @@ def _sinkhorn(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Ten
     return infer(Parts(templates=templates, evidence=query, values=value, log_preference=log_u))
 
 
+_NO_FARTHER = (
+    "As under relative entropy the mean never moves farther than at first order. Where evidence is so strong that both "
+    "give all weight to one key, they agree."
+)
 _QUERIES_OR_KEYS = (Symmetry({"query": -2}), Symmetry({"key": -2, "value": -2}, None))
 
 ENTRIES = (
@@ -92,6 +96,7 @@ ENTRIES = (
             "Martins and Astudillo",
             2016,
             "From softmax to sparsemax: a sparse model of attention and multi-label classification",
+            "eq. (2)",
         ),
         formula="p_i = argmin_p ‖p - s_i‖²,  s_ij = ⟨q_i, k_j⟩/√d: the scores projected to distributions",
         templates="k_j/√d",
@@ -102,7 +107,7 @@ ENTRIES = (
             "Weights are kept near u in squared distance instead of relative entropy, and are exactly 0 where "
             "the query speaks against a key clearly enough."
         ),
-        exact_because="As under relative entropy, the mean moves less, where keys vary along the query.",
+        exact_because=_NO_FARTHER,
         written=_sparsemax,
         example=_queries_keys_values,
         symmetries=_QUERIES_OR_KEYS,
@@ -120,10 +125,10 @@ ENTRIES = (
         evidence="q_i",
         closeness="Tsallis of order 1.5, Bregman's form",
         meaning=(
-            "Between softmax (order 1) and sparsemax (order 2): some weights are exactly 0, and those that are not "
-            "change smoothly."
+            "Between softmax (order 1) and sparsemax (order 2): weights may be exactly 0, and change smoothly until "
+            "they are."
         ),
-        exact_because="As under relative entropy, the mean moves less, where keys vary along the query.",
+        exact_because=_NO_FARTHER,
         written=_entmax,
         example=_queries_keys_values,
         symmetries=_QUERIES_OR_KEYS,
@@ -180,7 +185,10 @@ ENTRIES = (
             "first fits u to all of them, then each row is the first-order answer under that u. It runs 60 rounds "
             "here; the paper's layers run a few."
         ),
-        exact_because="Under the same u exact weights do not give every key as much: u was fitted to first order.",
+        exact_because=(
+            "Under the same u neither exact weights nor those of another closeness give every key as much: u was "
+            "fitted to softmax."
+        ),
         written=_sinkhorn,
         example=_queries_keys_values,
         symmetries=_QUERIES_OR_KEYS,

@@ -106,10 +106,10 @@ ENTRIES = (
         preference="u_ij uniform on the visible keys, 0 elsewhere",
         evidence="q_i",
         meaning=(
-            "What is masked is impossible before looking, and no evidence brings it back. The book writes -10⁶ for its "
-            "score instead of -∞: the same weights while a key is visible, but where none is, scores that are all "
-            "-10⁶ give every masked key the same weight, and -10⁶ added to scores masks nothing. Here such a row "
-            "is 0."
+            "What is masked is impossible before looking, and no evidence brings it back. The book writes -10⁶ for "
+            "its score instead of -∞: in floating point the same weights while a key is visible, but where none is, "
+            "scores that are all -10⁶ give every masked key the same weight, and -10⁶ added to scores masks nothing. "
+            "Here such a row is 0."
         ),
         exact_because="Mean and covariance under u are those of the visible keys.",
         written=_masked,
@@ -158,8 +158,8 @@ ENTRIES = (
         preference="uniform",
         evidence="q_i",
         meaning=(
-            "The query says where the mean of the keys should move. The scores of independent entries with variance 1 "
-            "have variance d, so that in many dimensions one key takes nearly all the weight."
+            "The query says where the mean of the keys should move. The scores of independent entries with mean 0 and "
+            "variance 1 have variance d, so that in many dimensions one key takes nearly all the weight."
         ),
         exact_because="Exact inference moves the mean less, where keys vary along the query.",
         written=_dot,
@@ -178,7 +178,7 @@ ENTRIES = (
         evidence="q_i",
         meaning=(
             "Before looking all keys are alike, and the query says where the mean of the scaled keys should move. The "
-            "scores of independent entries with variance 1 have variance 1."
+            "scores of independent entries with mean 0 and variance 1 have variance 1."
         ),
         exact_because="Exact inference moves the mean less, where keys vary along the query.",
         written=_scaled_dot,

@@ -11,10 +11,13 @@ class Verdict(StrEnum):
     """One inference, several put together, or none.
 
     Attributes:
-        ONE: Weights are the first-order answer (14) of one inference a query and head, and the output is a mean of
-            values under them; other estimators and closenesses answer the same question better, or another way.
-        COMPOSITION: Inferences whose answers are questions of others, or are added, gated or iterated.
-        NOT_ONE: What it computes is no mean under an inferred distribution; the entry says why, and has no estimator.
+        ONE: One inference a query and head, whose distribution is nearly always the first-order answer (14), and the
+            output is a mean of values under it, linear maps and residuals aside; other estimators and closenesses
+            answer the same question better, or another way.
+        COMPOSITION: Several inferences side by side, or whose answers are questions of others, or are added, gated or
+            iterated.
+        NOT_ONE: What it multiplies values with is no distribution, and is not read as one otherwise; the entry says
+            why, and runs as published alone.
     """
 
     ONE = "one inference"
