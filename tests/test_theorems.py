@@ -250,6 +250,28 @@ def test_exact_attention_moves_its_output_no_farther_than_its_evidence(
     assert bool((moved <= problem.evidence.norm(dim=-1) + slack).all())
 
 
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_exact_inference_never_moves_the_mean_farther_than_first_order(problem: InferenceProblem) -> None:
+    """Fact 9, at the end: ‖h* - μ‖ ≤ ‖ĥ - μ‖."""
+    truth, rest = exact(problem, tol=1e-9, throw=False), problem.preference.mean()
+    first = problem.solve("first_order").mean
+    reach = (first - rest).norm(dim=-1)
+    assert bool(((truth.mean - rest).norm(dim=-1) <= reach + truth.mean_error + 1e-12 * (1 + reach)).all())
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_one_question_is_its_own_exact_answer(problem: InferenceProblem) -> None:
+    """Fact 9, at the end: z = h(αμ)."""
+    dual = problem.alpha_column * problem.preference.mean()
+    question = problem.mean(problem.weights(dual.expand_as(problem.evidence)))
+    asked = InferenceProblem(problem.preference, question, problem.alpha)
+    truth = exact(asked, tol=1e-9, throw=False)
+    scale = 1 + question.norm(dim=-1)
+    assert bool(((truth.mean - question).norm(dim=-1) <= truth.mean_error + 1e-9 * scale).all())
+
+
 def test_first_order_attention_can_move_its_output_farther_than_its_evidence() -> None:
     """Templates ±1 and α = 5: ĥ = tanh 5z, whose slope at 0 is α λ_max(Σ) = 5."""
     u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
