@@ -26,6 +26,8 @@ _SPELT_OUT = (
     (re.compile(r"\\arg\b"), r"\\operatorname{arg}"),
     (re.compile(r"\\[bB]igg?[lrm]?\s*(?=\\[lr](?:angle|Vert|vert)\b)"), ""),
 )
+# Signs of words that latex2mathml leaves as they are.
+_BARE = ((re.compile(r"&(?!#?\w+;)"), "&amp;"), (re.compile(r"<(?![/a-z])"), "&lt;"))
 _NAMED_OPERATOR = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
 # Which browsers draw with a gap as wide as the largest root they have.
 _SHORT_ROOT = re.compile(r"<msqrt>(<m[in]>[^<]+</m[in]>)</msqrt>")
@@ -60,7 +62,7 @@ def formula(tex: str, *, display: bool = False) -> str:
         A ``math`` element.
 
     Raises:
-        InputError: If a command is not known.
+        InputError: If a command is not known, or what comes of it is no MathML.
 
     Example:
         >>> formula(r"\mathbb E_p").replace("\U0001d53c", "E")  # one letter of Unicode, double-struck
@@ -82,12 +84,17 @@ def formula(tex: str, *, display: bool = False) -> str:
     drawn = re.sub(r"<mo>(&#x02016;|&#x0007C;|‖|\|)</mo>", r'<mo stretchy="false">\1</mo>', drawn)
     drawn = _SHORT_ROOT.sub(r"<mrow><mi>√</mi>\1</mrow>", drawn)
     # An operator's name is an identifier to a browser, or it stands apart from its parentheses.
-    drawn = _with_operators(_NAMED_OPERATOR.sub(r"<mi>\1</mi>", drawn), display=display)
+    try:
+        drawn = _with_operators(_NAMED_OPERATOR.sub(r"<mi>\1</mi>", drawn), display=display)
+    except ElementTree.ParseError as error:
+        raise InputError(f"the formula {tex.strip()} is no MathML after latex2mathml: {error}.") from error
     return f'<div class="formula">{drawn}</div>' if display else drawn
 
 
 def _with_operators(drawn: str, *, display: bool) -> str:
     """A thin space after a named operator and its index, which is below it where it is a limit in a line of its own."""
+    for pattern, instead in _BARE:
+        drawn = pattern.sub(instead, drawn)
     tree = ElementTree.fromstring(drawn)  # noqa: S314 - what latex2mathml has just written
     for parent in tree.iter():
         if display and parent.tag == "msub" and parent[0].text in _LIMITS:

@@ -23,6 +23,7 @@ from website.mathml import formula, with_mathml
         (r"\lVert x\rVert", '<mo stretchy="false">‖</mo>'),
         (r"k/\sqrt d", "<mrow><mi>√</mi><mi>d</mi></mrow>"),
         (r"\sqrt{1 + x}", "<msqrt>"),
+        (r"\text{a < b}", "a\u00a0&lt;\u00a0b"),
     ],
 )
 def test_signs_are_those_that_browsers_know(tex: str, drawn: str) -> None:
