@@ -92,7 +92,7 @@ def formula(tex: str, *, display: bool = False) -> str:
 
 
 def _with_operators(drawn: str, *, display: bool) -> str:
-    """A thin space after a named operator and its index, which is below it where it is a limit in a line of its own."""
+    """Thin spaces around a named operator, whose index is below it where it is a limit in a line of its own."""
     for pattern, instead in _BARE:
         drawn = pattern.sub(instead, drawn)
     tree = ElementTree.fromstring(drawn)  # noqa: S314 - what latex2mathml has just written
@@ -101,16 +101,24 @@ def _with_operators(drawn: str, *, display: bool) -> str:
             parent.tag = "munder"
         if parent.tag in _SCRIPTED:
             continue
-        for place in reversed(range(len(parent) - 1)):
-            if _is_operator(parent[place]) and parent[place + 1].tag != "mo":
-                parent.insert(place + 1, Element("mspace", width="0.17em"))
+        for place in reversed(range(1, len(parent))):
+            before, after = parent[place - 1], parent[place]
+            if (_is_operator(before) and not _is_sign(after)) or (
+                _is_operator(after) and not _is_sign(before)
+            ):
+                parent.insert(place, Element("mspace", width="0.17em"))
     return ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False)
 
 
 def _is_operator(element: Element) -> bool:
-    if element.tag in _SCRIPTED:
-        element = element[0]
-    return element.tag == "mi" and re.fullmatch("[A-Za-z]{2,}", element.text or "") is not None
+    base = element[0] if element.tag in _SCRIPTED else element
+    return base.tag == "mi" and re.fullmatch("[A-Za-z]{2,}", base.text or "") is not None
+
+
+def _is_sign(element: Element) -> bool:
+    """Whether it keeps its own distance: a space, or a sign that is no sum."""
+    base = element[0] if element.tag in _SCRIPTED else element
+    return base.tag == "mspace" or (base.tag == "mo" and (base.text or "") not in "∑∏")
 
 
 def _letter(letter: str, variant: str) -> str:

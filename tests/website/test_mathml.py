@@ -51,6 +51,14 @@ def test_a_limit_stands_below_in_a_line_of_its_own_and_beside_in_text() -> None:
     assert "<msub><mi>Cov</mi><mi>p</mi></msub><mo" in formula(r"\operatorname{Cov}_p(T)", display=True)
 
 
+def test_a_named_operator_keeps_its_distance_from_letters_alone() -> None:
+    found = formula(r"\alpha\operatorname{Cov}_p(I + \operatorname{Cov}_p)^{-1} = \log\sum_i x_i")
+    thin = '<mspace width="0.17em"></mspace>'
+    assert found.count(thin) == 2
+    assert f"<mi>α</mi>{thin}<msub><mi>Cov</mi>" in found
+    assert f"<mi>log</mi>{thin}<msub><mo>∑</mo>" in found
+
+
 def test_an_unknown_command_is_one_line_that_names_it() -> None:
     with pytest.raises(InputError, match=r"\\nosuch in the formula x \+ \\nosuch is no command"):
         formula(r"x + \nosuch")
