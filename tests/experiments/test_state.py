@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.experiments import ExperimentReport, report_on, run_experiment
+from fenchel.experiments import EXPERIMENTS, ExperimentReport, report_on, run_experiment
 from fenchel.experiments.folder import PLAN_FORM, ExperimentFolder
 from fenchel.experiments.report import REPORT_FORM
 from fenchel.storage import read_document, write_document
@@ -144,3 +144,17 @@ def test_published_results_without_a_digest_are_read_if_they_are_some(
     written["runs"][0].update(change)
     (tmp_path / "results.json").write_text(json.dumps(written))
     assert message in refuses(tmp_path / "results.json", lambda: ExperimentReport.load(tmp_path))
+
+
+def test_what_earlier_versions_did_not_measure_may_be_missing(tmp_path: Path) -> None:
+    written = read_document(ROOT / "docs" / "results" / "reading-sick.json", REPORT_FORM)
+    assert all("test_spearman" not in run["curves"] for run in written["runs"])
+    written["runs"][0]["curves"]["test_spearman"] = [None, 0.75]
+    write_document(tmp_path / "results.json", REPORT_FORM, written)
+    first, second, *_ = ExperimentReport.load(tmp_path).records
+    assert first.curves["test_spearman"] == (None, 0.75)
+    assert "test_spearman" not in second.curves
+    assert first.to_json(EXPERIMENTS["reading-sick"].of.task)["curves"]["test_spearman"] == [None, 0.75]
+    written["runs"][0]["curves"]["test_kendall"] = [None, 0.5]
+    write_document(tmp_path / "results.json", REPORT_FORM, written)
+    assert "test_kendall" in refuses(tmp_path / "results.json", lambda: ExperimentReport.load(tmp_path))

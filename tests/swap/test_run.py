@@ -143,8 +143,8 @@ def test_pairs_with_scores_are_compared_with_them():
 
 def test_the_demo_encoder_is_itself_under_the_control_at_one():
     from fenchel.integrations.transformers.loading import load_model
+    from fenchel.runs.spearman import spearman
     from fenchel.swap.observation import mean_pooled
-    from fenchel.swap.spearman import spearman
 
     sentences = [
         "A man plays a guitar.",

@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
+from fenchel.runs.spearman import midranks, spearman
 from fenchel.swap.bootstrap import Bootstrap, Interval
 from fenchel.swap.control import against_best_control, halves
 from fenchel.swap.metric import RankingAgreement, ScoreCorrelation, TokenMean
 from fenchel.swap.sentences import sampled_pairs
-from fenchel.swap.spearman import midranks, spearman
 
 
 def values_with_ties(n: int = 80, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

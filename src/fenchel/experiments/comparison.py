@@ -68,5 +68,9 @@ class Comparison:
     def curves(self) -> tuple[str, ...]:
         """What is kept of every epoch of a run."""
         tested = (f"{split}_{metric.name}" for split in self.task.splits() for metric in self.task.metrics)
-        besides = (f"test_{metric.name}" for metric in self.task.only_tested)
-        return ("train_loss", *tested, *besides)
+        return ("train_loss", *tested)
+
+    @property
+    def measured_besides(self) -> tuple[str, ...]:
+        """What is kept of the test of a run where it was measured: not of all, nor by earlier versions."""
+        return tuple(f"test_{metric.name}" for metric in self.task.only_tested)

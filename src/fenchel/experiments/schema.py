@@ -60,6 +60,6 @@ def _run_schema(experiment: str) -> Check:
             "seconds": _LEAST_ZERO,
             f"{of.task.unit}_per_second": _LEAST_ZERO,
             "machine": mapping(anything),
-            "curves": record(dict.fromkeys(of.curves, _CURVE)),
+            "curves": record(dict.fromkeys(of.curves, _CURVE), dict.fromkeys(of.measured_besides, _CURVE)),
         }
     )

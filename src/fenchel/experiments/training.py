@@ -137,6 +137,7 @@ def record_of(run: Run, plan: Plan, folder: Path) -> RunRecord | None:
         )
     if not result.finished or result.headline is None:
         return None
+    besides = (name for name in of.measured_besides if result.last(name) is not None)
     return RunRecord(
         data=run.data,
         learning_rate=run.learning_rate,
@@ -147,5 +148,9 @@ def record_of(run: Run, plan: Plan, folder: Path) -> RunRecord | None:
         seconds=result.train_seconds + result.test_seconds,
         per_second=result.per_second,
         machine=result.description["machine"],
-        curves={name: tuple(epoch.get(name) for epoch in result.epochs) for name in of.curves},
+        curves={name: _curve(result, name) for name in (*of.curves, *besides)},
     )
+
+
+def _curve(result: TrainResult, name: str) -> tuple[float | None, ...]:
+    return tuple(epoch.get(name) for epoch in result.epochs)

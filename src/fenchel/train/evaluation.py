@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fenchel.train.task import AnyTask
 
@@ -30,6 +30,7 @@ class Evaluation:
         """
         workers, task = self._task.workers, self._task
         sums = torch.zeros(len(self._names) + 1, dtype=torch.float64, device=workers.device)
+        kept: dict[str, list[Tensor]] = {name: [] for name in (task.kept if split == "test" else ())}
         was_training = model.training
         model.eval()
         with torch.inference_mode():
@@ -37,7 +38,12 @@ class Evaluation:
                 measured = task.examined(model, batch, split)
                 for place, name in enumerate(self._names):
                     sums[place] += measured[name]
+                for name in kept.keys() & measured.keys():
+                    kept[name].append(measured[name].double())
                 sums[-1] += batch.count
         model.train(was_training)
         *values, count = workers.sum(sums).tolist()
-        return task.evaluated(dict(zip(self._names, values, strict=True)), count)
+        # Every process asks for every name, though it may have no example itself.
+        whole = {name: workers.rows(torch.cat([sums.new_zeros(0), *parts])) for name, parts in kept.items()}
+        compared = task.compared({name: rows for name, rows in whole.items() if len(rows)})
+        return {**task.evaluated(dict(zip(self._names, values, strict=True)), count), **compared}

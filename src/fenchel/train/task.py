@@ -89,7 +89,8 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
     * What a step trains on follows from the seed, the epoch, the step and the share (``workers.rank`` of
       ``workers.count``) alone, never from a generator that has come a long way. The shares of a step are equally
       large and make up together the batch that one process would have.
-    * What is measured is a sum over examples, so that any number of processes adds up to the same.
+    * What is measured is a sum over examples, so that any number of processes adds up to the same; or, of the test
+      alone, it is kept of each example and does not depend on their order.
 
     A class is made known by ``fenchel.train.registered``; ``fenchel.train.train`` then runs it for its options.
 
@@ -120,6 +121,8 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
     """The examples that an evaluation between epochs is of; ``test`` is evaluated after the last at any rate."""
     summed: ClassVar[tuple[str, ...]] = ()
     """Names of the sums that ``measured`` gives, where they are not those of ``metrics``."""
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Names of what ``measured`` may give besides, (b,) of a batch: kept of each ``test`` example for ``compared``."""
     selects: ClassVar[str | None] = None
     """The metric of the ``watched`` examples by which an epoch is chosen: its weights are kept and tested in the end.
     None keeps and tests those of the last."""
@@ -251,6 +254,17 @@ class Task(ABC, Generic[OptionsT, DataT, BatchT]):
             count: How many examples.
         """
         return {metric.name: sums[metric.name] / count for metric in cls.metrics}
+
+    @classmethod
+    def compared(cls, kept: Mapping[str, Tensor]) -> dict[str, float]:
+        """Those of ``only_tested`` that no sums give, such as a correlation of ranks, by name.
+
+        Args:
+            kept: What ``measured`` gave of each test example under the names of ``kept``, (N,) in float64; the order
+                of the examples is any, the same for all names. Empty where it gave nothing.
+        """
+        del kept
+        return {}
 
     @abstractmethod
     def described(self, model: nn.Module) -> dict[str, Any]:

@@ -43,6 +43,17 @@ class Workers:
             dist.all_reduce(values)
         return values
 
+    def rows(self, values: Tensor) -> Tensor:
+        """The rows of all processes, of the first one first."""
+        if self.count == 1:
+            return values
+        counts = torch.zeros(self.count, dtype=torch.int64, device=self.device)
+        counts[self.rank] = len(values)
+        first, last = self.sum(counts)[: self.rank].sum(), int(counts.sum())
+        whole = values.new_zeros(last, *values.shape[1:])
+        whole[int(first) : int(first) + len(values)] = values
+        return self.sum(whole)
+
     def said_by_leader(self, word: bool) -> bool:
         """What the first process says, in every process."""
         if self.count == 1:

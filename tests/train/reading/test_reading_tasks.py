@@ -7,14 +7,14 @@ import math
 
 import pytest
 import torch
-from scipy.stats import pearsonr
+from scipy.stats import pearsonr, spearmanr
 
 from fenchel.errors import InputError
 from fenchel.models.relatedness import degree_distribution, expected_degree
 from fenchel.train import TrainResult, load_model
 from fenchel.train.checkpoint import Checkpoint
 from fenchel.train.reading import PairReading, SentenceReading
-from fenchel.train.reading.relatedness import MOMENTS, moments_of, pearson
+from fenchel.train.reading.relatedness import MOMENTS, moments_of, pearson, rank_correlation
 from fenchel.train.workers import Workers
 from tests.train.reading.small_readings import (
     compared,
@@ -80,6 +80,8 @@ def test_pairs_learn_labels_and_relatedness(tmp_path, pooling):
             assert batch.degrees is not None
             true += batch.degrees.tolist()
     assert result.last("test_pearson") == pytest.approx(pearsonr(said, true)[0], abs=1e-5)
+    assert result.last("test_spearman") == pytest.approx(spearmanr(said, true)[0], abs=1e-6)
+    assert "validation_spearman" not in result.epochs[-1]
     error = sum((one - other) ** 2 for one, other in zip(said, true, strict=True)) / len(said)
     assert result.last("test_squared_error") == pytest.approx(error, rel=1e-4)
 
@@ -87,6 +89,7 @@ def test_pairs_learn_labels_and_relatedness(tmp_path, pooling):
 def test_labels_alone_are_learned_where_nothing_is_said_of_relatedness(tmp_path):
     result = compared(tmp_path, data=pair_splits(related=False))
     assert result.last("test_pearson") is None
+    assert result.last("test_spearman") is None
     assert result.last("test_accuracy") is not None
     assert load_model(tmp_path).degree is None
     assert pair_task(relatedness=0.0).model().degree is None
@@ -100,6 +103,8 @@ def test_correlation_follows_from_sums_of_parts():
     assert pearson(sums) == pytest.approx(pearsonr(said.numpy(), true.numpy())[0], abs=1e-6)
     same = moments_of(torch.full((3,), 2.0), true[:3])
     assert pearson({name: value.item() for name, value in same.items()}) == 0.0
+    assert rank_correlation(said, true) == pytest.approx(spearmanr(said.numpy(), true.numpy())[0], abs=1e-12)
+    assert rank_correlation(torch.full((3,), 2.0), true[:3]) == 0.0
     degrees = torch.tensor([1.0, 1.2, 4.9, 5.0])
     distribution = degree_distribution(degrees)
     assert torch.allclose(distribution.sum(-1), torch.ones(4))

@@ -20,7 +20,7 @@ from fenchel.train.held_out import parts_of
 from fenchel.train.metric import Metric
 from fenchel.train.reading.embedding import Embedding
 from fenchel.train.reading.options import PairsOptions
-from fenchel.train.reading.relatedness import MOMENTS, moments_of, pearson
+from fenchel.train.reading.relatedness import MOMENTS, moments_of, pearson, rank_correlation
 from fenchel.train.reading.sentences import checked_splits, notes_of_cut, summary_of
 from fenchel.train.reading.texts import Words
 from fenchel.train.registry import registered
@@ -84,7 +84,13 @@ class PairReading(Task[PairsOptions, Splits[LabelledPairs], PairBatch]):
     watched = "validation"
     selects = "accuracy"
     judges = JUDGED
+    only_tested = (
+        Metric(
+            "spearman", "correlation of ranks of relatedness", higher_is_better=True, least=-1.0, most=1.0
+        ),
+    )
     summed = ("loss", "accuracy", *MOMENTS)
+    kept = ("degree", "true_degree")
 
     def __init__(self, options: PairsOptions, data: Splits[LabelledPairs], workers: Workers) -> None:
         data = checked_splits(data, LabelledPairs)
@@ -182,13 +188,14 @@ class PairReading(Task[PairsOptions, Splits[LabelledPairs], PairBatch]):
         return StepLoss(mean, {**sums, "loss": mean.detach() * batch.count})
 
     def measured(self, predicted: dict[str, Tensor], batch: PairBatch) -> dict[str, Tensor]:
-        """The loss, hits, and the moments from which correlation and error of relatedness follow."""
+        """The loss, hits, the moments from which correlation and error of relatedness follow, and what was said."""
         sums = sums_of(predicted["labels"], batch.labels)
         loss = self._weighed(sums["loss"], predicted, batch, "sum")
         if batch.degrees is None:
             moments = {name: torch.zeros(()) for name in MOMENTS}
         else:
-            moments = moments_of(expected_degree(predicted["relatedness"]), batch.degrees)
+            said = expected_degree(predicted["relatedness"])
+            moments = {**moments_of(said, batch.degrees), "degree": said, "true_degree": batch.degrees}
         return {**sums, **moments, "loss": loss}
 
     def judged(self, predicted: dict[str, Tensor], batch: PairBatch) -> dict[str, Tensor]:
@@ -211,6 +218,11 @@ class PairReading(Task[PairsOptions, Splits[LabelledPairs], PairBatch]):
         if sums["scored"]:
             found |= {"pearson": pearson(sums), "squared_error": sums["squared_difference"] / sums["scored"]}
         return found
+
+    @classmethod
+    def compared(cls, kept: Mapping[str, Tensor]) -> dict[str, float]:
+        """Spearman's correlation of relatedness, where it was learned."""
+        return {"spearman": rank_correlation(kept["degree"], kept["true_degree"])} if kept else {}
 
     def described(self, model: nn.Module) -> dict[str, Any]:
         """The model with its labels, and the pairs."""

@@ -1,13 +1,16 @@
-"""How good a model is at saying how related two sentences are: correlation and error, from sums over examples."""
+"""How good a model is at saying how related two sentences are: correlation and error from sums, and of ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-__all__ = ["MOMENTS", "moments_of", "pearson"]
+from fenchel.runs.spearman import spearman
+
+__all__ = ["MOMENTS", "moments_of", "pearson", "rank_correlation"]
 
 MOMENTS = ("scored", "said", "true", "said_squared", "true_squared", "product", "squared_difference")
 """Sums over examples, from which correlation and error follow."""
@@ -45,3 +48,14 @@ def pearson(sums: Mapping[str, float]) -> float:
     if min(spread) <= 0.0:
         return 0.0
     return max(-1.0, min(1.0, together / (spread[0] * spread[1]) ** 0.5))
+
+
+def rank_correlation(said: Tensor, true: Tensor) -> float:
+    """Spearman's correlation of what a model expects and what people said, (N,) each; 0 where either does not vary.
+
+    Example:
+        >>> rank_correlation(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2.0, 3.0, 5.0]))
+        1.0
+    """
+    found = float(spearman(said, true))
+    return 0.0 if math.isnan(found) else max(-1.0, min(1.0, found))
