@@ -12,12 +12,12 @@ from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.catalogue.table import differences, entry_lines
 from fenchel.runs.number import short
+from fenchel.storage import between_marks
 from website.weights_picture import weights_picture
 
 __all__ = ["catalogue_pages", "family_page", "with_overview"]
 
 _LABELS = {"first_order": "first order", "second_order": "second order", "exact": "exact"}
-_MARKED = re.compile(r"<!-- catalogue: overview -->\n.*?<!-- end of catalogue -->", re.DOTALL)
 
 
 def catalogue_pages() -> dict[str, str]:
@@ -35,7 +35,7 @@ def with_overview(markdown: str) -> str:
         >>> with_overview("nothing marked")
         'nothing marked'
     """
-    return _MARKED.sub(lambda _: _overview(), markdown)
+    return between_marks(markdown, "catalogue", lambda name: _overview() if name == "overview" else None)
 
 
 def _overview() -> str:

@@ -129,6 +129,19 @@ def test_places_that_begin_again_are_as_near_as_those_before():
     torch.testing.assert_close(model(NUMBERS, positions=order)["words"], model(NUMBERS)["words"])
 
 
+def test_layers_before_the_last_go_by_the_row_where_places_begin_again():
+    model = cloze(depth=3, layer_preference="relative", languages=2)
+    with torch.no_grad():
+        model.embeddings.position.weight.zero_()
+    again = torch.tensor([[0, 1, 2, 0, 1, 2]]).expand_as(NUMBERS)
+    x = model.transformed(NUMBERS)
+    assert torch.equal(model.transformed(NUMBERS, positions=again), x)
+    backwards = model.transformed(NUMBERS.flip(1)).flip(1)
+    assert not torch.allclose(backwards[0], x[0])  # the order counts all the same
+    by_place, by_row = (model.inferred(NUMBERS, x, positions) for positions in (again, None))
+    assert not torch.allclose(by_place, by_row)
+
+
 def test_neighbours_come_first_before_anything_is_learned():
     model = Cloze(vocabulary=12, width=8, depth=2, heads=4, longest=32)
     numbers = torch.full((1, 30), 5)

@@ -19,7 +19,7 @@ def believed(preference: AbstractPreference, query: Tensor, key: Tensor, **known
         query: For its sizes.
         key: For its size.
         **known: What else :class:`~fenchel.nn.preference.AttentionInputs` has, such as ``query_offset``, the place of
-            the first query among the keys, or ``key_inputs``.
+            the first query among the keys, or ``query_inputs`` and ``key_inputs``.
 
     Returns:
         Log-weights or a mask that broadcasts to (B, H, m, n); None is uniform.

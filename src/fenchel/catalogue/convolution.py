@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn
 from fenchel.catalogue.entry import Entry, Paper
 from fenchel.catalogue.parts import Parts
-from fenchel.nn.preference import AttentionInputs, QuadraticGridPosition
+from fenchel.nn.preference import QuadraticGridPosition
 
 __all__ = ["ENTRIES"]
 
@@ -22,10 +23,10 @@ def _convolution(
     (rows, columns), (up, left) = belief.grid, belief.padding
     batch, heads = image.shape[0], weight.shape[2] * weight.shape[3]
     padded = torch.nn.functional.pad(image, (left, left, up, up)).flatten(2).mT
-    inputs = AttentionInputs(batch, heads, rows * columns, padded.shape[1], image.device, image.dtype)
     values = padded.unsqueeze(1).expand(-1, heads, -1, -1)
     nothing = values.new_zeros(batch, heads, rows * columns, values.shape[-1])
-    shifted = infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief(inputs)))
+    near = believed(belief, nothing, values)
+    shifted = infer(Parts(templates=values, evidence=nothing, values=values, log_preference=near))
     # The heads' output map: W_h of shift h, added up.
     found = torch.einsum("bhqi,oih->boq", shifted, weight.flatten(2)) + bias.unsqueeze(-1)
     return found.unflatten(-1, belief.grid)

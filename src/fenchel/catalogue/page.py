@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from fenchel.catalogue.registry import ENTRIES
 from fenchel.catalogue.table import layer_table
 from fenchel.errors import InputError
-from fenchel.storage import write_text
+from fenchel.storage import between_marks, marked_names, write_text
 
 __all__ = ["fill_page", "filled"]
 
-_MARKED = re.compile(r"(<!-- catalogue: layers -->\n).*?(<!-- end of catalogue -->)", re.DOTALL)
+_KIND, _NAME = "catalogue", "layers"
 
 
 def fill_page(page: Path) -> None:
@@ -26,7 +25,7 @@ def fill_page(page: Path) -> None:
         OutputError: If it cannot be written.
     """
     text = page.read_text(encoding="utf-8")
-    if not _MARKED.search(text):
+    if _NAME not in marked_names(text, _KIND):
         raise InputError(
             f"{page} marks no place for the catalogue; expected <!-- catalogue: layers --> and its end."
         )
@@ -35,4 +34,4 @@ def fill_page(page: Path) -> None:
 
 def filled(text: str) -> str:
     """A page's text with the table between its marks."""
-    return _MARKED.sub(lambda match: f"{match[1]}\n{layer_table(ENTRIES.values())}\n\n{match[2]}", text)
+    return between_marks(text, _KIND, lambda name: layer_table(ENTRIES.values()) if name == _NAME else None)

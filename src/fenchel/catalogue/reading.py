@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.catalogue.answer import Inferrer
+from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn, drawn_module, heads
 from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
 from fenchel.catalogue.verdict import Verdict
 from fenchel.closeness import Hard
-from fenchel.nn.preference import Additive, AttentionInputs
+from fenchel.nn.preference import Additive
 
 __all__ = ["ENTRIES"]
 
@@ -21,12 +22,9 @@ _FAMILY = "Textbook"
 
 
 def _additive(infer: Inferrer, state: Tensor, annotations: Tensor, network: Additive) -> Tensor:
-    batch, m, n = len(state), state.shape[-2], annotations.shape[-2]
-    belief = network(
-        AttentionInputs(batch, 1, m, n, state.device, state.dtype, query_inputs=state, key_inputs=annotations)
-    )
-    values = annotations.unsqueeze(1)
-    nothing = values.new_zeros(batch, 1, m, values.shape[-1])
+    query, values = state.unsqueeze(1), annotations.unsqueeze(1)
+    belief = believed(network, query, values, query_inputs=state, key_inputs=annotations)
+    nothing = values.new_zeros(*query.shape[:-1], values.shape[-1])
     return infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief))
 
 

@@ -15,7 +15,7 @@ from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
 from fenchel.catalogue.verdict import Verdict
 from fenchel.nn.evidence import General
-from fenchel.nn.preference import AttentionInputs, Location, Window
+from fenchel.nn.preference import Location, Window
 
 __all__ = ["ENTRIES"]
 
@@ -25,10 +25,9 @@ _TURING = Paper("Graves et al.", 2014, "Neural Turing machines", "eqs. (5), (6)"
 
 
 def _location(infer: Inferrer, state: Tensor, annotations: Tensor, network: Location) -> Tensor:
-    batch, m, n = len(state), state.shape[-2], annotations.shape[-2]
-    belief = network(AttentionInputs(batch, 1, m, n, state.device, state.dtype, query_inputs=state))
-    values = annotations.unsqueeze(1)
-    nothing = values.new_zeros(batch, 1, m, values.shape[-1])
+    query, values = state.unsqueeze(1), annotations.unsqueeze(1)
+    belief = believed(network, query, values, query_inputs=state)
+    nothing = values.new_zeros(*query.shape[:-1], values.shape[-1])
     return infer(Parts(templates=values, evidence=nothing, values=values, log_preference=belief))
 
 

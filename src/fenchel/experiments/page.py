@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from fenchel.errors import InputError
 from fenchel.experiments.figure import write_curves
 from fenchel.experiments.report import ExperimentReport
 from fenchel.experiments.table import markdown_body
-from fenchel.storage import write_text
+from fenchel.storage import between_marks, marked_names, write_text
 
 __all__ = ["fill_page", "filled"]
 
-_MARKED = re.compile(r"(<!-- results: ([\w.-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+_KIND = "results"
 
 
 def fill_page(page: Path, results: Path, images: Path) -> tuple[str, ...]:
@@ -36,7 +35,7 @@ def fill_page(page: Path, results: Path, images: Path) -> tuple[str, ...]:
         MissingExtraError: If matplotlib is not installed.
     """
     text = page.read_text(encoding="utf-8")
-    names = tuple(match[2] for match in _MARKED.finditer(text))
+    names = marked_names(text, _KIND)
     if not names:
         raise InputError(f"{page} marks no place for results; expected <!-- results: NAME --> and its end.")
     there = {
@@ -61,13 +60,14 @@ def filled(text: str, reports: dict[str, ExperimentReport]) -> str:
         The page; places whose name has no report are as they were.
     """
 
-    def replaced(match: re.Match[str]) -> str:
-        report = reports.get(match[2])
+    def made(name: str) -> str | None:
+        report = reports.get(name)
         if report is None:
-            return match[0]
+            return None
         watched = report.of.task.watched.capitalize()
-        figure = f"![{watched} {report.of.headline.name} and losses against epochs](images/{match[2]}.png)"
-        numbers = f"All numbers: [{match[2]}.json](results/{match[2]}.json)."
-        return f"{match[1]}\n{markdown_body(report.results)}\n{figure}\n\n{numbers}\n\n{match[3]}"
+        figure = f"![{watched} {report.of.headline.name} and losses against epochs](images/{name}.png)"
+        return (
+            f"{markdown_body(report.results)}\n{figure}\n\nAll numbers: [{name}.json](results/{name}.json)."
+        )
 
-    return _MARKED.sub(replaced, text)
+    return between_marks(text, _KIND, made)

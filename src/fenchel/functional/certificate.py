@@ -11,10 +11,9 @@ from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.blocked import attend
 from fenchel.functional.precision import compute_dtype, without_autocast
 
-__all__ = ["AttentionCertificate", "certificate_at"]
+__all__ = ["AttentionCertificate", "bounded_shift", "certificate_at"]
 
-
-SHORT = 4.0
+_SHORT = 4.0
 """In roots of the rounding: ‖λ‖‖t‖ up to which μ - ĥ is bounded instead of computed."""
 
 
@@ -45,12 +44,37 @@ def certificate_at(given: AttentionArguments, dual: Tensor, mean: Tensor) -> Att
         unmet = evidence - lam / column
         norm = (unmet + (preference_mean(given) - mean)).norm(dim=-1, keepdim=True)
         length, radius = lam.norm(dim=-1, keepdim=True), _radius(given, dtype)
-        # Of a shift this short the difference of two means is rounding. Covariances are at most the radius squared.
-        lost = length * radius <= SHORT * torch.finfo(dtype).eps ** 0.5
-        norm = torch.where(lost, unmet.norm(dim=-1, keepdim=True) + length * radius.square(), norm)
+        norm = bounded_shift(norm, length, radius, unmet=unmet.norm(dim=-1, keepdim=True))
         norm = given.without_empty_rows(norm)
         gap = (column / 2 * norm.square()).squeeze(-1)
         return AttentionCertificate(gap, norm.squeeze(-1), (column * norm).squeeze(-1))
+
+
+def bounded_shift(
+    norm: Tensor,
+    length: Tensor,
+    radius: Tensor,
+    *,
+    curvature: Tensor | None = None,
+    unmet: float | Tensor = 0.0,
+) -> Tensor:
+    r"""The gradient's norm as it was computed, and a bound on it where what was computed is rounding.
+
+    .. math:: \lVert\nabla\mathcal{D}(\lambda)\rVert \le \lVert z - \lambda/\alpha\rVert + \lVert\lambda\rVert
+              \max\lVert\nabla^2\varphi\rVert
+
+    Of a short λ the difference of the means μ and ĥ is rounding.
+
+    Args:
+        norm: As computed.
+        length: ‖λ‖, of the same shape.
+        radius: The largest norm of a template, or the root of the curvature, broadcastable to it.
+        curvature: A bound on ∇²φ from 0 to λ; None is the radius squared, which no covariance exceeds.
+        unmet: ‖z - λ/α‖; 0 at first order.
+    """
+    lost = length * radius <= _SHORT * torch.finfo(norm.dtype).eps ** 0.5
+    steepest = radius.square() if curvature is None else curvature
+    return torch.where(lost, unmet + length * steepest, norm)
 
 
 def _radius(given: AttentionArguments, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import SHORT, AttentionCertificate
+from fenchel.functional.certificate import AttentionCertificate, bounded_shift
 from fenchel.functional.mixture_arguments import MixtureArguments, checked_mixture
 from fenchel.functional.mixture_dual import mixture_dual_point
 from fenchel.functional.mixture_preference import HeadMixtures
@@ -290,9 +290,8 @@ def _certificate(given: MixtureArguments, dual: Tensor, mean: Tensor) -> Attenti
     norm = (unmet + rest - mean * given.scale).norm(dim=-1, keepdim=True)
     length = dual.norm(dim=-1, keepdim=True)
     curvature = _largest_curvature(given, length)
-    # Of a shift this short the difference of two means is rounding.
-    lost = length * curvature.sqrt() <= SHORT * torch.finfo(dual.dtype).eps ** 0.5
-    norm = torch.where(lost, unmet.norm(dim=-1, keepdim=True) + length * curvature, norm)
+    within = unmet.norm(dim=-1, keepdim=True)
+    norm = bounded_shift(norm, length, curvature.sqrt(), curvature=curvature, unmet=within)
     norm = given.lifted.without_empty_rows(norm)
     gap = (given.alpha / 2 * norm.square()).squeeze(-1)
     return AttentionCertificate(gap, norm.squeeze(-1), (given.alpha * norm).squeeze(-1))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.attention import attention, attention_weights, attention_with_certificate
-from fenchel.functional.certificate import SHORT, AttentionCertificate
+from fenchel.functional.certificate import AttentionCertificate, bounded_shift
 from fenchel.functional.close_arguments import is_softmax
 from fenchel.functional.gap import gap, refuse_exact
 from fenchel.functional.precision import without_autocast
@@ -368,8 +368,6 @@ def _certificate(given: RelativeArguments) -> AttentionCertificate:
         longest = [part.norm(dim=-1).amax(-1) for part in (wide.key, wide.relative)]
         radius = ((longest[0] + longest[1]) * abs(wide.scale)).unsqueeze(-1)
         length = (wide.query * wide.column).norm(dim=-1)
-        # Of a shift this short the difference of two means is rounding. Covariances are at most the radius squared.
-        lost = length * radius <= SHORT * torch.finfo(shift.dtype).eps ** 0.5
-        norm = torch.where(lost, length * radius.square(), shift.norm(dim=-1))
+        norm = bounded_shift(shift.norm(dim=-1), length, radius)
         norm = norm.masked_fill(believed.sum(-1) == 0, 0)
         return AttentionCertificate(wide.alpha / 2 * norm.square(), norm, wide.alpha * norm)

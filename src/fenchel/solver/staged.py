@@ -149,8 +149,12 @@ def _with_gram_matrix(
     first = solver.start(Rows.of(block, evidence.to(block.evidence.dtype)))
     solved = solver.solve(first, lambda: Rows.of(wide, evidence))
     dual = wide.alpha * certified.vectors_of(wide, solved.x)
-    # Without evidence λ* is 0, and what rounding makes of it is not.
-    return dual.where((wide.evidence != 0).any(-1, keepdim=True), 0), solved
+    return _nothing_without_evidence(dual, wide), solved
+
+
+def _nothing_without_evidence(dual: Tensor, block: AbstractBlock) -> Tensor:
+    """λ (g, r, d), 0 where z is: λ* is that, and what rounding leaves of it is not certified relative to itself."""
+    return dual.where((block.evidence != 0).any(-1, keepdim=True), 0)
 
 
 def _by_passes(
@@ -221,8 +225,7 @@ class StagedSolver:
         self._dtype, self._tol, self._max_steps, self._budget = dtype, tol, max_steps, memory_budget
         self._wide = block.to(torch.float64)
         dual, self.steps = self._in_working_dtype(block, coordinates) if start is None else start
-        # Without evidence λ* is 0, and nothing that rounding leaves of it is certified relative to itself.
-        self._dual = dual.where((self._wide.evidence != 0).any(-1, keepdim=True), 0)
+        self._dual = _nothing_without_evidence(dual, self._wide)
         self.certificate = certify(self._wide, self._dual, self._dtype)
         self._polish()
         self._factorise()

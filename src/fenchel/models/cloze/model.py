@@ -63,8 +63,10 @@ class Cloze(nn.Module):
         last: ``"paper"``, whose templates are the values too, and whose head follows at once; or ``"standard"``, a
             layer of BERT like the others, with values, an output map and a feed-forward network of its own.
         masked: What equation (17) gives no weight: ``"padding"`` alone, or the ``"places"`` of ``[MASK]`` too.
-        preference: u of the last layer: ``"uniform"``, or ``"relative"``, a learned weight for every distance.
-        layer_preference: u of the layers before, likewise.
+        preference: u of the last layer: ``"uniform"``, or ``"relative"``, a learned weight for every distance between
+            ``positions``, which may begin again in a second sentence.
+        layer_preference: u of the layers before, likewise, but for distances in the row: they tell the words of one
+            sentence from those of the other by it, whatever the positions are.
         causal: Whether a place sees nothing that comes after it.
         score: ``"dot"``; or ``"additive"``, a preference that looks at both places, with no evidence beside it.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``, in every layer; an additive score has no

@@ -40,7 +40,8 @@ class ClozeOptions(LoopOptions):
         lower: Whether capitals are made small.
         estimator: ``first_order``, ``second_order`` or ``exact``, wherever the model attends; None is ``first_order``.
         preference: Of the last layer, ``uniform`` or ``relative``; None is ``relative``.
-        layer_preference: What is believed in the layers before the last, ``uniform`` or ``relative``.
+        layer_preference: What is believed in the layers before the last, ``uniform`` or ``relative``, by distance in
+            the row.
         masked: What the preference gives no weight: ``padding`` alone, or the ``places`` of hidden words too.
         last: The last layer: ``paper``, whose templates are the values too; or ``standard``, as the others are.
         score: ``dot``; or ``additive``, which is all preference.
