@@ -174,7 +174,8 @@ def _batch(run: TrainedRun, line: Line) -> Batch:
         passage = Passage(first, second, 0, (0, 1), (0, 1))
     else:
         passage = Passage(first or second, (), 0, (language, language), (0, 0))
-    return Rows([passage], subwords, description["objective"]).batch([0], slice(None), None, run.device)
+    rows = Rows([passage], subwords, description["objective"], longest)
+    return rows.batch([0], slice(None), None, run.device)
 
 
 def _known(text: str, subwords: Subwords) -> str:
