@@ -123,9 +123,9 @@ ENTRIES = (
         title="Guided search",
         family=_FAMILY,
         paper=Paper("Wolfe", 1994, "Guided search 2.0: a revised model of visual search"),
-        formula="p_ij ∝ exp(c · mean_l ‖f_j - f_l‖₁) · exp⟨w_i, f_j⟩",
+        formula="p_ij ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁) · exp⟨w_i, f_j⟩",
         templates="f_j, the features of item j",
-        preference="u_j ∝ exp(c · mean_l ‖f_j - f_l‖₁): items unlike the others",
+        preference="u_j ∝ exp(c · mean_{l≠j} ‖f_j - f_l‖₁): items unlike the others",
         evidence="w_i: weights on features that the target has",
         meaning=(
             "Activation is the sum of what stands out and what is looked for. Wolfe adds noise and visits items from "
