@@ -169,8 +169,8 @@ class Entry:
             raise InputError(f"estimator is {shown(estimator)}; expected one of {', '.join(ESTIMATORS)}.")
         if estimator not in self.estimators and self.verdict is Verdict.NOT_ONE:
             raise InputError(
-                f"{self.name} takes no estimator {estimator!r}, since it makes no inference: leave estimator out, and it "
-                "runs as published."
+                f"{self.name} takes no estimator {estimator!r}, since it makes no inference: leave estimator out, and "
+                "it runs as published."
             )
         if estimator not in self.estimators:
             raise InputError(
