@@ -66,6 +66,18 @@ def test_images_that_cannot_be_read_are_all_named_in_one_line(tmp_path: Path) ->
     assert "\n" not in said
 
 
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tif", "webp"])
+def test_an_image_that_lacks_its_last_bytes_is_not_whole(tmp_path: Path, ending: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(0, 256, (30, 30, 3), generator=generator, dtype=torch.uint8)
+    path = tmp_path / f"a.{ending}"
+    Image.fromarray(drawn.numpy()).save(path)
+    open_images(path)
+    path.write_bytes(path.read_bytes()[:-12])  # of a PNG all pixels are there still, and its end is not
+    with pytest.raises(InputError, match=rf"1 of 1 images in .* cannot be read: a\.{ending} \("):
+        open_images(path)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -27,6 +27,7 @@ def opened_image(content: Any, formats: tuple[str, ...] | None = None) -> Iterat
         The image, not decoded yet.
 
     Raises:
+        OSError, SyntaxError: If it is not an image or, of a PNG, not a whole one; others are found when decoded.
         InputError: If a side is longer than 4,096 pixels, a sentence that begins with "has"; a few hundred bytes can
             claim any size.
         MissingExtraError: If Pillow is not installed.
@@ -47,4 +48,8 @@ def opened_image(content: Any, formats: tuple[str, ...] | None = None) -> Iterat
                 f"has {picture.height:,} x {picture.width:,} pixels; expected at most {_LONGEST_SIDE:,} a side. Shrink "
                 "the images first."
             )
+        if picture.format == "PNG":
+            # Its decoder is content once it has all pixels, whatever became of checksums and of the end.
+            with Image.open(io.BytesIO(content)) as again:
+                again.verify()
         yield picture
