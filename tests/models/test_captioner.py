@@ -232,16 +232,16 @@ def test_the_mean_gradient_of_reinforce_is_that_of_the_expected_loss(estimator):
         said = model(images=images, words=words, targets=targets)
         loss = objective(said, targets, coverage=0.0, entropy=0.0) / rows
         drawn.append(list(torch.autograd.grad(loss, parameters)))
-    worst = 0.0
-    for place, of_all in enumerate(wanted):
+    told = {}
+    for (name, _), place, of_all in zip(model.named_parameters(), range(len(wanted)), wanted, strict=True):
         # The first round's baseline is of its own draws; all later ones are of earlier draws.
         samples = torch.stack([one[place] for one in drawn[1:]])
         error = samples.std(0) / (rounds - 1) ** 0.5
         away = (samples.mean(0) - of_all).abs()
         assert bool((away <= 5 * error + 1e-12).all())
-        worst = max(worst, float(error.max() / of_all.abs().max().clamp_min(1e-12)))
-    learned = wanted[[name for name, _ in model.named_parameters()].index("evidence.weight")]
-    assert float(learned.abs().max()) > 1e-4
+        told[name] = bool((of_all.abs() > 10 * error).any())
+    # What is learned of where to look comes from the draws alone: without it, zero would have been found out.
+    assert told["evidence.weight"]
     without = model.baseline.average.item()
     assert without < 0  # rewards are logarithms of probabilities
 
