@@ -24,9 +24,10 @@ help: ## Say what there is
 audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=examples/demo.txt) into a folder (OUT=audit)
 	$(BIN)/fenchel audit '$(MODEL)' --text '$(TEXT)' --out '$(OUT)' --overwrite
 
-# One thread a job: jobs that each wake all cores wait for one another.
+# One thread a job: jobs that each wake all cores wait for one another. Bytecode is kept wherever this runs: tests that
+# start Python would compile the package every time.
 test: lint types ## Check the style and the types, and run every test (JOBS=2 at a time)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 lint: .venv/installed-dev ## Check the style
 	$(BIN)/ruff check

@@ -23,7 +23,8 @@ def compiled_afresh() -> Iterator[None]:
     inductor: Any = importlib.import_module("torch._inductor.config")
     functorch: Any = importlib.import_module("torch._functorch.config")
     torch._dynamo.reset()
-    # Without vector instructions the C++ compiler, which most of the time goes to, is done sooner.
-    fresh = inductor.patch({"fx_graph_cache": False, "cpp.simdlen": 1})
+    # Without vector instructions the C++ compiler, which most of the time goes to, is done sooner; a process that helps
+    # to compile would have to load torch first.
+    fresh = inductor.patch({"fx_graph_cache": False, "cpp.simdlen": 1, "compile_threads": 1})
     with fresh, functorch.patch(enable_autograd_cache=False):
         yield

@@ -122,12 +122,19 @@ def by_dense_newton(
         p = np.exp(logits - logits.max())
         return p / p.sum()
 
-    lam = np.zeros_like(z)
+    lam = before = np.zeros_like(z)
+    smallest = np.inf
     for _ in range(500):
         p = weights(lam)
         gradient = target - lam / alpha - p @ t
-        if alpha * np.linalg.norm(gradient) <= 1e-13 * max(np.linalg.norm(lam), 1e-300):
+        error = alpha * np.linalg.norm(gradient)
+        if error <= 1e-13 * max(np.linalg.norm(lam), 1e-300):
             break
+        # So near to the answer a step squares the error; where it does not even halve it, what is left is rounding.
+        if error <= 1e-6 * np.linalg.norm(lam) and error > smallest / 2:
+            lam = lam if error < smallest else before
+            break
+        before, smallest = lam, error
         centred = t - p @ t
         step = np.linalg.solve(np.eye(len(z)) / alpha + centred.T @ (p[:, None] * centred), gradient)
         length = 1.0

@@ -55,7 +55,7 @@ def independently(layer: int, head: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def records() -> dict[tuple[int, int], dict[str, Any]]:
-    report = fenchel.audit("demo", None, [TEXT])
+    report = fenchel.audit("demo", None, [TEXT], layers=[1, 4, 6])
     return {(record["layer"], record["head"]): record for record in report.heads}
 
 

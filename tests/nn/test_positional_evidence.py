@@ -259,6 +259,27 @@ def test_layouts_of_rotary_are_one_another_with_coordinates_renamed():
         torch.testing.assert_close(found[..., order], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_pairs_turn_alike_wherever_they_lie_in_memory_and_so_do_their_gradients(dtype):
+    drawn_flat = drawn(1 + 2 * 3 * 6).to(dtype)
+    order = torch.tensor([0, 2, 4, 1, 3, 5])
+    for lying in (
+        lambda flat: flat[1:].view(1, 2, 3, 6),
+        lambda flat: flat[1:].view(1, 3, 2, 6).transpose(1, 2),
+        lambda flat: flat[1:].view(1, 2, 6, 3).mT,
+        lambda flat: flat[:6].expand(1, 2, 3, 6),
+    ):
+        found = []
+        for layout in ("pairs", "halves"):
+            flat = drawn_flat.clone().requires_grad_()
+            vectors = lying(flat) if layout == "pairs" else lying(flat)[..., order]
+            turned = Rotary(6, layout=layout)(vectors, vectors, query_offset=2)[0]
+            turned = turned[..., order] if layout == "pairs" else turned
+            (gradient,) = torch.autograd.grad((turned * torch.arange(6)).sum(), flat)
+            found.append((turned, gradient))
+        torch.testing.assert_close(found[0], found[1])
+
+
 def test_angles_of_far_places_keep_their_digits_in_half_types():
     query = torch.ones(1, 1, 1, 2)
     exact = Rotary(2)(query.double(), query.double(), query_offset=100_003)[0]

@@ -19,6 +19,11 @@ def pages(site: Path) -> dict[Path, HtmlPage]:
     return {path: HtmlPage(path) for path in sorted(site.rglob("*.html"))}
 
 
+@pytest.fixture(scope="module")
+def known(site: Path) -> dict[Path, HtmlPage]:
+    return pages(site)
+
+
 def is_elsewhere(target: str) -> bool:
     return bool(urlsplit(target).scheme or urlsplit(target).netloc)
 
@@ -39,8 +44,7 @@ def leading_nowhere(known: dict[Path, HtmlPage]) -> list[str]:
     return lost
 
 
-def test_every_link_and_anchor_resolves(site: Path) -> None:
-    known = pages(site)
+def test_every_link_and_anchor_resolves(known: dict[Path, HtmlPage]) -> None:
     assert len(known) > 40
     assert sum(len(page.links) for page in known.values()) > 2000
     assert leading_nowhere(known) == []
@@ -52,8 +56,8 @@ def test_the_check_of_links_finds_what_leads_nowhere(tmp_path: Path, wrong: str)
     assert len(leading_nowhere(pages(tmp_path))) == 1
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    loaded = {target for page in pages(site).values() for target in page.loaded}
+def test_nothing_is_loaded_from_elsewhere(site: Path, known: dict[Path, HtmlPage]) -> None:
+    loaded = {target for page in known.values() for target in page.loaded}
     assert {target for target in loaded if is_elsewhere(target) and not target.startswith("data:")} == set()
     for style in site.rglob("*.css"):
         sources = re.findall(r"url\(([^)]*)\)|@import\s+(\S+)", style.read_text(encoding="utf-8"))
@@ -64,12 +68,9 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         } == set()
 
 
-def test_links_that_leave_the_site_are_written_out_and_encrypted(site: Path) -> None:
+def test_links_that_leave_the_site_are_written_out_and_encrypted(known: dict[Path, HtmlPage]) -> None:
     schemes = {
-        urlsplit(target).scheme
-        for page in pages(site).values()
-        for target in page.links
-        if is_elsewhere(target)
+        urlsplit(target).scheme for page in known.values() for target in page.links if is_elsewhere(target)
     }
     assert schemes == {"https"}
 

@@ -40,7 +40,8 @@ def _sentence_and_heads(generator: torch.Generator, dtype: torch.dtype) -> dict[
 def _pair_bias(
     infer: Inferrer, pairs: Tensor, projection: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    belief = (pairs @ projection).movedim(-1, 1)
+    # Heads before keys: in the other order each kernel would copy (H, m, n) numbers.
+    belief = (projection.mT @ pairs.mT).transpose(1, 2)
     return infer(Parts.scaled_dot(query, key, value, belief))
 
 

@@ -60,11 +60,13 @@ class AbstractPreference(nn.Module):
         self.check(inputs)
         weight, mask = self.checked_log_weight(inputs), self.checked_mask(inputs)
         evaluated = on_diagonals if self.depends_on_distance else on_grid
+        # A compiler compares places where it needs them; eager would make two arrays of all pairs first.
+        masked = on_grid if torch.compiler.is_compiling() else evaluated
         one_head = self.heads == 1
         return combined(
             [
                 None if weight is None else evaluated(weight, inputs, one_head=one_head).to(inputs.dtype),
-                None if mask is None else evaluated(mask, inputs, one_head=one_head),
+                None if mask is None else masked(mask, inputs, one_head=one_head),
             ]
         )
 

@@ -23,6 +23,8 @@ class Causal(AbstractPreference):
                   [ True,  True,  True]]]])
     """
 
+    depends_on_distance = True
+
     def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
         """True where key k is not later than query q."""
         position = inputs.query_position()

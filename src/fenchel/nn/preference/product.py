@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.abstract import AbstractPreference, builds
-from fenchel.nn.preference.dense import IndexFunction, combined
+from fenchel.nn.preference.dense import IndexFunction, combined, on_diagonals
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.uniform import Uniform
 
@@ -49,7 +50,33 @@ class Product(AbstractPreference):
 
     def forward(self, inputs: AttentionInputs) -> Tensor | None:
         """The sum of the factors' log-weights, with -inf where a mask among them forbids."""
-        return combined([factor(inputs) for factor in self._parts])
+        parts = self._parts
+        eager = not torch.compiler.is_compiling()
+        if eager and len(parts) > 1 and all(part.depends_on_distance for part in parts):
+            return self._on_diagonals(inputs)
+        return combined([factor(inputs) for factor in parts])
+
+    def _on_diagonals(self, inputs: AttentionInputs) -> Tensor:
+        """The same, put together a distance and not a pair at a time."""
+        self.check(inputs)
+        functions = [
+            (factor.checked_log_weight(inputs), factor.checked_mask(inputs), factor.heads == 1)
+            for factor in self._parts
+        ]
+
+        def of_distance(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            terms: list[Tensor] = []
+            for weight, mask, one_head in functions:
+                own = h[:, :1] if one_head else h
+                if weight is not None:
+                    terms.append(weight(b, own, q, k).to(inputs.dtype))
+                if mask is not None:
+                    terms.append(mask(b, own, q, k))
+            found = combined(terms)
+            assert found is not None  # noqa: S101 -- a preference that lowers is a weight, a mask or both
+            return found
+
+        return on_diagonals(of_distance, inputs)
 
     @property
     def lowers(self) -> bool:

@@ -40,6 +40,8 @@ class Window(AbstractPreference):
                   [False,  True,  True]]]])
     """
 
+    depends_on_distance = True
+
     def __init__(self, before: int | None, after: int | None, dilation: int = 1) -> None:
         super().__init__()
         check_sizes("Window", dilation=dilation)
