@@ -52,7 +52,6 @@ class Family:
         closeness: Likewise.
         batch: Leading dimensions of the evidence.
         dim: Of the evidence.
-        smooth: Whether the mean is differentiable everywhere.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Family:
     closeness: Callable[[Parts], AbstractCloseness] = lambda parts: KL()
     batch: tuple[int, ...] = ()
     dim: int = DIM
-    smooth: bool = True
 
     def draw(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> Parts:
         """Parts, evidence and alpha."""
@@ -169,27 +167,25 @@ FAMILIES = [
         lambda p: HiddenScaledKL(p["temperature_scale"]),
         batch=(2, 3),
     ),
-    Family("Euclidean", SHARED, _discrete, lambda p: Euclidean(TEMPLATES), smooth=False),
-    Family("Euclidean, masked", SHARED, _masked, lambda p: Euclidean(TEMPLATES), smooth=False),
-    Family("own functions", {**SHARED, "temperature_scale": ()}, _masked, _own_functions, smooth=False),
+    Family("Euclidean", SHARED, _discrete, lambda p: Euclidean(TEMPLATES)),
+    Family("Euclidean, masked", SHARED, _masked, lambda p: Euclidean(TEMPLATES)),
+    Family("own functions", {**SHARED, "temperature_scale": ()}, _masked, _own_functions),
     Family("Tsallis 1", SHARED, _discrete, _tsallis(1)),
-    Family("Tsallis 1.5", SHARED, _masked, _tsallis(1.5), smooth=False),
-    Family("Tsallis 2", {**SHARED, "temperature_scale": ()}, _masked, _tsallis(2), smooth=False),
-    Family("Tsallis 1.3, Csiszár", SHARED, _masked, _tsallis(1.3, "csiszar"), smooth=False),
+    Family("Tsallis 1.5", SHARED, _masked, _tsallis(1.5)),
+    Family("Tsallis 2", {**SHARED, "temperature_scale": ()}, _masked, _tsallis(2)),
+    Family("Tsallis 1.3, Csiszár", SHARED, _masked, _tsallis(1.3, "csiszar")),
     Family(
         "Tsallis 2, Csiszár, a preference a query",
         {**OF_QUERIES, "temperature_scale": (2, 1, 1)},
         _discrete,
         _tsallis(2, "csiszar"),
         batch=(2, 3),
-        smooth=False,
     ),
     Family(
         "Tsallis, one learned order",
         {**SHARED, "order_scale": (), "temperature_scale": ()},
         _masked,
         _learned_order("bregman"),
-        smooth=False,
     ),
     Family(
         "Tsallis, an order a head",
@@ -197,7 +193,6 @@ FAMILIES = [
         _discrete,
         _learned_order("csiszar"),
         batch=(2, 3),
-        smooth=False,
     ),
     Family(
         "somebody's Gaussian",
