@@ -17,7 +17,7 @@ def test_the_printed_command_runs_and_goes_beside_the_audit(
 ) -> None:
     lines = (ROOT / "examples" / "demo.txt").read_text(encoding="utf-8").splitlines()
     monkeypatch.chdir(tmp_path)
-    Path("it's a text.txt").write_text("\n".join(lines[:2]), encoding="utf-8")
+    Path("it's a text.txt").write_text("\n".join(lines[:4]), encoding="utf-8")
     audited = ["audit", "demo", "--text", "it's a text.txt", "--baseline", "none", "--space", "key"]
     done = command(*audited, "--out", "audit")
     assert done.code == 0

@@ -45,17 +45,17 @@ def test_multiplication_is_associative_and_flat():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_factors_of_distance_are_put_together_as_any_others(dtype):
     products = (
-        Causal() * ALiBi(HEADS),
-        Causal() * ALiBi(1),
-        Causal() * Window(2, None),
-        Window(2, 1) * RelativePosition(1) * ALiBi(HEADS, learned=True) * Causal(),
+        (Causal(), ALiBi(HEADS)),
+        (Causal(), ALiBi(1)),
+        (Causal(), Window(2, None)),
+        (Window(2, 1), RelativePosition(1), ALiBi(HEADS, learned=True), Causal()),
     )
     for queries, keys, offset in ((4, 6, 2), (6, 6, 0), (5, 3, 0), (1, 7, 6)):
         inputs = AttentionInputs(2, HEADS, queries, keys, torch.device("cpu"), dtype, query_offset=offset)
-        for product in products:
-            one_by_one = combined([factor(inputs) for factor in product.factors])
+        for factors in products:
+            one_by_one = combined([factor(inputs) for factor in factors])
             assert one_by_one is not None
-            torch.testing.assert_close(product(inputs), one_by_one, rtol=0, atol=0)
+            torch.testing.assert_close(Product(*factors)(inputs), one_by_one, rtol=0, atol=0)
 
 
 def test_uniform_is_the_identity():
