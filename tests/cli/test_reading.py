@@ -37,6 +37,30 @@ def test_sentences_are_classified(command, reader, tmp_path):
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1.0)
 
 
+def test_the_scores_of_a_training_follow_from_what_is_printed(command, reader, pairs_run, tmp_path):
+    from scipy.stats import pearsonr, spearmanr
+
+    from tests.train.reading.small_readings import pair_splits, splits
+
+    accuracy_score = pytest.importorskip("sklearn.metrics").accuracy_score
+    asked, file = splits().test, tmp_path / "asked.txt"
+    file.write_text("".join(f"{' '.join(words)}\n" for words in asked.words))
+    said = [line.split()[0] for line in command("classify", reader, "--text", file).out.splitlines()]
+    wanted = json.loads((reader / "results.json").read_text())
+    true = [asked.class_names[label] for label in asked.labels]
+    assert accuracy_score(true, said) == pytest.approx(wanted["test_accuracy"], abs=1e-9)
+    pairs = pair_splits().test
+    both = zip(pairs.premises, pairs.hypotheses, strict=True)
+    file.write_text("".join(f"{premise}\t{hypothesis}\n" for premise, hypothesis in both))
+    answers = json.loads(command("entail", pairs_run, "--text", file, "--json").out)
+    wanted = json.loads((pairs_run / "results.json").read_text())
+    true = [pairs.class_names[label] for label in pairs.labels]
+    assert accuracy_score(true, [one["label"] for one in answers]) == pytest.approx(wanted["test_accuracy"])
+    degrees = [one["relatedness"] for one in answers]
+    assert pearsonr(degrees, pairs.relatedness)[0] == pytest.approx(wanted["test_pearson"], abs=1e-4)
+    assert spearmanr(degrees, pairs.relatedness)[0] == pytest.approx(wanted["test_spearman"], abs=1e-4)
+
+
 def test_pairs_are_entailed_and_shown(command, pairs_run, tmp_path):
     out = tmp_path / "attention"
     done = command("entail", pairs_run, "A dog sleeps", "No dog sleeps", "--show", "--out", out)
