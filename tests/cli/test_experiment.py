@@ -223,7 +223,7 @@ def test_bad_options(command, trainer, tmp_path, options, code, message):
 def test_an_unknown_experiment_and_missing_options(command, trainer, tmp_path):
     done = command("experiment", "table9", "--out", tmp_path / "out")
     assert done.code == 3
-    assert "experiment is 'table9'; expected one of: table1" in done.line
+    assert "experiment is 'table9'; expected one of table1, table2" in done.line
     assert command("experiment", "table2").code == 2
     assert command("experiment", "--out", tmp_path).code == 2
 

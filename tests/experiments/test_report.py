@@ -123,7 +123,7 @@ def test_two_seeds_are_marked_and_an_impossible_interval_is_not_printed():
     assert "| 0.7500 ± – (2 seeds) | +0.009 | −0.0450 ± 0.6988 (2 seeds) | 2 |" in ot
     assert "± – stands where the interval would leave what an accuracy can be" in said(found)
     (sentence,) = found.findings
-    assert "over 2 seeds, too few for an interval of use: zero is within" in sentence
+    assert "over 2 seeds (an interval of two is wide): zero is within" in sentence
     three = report()
     assert "± –" not in said(three)
     assert "seeds)" not in markdown_table(three.results)

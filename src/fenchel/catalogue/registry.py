@@ -87,7 +87,7 @@ def entry(name: str) -> Entry:
     """
     if isinstance(name, str) and name in ENTRIES:
         return ENTRIES[name]
-    near = get_close_matches(str(name), ENTRIES, n=3, cutoff=0.5)
+    near = get_close_matches(str(name).lower().replace("_", "-"), ENTRIES, n=3, cutoff=0.5)
     nearest = f"; nearest: {', '.join(near)}" if near else ""
     raise InputError(
         f"the catalogue has no entry {shown(name)}{nearest}. 'fenchel catalogue' lists all {len(ENTRIES)}."

@@ -15,13 +15,32 @@ from fenchel.errors import InputError
 if TYPE_CHECKING:
     from fenchel.answering import Line, ShownAnswer
 
-__all__ = ["AsJson", "Run", "Show", "ShowFolder", "TextFile", "asked_lines", "print_json", "show_attention"]
+__all__ = [
+    "AsJson",
+    "PairsFile",
+    "Run",
+    "Show",
+    "ShowFolder",
+    "TextFile",
+    "asked_lines",
+    "print_json",
+    "show_attention",
+]
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the training.", show_default=False)]
 TextFile = Annotated[
     str | None,
     typer.Option(
         "--text", metavar="FILE", help="Ask line by line what a file holds, in UTF-8.", show_default=False
+    ),
+]
+PairsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        metavar="FILE",
+        help="Ask line by line what a file holds, in UTF-8: a premise, a tab and a hypothesis.",
+        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: a list with an object an answer.")]

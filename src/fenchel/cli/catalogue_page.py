@@ -19,23 +19,43 @@ if TYPE_CHECKING:
 
 __all__ = ["print_entry", "print_list"]
 
+_PARTS = ("name", "mechanism", "preference u", "evidence z", "verdict")
+_ONE_LINE = ("name", "verdict")
+_LEFT_OUT_IF_NARROW = ("preference u", "evidence z")
+_WIDE = 120  # columns
+_EACH = "fenchel catalogue NAME"
+_MEANING = (
+    "Gap: how much less the problem's objective could still be, at most; 0 is exact. The others: the share of the "
+    "weight, and of the answer's length, by which it is off."
+)
 _LABELS = {"first_order": "first order", "second_order": "second order", "exact": "exact"}
 
 
 def print_list(entries: Iterable[Entry]) -> None:
-    """Print all entries, a table a family."""
+    """Print all entries, a table a family; names in one piece, as they are typed."""
     console, by_family = Console(), dict[str, list["Entry"]]()
     for one in entries:
         by_family.setdefault(one.family, []).append(one)
+    shown = (
+        [*_PARTS] if console.width >= _WIDE else [name for name in _PARTS if name not in _LEFT_OUT_IF_NARROW]
+    )
+    longest = max(len(one.name) for some in by_family.values() for one in some)
     for family, some in by_family.items():
         table = titled_table(family)
-        for heading in ("name", "mechanism", "preference u", "evidence z", "verdict"):
-            table.add_column(heading, overflow="fold")
+        for heading in shown:
+            least = longest if heading == "name" else None
+            table.add_column(heading, overflow="fold", no_wrap=heading in _ONE_LINE, min_width=least)
         for row in listed(some):
-            table.add_row(*map(Text, row))
+            table.add_row(
+                *(Text(said) for heading, said in zip(_PARTS, row, strict=True) if heading in shown)
+            )
         console.print(table)
         if family in NOTES:
             console.print(Text(NOTES[family]))
+    if len(shown) < len(_PARTS):
+        console.print(
+            Text(f"Preference and evidence are listed from {_WIDE} columns on, and for each: {_EACH}.")
+        )
 
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
@@ -58,3 +78,4 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     for one in measured:
         table.add_row(_LABELS[one.estimator], short(one.gap), short(one.total_variation), short(one.output))
     console.print(table)
+    console.print(Text(_MEANING, style="dim"))

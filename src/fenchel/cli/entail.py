@@ -8,10 +8,10 @@ import typer
 
 from fenchel.cli.answering import (
     AsJson,
+    PairsFile,
     Run,
     Show,
     ShowFolder,
-    TextFile,
     asked_lines,
     print_json,
     show_attention,
@@ -41,13 +41,13 @@ def run(
     hypothesis: Annotated[
         str | None, typer.Argument(metavar="HYPOTHESIS", help="What is asked about.", show_default=False)
     ] = None,
-    text: TextFile = None,
+    text: PairsFile = None,
     as_json: AsJson = False,
     show: Show = False,
     out: ShowFolder = "attention",
     device: DeviceName = None,
 ) -> None:
-    """Wires the options to ``fenchel.answering.entail``; a line of a file is a premise, a tab and a hypothesis."""
+    """Wires the options to ``fenchel.answering.entail``."""
     from fenchel.answering import ShownAnswer, entail, pair_lines
 
     given = [one for one in (premise, hypothesis) if one is not None]

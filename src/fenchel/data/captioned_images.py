@@ -98,16 +98,19 @@ class CaptionedImages:
         )
 
 
-def parted(data: CaptionedImages, held_out: float) -> dict[str, CaptionedImages]:
+def parted(
+    data: CaptionedImages, held_out: float, train_images: int | None = None
+) -> dict[str, CaptionedImages]:
     """What is trained on, validated on and tested on: whole images with all their captions, always the same ones.
 
     Args:
         data: All images.
         held_out: Share of them that is validated on, and as large a one that is tested on; at least an image each. Of
-            0, all are trained on, and validated and tested on besides: what is measured then is memory.
+            0, what is trained on is validated and tested on besides: what is measured then is memory.
+        train_images: Train on so many of those that are left; None for all of them.
 
     Raises:
-        InputError: If there is nothing left to train on.
+        InputError: If there is nothing left to train on, or less than was asked for.
 
     Example:
         >>> grey = torch.zeros(3, 1, 1, dtype=torch.uint8)
@@ -116,7 +119,8 @@ def parted(data: CaptionedImages, held_out: float) -> dict[str, CaptionedImages]
         {'train': 8, 'validation': 1, 'test': 1}
     """
     if held_out == 0:
-        return {"train": data, "validation": data, "test": data}
+        held = _taken(data, train_images)
+        return {"train": held, "validation": held, "test": held}
     count = max(round(held_out * len(data)), 1)
     if 2 * count >= len(data):
         raise InputError(
@@ -125,10 +129,20 @@ def parted(data: CaptionedImages, held_out: float) -> dict[str, CaptionedImages]
         )
     order = torch.randperm(len(data), generator=seeded_generator("captions", _SPLIT_SEED)).tolist()
     return {
-        "train": data.taken(sorted(order[2 * count :])),
+        "train": _taken(data.taken(sorted(order[2 * count :])), train_images),
         "validation": data.taken(sorted(order[:count])),
         "test": data.taken(sorted(order[count : 2 * count])),
     }
+
+
+def _taken(data: CaptionedImages, wanted: int | None) -> CaptionedImages:
+    if wanted is None:
+        return data
+    if wanted > len(data):
+        raise InputError(
+            f"{data.name}: {wanted} images to train on were asked for and there are {len(data)}; ask for fewer."
+        )
+    return data.taken(range(wanted))
 
 
 def as_input(images: Sequence[Tensor], size: int) -> Tensor:

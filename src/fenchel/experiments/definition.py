@@ -154,6 +154,7 @@ def chosen_experiment(name: str) -> Experiment:
         (0.003, 0.0003, 3e-05)
     """
     if name not in EXPERIMENTS:
-        known = "; ".join(f"{one.name} ({one.title})" for one in EXPERIMENTS.values())
-        raise InputError(f"experiment is {name!r}; expected one of: {known}.")
+        raise InputError(
+            f"experiment is {name!r}; expected one of {', '.join(EXPERIMENTS)}. 'fenchel experiment --help' says more."
+        )
     return EXPERIMENTS[name]

@@ -22,13 +22,16 @@ def signed(value: float, decimals: int = 4) -> str:
     return written[1:] if not float(f"{value:.{decimals}f}") else written
 
 
-def findings(cells: Sequence[Cell], base: str, *, higher_is_better: bool = True) -> tuple[str, ...]:
+def findings(
+    cells: Sequence[Cell], base: str, *, higher_is_better: bool = True, decimals: int = 4
+) -> tuple[str, ...]:
     """A sentence for every arm that is compared with the baseline.
 
     Args:
         cells: Of the table.
         base: The baseline as tables show it; a cell that is compared with another arm says so.
         higher_is_better: Whether more of the headline is.
+        decimals: How many it is written with.
 
     Returns:
         Sentences that call a difference one only where its interval leaves zero out.
@@ -42,15 +45,16 @@ def findings(cells: Sequence[Cell], base: str, *, higher_is_better: bool = True)
         mean, low, high = cell.difference.mean, cell.difference.low, cell.difference.high
         count = cell.difference.count
         if low is None or high is None:
-            said.append(f"{where} {signed(mean)} with one seed, which has no interval and shows nothing.")
+            said.append(
+                f"{where} {signed(mean, decimals)} with one seed, which has no interval and shows nothing."
+            )
             continue
         verdict = (
             f"{cell.label} {'gains' if (mean > 0) == higher_is_better else 'loses'}"
             if cell.difference.excludes_zero
             else "zero is within the interval: no difference is shown"
         )
-        few = ", too few for an interval of use" if count < _ENOUGH else ""
-        said.append(
-            f"{where} {signed(mean)} [{signed(low)}, {signed(high)}] over {count} seeds{few}: {verdict}."
-        )
+        few = " (an interval of two is wide)" if count < _ENOUGH else ""
+        interval = ", ".join(signed(end, decimals) for end in (low, high))
+        said.append(f"{where} {signed(mean, decimals)} [{interval}] over {count} seeds{few}: {verdict}.")
     return tuple(said)

@@ -11,6 +11,7 @@ from typing import Any
 from fenchel.errors import InputError
 from fenchel.experiments.budget import chosen_budget
 from fenchel.experiments.cell import Cell, cells_of
+from fenchel.experiments.column import decimals_of
 from fenchel.experiments.comparison import Comparison
 from fenchel.experiments.definition import chosen_experiment
 from fenchel.experiments.figure import write_curves
@@ -91,7 +92,13 @@ class ExperimentReport:
     def findings(self) -> tuple[str, ...]:
         """What the intervals show, in sentences."""
         base = self.of.arms[self.of.baseline].label
-        return findings(self.cells, base, higher_is_better=self.of.headline.higher_is_better)
+        headline = self.of.headline
+        return findings(
+            self.cells,
+            base,
+            higher_is_better=headline.higher_is_better,
+            decimals=decimals_of(headline.most),
+        )
 
     @property
     def caveats(self) -> tuple[str, ...]:

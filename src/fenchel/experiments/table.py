@@ -50,20 +50,25 @@ def markdown_body(results: Results) -> str:
 
 
 def markdown_table(results: Results) -> str:
-    """The table alone, without a line end after its last line."""
+    """The table alone, without a line end after its last line; above it, data and learning rate that all cells have."""
     beside = tuple(results.cells[0].beside) if results.cells else ()
-    columns = (*_columns(results), *beside)
+    groups = dict.fromkeys((cell.data, cell.learning_rate) for cell in results.cells)
+    said = [f"{data}, learning rate {rate:g}:\n" for data, rate in groups] if len(groups) == 1 else []
+    left_out = _GROUPED if said else 0
+    columns = (*_columns(results), *beside)[left_out:]
     rows = [
-        " | ".join(
-            words.replace("|", "\\|")
-            for words in (*_row(cell, results).values(), *(cell.beside[label] for label in beside))
+        " | ".join(words.replace("|", "\\|") for words in row[left_out:])
+        for row in (
+            (*_row(cell, results).values(), *(cell.beside[label] for label in beside))
+            for cell in results.cells
         )
-        for cell in results.cells
     ]
+    of_words = _TEXT_COLUMNS - left_out
     return "\n".join(
         [
+            *said,
             f"| {' | '.join(columns)} |",
-            "|" + "---|" * _TEXT_COLUMNS + "---:|" * (len(columns) - _TEXT_COLUMNS),
+            "|" + "---|" * of_words + "---:|" * (len(columns) - of_words),
             *(f"| {row} |" for row in rows),
         ]
     )

@@ -119,13 +119,16 @@ def guarded_writing(path: Path) -> Iterator[None]:
     except OSError as error:
         number = error.errno
         if number in _FULL:
-            reason, advice = "the disk is full", "Free some space, then go on with --resume"
+            reason, advice = (
+                "the disk is full",
+                "Free some space, then run the command again, with --resume where it has that",
+            )
         elif number in _FORBIDDEN:
             reason, advice = reason_of(error), "Choose a folder that you may write to"
         elif number in _NOT_A_FOLDER:
             reason, advice = "there is a file where a folder is expected", "Choose another folder"
         else:
-            reason, advice = reason_of(error), "Choose another folder, or go on with --resume"
+            reason, advice = reason_of(error), "Choose another folder"
         raise OutputError(
             f"cannot write {path}: {reason}. {advice}; what was written before is intact."
         ) from error

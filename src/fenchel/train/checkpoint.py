@@ -43,7 +43,7 @@ CHECKPOINT_FORM = Form(
             "state": STATE_SCHEMA,
         }
     ),
-    advice="Put a good copy of it back, start anew with --overwrite, or choose another folder.",
+    advice="Put a good copy of it back, train anew with fenchel train --overwrite, or give another folder.",
 )
 """What the file holds besides tensors."""
 
@@ -127,7 +127,7 @@ class Checkpoint:
             _check_states(states, parameters)
         except Mismatch as error:
             raise InputError(
-                f"the checkpoint does not fit the model: {error}. Start anew with --overwrite."
+                f"the checkpoint does not fit the model: {error}. Train anew with fenchel train --overwrite."
             ) from error
         model.load_state_dict(self.weights)
         optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})

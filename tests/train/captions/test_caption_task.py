@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fenchel.data import Subwords
-from fenchel.data.captioned_images import as_input, parted
+from fenchel.data.captioned_images import CaptionedImages, as_input, parted
 from fenchel.errors import FenchelError
 from fenchel.models import Captioner
 from fenchel.train import CaptionOptions, TrainResult, load_model, train
@@ -32,8 +32,8 @@ ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 
 
-def task(rank: int = 0, count: int = 1, **changes: object) -> Captioning:
-    return Captioning(options(**changes).resolved(), captions(), Workers(rank, count, CPU))
+def task(rank: int = 0, count: int = 1, data: CaptionedImages | None = None, **changes: object) -> Captioning:
+    return Captioning(options(**changes).resolved(), data or captions(), Workers(rank, count, CPU))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,10 @@ def test_whole_images_are_held_out_the_same_for_every_seed():
     assert {name: len(part) for name, part in parts.items()} == {"train": 20, "validation": 2, "test": 2}
     ids = [one for part in parts.values() for one in part.ids]
     assert sorted(ids) == sorted(captions().ids)
-    assert task(train_images=10)._splits["train"].ids != one._splits["train"].ids
+    fewer = task(train_images=10)._splits
+    assert {name: len(part) for name, part in fewer.items()} == {"train": 10, "validation": 2, "test": 2}
+    assert all(fewer[name].ids == parts[name].ids for name in ("validation", "test"))
+    assert {len(part) for part in parted(captions(), 0.0, 5).values()} == {5}
     held = [text for name in ("validation", "test") for texts in parts[name].captions for text in texts]
     unseen = set(" ".join(held).split()) - set(" ".join(sum(parts["train"].captions, ())).split())
     assert all(piece not in one.tokenizer.text for piece in unseen)
@@ -291,10 +294,10 @@ def test_wrong_options_are_named(changes, said):
 
 
 def test_data_that_do_not_do_are_named():
-    with pytest.raises(FenchelError, match="25 images were asked for and there are 24"):
-        task(train_images=25)
+    with pytest.raises(FenchelError, match="21 images to train on were asked for and there are 20"):
+        task(train_images=21)
     with pytest.raises(FenchelError, match="leave none to train on"):
-        task(train_images=2)
+        task(data=captions().taken(range(2)))
     with pytest.raises(FenchelError, match="data is 3; expected CaptionedImages"):
         Captioning(options().resolved(), 3, Workers(0, 1, CPU))  # pyright: ignore[reportArgumentType]
     with pytest.raises(FenchelError, match="batch size is 8 for 3 processes"):

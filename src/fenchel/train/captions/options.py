@@ -52,9 +52,9 @@ class CaptionOptions(LoopOptions):
             over all words; None is 1.
         entropy: Weight of the entropy that REINFORCE's draws are rewarded with; None is 0.01.
         baseline_decay: How slowly the reward that REINFORCE expects changes, from 0 to below 1.
-        train_images: Use so many of the images, the same for every seed; None for all.
-        held_out: Share of images to validate on, and to test on; of 0, all are trained, validated and tested on, so
-            that memory is measured.
+        train_images: Train on so many of the images that are not held out, the same for every seed; None for all.
+        held_out: Share of images to validate on, and to test on; of 0, those of the training are validated and tested
+            on too, so that memory is measured.
         image_size: Side of the square that images are stretched to.
         depth: Convolutions, each of which halves the image; its cells are what is left.
         width: Of cells, words and states.

@@ -100,13 +100,8 @@ class Captioning(Task[CaptionOptions, CaptionedImages, Batch]):
     def __init__(self, options: CaptionOptions, data: CaptionedImages, workers: Workers) -> None:
         if not isinstance(data, CaptionedImages):
             raise InputError(f"data is {shown(data)}; expected CaptionedImages.")
-        wanted = options.train_images
-        if wanted is not None and wanted > len(data):
-            raise InputError(
-                f"{data.name}: {wanted} images were asked for and there are {len(data)}; ask for fewer."
-            )
-        super().__init__(options, data if wanted is None else data.taken(range(wanted)), workers)
-        self._splits = parted(self.data, options.held_out)
+        super().__init__(options, data, workers)
+        self._splits = parted(data, options.held_out, options.train_images)
         train = self._splits["train"]
         self.tokenizer = Subwords.learned(
             (text for texts in train.captions for text in texts),
