@@ -41,9 +41,14 @@ def with_overview(markdown: str) -> str:
 def _overview() -> str:
     lines = []
     for family in FAMILIES:
-        lines += [f"## {family}", "", "| Mechanism | Preference | Evidence | Verdict |", "|---|---|---|---|"]
         lines += [
-            f"| [{one.title}]({family_page(family)}#{one.name}) | {_cell(one.preference)} "
+            f"## {family}",
+            "",
+            "| Mechanism | Name | Preference | Evidence | Verdict |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| [{one.title}]({family_page(family)}#{one.name}) | `{one.name}` | {_cell(one.preference)} "
             f"| {_cell(one.evidence)} | {one.verdict.value} |"
             for one in _entries(family)
         ]

@@ -17,8 +17,10 @@ from website.breaks import with_breaks  # noqa: E402
 from website.catalogue import catalogue_pages, family_page, with_overview  # noqa: E402
 from website.mathml import with_mathml  # noqa: E402
 from website.notebook import notebook_pages  # noqa: E402
+from website.pictures import with_links_to_pictures  # noqa: E402
 from website.reference import reference_pages  # noqa: E402
 from website.root_pages import as_on_the_site, root_pages  # noqa: E402
+from website.search_boosts import search_boost  # noqa: E402
 from website.static_files import static_files  # noqa: E402
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
@@ -45,13 +47,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that leave ``docs`` on disk stay on the site; the catalogue is filled in."""
+    """Links that leave ``docs`` on disk stay on the site; the catalogue is filled in; the page gets its weight."""
+    page.meta["search"] = {"boost": search_boost(page.file.src_uri)}
     return with_overview(as_on_the_site(markdown))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Draw the formulas; let long names in tables break where they have a sign."""
-    return with_breaks(with_mathml(html))
+    """Draw the formulas; let long names in tables break where they have a sign; let pictures be opened."""
+    return with_links_to_pictures(with_breaks(with_mathml(html)))
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -220,9 +220,9 @@ class Problem:
     def gap(self, weights: Tensor, lam: Tensor) -> Tensor:
         r"""Duality gap of any pair, without the cancellation of :math:`P(p) - \mathcal{D}(\lambda)`, shape (..., m).
 
-        .. math:: P(p) - \mathcal{D}(\lambda) = \tfrac{\alpha}{2}\lVert \mu + z - \lambda/\alpha -
-        \mathbb{E}_p[t]\rVert^2
-                  + \bigl(D(p,u) + D^*(T\lambda) - \langle p, T\lambda\rangle\bigr)
+        .. math::
+            P(p) - \mathcal{D}(\lambda) = \tfrac{\alpha}{2}\lVert \mu + z - \lambda/\alpha - \mathbb{E}_p[t]\rVert^2
+            + \bigl(D(p,u) + D^*(T\lambda) - \langle p, T\lambda\rangle\bigr)
         """
         self._check_queries("weights", weights)
         self._check_point(lam)

@@ -63,7 +63,8 @@ def test_a_family_says_what_is_to_be_known_of_all_of_it(site: Path) -> None:
 def test_the_overview_lists_every_entry() -> None:
     page = with_overview("<!-- catalogue: overview -->\nnothing yet\n<!-- end of catalogue -->")
     assert "nothing yet" not in page
-    assert [name for name, one in ENTRIES.items() if f"{family_page(one.family)}#{name})" not in page] == []
+    rows = {name: f"{family_page(one.family)}#{name}) | `{name}` |" for name, one in ENTRIES.items()}
+    assert [name for name, row in rows.items() if row not in page] == []
 
 
 def test_a_picture_shows_more_weight_darker() -> None:

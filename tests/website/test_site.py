@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -88,6 +89,31 @@ def test_formulas_are_drawn_by_the_browser(site: Path) -> None:
     assert 'class="arithmatex"' not in text
 
 
+def test_no_formula_is_left_as_it_was_written(site: Path) -> None:
+    left = []
+    for path in sorted(site.rglob("*.html")):
+        read = re.sub(
+            r"<(script|style|pre|code)\b.*?</\1>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
+        words = unescape(re.sub(r"<[^>]*>", "", read))
+        left += [(path.name, found) for found in re.findall(r"\$\$|\\[A-Za-z]{2,}|:math:`", words)]
+    assert left == []
+
+
+def test_every_fact_is_where_its_number_says(site: Path) -> None:
+    text = (site / "mathematics.html").read_text(encoding="utf-8")
+    headed = {int(number) for number in re.findall(r"<h2[^>]*>Fact (\d+)\.", text)}
+    (others,) = re.findall(r"Three have no heading of their own: (.*?)</p>", text, flags=re.DOTALL)
+    named = {int(number) for number in re.findall(r"(?:^|;|and) ?(\d+),", others)}
+    assert headed | named == set(range(1, 16))
+    assert not headed & named
+
+
+def test_a_click_opens_a_picture(site: Path) -> None:
+    assert "images/figures/figure3.png" in HtmlPage(site / "figures.html").links
+    assert "images/report.png" in HtmlPage(site / "index.html").links
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
@@ -107,6 +133,59 @@ def test_a_file_is_searched_and_asks_no_server(site: Path, browser: Any) -> None
     page.wait_for_selector(".md-search-result__item a", timeout=30_000)
     assert page.locator(".md-search-result__item a").count() > 3
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
+def test_what_is_typed_is_searched_as_words(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.goto((site / "index.html").as_uri())
+    first = {}
+    for typed in ("--resume", "how to install", "total variation", "α", "alpha"):
+        page.evaluate("document.querySelector('.md-search-result__list').replaceChildren()")
+        page.fill("input[name=query]", typed)
+        page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+        links = page.locator(".md-search-result__item").first.locator("a").all()
+        first[typed] = " ".join(link.get_attribute("href") for link in links)
+    assert "resume" in first["--resume"]
+    assert "#install" in first["how to install"]
+    assert "read-an-audit.html" in first["total variation"]
+    assert "mathematics.html" in first["α"]
+    assert "mathematics.html" in first["alpha"]
+    assert complaints == []
+
+
+_CUT = """(selector) => [...document.querySelectorAll(selector)]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.innerText.slice(0, 60))"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
+def test_commands_and_tables_of_results_are_whole_on_a_desk(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
+    for name in ("index", "start-model", "experiments"):
+        page.goto((site / f"{name}.html").as_uri(), wait_until="domcontentloaded")
+        page.wait_for_function(
+            "!document.querySelector('table') || document.querySelector('.md-typeset__scrollwrap')"
+        )
+        assert page.evaluate(_CUT, ".language-console code, .md-typeset__scrollwrap") == []
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
+def test_what_scrolls_on_a_phone_says_so(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto((site / "mathematics.html").as_uri(), wait_until="domcontentloaded")
+    assert page.evaluate(_CUT, ".formula")
+    shadows = (
+        "getComputedStyle(document.querySelector('.formula')).backgroundImage.split('linear-gradient').length"
+    )
+    assert page.evaluate(shadows) == 5
+    # The problem itself is whole.
+    whole = "[...document.querySelectorAll('.formula')].slice(0, 2).map((one) => one.scrollWidth - one.clientWidth)"
+    assert max(page.evaluate(whole)) <= 0
 
 
 @pytest.mark.browser

@@ -46,7 +46,7 @@ ENTRIES = (
     Entry(
         name="convolution",
         title="Convolution as attention",
-        family="Vision",
+        family="Vision, hashing and gates",
         paper=Paper(
             "Cordonnier et al.",
             2020,

@@ -17,7 +17,7 @@ from fenchel.catalogue.verdict import Verdict
 
 __all__ = ["ENTRIES", "coins"]
 
-_FAMILY = "Vision"
+_FAMILY = "Vision, hashing and gates"
 
 
 def coins(infer: Inferrer, evidence: Tensor, odds: Tensor | None = None, tails: float = 0.0) -> Tensor:

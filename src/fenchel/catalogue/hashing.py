@@ -53,7 +53,7 @@ ENTRIES = (
     Entry(
         name="reformer",
         title="Reformer",
-        family="Vision",
+        family="Vision, hashing and gates",
         paper=Paper("Kitaev et al.", 2020, _REFORMER, "section 2 and appendix A"),
         formula="o_i = Σ_j p_ij v_j,  p_ij ∝ u_ij exp⟨q_i, q_j/‖q_j‖⟩",
         templates="q_j/‖q_j‖",
@@ -77,7 +77,7 @@ ENTRIES = (
     Entry(
         name="reformer-as-run",
         title="Reformer, as it is run",
-        family="Vision",
+        family="Vision, hashing and gates",
         paper=Paper("Kitaev et al.", 2020, _REFORMER, "appendix A, and the code of transformers"),
         formula="o_i = Σ_j p_ij v_j,  p_ij ∝ N_ij exp⟨q_i, q_j/‖q_j‖⟩",
         templates="q_j/‖q_j‖",

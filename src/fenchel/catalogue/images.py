@@ -15,7 +15,7 @@ from fenchel.catalogue.verdict import Verdict
 
 __all__ = ["ENTRIES"]
 
-_FAMILY = "Vision"
+_FAMILY = "Vision, hashing and gates"
 _PIXELS = (Symmetry({"x": -2}),)
 
 
