@@ -48,8 +48,8 @@ def _overview() -> str:
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| [{one.title}]({family_page(family)}#{one.name}) | `{one.name}` | {_cell(one.preference)} "
-            f"| {_cell(one.evidence)} | {one.verdict.value} |"
+            f'| [{one.title}]({family_page(family)}#{one.name}) | <code class="name">{one.name}</code> '
+            f"| {_cell(one.preference)} | {_cell(one.evidence)} | {one.verdict.value} |"
             for one in _entries(family)
         ]
         lines.append("")

@@ -63,7 +63,10 @@ def test_a_family_says_what_is_to_be_known_of_all_of_it(site: Path) -> None:
 def test_the_overview_lists_every_entry() -> None:
     page = with_overview("<!-- catalogue: overview -->\nnothing yet\n<!-- end of catalogue -->")
     assert "nothing yet" not in page
-    rows = {name: f"{family_page(one.family)}#{name}) | `{name}` |" for name, one in ENTRIES.items()}
+    rows = {
+        name: f'{family_page(one.family)}#{name}) | <code class="name">{name}</code> |'
+        for name, one in ENTRIES.items()
+    }
     assert [name for name, row in rows.items() if row not in page] == []
 
 
