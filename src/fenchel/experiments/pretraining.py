@@ -54,6 +54,8 @@ def _blanks_caveats(plan: Plan, records: Sequence[RunRecord]) -> tuple[str, ...]
         _TESTED,
         "A causal model sees no word to the right, so that its accuracy, of the next word, is not of the same "
         "question; it stands here for what fine-tuning makes of it.",
+        "Next sentences are tested on passages of two parts, of which half are exchanged: not quite the same places, "
+        "and easier or harder ones, as the columns of the counts say. A difference as small as theirs shows nothing.",
         shared=_SHARED,
     )
 
