@@ -122,9 +122,8 @@ class FigureReport:
         for axes in (
             figure.axes
         ):  # whose last bits are another rounding each time, and end up in names within the SVG
-            axes.set_position(
-                [round(side, 9) for side in axes.get_position(original=True).bounds], which="original"
-            )
+            left, bottom, width, height = (round(side, 9) for side in axes.get_position(original=True).bounds)
+            axes.set_position((left, bottom, width, height), which="original")
             axes.apply_aspect()
         return figure
 
