@@ -77,6 +77,8 @@ def test_the_command(run, image, tmp_path, command: Command):
     written = json.loads(command("caption", run, image, "--json").out)
     assert [one["caption"] for one in written] == [caption(run, image)[0].text]
     assert set(written[0]) == {"image", "caption", "pieces", "log_probability", "score", "ended", "note"}
+    assert command("caption", run, image, "--device", "cpu").out == plain.out
+    assert "device is 'cpuu'" in command("caption", run, image, "--device", "cpuu").line
     shown = command(
         "caption", run, image, "--beam", 2, "--length-power", 0, "--show", "--out", tmp_path / "shown"
     )

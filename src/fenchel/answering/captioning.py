@@ -72,6 +72,7 @@ def caption(
     beam: int = 1,
     length_power: float = 1.0,
     show: bool = False,
+    device: str | None = None,
 ) -> list[Caption]:
     """Captions images.
 
@@ -81,6 +82,7 @@ def caption(
         beam: Width of the beam; 1 is greedy.
         length_power: What beams are sorted by is log P / length^power.
         show: Whether to say what the captioner looked at, ``Caption.maps``.
+        device: Where to compute. Default: on the processor.
 
     Returns:
         One for each image, in the order given.
@@ -90,7 +92,7 @@ def caption(
             does not look.
         MissingExtraError: If Pillow or ``tokenizers`` is not installed.
     """
-    opened = TrainedRun.read(run, tasks=("captions",))
+    opened = TrainedRun.read(run, tasks=("captions",), device=device)
     model = opened.model
     assert isinstance(model, Captioner)  # noqa: S101 - what the task makes
     if show and model.attention == "mean":

@@ -8,6 +8,7 @@ import typer
 
 from fenchel.cli.answering import AsJson, Run, Show, ShowFolder, print_json, show_attention
 from fenchel.cli.failure import say
+from fenchel.cli.options import DeviceName, best_device
 
 __all__ = ["EXAMPLE", "HELP", "NAME", "SUMMARY", "run"]
 
@@ -36,11 +37,19 @@ def run(
     as_json: AsJson = False,
     show: Show = False,
     out: ShowFolder = "caption",
+    device: DeviceName = None,
 ) -> None:
     """Wires the options to ``fenchel.answering.caption``."""
     from fenchel.answering import ShownAnswer, caption
 
-    found = caption(folder, images, beam=beam, length_power=length_power, show=show)
+    found = caption(
+        folder,
+        images,
+        beam=beam,
+        length_power=length_power,
+        show=show,
+        device=device or best_device(),
+    )
     if as_json:
         print_json([one.to_json() for one in found])
     else:

@@ -119,9 +119,8 @@ class FigureReport:
         figure = self.kind.draw(self.numbers)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        for axes in (
-            figure.axes
-        ):  # whose last bits are another rounding each time, and end up in names within the SVG
+        # The last bits are rounded otherwise each time, and end up in names within the SVG.
+        for axes in figure.axes:
             left, bottom, width, height = (round(side, 9) for side in axes.get_position(original=True).bounds)
             axes.set_position((left, bottom, width, height), which="original")
             axes.apply_aspect()
