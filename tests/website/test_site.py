@@ -165,12 +165,14 @@ _CUT = """(selector) => [...document.querySelectorAll(selector)]
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 def test_commands_and_tables_of_results_are_whole_on_a_desk(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 800})
-    for name in ("index", "start-model", "experiments"):
+    for name in ("index", "start-model", "experiments", "faq"):
         page.goto((site / f"{name}.html").as_uri(), wait_until="domcontentloaded")
         page.wait_for_function(
             "!document.querySelector('table') || document.querySelector('.md-typeset__scrollwrap')"
         )
-        assert page.evaluate(_CUT, ".language-console code, .md-typeset__scrollwrap") == []
+        assert (
+            page.evaluate(_CUT, ".language-console code, .language-text code, .md-typeset__scrollwrap") == []
+        )
 
 
 @pytest.mark.browser
