@@ -329,6 +329,11 @@ def test_data_that_do_not_suit_are_refused(changes, words):
         task(**changes)
 
 
+def test_where_nothing_is_hidden_nothing_is_measured(tmp_path):
+    with pytest.raises(InputError, match=r"no word of \d+ passages was chosen to be found.*--set rate"):
+        filled(tmp_path, epochs=1, rate=1e-9)
+
+
 def test_options_are_kept_as_json():
     options = blanks_options(closeness="entmax15")
     assert options.closeness == "tsallis:1.5"

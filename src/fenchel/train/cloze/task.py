@@ -242,8 +242,12 @@ class ClozeTask(Task[ClozeOptions, Splits, Batch]):
     @classmethod
     def evaluated(cls, sums: Mapping[str, float], count: float) -> dict[str, float]:
         """Means over the places, and over the pairs and the places of the baselines where there are any."""
-        del count
-        places, pairs = max(sums["places"], 1), max(sums["pairs"], 1)
+        places, pairs = sums["places"], max(sums["pairs"], 1)
+        if not places:
+            raise InputError(
+                f"no word of {count:.0f} passages was chosen to be found, so that nothing is measured. Give more "
+                "text to validate and to test on, or choose more words (--set rate=0.15)."
+            )
         found = {
             "loss": sums["loss"] / places + sums["next_loss"] / pairs,
             "masked_accuracy": sums["hits"] / places,
