@@ -87,7 +87,8 @@ def test_one_changed_bit_is_noticed(tmp_path):
     content[-5] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(
-        InputError, match=r"checkpoint\.safetensors is damaged or was changed .*start anew with --over"
+        InputError,
+        match=r"checkpoint\.safetensors is damaged or was changed .*train anew with fenchel train --over",
     ):
         Checkpoint.read(tmp_path)
 
@@ -106,14 +107,15 @@ def test_its_task_is_known_without_its_weights(tmp_path):
 
 def test_a_cut_file_and_a_missing_one_are_named(tmp_path):
     with pytest.raises(
-        InputError, match=r"checkpoint\.safetensors cannot be read: No such file or directory\. .* start anew"
+        InputError, match=r"checkpoint\.safetensors cannot be read: No such file or directory\. .* train anew"
     ):
         Checkpoint.read(tmp_path)
     saved(tmp_path)
     path = tmp_path / CHECKPOINT_FILE
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(
-        InputError, match=r"checkpoint\.safetensors is damaged or was changed .* start anew with --over"
+        InputError,
+        match=r"checkpoint\.safetensors is damaged or was changed .* train anew with fenchel train --over",
     ):
         Checkpoint.read(tmp_path)
 

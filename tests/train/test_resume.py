@@ -262,7 +262,9 @@ def test_a_damaged_checkpoint_is_refused_and_left(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(bytes(content))
-    with pytest.raises(InputError, match=r"is damaged or was changed .*start anew with --overwrite"):
+    with pytest.raises(
+        InputError, match=r"is damaged or was changed .*train anew with fenchel train --overwrite"
+    ):
         trained(tmp_path, resume=True)
     assert path.read_bytes() == bytes(content)
     assert trained(tmp_path, overwrite=True).finished
