@@ -128,7 +128,7 @@ def test_a_dataset_of_the_library_is_read(tmp_path):
     rows = datasets.Dataset.from_dict(
         {"image": pictures, "captions": [list(one) for one in drawn.captions]},
         features=datasets.Features(
-            {"image": datasets.Image(), "captions": datasets.List(datasets.Value("string"))}
+            {"image": datasets.Image(), "captions": datasets.Sequence(datasets.Value("string"))}
         ),
     )
     rows.save_to_disk(str(tmp_path / "whole"))
