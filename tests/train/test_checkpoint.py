@@ -80,12 +80,16 @@ def test_a_restored_optimiser_takes_the_same_step(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_one_changed_bit_is_noticed(tmp_path):
-    saved(tmp_path)
-    path = tmp_path / CHECKPOINT_FILE
+def with_one_bit_changed(folder):
+    saved(folder)
+    path = folder / CHECKPOINT_FILE
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(bytes(content))
+
+
+def test_one_changed_bit_is_noticed(tmp_path):
+    with_one_bit_changed(tmp_path)
     with pytest.raises(
         InputError,
         match=r"checkpoint\.safetensors is damaged or was changed .*train anew with fenchel train --over",
@@ -94,11 +98,7 @@ def test_one_changed_bit_is_noticed(tmp_path):
 
 
 def test_its_task_is_known_without_its_weights(tmp_path):
-    saved(tmp_path)
-    path = tmp_path / CHECKPOINT_FILE
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(bytes(content))
+    with_one_bit_changed(tmp_path)
     assert trained_task(tmp_path) == "images"
     replace(saved(tmp_path), task="weather").write(tmp_path)
     with pytest.raises(InputError, match=r"checkpoint\.safetensors is of the task 'weather'"):

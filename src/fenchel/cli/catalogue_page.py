@@ -23,7 +23,6 @@ _PARTS = ("name", "mechanism", "preference u", "evidence z", "verdict")
 _ONE_LINE = ("name", "verdict")
 _LEFT_OUT_IF_NARROW = ("preference u", "evidence z")
 _WIDE = 120  # columns
-_EACH = "fenchel catalogue NAME"
 _MEANING = (
     "Gap: how much less the problem's objective could still be, at most; 0 is exact. The others: the share of the "
     "weight, and of the answer's length, by which it is off."
@@ -36,9 +35,8 @@ def print_list(entries: Iterable[Entry]) -> None:
     console, by_family = Console(), dict[str, list["Entry"]]()
     for one in entries:
         by_family.setdefault(one.family, []).append(one)
-    shown = (
-        [*_PARTS] if console.width >= _WIDE else [name for name in _PARTS if name not in _LEFT_OUT_IF_NARROW]
-    )
+    left_out = () if console.width >= _WIDE else _LEFT_OUT_IF_NARROW
+    shown = [name for name in _PARTS if name not in left_out]
     longest = max(len(one.name) for some in by_family.values() for one in some)
     for family, some in by_family.items():
         table = titled_table(family)
@@ -52,10 +50,9 @@ def print_list(entries: Iterable[Entry]) -> None:
         console.print(table)
         if family in NOTES:
             console.print(Text(NOTES[family]))
-    if len(shown) < len(_PARTS):
-        console.print(
-            Text(f"Preference and evidence are listed from {_WIDE} columns on, and for each: {_EACH}.")
-        )
+    if left_out:
+        said = f"Preference and evidence are listed from {_WIDE} columns on, and for each: fenchel catalogue NAME."
+        console.print(Text(said))
 
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:

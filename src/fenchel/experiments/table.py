@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fenchel.errors import MissingExtraError
@@ -52,8 +53,8 @@ def markdown_body(results: Results) -> str:
 def markdown_table(results: Results) -> str:
     """The table alone, without a line end after its last line; above it, data and learning rate that all cells have."""
     beside = tuple(results.cells[0].beside) if results.cells else ()
-    groups = dict.fromkeys((cell.data, cell.learning_rate) for cell in results.cells)
-    said = [f"{data}, learning rate {rate:g}:\n" for data, rate in groups] if len(groups) == 1 else []
+    groups = _groups(results)
+    said = [f"{title}:\n" for title in groups] if len(groups) == 1 else []
     left_out = _GROUPED if said else 0
     columns = (*_columns(results), *beside)[left_out:]
     rows = [
@@ -92,14 +93,21 @@ def terminal_table(results: Results) -> RenderableType:
     except ImportError as error:
         raise MissingExtraError("rich", "cli") from error
     state = "" if results.finished else f", partial: {len(results.records)} of {results.planned} runs"
-    groups = dict.fromkeys((cell.data, cell.learning_rate) for cell in results.cells)
     return Group(
         Text(f"{results.title}{state}", style="bold"),
-        *(_table(f"{data}, learning rate {rate:g}", results, data, rate) for data, rate in groups),
+        *(_table(title, results, cells) for title, cells in _groups(results).items()),
     )
 
 
-def _table(title: str, results: Results, data: str, rate: float) -> RenderableType:
+def _groups(results: Results) -> dict[str, list[Cell]]:
+    """The cells of each data set and learning rate, under the words that say which."""
+    found: dict[str, list[Cell]] = {}
+    for cell in results.cells:
+        found.setdefault(f"{cell.data}, learning rate {cell.learning_rate:g}", []).append(cell)
+    return found
+
+
+def _table(title: str, results: Results, cells: Sequence[Cell]) -> RenderableType:
     from rich.text import Text
 
     made = titled_table(title)
@@ -109,14 +117,13 @@ def _table(title: str, results: Results, data: str, rate: float) -> RenderableTy
             made.add_column(lines)
         else:
             made.add_column(lines, justify="right", no_wrap=True)
-    for cell in results.cells:
-        if (cell.data, cell.learning_rate) == (data, rate):
-            made.add_row(
-                *(
-                    Text(words.replace(" ±", "\n±").replace(" (", "\n("))
-                    for words in list(_row(cell, results).values())[_GROUPED:]
-                )
+    for cell in cells:
+        made.add_row(
+            *(
+                Text(words.replace(" ±", "\n±").replace(" (", "\n("))
+                for words in list(_row(cell, results).values())[_GROUPED:]
             )
+        )
     return made
 
 
