@@ -1,4 +1,7 @@
-"""The names that users may rely on, and the list of all that ever were: `python -m tests.public_names` adds to it."""
+"""The names that users may rely on, in three parts: what stays, what moves out of the package, and what goes.
+
+``python -m tests.public_names`` adds new names to those that stay.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import typer
 
 from website.reference import PACKAGES
 
-__all__ = ["LIST", "MODULES", "commands", "listed", "names", "removed"]
+__all__ = ["LIST", "MODULES", "PARTS", "commands", "listed", "names", "parts", "removed"]
 
 LIST = Path(__file__).with_name("public_names.txt")
+PARTS = ("stays", "moves", "goes")
 
 # Every package with a page in the reference, and the modules that other pages import from.
 MODULES = (
@@ -53,9 +57,20 @@ def names() -> set[str]:
     return said | commands()
 
 
+def parts() -> dict[str, list[str]]:
+    """The names of the list by part; a line ``# PART`` begins each."""
+    found: dict[str, list[str]] = {}
+    for line in LIST.read_text().splitlines():
+        if line.startswith("# "):
+            found[line.removeprefix("# ")] = part = []
+        else:
+            part.append(line)
+    return found
+
+
 def listed() -> list[str]:
-    """What ever was public, as it is kept."""
-    return LIST.read_text().splitlines()
+    """The names of all parts."""
+    return [name for part in parts().values() for name in part]
 
 
 def removed(changelog: str) -> set[str]:
@@ -65,4 +80,6 @@ def removed(changelog: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    LIST.write_text("".join(f"{name}\n" for name in sorted({*listed(), *names()})))
+    found = parts()
+    found["stays"] = sorted({*found["stays"], *(names() - {*listed()})})
+    LIST.write_text("".join(f"# {part}\n" + "".join(f"{name}\n" for name in found[part]) for part in PARTS))

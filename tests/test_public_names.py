@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.public_names import LIST, MODULES, commands, listed, names, removed
+from tests.public_names import LIST, MODULES, PARTS, commands, listed, names, parts, removed
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -36,9 +36,14 @@ def test_every_public_name_is_in_the_list(now):
     assert sorted(now - set(listed())) == [], f"python -m tests.public_names writes them into {LIST.name}"
 
 
-def test_the_list_is_sorted_and_has_nothing_twice():
-    assert listed() == sorted(set(listed()))
-    assert len(listed()) > 300
+def test_names_that_stay_are_there_whatever_the_changelog_says(now):
+    assert sorted(set(parts()["stays"]) - now) == []
+
+
+def test_each_part_is_sorted_and_no_name_is_in_two():
+    assert tuple(parts()) == PARTS
+    assert all(part == sorted(part) for part in parts().values())
+    assert len(listed()) == len(set(listed())) > 300
 
 
 def test_what_is_removed_is_read_from_the_changelog():
