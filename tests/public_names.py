@@ -58,14 +58,9 @@ def names() -> set[str]:
 
 
 def parts() -> dict[str, list[str]]:
-    """The names of the list by part; a line ``# PART`` begins each."""
-    found: dict[str, list[str]] = {}
-    for line in LIST.read_text().splitlines():
-        if line.startswith("# "):
-            found[line.removeprefix("# ")] = part = []
-        else:
-            part.append(line)
-    return found
+    """The names of the list by part; a line ``# PART`` begins each part."""
+    _, *found = LIST.read_text().split("# ")
+    return {part: names for part, *names in (lines.splitlines() for lines in found)}
 
 
 def listed() -> list[str]:
