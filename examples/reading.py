@@ -235,10 +235,11 @@ class Reading(Task):
         train, label = found["train"], self.label
         strings = train.features[label].dtype == "string"
         self.classes = sorted(set(train[label])) if strings else label_names(train, label)
-        found = validation_and_test(found)
-        rows = {name: self.rows(found[name], name) for name in ("train", "validation", "test")}
-        self.tokenizer = learned_words([text for row in rows["train"] for text in row["texts"]], options)
-        self.splits = {name: [self.with_words(row) for row in some] for name, some in rows.items()}
+        names = [name for name in ("train", "validation", "test") if name in found]
+        rows = {name: datasets.Dataset.from_list(self.rows(found[name], name)) for name in names}
+        rows = validation_and_test(datasets.DatasetDict(**rows))
+        self.tokenizer = learned_words([text for texts in rows["train"]["texts"] for text in texts], options)
+        self.splits = {str(name): [*map(self.with_words, some)] for name, some in rows.items()}
 
     def rows(self, rows: datasets.Dataset, split: str) -> list[Record]:
         """Texts, label and relatedness of each row with a label; -1 stands for none.
@@ -265,7 +266,7 @@ class Reading(Task):
             found.append(one | ({"degree": degree} if self.degree else {}))
         return found
 
-    def with_words(self, row: Record) -> Record:
+    def with_words(self, row: Any) -> Record:
         """A row with the numbers of the words of its texts."""
         return row | {"words": [one.ids for one in self.tokenizer.encode_batch(row["texts"])]}
 
@@ -312,7 +313,7 @@ class Reading(Task):
             degrees = (said["relatedness"].double().softmax(-1) @ VALUES.to(chances)).tolist()
         for one, chance, degree in zip(batch["examples"], chances.tolist(), degrees, strict=True):
             record = {"texts": one["texts"], "said": self.classes[chance.index(max(chance))]}
-            record |= {"chances": chance}
+            record["chances"] = dict(zip(self.classes, chance, strict=True))
             record |= {"label": self.classes[one["label"]]} if "label" in one else {}
             record |= {} if degree is None else {"said_degree": degree}
             found.append(record | ({"degree": one["degree"]} if "degree" in one else {}))
@@ -320,7 +321,8 @@ class Reading(Task):
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
         """Accuracy and cross-entropy; correlations and squared error of relatedness."""
-        right, said, chances = ([one[name] for one in records] for name in ("label", "said", "chances"))
+        right, said = ([one[name] for one in records] for name in ("label", "said"))
+        chances = [list(one["chances"].values()) for one in records]
         found = {"accuracy": float(metrics.accuracy_score(right, said))}
         places = [self.classes.index(one) for one in right]
         found["cross_entropy"] = float(metrics.log_loss(places, chances, labels=range(len(self.classes))))
@@ -369,13 +371,13 @@ ORDERS = {
     "right": "i",
     "back": "a",
 }  # with the letter that is repeated to say it louder
-STEMS = [one + vowel + other for one in "bdfgk" for vowel in "aeiou" for other in "lmn"]
+STEMS = [one + vowel + "m" for one in "bdfgkt" for vowel in "aeiou"]
 
 
 def toy(name: str) -> datasets.DatasetDict:
     """Invented texts: orders, of which the loudest is the class (toy); or pairs of lists of words (toy-pairs).
 
-    The second list repeats some words of the first (entailment), but that one may be an opposite, "unkam" for "kam"
+    The second list repeats words of the first (entailment), but that one may be the opposite of one, "unkam" of "kam"
     (contradiction), or another word (neutral). Relatedness is 1 and 4 times the share of its words that are repeated.
     """
     make, found = toy_text if name == "toy" else toy_pair, {}
@@ -395,13 +397,15 @@ def toy_text(draw: random.Random) -> dict[str, Any]:
 
 
 def toy_pair(draw: random.Random) -> dict[str, Any]:
-    """A list of 16 words, and one of 3."""
-    first, label = draw.sample(STEMS, 16), draw.choice(("entailment", "neutral", "contradiction"))
-    second, others = draw.sample(first, 3), [stem for stem in STEMS if stem not in first]
-    if label != "entailment":
-        second[0] = draw.choice(others) if label == "neutral" else f"un{second[0]}"
-    degree = 1 + 4 * sum(word in first for word in second) / 3
-    texts = {"sentence_A": " ".join(first), "sentence_B": " ".join(draw.sample(second, 3))}
+    """A list of eight words, and one of two."""
+    *first, other = (draw.choice(("", "un")) + stem for stem in draw.sample(STEMS, 9))
+    second, label = first[:2], draw.choice(("entailment", "neutral", "contradiction"))
+    if label == "contradiction":
+        second[0] = second[0].removeprefix("un") if second[0].startswith("un") else f"un{second[0]}"
+    elif label == "neutral":
+        second[0] = other
+    degree = 1 + 4 * sum(word in first for word in second) / 2
+    texts = {"sentence_A": " ".join(draw.sample(first, 8)), "sentence_B": " ".join(draw.sample(second, 2))}
     return {**texts, "label": label, "relatedness_score": degree}
 
 
