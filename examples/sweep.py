@@ -127,7 +127,7 @@ def planned(told: Sequence[str]) -> tuple[dict[str, Any], Any]:
         raise InputError('there is nothing to run. Give a script and --arm NAME "OPTIONS", or --file FILE.')
     if wrong := [name for name in plan["arms"] if not re.fullmatch(r"[\w.-]*\w", name)]:
         raise InputError(f"an arm is called {wrong[0]!r}; expected letters, digits, dots, - and _.")
-    if plan["seeds"] < 1 or asked.jobs < 1:
+    if not isinstance(plan["seeds"], int) or min(plan["seeds"], asked.jobs) < 1:
         raise InputError(f"seeds is {plan['seeds']} and jobs {asked.jobs}; expected at least 1 of each.")
     return plan, asked
 
