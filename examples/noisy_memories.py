@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.experiments.interval import mean_interval
 from fenchel.nn import MixtureAttention, MultiheadAttention
+from intervals import shown
 
 THINGS, TRAITS, VALUES, SEEN, WELL, BADLY = 8, 8, 8, 0.2, 0.1, 1.0
 ARMS = {"softmax": 70, "mixture": 64, "mixture, blind": 64}  # hidden units of the network that makes keys
@@ -89,23 +89,17 @@ def tested(model: Recaller) -> dict[str, float]:
     return found
 
 
-def interval(samples: list[float]) -> str:
-    """Mean and half the width of its 95 % interval."""
-    found = mean_interval(samples)
-    return f"{found.mean:.2f} ± {found.half_width:.2f}"
-
-
 def main(steps: int = 3000, seeds: int = 5, out: str | None = None) -> None:
     """Train every arm with every seed."""
     runs = {arm: [tested(trained(arm, seed, steps)) for seed in range(seeds)] for arm in ARMS}
     print(f"{steps} steps, {seeds} seeds")
     for arm, found in runs.items():
         keys = ("right", "follows_well", "follows_badly")
-        right, well, badly = (interval([one[key] for one in found]) for key in keys)
+        right, well, badly = (shown([one[key] for one in found]) for key in keys)
         print(f"{arm:15}{right} % right, follows {well} and {badly}; {found[0]['parameters']} parameters")
     for arm in ("softmax", "mixture, blind"):
         pairs = zip(runs["mixture"], runs[arm], strict=True)
-        gain = interval([one["right"] - other["right"] for one, other in pairs])
+        gain = shown([one["right"] - other["right"] for one, other in pairs])
         print(f"mixture - {arm}: {gain} points (paired by seed)")
     if out is not None:
         Path(out).write_text(json.dumps({"steps": steps, "seeds": seeds, "runs": runs}, indent=1) + "\n")

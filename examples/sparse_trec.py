@@ -7,13 +7,16 @@ same batches. The control is softmax whose smallest weights are cut after traini
 as under order 2. Printed are accuracies with 95 % intervals over seeds, differences paired by seed, and the share of
 weights on words that is 0.
 
-    python examples/sparse_trec.py trec [epochs] [seeds, from 2] [results.json]
+    python examples/sparse_trec.py DATA [epochs] [seeds, from 2] [results.json]
+
+DATA is a folder with train.parquet and test.parquet, or a dataset of the hub, with columns text and coarse_label.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import fenchel
-from fenchel.data import Vocabulary, load_sentences
-from fenchel.experiments.interval import mean_interval
 from fenchel.nn import MultiheadAttention
+from intervals import shown
+from task import check_columns, label_names, read_splits
 
 WIDTH, HEADS, LONGEST, BATCH = 64, 4, 40, 64
 ARMS = {
@@ -94,16 +97,29 @@ def tested(model: Reader, numbers: Tensor, labels: Tensor, *keep: int) -> dict[s
 
 def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) -> None:
     """Train every arm with every seed."""
-    train, test = load_sentences(data)
-    known, classes = Vocabulary.of(train.words, least=2), len(train.class_names)
-    x, u = (known.numbers(part.words, longest=LONGEST) for part in (train, test))
-    y, v = (torch.tensor(part.labels) for part in (train, test))
+    splits = read_splits(data, ("train", "test"))
+    check_columns(splits, ("text", "coarse_label"), data)
+    train, test = ([text.lower().split() for text in splits[name]["text"]] for name in ("train", "test"))
+    counts = Counter(word for words in train for word in words)
+    known = sorted((word for word in counts if counts[word] > 1), key=lambda word: (-counts[word], word))
+    classes, numbers = (
+        len(label_names(splits["train"], "coarse_label")),
+        {w: n for n, w in enumerate(known, 2)},
+    )
+    x, u = (
+        nn.utils.rnn.pad_sequence(
+            [torch.tensor([numbers.get(word, 1) for word in words[:LONGEST]]) for words in part],
+            batch_first=True,
+        )
+        for part in (train, test)
+    )
+    y, v = (torch.tensor(splits[name]["coarse_label"]) for name in ("train", "test"))
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*ARMS, CUT)}
     for seed in range(seeds):
         models = {}
         for name, options in ARMS.items():
             torch.manual_seed(seed)
-            models[name] = trained(Reader(len(known), classes, options), seed, epochs, x, y)
+            models[name] = trained(Reader(len(known) + 2, classes, options), seed, epochs, x, y)
             runs[name].append(tested(models[name], u, v))
         kept = (max(1, round(runs["order 2"][-1][f"{layer}_kept"])) for layer in ("read", "ask"))
         runs[CUT].append(tested(models["softmax"], u, v, *kept))
@@ -113,9 +129,9 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
         more = [
             one["accuracy"] - other["accuracy"] for one, other in zip(found, runs["softmax"], strict=True)
         ]
-        a, b = (f"{one.mean:.2f} ± {one.half_width:.2f}" for one in map(mean_interval, (right, more)))
         read, ask = (sum(one[f"{layer}_zero"] for one in found) / seeds for layer in ("read", "ask"))
-        print(f"{name:14}{a} % right, {b} more than softmax; zero: {read:.1f} % and {ask:.1f} %")
+        said = f"{shown(right)} % right, {shown(more)} more than softmax"
+        print(f"{name:14}{said}; zero: {read:.1f} % and {ask:.1f} %")
     if out is not None:
         Path(out).write_text(json.dumps({"epochs": epochs, "seeds": seeds, "runs": runs}, indent=1) + "\n")
 

@@ -6,7 +6,10 @@ The controls are softmax attention to the same features, with as many parameters
 learned. Printed are the images told right, how far the mean place is from the garment's middle (the image is 1 wide,
 the garment a half), and how often the ellipse of two standard deviations has the middle in it, with 95 % intervals.
 
-    python examples/where_it_is.py fashion-mnist [images] [seeds, from 2] [results.json] [ellipses.png]
+    python examples/where_it_is.py DATA [images] [seeds, from 2] [results.json] [ellipses.png]
+
+DATA is a folder with train.parquet and test.parquet, or a dataset of the hub, with columns image and label, such as
+Fashion-MNIST.
 """
 
 from __future__ import annotations
@@ -16,27 +19,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor, nn
 
-from fenchel.data import ImageDataset, load
-from fenchel.experiments.interval import mean_interval
 from fenchel.nn import ContinuousAttention, MultiheadAttention
+from intervals import interval
+from task import check_columns, read_splits
 
 WIDTH, GRID, EPOCHS = 48, 14, 4
 ARMS = ("softmax", "continuous", "untrained")
 
 
-def placed(data: ImageDataset, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Images (N, 1, 2s, 2s) with noise around the s x s ones of the data, their classes, and middles (N, 2), (x, y)."""
-    count, (side, _), stream = len(data), data.image_size, torch.Generator().manual_seed(seed)
+def placed(rows: datasets.Dataset, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Images (N, 1, 2s, 2s) with noise around s x s ones of the data, their classes, and middles (N, 2), (x, y)."""
+    some = rows.shuffle(seed=0).take(min(count, len(rows)))
+    small = (
+        torch.from_numpy(np.stack([np.asarray(image.convert("L")) for image in some["image"]])).float() / 255
+    )
+    count, side, stream = len(small), small.shape[-1], torch.Generator().manual_seed(seed)
     images = 0.5 * torch.rand(count, 1, 2 * side, 2 * side, generator=stream)
     corner = torch.randint(side + 1, (count, 2), generator=stream)
-    for image, pixels, (x, y) in zip(images, data.images.float().mean(1) / 255, corner.tolist(), strict=True):
+    for image, pixels, (x, y) in zip(images, small, corner.tolist(), strict=True):
         image[0, y : y + side, x : x + side].clamp_(min=pixels)
-    return images, data.labels, (corner + side / 2) / (2 * side)
+    return images, torch.tensor(some["label"]), (corner + side / 2) / (2 * side)
 
 
 class Looker(nn.Module):
@@ -109,13 +118,14 @@ def tested(model: Looker, images: Tensor, labels: Tensor, middles: Tensor) -> di
 
 def main(data: str, count: int = 4000, seeds: int = 3, out: str = "", figure: str = "") -> None:
     """Train every arm with every seed."""
-    known, new = placed(load(data).subset(count, 0), 0), load(data, split="test")
-    new = placed(new.subset(min(1000, len(new)), 0), 1)
+    splits = read_splits(data, ("train", "test"))
+    check_columns(splits, ("image", "label"), data)
+    known, new = placed(splits["train"], count, 0), placed(splits["test"], 1000, 1)
     models = {arm: [trained(arm, seed, *known[:2]) for seed in range(seeds)] for arm in ARMS}
     runs = {arm: [tested(model, *new) for model in found] for arm, found in models.items()}
     print(f"{count} images, {len(new[0])} to test on, {EPOCHS} epochs, {seeds} seeds")
     for arm, found in runs.items():
-        means = map(mean_interval, zip(*(one.values() for one in found), strict=True))
+        means = map(interval, zip(*(one.values() for one in found), strict=True))
         right, distance, inside = (f"{one.mean:.3g} ± {one.half_width:.2g}" for one in means)
         print(f"{arm:11}{right} % right, {distance} away, inside {inside} %")
     if out:

@@ -1,0 +1,99 @@
+"""The pages of the examples hold the numbers that were recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.pages import ROOT, page
+
+RESULTS = ROOT / "docs" / "results"
+SECTIONS = {
+    "reading-trec": ("reading", "TREC"),
+    "reading-sst2": ("reading", "SST-2"),
+    "reading-sick": ("reading", "SICK"),
+    "reading-cad-nli": ("reading", "Counterfactual SNLI"),
+    "translation": ("sweeps", "Translation"),
+    "pretraining-blanks": ("sweeps", "Blanks"),
+    "pretraining-pairs": ("sweeps", "With and without the translation"),
+    "pretraining-trec": ("sweeps", "Fine-tuned on TREC"),
+    "captions-by-heart": ("sweeps", "Captions by heart"),
+}
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def numbers(cell: str) -> list[float]:
+    found = re.findall(r"[+−]?\d[\d,]*\.?\d*", cell.split("(")[0])
+    return [float(one.replace("−", "-").replace(",", "")) for one in found]
+
+
+def table(section: str) -> dict[str, list[str]]:
+    """The cells of each row by its first, of the first table of a section."""
+    lines = section.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|---"))
+    rows = []
+    for line in lines[first + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return {name: cells for name, *cells in rows}
+
+
+def section(name: str, title: str) -> str:
+    return page(f"docs/{name}.md").split(f"### {title}\n")[1].split("\n### ")[0].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_tables_are_what_was_recorded(name: str) -> None:
+    text, found = section(*SECTIONS[name]), recorded(name)
+    rows = table(text)
+    assert set(rows) == {cell["label"] for cell in found["cells"]}
+    for cell in found["cells"]:
+        for place, kind in enumerate(("accuracy", "difference")):
+            one, shown = cell[kind], numbers(rows[cell["label"]][place])
+            if one is None:
+                assert shown == []
+                continue
+            digits = 0.00006 if abs(one["mean"]) < 2 else 0.006
+            assert shown[0] == pytest.approx(one["mean"], abs=digits)
+            if len(shown) > 1:
+                assert shown[1] == pytest.approx(one["half_width"], abs=digits)
+            else:  # of one seed, or where it would leave what the quantity can be
+                assert one["half_width"] is None or one["half_width"] > 0.05
+    assert f"({'results'}/{name}.json), commit " in text
+    assert f"images/{name}.png" in text
+
+
+def test_cells_that_were_run_again_are_on_the_page_and_within_the_recorded_interval() -> None:
+    rows = table(section("reading", "Run again with this script"))
+    shown = iter(rows.values())
+    for cell in recorded("rerun-reading")["cells"]:
+        for metric, interval in cell["recorded"].items():
+            given, *seeds, mean = (numbers(one) for one in next(shown))
+            values = cell["test"][metric]
+            assert given == pytest.approx([interval["mean"], interval["half_width"]], abs=6e-5)
+            assert [one for (one,) in seeds] == pytest.approx(values, abs=6e-5)
+            assert mean == [pytest.approx(sum(values) / len(values), abs=6e-5)]
+            assert all(abs(value - interval["mean"]) <= interval["half_width"] for value in values)
+        told = json.loads((RESULTS / cell["recorded_in"]).read_text())
+        (before,) = (one for one in told["cells"] if one["arm"] == cell["arm"])
+        assert before["accuracy"]["mean"] == cell["recorded"]["accuracy"]["mean"]
+        assert before["accuracy"]["half_width"] == cell["recorded"]["accuracy"]["half_width"]
+
+
+def test_the_sweep_on_the_page_is_the_one_that_was_recorded() -> None:
+    text = page("docs/sweeps.md").split("## An example\n")[1].split("\n## ")[0]
+    found, rows = recorded("sweep-toy"), table(text)
+    assert list(rows) == list(found["arms"])
+    for arm, row in found["arms"].items():
+        entry = row["metrics"]["accuracy"]
+        for place, kind in ((1, "mean"), (2, "difference")):
+            shown = numbers(rows[arm][place])
+            expected = [] if kind not in entry else [entry[kind]["mean"], entry[kind]["half_width"]]
+            assert shown == pytest.approx(expected, rel=1e-3)
