@@ -89,7 +89,9 @@ def numbers(pattern: str, text: str) -> list[float]:
 def test_every_script_is_run_here_or_has_a_test_and_says_how_it_is_run():
     scripts = {path.stem: path.read_text() for path in FOLDER.glob("*.py")}
     run = {name for name, text in scripts.items() if 'if __name__ == "__main__":' in text}
-    tested = {path.stem.removeprefix("test_") for path in (Path(__file__).parent / "examples").glob("test_*.py")}
+    tested = {
+        path.stem.removeprefix("test_") for path in (Path(__file__).parent / "examples").glob("test_*.py")
+    }
     assert run <= SCRIPTS.keys() | tested
     assert run >= SCRIPTS.keys()
     for name in run:
