@@ -19,6 +19,7 @@ from fenchel.nn import use_estimator
 from fenchel.nn.attending import LayerCall
 from fenchel.nn.preference import AbstractPreference, Additive, AttentionInputs, KeyPadding
 from fenchel.preference import Discrete
+from fenchel.train.precision import has_bfloat16_lstm
 
 WIDTH, SOURCE, TARGET = 8, 11, 9
 SOURCES = torch.tensor([[4, 7, 9, 5, 3], [5, 10, 3, 0, 0], [6, 3, 0, 0, 0]])
@@ -272,6 +273,9 @@ def test_it_is_found_by_those_who_switch():
     torch.testing.assert_close(switched, translator(estimator="exact")(SOURCES, TARGETS))
 
 
+@pytest.mark.skipif(
+    not has_bfloat16_lstm(torch.device("cpu")), reason="torch runs no bfloat16 LSTM on this processor"
+)
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("change", [{}, {"start": "zero", "score": "additive"}, {"estimator": "exact"}])
 def test_autocast_multiplies_in_bfloat16_and_hardly_changes_anything(query, change):

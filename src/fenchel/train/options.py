@@ -28,7 +28,7 @@ class LoopOptions:
         warmup_fraction: Share of all steps in which the learning rate rises; None likewise, 0.05.
         gradient_clip: Largest Euclidean norm of the whole gradient, 0 for no limit; None likewise, 0.
         precision: ``float32``, ``bfloat16`` (autocast; weights and optimiser stay float32), or ``auto``: bfloat16
-            where the hardware multiplies fast in it.
+            where the hardware multiplies fast in it. Models with LSTMs are refused in bfloat16 where torch runs none.
         seed: Of the weights and of everything that is drawn in training.
         evaluate_every: Evaluate after every so many epochs, and after the last.
 

@@ -28,7 +28,7 @@ from fenchel.train.loop import Loop
 from fenchel.train.observer import SilentObserver, TrainObserver
 from fenchel.train.optimiser import adamw
 from fenchel.train.options import LoopOptions
-from fenchel.train.precision import chosen_precision
+from fenchel.train.precision import check_precision, chosen_precision
 from fenchel.train.preparation import prepared
 from fenchel.train.registry import task_of
 from fenchel.train.result import RESULTS_FILE, TrainResult
@@ -159,6 +159,7 @@ class _Session:
         refuse_out_of_step(self._state, self._task.steps_per_epoch, self._directory)
         if len(self._state.epochs) == self._options.epochs:
             return self._kept()
+        check_precision(self._precision, self._model, self._workers.device)
         if self._workers.leads:
             check_writable(self._directory, 2 * _BYTES_PER_PARAMETER * self._parameters())
         self._state.sessions.append({"step": self._state.step, **_machine(self._workers, self._precision)})

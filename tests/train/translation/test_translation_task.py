@@ -315,3 +315,55 @@ def test_the_published_pairs_are_trained_on(tmp_path):
     assert isinstance(result, TrainResult)
     assert result.description["data"]["test"] == "test"
     assert result.finished
+
+
+BFLOAT16 = """
+import sys
+from pathlib import Path
+
+import torch
+
+from fenchel.errors import InputError
+from tests.train.small_trainings import Recorder, trained
+from tests.train.translation.small_pairs import translated
+
+folder, there, observer = Path(sys.argv[1]), True, Recorder()
+with torch.autocast("cpu", torch.bfloat16):
+    try:
+        torch.nn.LSTM(2, 2)(torch.zeros(1, 1, 2))
+    except RuntimeError:
+        there = False
+print("torch", there)
+try:
+    translated(folder / "translator", precision="bfloat16", epochs=1, observer=observer)
+except InputError as error:
+    print(error)
+print("translator", bool(observer.told), (folder / "translator").exists())
+print("auto", translated(folder / "auto", precision="auto", epochs=1).finished)
+print("vit", trained(folder / "vit", precision="bfloat16", epochs=1).finished)
+"""
+
+
+def test_lstms_train_in_bfloat16_where_the_processor_has_them_and_are_refused_before_an_epoch_elsewhere(
+    tmp_path,
+):
+    # oneDNN without AVX-512 has no bfloat16 LSTM; other processors than x86 take no notice of the variable.
+    done = subprocess.run(
+        [sys.executable, "-c", BFLOAT16, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    torchs, *refusal, translator, auto, vit = done.stdout.splitlines()
+    if torchs == "torch True":
+        assert refusal == []
+        assert translator == "translator True True"
+    else:
+        (said,) = refusal
+        assert "torch has no bfloat16 LSTM" in said
+        assert "expected precision float32" in said
+        assert translator == "translator False False"
+    assert (auto, vit) == ("auto True", "vit True")
