@@ -360,6 +360,7 @@ def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
         (lambda: RelativeGridKeys(1, 5, (3, 3), 1), "dim of RelativeGridKeys is 5; expected an even number"),
         (lambda: GridWindow((3, 3), -1), "reach of GridWindow is -1"),
         (lambda: sinusoids(torch.arange(3), 3), "width of sinusoids is 3"),
+        (lambda: sinusoids(20, 8), r"places are a int; expected a tensor of places, .* torch.arange\(20\)"),  # pyright: ignore[reportArgumentType]
         (lambda: Rotary(4)(drawn(1, 2, 3, 6), drawn(1, 2, 3, 6)), "Rotary was built with dim=4"),
         (
             lambda: EVIDENCE["grid"]()(torch.ones(1, 3, 5, 4), torch.ones(1, 3, 5, 4)),
