@@ -292,7 +292,8 @@ class MultiheadAttention(HeadProblems):
             value: (N, S, vdim), (S, N, vdim) or (S, vdim).
             key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to the scores.
             need_weights: Whether to return the weights, which takes memory for all of them.
-            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to the scores.
+            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to the scores; or a
+                ``CausalBias`` of ``torch.nn.attention.bias``.
             average_attn_weights: Whether returned weights are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
             query_offset: Position of the first query among the keys, for preferences and evidence that look at

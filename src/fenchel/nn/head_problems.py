@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.causal_bias import without_causal_bias
 from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.certificate import AttentionCertificate
@@ -133,6 +134,9 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
             return infer_fused(problem, self.preference, inputs)
         prior = None if self.preference is None else self.preference(inputs)
         if prior is not None:
+            prior = without_causal_bias(
+                "the answer of preference", prior, inputs.queries, inputs.keys, queries.device
+            )
             check_tensor(
                 "the answer of preference", prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK
             )
