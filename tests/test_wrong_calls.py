@@ -323,11 +323,11 @@ def layers() -> Iterator[Target]:
             "memory": made(text="x", kind=LearnedTemplateBank, narrow=LearnedTemplateBank(8)),
         },
     )
-    offsets = {**without(WHOLE, "zero"), "far": lambda: 2**31}
+    offsets = {**without(WHOLE, "zero", "None_"), "far": lambda: 2**31}
     yield Target(
         "MultiheadAttention()",
         MultiheadAttention(16, 4, batch_first=True, preference=preference.Causal()),
-        sequences,
+        lambda: {**sequences(), "query_offset": 0},
         {**CALL, "need_weights": FLAGS, "average_attn_weights": FLAGS, "query_offset": offsets},
     )
     labels = {**without(tensors(2, optional=True), "int64"), "other": lambda: torch.tensor([9, 0])}
@@ -365,7 +365,7 @@ def layers() -> Iterator[Target]:
 
 def preferences() -> Iterator[Target]:
     """Preferences and evidence."""
-    inputs = AttentionInputs(2, 4, 3, 5, torch.device("cpu"), torch.float32)
+    inputs = AttentionInputs(2, 4, 3, 5, torch.device("cpu"), torch.float32, query_offset=0)
     sizes: dict[Any, dict[str, Any]] = {
         preference.ALiBi: {"heads": 4},
         preference.Additive: {"heads": 4, "query_dim": 16, "hidden": 8},
@@ -463,7 +463,7 @@ def preferences() -> Iterator[Target]:
         on_device(batch=2, heads=4, queries=3, keys=5, device=torch.device("cpu"), dtype=torch.float32),
         {
             "keys": offsets,
-            "query_offset": offsets,
+            "query_offset": without(offsets, "None_"),
             "device": made(text="cpu", number=7),
             "dtype": made(text="float", whole=torch.int64),
             "query_inputs": {**tensors(2, 3, 16, optional=True), "longer": filled(1.0, 2, 4, 16)},

@@ -38,7 +38,7 @@ def by_hand(model: Pairs, premise: Tensor, hypothesis: Tensor, estimator: str) -
     for query, key, back in ((0, 1, False), (1, 0, True)):
         inputs = AttentionInputs(
             1, model.heads, len(states[query]), len(states[key]), premise.device, torch.float64,
-            query_inputs=states[query].unsqueeze(0), key_inputs=states[key].unsqueeze(0),
+            query_inputs=states[query].unsqueeze(0), key_inputs=states[key].unsqueeze(0), query_offset=0,
         )  # fmt: skip
         log_u = model.preference(inputs)
         shape = (1, model.heads, len(states[query]), len(states[key]))

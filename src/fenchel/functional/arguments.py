@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments.causal_bias import without_causal_bias
 from fenchel.arguments.tensor import (
     MASK,
     broadcasts_to,
@@ -207,22 +208,25 @@ def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], 
 def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     if log_preference is None:
         return None
+    found: Tensor = without_causal_bias(
+        "log_preference", log_preference, query.shape[2], key.shape[2], query.device
+    )
     check_tensor(
         "log_preference",
-        log_preference,
+        found,
         "of log weights (-inf where masked) or bool (True = attend)",
         dtypes=MASK,
     )
     shape = (*query.shape[:3], key.shape[2])
-    given = tuple(log_preference.shape)
+    given = tuple(found.shape)
     if not broadcasts_to(given, shape):
         raise ProblemError(
             f"log_preference has shape {given}; expected one that broadcasts to (batch, heads, queries, keys) = {shape}"
         )
-    check_device("log_preference", log_preference, query.device)
+    check_device("log_preference", found, query.device)
     if not given or given[-1] != shape[-1]:
-        log_preference = log_preference.expand(*given[:-1], shape[-1])
-    return log_preference.reshape((1,) * (4 - log_preference.dim()) + tuple(log_preference.shape))
+        found = found.expand(*given[:-1], shape[-1])
+    return found.reshape((1,) * (4 - found.dim()) + tuple(found.shape))
 
 
 def _with_any(mask: Tensor) -> Tensor:

@@ -56,6 +56,8 @@ def attention(
         log_preference: log u up to a constant a row, floating with -inf where masked, or bool with True = attend; of a
             shape that broadcasts to (B, H, m, n): (n,) is shared by all queries, (m, n) by all heads. Cheapest where it
             is shared by queries. Gradients reach it if it requires them.
+            ``causal_upper_left(m, n)`` and ``causal_lower_right(m, n)`` of ``torch.nn.attention.bias`` are taken for
+            the masks that they stand for, here and wherever a log-preference goes.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m): (H, 1) is one
             a head.
         scale: Makes templates of keys: a number, or a tensor with one element; None is 1/√d.

@@ -200,7 +200,7 @@ class Captioner(nn.Module):
         cells = self.templates(images)
         count = cells.shape[1]
         inputs = AttentionInputs(
-            len(cells), 1, 1, count, device=cells.device, dtype=cells.dtype, key_inputs=cells
+            len(cells), 1, 1, count, device=cells.device, dtype=cells.dtype, key_inputs=cells, query_offset=0
         )
         return cells, self.preference(inputs)
 

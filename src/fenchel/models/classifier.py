@@ -216,6 +216,7 @@ class Classifier(nn.Module):
             query_inputs=self.evidence.asked(len(states)).to(seen.dtype),
             key_inputs=seen,
             key_padding=padding,
+            query_offset=0,
         )
         weight = self.templates.weight.unflatten(0, (self.heads, -1))
         bias = self.templates.bias.view(self.heads, -1)

@@ -306,6 +306,7 @@ class Pairs(nn.Module):
             key_inputs=key.states,
             key_padding=key.padding,
             query_padding=query.padding,
+            query_offset=0,
         )
 
     def _of_heads(self, states: Tensor) -> Tensor:

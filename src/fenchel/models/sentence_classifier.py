@@ -182,7 +182,14 @@ class AttentionPooling(AttendingLayer, AbstractSentenceClassifier):
             for of_words in (self.key, self.value)
         )
         inputs = AttentionInputs(
-            batch, self.heads, 1, count, device=words.device, dtype=keys.dtype, key_padding=padding
+            batch,
+            self.heads,
+            1,
+            count,
+            device=words.device,
+            dtype=keys.dtype,
+            key_padding=padding,
+            query_offset=0,
         )
         questions = self.question.to(keys.dtype).expand(batch, -1, -1, -1)
         weight = self.key.weight.unflatten(0, (self.heads, -1))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import shown
+from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
 from fenchel.arguments.tensor import MASK, check_device, check_tensor, values_are_known
 from fenchel.closeness.response import near_displacement
 from fenchel.closeness.rounding import SMALL, UNIT, summed
@@ -171,6 +172,8 @@ def checked_log_weights(log_weights: Any, n: int, like: Tensor, *, of: str, thin
     Raises:
         ProblemError: On a wrong shape, NaN or +inf, or rows that are masked throughout.
     """
+    if is_causal_bias(log_weights):
+        log_weights = without_causal_bias("log_weights", log_weights, log_weights.seq_len_q, n, like.device)
     check_tensor("log_weights", log_weights, f"(n,), (m, n) or (..., m, n) for n = {n} {thing}", dtypes=MASK)
     if log_weights.dim() == 0 or log_weights.shape[-1] != n:
         raise ProblemError(
