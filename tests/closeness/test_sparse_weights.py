@@ -101,6 +101,23 @@ def test_uniform_weights_are_those_of_entmax(dtype: torch.dtype) -> None:
         torch.testing.assert_close(sparse_weights(f, None, a), expected, rtol=0, atol=1e-6)
 
 
+@every_order
+@both_forms
+@pytest.mark.parametrize("kind", ["uniform", "masked"])
+@pytest.mark.parametrize("native", [True, False])
+def test_a_level_that_all_scores_share_costs_no_digits(
+    native: bool, kind: str, csiszar: bool, a: float
+) -> None:
+    """Scores are multiples of 1/64, so that adding the level rounds nothing."""
+    f = (scores(6, 21, scale=64).round() / 64).float()
+    log_u = log_weights(kind, 6, 21, torch.float32)
+    with switched(native):
+        expected = sparse_weights(f, log_u, a, csiszar=csiszar)
+        for level in (-33_000.0, 33_000.0):
+            found = sparse_weights(f + level, log_u, a, csiszar=csiszar)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("a", [0.2, 0.5, 1.0])
 def test_one_form_is_the_other_at_another_temperature_where_the_preference_is_uniform(a: float) -> None:
     f = scores(10, 20, scale=3)

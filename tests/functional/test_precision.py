@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel import ProblemError
 from fenchel import functional as F
@@ -224,3 +225,32 @@ def test_second_order_keeps_its_digits_where_the_covariance_is_huge(
         truth = F.attention(query.double(), key.double(), key.double(), log_preference=wide, **options)
         found = F.attention(query, key, key, log_preference=bias, **options)
         assert float((found - truth).norm() / truth.norm()) < 2e-3
+
+
+@pytest.mark.parametrize(("largest", "size"), [(9, 9), (3, 4), (9, 100)])
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_floating_mask_in_half_precision_costs_no_more_digits_than_in_torch(
+    dtype: torch.dtype, largest: float, size: float
+) -> None:
+    """Subtracting the largest log weight of each row must not cost the digits that the half type holds."""
+    errors: dict[str, list[float]] = {"ours": [], "given in float32": [], "torch": []}
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+
+        def drawn(tokens: int, width: int, most: float, generator: torch.Generator = generator) -> Tensor:
+            return ((2 * torch.rand(4, 4, tokens, width, generator=generator) - 1) * most).to(dtype)
+
+        q, k, v = drawn(3, 8, largest), drawn(6, 8, largest), drawn(6, 8, largest)
+        mask = drawn(3, 6, size)
+        truth = scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=mask.double())
+        found = {
+            "ours": F.attention(q, k, v, log_preference=mask),
+            "given in float32": F.attention(q, k, v, log_preference=mask.float() + 2e3),
+            "torch": scaled_dot_product_attention(q, k, v, attn_mask=mask),
+        }
+        for name, output in found.items():
+            errors[name].append(float((output.double() - truth).abs().max()))
+    summary = {name: (sum(each) / 200, max(each)) for name, each in errors.items()}
+    for name in ("ours", "given in float32"):
+        assert summary[name][0] <= 1.05 * summary["torch"][0], (name, summary)
+        assert summary[name][1] <= 1.05 * summary["torch"][1], (name, summary)

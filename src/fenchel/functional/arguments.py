@@ -22,7 +22,7 @@ from fenchel.arguments.tensor import (
     values_are_known,
 )
 from fenchel.errors import ProblemError
-from fenchel.functional.precision import compute_dtype, under_autocast
+from fenchel.functional.precision import compute_dtype, mask_dtype, under_autocast
 
 __all__ = [
     "AttentionArguments",
@@ -33,8 +33,12 @@ __all__ = [
 
 
 HALF = (torch.float16, torch.bfloat16)
-HARMLESS_LEVEL, HARMLESS_LEVEL_IN_FLOAT32 = 1.0, 16.0
-"""How far from 0 the largest log weight of a row may be before it takes digits from the scores that it is added to."""
+HARMLESS_LEVEL, HARMLESS_LEVEL_OF_HALF, HARMLESS_LEVEL_IN_HALF = 16.0, 256.0, 1.0
+"""How far from 0 the largest log weight of a row may be before it takes digits from the scores that it is added to.
+
+Kernels add in float32, in which scores of half types have digits to spare; less may be lost where log weights that are
+given in another dtype are rounded to a half type first.
+"""
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,8 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     """The preference with rows that allow nothing opened up, on which kernels disagree; and which they were.
 
     Where its rows are far from 0 the largest of each is subtracted, which changes nothing but rounding: added to scores
-    in ``dtype``, it would take their digits, or leave the range of a half type.
+    it would take their digits. Beside queries of a half type that is done in float32, since the difference may have
+    more digits than they hold; where it has to be rounded to it in the end, rows that are near 0 stay as they are.
     """
     if log_preference is None:
         return None, None
@@ -257,16 +262,26 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     largest = log_preference.detach().amax(-1, keepdim=True)
     empty = largest == -torch.inf
     level = largest.masked_fill(empty, 0)
-    if values_are_known(largest):
-        if not bool((largest < torch.inf).all()):
-            raise ProblemError(
-                "log_preference contains NaN or +inf; expected finite log weights, or -inf where masked"
-            )
-        harmless = HARMLESS_LEVEL if dtype in HALF else HARMLESS_LEVEL_IN_FLOAT32
-        if bool((level.abs() > harmless).any()):
-            log_preference = log_preference - level
-        if not bool(empty.any()):
-            return log_preference, None
-    else:
+    far = level.abs() > _harmless_level(log_preference, dtype)
+    known = values_are_known(largest)
+    if known and not bool((largest < torch.inf).all()):
+        raise ProblemError(
+            "log_preference contains NaN or +inf; expected finite log weights, or -inf where masked"
+        )
+    if not known or bool(far.any()):
+        if dtype in HALF:
+            log_preference = log_preference.to(compute_dtype(log_preference.dtype))
+            if mask_dtype(log_preference, dtype) == dtype:
+                level = level.masked_fill(~far, 0)
         log_preference = log_preference - level
-    return torch.where(empty, torch.zeros_like(largest), log_preference), empty
+    if known and not bool(empty.any()):
+        return log_preference, None
+    return torch.where(empty, log_preference.new_zeros(()), log_preference), empty
+
+
+def _harmless_level(log_preference: Tensor, dtype: torch.dtype) -> float:
+    """How far from 0 rows of a preference may be whose scores are of ``dtype``."""
+    if dtype not in HALF:
+        return HARMLESS_LEVEL
+    rounded = mask_dtype(log_preference, dtype) in HALF and log_preference.dtype != dtype
+    return HARMLESS_LEVEL_IN_HALF if rounded else HARMLESS_LEVEL_OF_HALF

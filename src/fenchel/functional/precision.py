@@ -7,12 +7,23 @@ from torch import Tensor
 
 from fenchel.arguments.tensor import is_under_autocast
 
-__all__ = ["compute_dtype", "under_autocast", "without_autocast"]
+__all__ = ["compute_dtype", "mask_dtype", "under_autocast", "without_autocast"]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for float32 and the half types."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def mask_dtype(mask: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which torch's kernels take a floating mask beside queries of ``dtype``.
+
+    On the CPU they add float32 to scores of half types, which keeps the digits of the mask; elsewhere dtypes have to be
+    the same.
+    """
+    half = dtype in (torch.float16, torch.bfloat16)
+    on_cpu = mask.device.type == "cpu"
+    return torch.float32 if half and on_cpu and mask.dtype != dtype else dtype
 
 
 def under_autocast(tensor: Tensor) -> Tensor:
