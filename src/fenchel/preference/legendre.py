@@ -1,4 +1,4 @@
-"""Gauss and Legendre's rule on panels of an interval or a rectangle, which are halved as often as asked."""
+"""Gauss and Legendre's rule on panels of an interval or a rectangle, all halved as often as asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["Rule"]
+__all__ = ["Rule", "legendre"]
 
 POINTS = 16
 """Nodes of a panel, in each dimension."""
@@ -19,7 +19,7 @@ FINEST = {1: 10, 2: 4}
 
 
 @cache
-def _legendre() -> tuple[Tensor, Tensor]:
+def legendre() -> tuple[Tensor, Tensor]:
     """Nodes in (-1, 1) and weights that sum to 2, by the eigenvalues of the Jacobi matrix (Golub and Welsch)."""
     count = torch.arange(1, POINTS, dtype=torch.float64)
     off = count / (4 * count.square() - 1).sqrt()
@@ -49,17 +49,6 @@ class Rule:
         """How often panels are halved at most."""
         return FINEST[self.dimensions]
 
-    def cells(self, level: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where the cells that nodes stand for begin and end, (n, k) each: as long as the weights, in their order."""
-        ends = [edges[0] + _panels(edges, level)[1].cumsum(0) for edges in self.edges]
-        begins = [
-            torch.cat([end.new_tensor([edges[0]]), end[:-1]])
-            for end, edges in zip(ends, self.edges, strict=True)
-        ]
-        grids = [torch.meshgrid(*parts, indexing="ij") for parts in (begins, ends)]
-        begin, end = (torch.stack([part.flatten() for part in grid], -1).to(device) for grid in grids)
-        return begin, end
-
     def nodes(self, level: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Places (n, k) and the logarithms of their weights (n,), in float64, after so many halvings."""
         found = [_panels(edges, level) for edges in self.edges]
@@ -74,7 +63,7 @@ class Rule:
 
 @cache
 def _panels(edges: tuple[float, ...], level: int) -> tuple[Tensor, Tensor]:
-    nodes, weights = _legendre()
+    nodes, weights = legendre()
     parts = [torch.linspace(a, b, 2**level + 1, dtype=torch.float64) for a, b in pairwise(edges)]
     left, right = torch.cat([part[:-1] for part in parts]), torch.cat([part[1:] for part in parts])
     half = (right - left).unsqueeze(-1) / 2
