@@ -11,8 +11,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel import ProblemError
 from fenchel import functional as F
-from fenchel.functional.blocked import attend
-from fenchel.functional.fused import SLOW_IN_HALF_BELOW
 from tests.functional.calls import ESTIMATORS, call, gradients
 
 HALF = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -44,17 +42,6 @@ def test_half_precision_is_single_precision_rounded(
         assert gradient.dtype == half[name].dtype
         size = float(slow[name].abs().max())
         torch.testing.assert_close(gradient.float(), slow[name], rtol=0, atol=4 * HALF[dtype] * max(size, 1))
-
-
-@pytest.mark.parametrize(("keys", "wide"), [(SLOW_IN_HALF_BELOW, True), (SLOW_IN_HALF_BELOW + 1, False)])
-def test_on_the_cpu_half_types_are_trained_in_float32_over_few_keys(keys: int, wide: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, keys, 16, generator=generator).bfloat16() for _ in range(3))
-    rounded = F.attention(q.float(), k.float(), v.float()).bfloat16()
-    trained = F.attention(q.requires_grad_(), k, v)
-    assert torch.equal(trained, rounded) == wide
-    with torch.no_grad():
-        assert not torch.equal(F.attention(q, k, v), rounded)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -107,17 +94,17 @@ def test_dropout_drops_the_same_weights_backwards() -> None:
 
     def function(log_preference: Tensor) -> Tensor:
         torch.manual_seed(3)
-        given = (tensors["query"], tensors["key"], tensors["value"], log_preference[None, None])
-        return attend(*given, scale=0.5, dropout_p=0.4)[0]
+        given = {name: tensors[name] for name in ("query", "key", "value")}
+        return F.attention(**given, log_preference=log_preference, scale=0.5, dropout_p=0.4)
 
     preference = tensors["log_preference"]
     analytic = gradients(function(preference), {"log_preference": preference})["log_preference"]
     output = function(preference)
     weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
     direction = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        ends = [(function(preference + s * 1e-6 * direction).sin() * weight).sum() for s in (1, -1)]
-    numeric = float(ends[0] - ends[1]) / 2e-6
+    # Not under no_grad, where another kernel may drop others.
+    ends = [(function(preference + s * 1e-6 * direction).sin() * weight).sum() for s in (1, -1)]
+    numeric = float((ends[0] - ends[1]).detach()) / 2e-6
     assert float((analytic.nan_to_num() * direction).sum()) == pytest.approx(numeric, rel=1e-6)
 
 
