@@ -52,6 +52,8 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
     given = (query, key, value)
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
         return None
+    if enable_gqa is not True and enable_gqa is not False:
+        return None
     if query.is_nested or key.is_nested or value.is_nested:
         return None
     sizes = query.shape, key.shape, value.shape
