@@ -269,3 +269,22 @@ def test_dropout_only_in_training_and_in_the_weights():
     kept = ours(*inputs, need_weights=False)[0]
     assert not torch.allclose(dropped, kept)
     torch.testing.assert_close(kept, theirs.eval()(*inputs)[0], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("added", [False, True])
+def test_without_keys_the_answer_is_torchs(estimator, added, need_weights):
+    theirs, ours = pair(ours={"keep_certificate": True}, batch_first=True, add_zero_attn=added)
+    ours.estimator = estimator
+    x, nothing = (
+        torch.randn(BATCH, QUERIES, WIDTH, dtype=torch.float64),
+        torch.zeros(BATCH, 0, WIDTH).double(),
+    )
+    expected, weights = theirs(x, nothing, nothing, need_weights=need_weights)
+    found, found_weights = ours(x, nothing, nothing, need_weights=need_weights)
+    torch.testing.assert_close(found, expected)
+    assert need_weights is (found_weights is not None)
+    if need_weights:
+        torch.testing.assert_close(found_weights, weights)
+    assert not bool(ours.last_certificate.gap.any())

@@ -18,7 +18,9 @@ def is_causal_bias(mask: Any) -> bool:
     By name: its module brings torch's compiler, which takes seconds to import.
     """
     kind = type(mask)
-    return kind.__name__ == "CausalBias" and kind.__module__ == "torch.nn.attention.bias"
+    return (
+        kind is not Tensor and kind.__name__ == "CausalBias" and kind.__module__ == "torch.nn.attention.bias"
+    )
 
 
 def without_causal_bias(name: str, mask: Any, queries: int, keys: int, device: torch.device) -> Any:

@@ -82,7 +82,7 @@ def check_tensor(
     are, have = ("are", "have") if name.endswith("s") else ("is", "has")
     if not isinstance(tensor, Tensor):
         raise error(f"{name} {are} a {type(tensor).__name__}; expected a tensor {form}")
-    if is_causal_bias(tensor):
+    if type(tensor) is not Tensor and is_causal_bias(tensor):
         raise error(
             f"{name} {are} a CausalBias of torch.nn.attention.bias, which stands for a mask of (queries, keys); "
             f"expected a dense tensor {form}"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments.causal_bias import without_causal_bias
+from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
 from fenchel.arguments.tensor import (
     MASK,
     broadcasts_to,
@@ -27,6 +27,7 @@ from fenchel.functional.precision import compute_dtype, mask_dtype, under_autoca
 __all__ = [
     "AttentionArguments",
     "check_estimator",
+    "check_some_keys",
     "checked",
     "positive_column",
 ]
@@ -72,8 +73,8 @@ class AttentionArguments:
 
     @property
     def has_no_evidence(self) -> bool:
-        """Whether there is no sequence, head or query, or evidence has no dimension."""
-        return self.query.numel() == 0
+        """Whether there is no sequence, head, query or key, or evidence has no dimension."""
+        return self.query.numel() == 0 or self.key.shape[2] == 0
 
     def problem_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Evidence, templates, log-preference and α as tensors, all but the preference in a dtype."""
@@ -160,8 +161,6 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
         raise ProblemError(f"key and value differ in heads or tokens: {_shapes(given)}")
     if query.shape[3] != key.shape[3]:
         raise ProblemError(f"query and key differ in their last dimension: {_shapes(given)}")
-    if key.shape[2] == 0:
-        raise ProblemError(f"there is nothing to attend to (no tokens in key): {_shapes(given)}")
     heads, key_heads = query.shape[1], key.shape[1]
     if heads != key_heads and (key_heads == 0 or heads % key_heads):
         raise ProblemError(
@@ -172,6 +171,17 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
             f"query has {heads} heads and key {key_heads}: pass enable_gqa=True if {heads // key_heads} heads "
             "of the query are to share each head of the key"
         )
+
+
+def check_some_keys(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse a call without keys, for ops that do nothing without them.
+
+    Raises:
+        ProblemError: Naming the shapes.
+    """
+    if key.shape[2] == 0:
+        shapes = _shapes({"query": query, "key": key, "value": value})
+        raise ProblemError(f"there is nothing to attend to (no tokens in key): {shapes}")
 
 
 def _shapes(given: dict[str, Tensor]) -> str:
@@ -212,9 +222,9 @@ def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], 
 def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     if log_preference is None:
         return None
-    found: Tensor = without_causal_bias(
-        "log_preference", log_preference, query.shape[2], key.shape[2], query.device
-    )
+    found = log_preference
+    if is_causal_bias(found):
+        found = without_causal_bias("log_preference", found, query.shape[2], key.shape[2], query.device)
     check_tensor(
         "log_preference",
         found,
@@ -248,8 +258,8 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     it would take their digits. Beside queries of a half type that is done in float32, since the difference may have
     more digits than they hold; where it has to be rounded to it in the end, rows that are near 0 stay as they are.
     """
-    if log_preference is None:
-        return None, None
+    if log_preference is None or log_preference.shape[-1] == 0:
+        return log_preference, None
     if log_preference.dtype == torch.bool:
         empty = ~_with_any(log_preference)
         if not values_are_known(empty) or bool(empty.any()):
