@@ -51,14 +51,14 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
     """
     try:
         of_query, of_key, of_value = query.shape, key.shape, value.shape
-    except (AttributeError, RuntimeError):  # no tensor, or a nested one
+        most = max(len(of_query), len(of_key), len(of_value))
+    except (AttributeError, RuntimeError, TypeError):  # no tensor, or a nested one
         return None
     fewer = not len(of_query) == len(of_key) == len(of_value) == 4
     same_batch = not fewer and of_query[0] == of_key[0] == of_value[0]
     if same_batch and (enable_gqa is True or of_query[1] == of_key[1] == of_value[1]):
         return None
     given = (query, key, value)
-    most = max(map(len, (of_query, of_key, of_value)))
     if most > 4 or not isinstance(enable_gqa, bool) or not all(map(_is_usable, given)):
         return None
     wide = [x[(None,) * (4 - x.dim())] for x in given]
