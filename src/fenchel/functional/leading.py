@@ -76,13 +76,15 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
             "fewer dimensions that broadcast to it, as in torch.nn.functional.scaled_dot_product_attention"
         ) from None
     # One head of the key for all of the query's needs no copies: its heads are grouped.
-    shared = not enable_gqa and wide[1].shape[1] == wide[2].shape[1] == 1
-    of_keys = lead[:1] if shared else lead
+    of_keys = lead
+    if not enable_gqa and wide[1].shape[1] == wide[2].shape[1] == 1:
+        # Set, since a comparison is a symbol in a graph with open sizes.
+        of_keys, enable_gqa = lead[:1], True
     z, k, v = (
         x.expand(*sizes, *x.shape[len(sizes) :])
         for x, sizes in zip(wide, (lead, of_keys, of_keys), strict=True)
     )
-    return Leading(z, k, v, enable_gqa or (shared and lead[1] > 1), 4 - most)
+    return Leading(z, k, v, enable_gqa, 4 - most)
 
 
 def _is_usable(tensor: Any) -> bool:
