@@ -9,6 +9,7 @@ import torch
 
 from fenchel import ProblemError, Tsallis
 from fenchel import functional as F
+from tests.compiling import compiled_afresh
 
 NAN, INF = float("nan"), float("inf")
 
@@ -155,6 +156,13 @@ def test_leading_dimensions_broadcast_as_torchs_do(
     torch.testing.assert_close(F.attention_weights(query, key, **options) @ value, found)
     if estimator != "exact":
         torch.testing.assert_close(F.gap(query, key, **options).detach(), certificate.gap)
+
+
+def test_leading_dimensions_broadcast_in_a_graph_with_open_sizes() -> None:
+    query, key = torch.randn(2, 4, 5, 8), torch.randn(4, 6, 8)
+    with compiled_afresh():
+        compiled = torch.compile(F.attention, fullgraph=True, dynamic=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(query, key, key), F.attention(query, key, key))
 
 
 @pytest.mark.parametrize("preference", [None, (3, 0), (2, 1, 1, 1)])

@@ -40,6 +40,8 @@ def fused_attention(
         dual, key, value = dual.float(), key.float(), value.float()
     if log_preference is not None and log_preference.is_floating_point():
         log_preference = log_preference.to(mask_dtype(log_preference, dual.dtype))
+    # A flag, and not a comparison, which in a graph with open sizes is a symbol.
+    grouped = {"enable_gqa": True} if dual.shape[1] != key.shape[1] else {}
     with without_autocast(dual):
         output = scaled_dot_product_attention(
             dual,
@@ -48,7 +50,7 @@ def fused_attention(
             attn_mask=log_preference,
             scale=scale,
             dropout_p=dropout_p,
-            enable_gqa=dual.shape[1] != key.shape[1],
+            **grouped,
         )
     return output.to(given)
 

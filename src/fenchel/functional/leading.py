@@ -49,21 +49,17 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
     Raises:
         ProblemError: If leading dimensions of fewer than four do not broadcast to one shape.
     """
-    given = (query, key, value)
-    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
+    try:
+        of_query, of_key, of_value = query.shape, key.shape, value.shape
+        most = max(len(of_query), len(of_key), len(of_value))
+    except (AttributeError, RuntimeError, TypeError):  # no tensor, or a nested one
         return None
-    if enable_gqa is not True and enable_gqa is not False:
-        return None
-    if query.is_nested or key.is_nested or value.is_nested:
-        return None
-    sizes = query.shape, key.shape, value.shape
-    of_query, of_key, of_value = sizes
     fewer = not len(of_query) == len(of_key) == len(of_value) == 4
     same_batch = not fewer and of_query[0] == of_key[0] == of_value[0]
-    if same_batch and (enable_gqa or of_query[1] == of_key[1] == of_value[1]):
+    if same_batch and (enable_gqa is True or of_query[1] == of_key[1] == of_value[1]):
         return None
-    most = max(map(len, sizes))
-    if most > 4 or min(map(len, sizes)) < 2 or any(x.layout != torch.strided for x in given):
+    given = (query, key, value)
+    if most > 4 or not isinstance(enable_gqa, bool) or not all(map(_is_usable, given)):
         return None
     wide = [x[(None,) * (4 - x.dim())] for x in given]
     kept = 1 if enable_gqa else 2
@@ -80,10 +76,21 @@ def broadcast_leading(query: Any, key: Any, value: Any, enable_gqa: bool) -> Lea
             "fewer dimensions that broadcast to it, as in torch.nn.functional.scaled_dot_product_attention"
         ) from None
     # One head of the key for all of the query's needs no copies: its heads are grouped.
-    shared = not enable_gqa and wide[1].shape[1] == wide[2].shape[1] == 1
-    of_keys = lead[:1] if shared else lead
+    of_keys = lead
+    if not enable_gqa and wide[1].shape[1] == wide[2].shape[1] == 1:
+        # Set, since a comparison is a symbol in a graph with open sizes.
+        of_keys, enable_gqa = lead[:1], True
     z, k, v = (
         x.expand(*sizes, *x.shape[len(sizes) :])
         for x, sizes in zip(wide, (lead, of_keys, of_keys), strict=True)
     )
-    return Leading(z, k, v, enable_gqa or (shared and lead[1] > 1), 4 - most)
+    return Leading(z, k, v, enable_gqa, 4 - most)
+
+
+def _is_usable(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, Tensor)
+        and not tensor.is_nested
+        and tensor.layout == torch.strided
+        and tensor.dim() >= 2
+    )
