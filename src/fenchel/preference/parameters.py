@@ -28,6 +28,7 @@ __all__ = [
     "displacement",
     "drawn_indices",
     "has",
+    "log_mean_exp",
     "normal",
     "picked",
     "sums",
@@ -251,6 +252,24 @@ def displacement(exponents: Tensor, log_weights: Tensor) -> Tensor:
     if known and not bool(small.any()):
         return r - w
     return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
+
+
+def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:
+    r""":math:`\log\sum_i w_i e^{x_i}`, (..., m): to rounding relative to itself where x hardly differ.
+
+    Args:
+        plain: x, (..., m, n).
+        centred: The same less what is common to all, computed without cancellation.
+        at_center: What is common, (..., m).
+        log_weights: log w, (..., m or 1, n), which sum to one.
+    """
+    counted = centred.masked_fill(torch.isneginf(log_weights), 0)
+    small = counted.abs().amax(-1, keepdim=True) <= SMALL
+    near = torch.log1p((log_weights.exp() * torch.expm1(counted.where(small, 0))).sum(-1))
+    whole, around = torch.logsumexp(log_weights + plain, -1), torch.logsumexp(log_weights + centred, -1)
+    # Far out what is common may be much larger than the whole, or nearly all of it.
+    far = torch.where(whole.abs() < at_center.abs() / 2, whole, around + at_center)
+    return torch.where(small.squeeze(-1), near + at_center, far)
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:

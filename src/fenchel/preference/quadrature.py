@@ -27,6 +27,7 @@ from fenchel.preference.parameters import (
     checked_sample_shape,
     displacement,
     drawn_indices,
+    log_mean_exp,
     picked,
     sums,
 )
@@ -262,8 +263,8 @@ class Quadrature(AbstractPreference):
         self.check_point("lam", lam)
         templates, log_weights = self._at(self._panels(lam, at_rest=True).halved())
         wide = lam.double()
-        centred = torch.logsumexp(log_weights + wide @ templates.mT, -1)
-        return (centred + (wide @ self._center.mT).squeeze(-1)).to(self._dtype)
+        plain, common = wide @ (templates + self._center).mT, (wide @ self._center.mT).squeeze(-1)
+        return log_mean_exp(plain, wide @ templates.mT, common, log_weights).to(self._dtype)
 
     def _probabilities(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         templates, log_weights = self._at(self._panels(lam).halved())
