@@ -289,6 +289,11 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     return torch.where(empty, log_preference.new_zeros(()), log_preference), empty
 
 
+def largest_level(dtype: torch.dtype) -> float:
+    """How far from 0 the largest log weight of a row is at most once a call of ``dtype`` has been checked."""
+    return HARMLESS_LEVEL_OF_HALF if dtype in HALF else HARMLESS_LEVEL
+
+
 def _harmless_level(log_preference: Tensor, dtype: torch.dtype) -> float:
     """How far from 0 rows of a preference may be whose scores are of ``dtype``."""
     if dtype not in HALF:

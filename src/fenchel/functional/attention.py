@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.arguments import checked
-from fenchel.functional.certificate import AttentionCertificate, certificate_at
+from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at
 from fenchel.functional.close import CloseAttention
 from fenchel.functional.close_arguments import checked_closeness
 from fenchel.functional.dual_point import dual_point
@@ -198,8 +198,11 @@ def attention_with_certificate(
         point = call.dual_point(estimator, tol, max_steps)
         return _restored(lead, call.output(point, dropout_p), call.certificate(point.detach()))
     dual = dual_point(given, estimator, tol, max_steps)
-    output, mean = output_and_mean_at(given, dual, dropout_p)
-    return _restored(lead, given.without_empty_rows(output), certificate_at(given, dual.detach(), mean))
+    templates = CentredTemplates.of(given)
+    output, means = output_and_mean_at(given, dual, dropout_p, templates.moments, templates.key)
+    first_order = estimator == "first_order"
+    certificate = certificate_at(given, templates, dual.detach(), means, first_order=first_order)
+    return _restored(lead, given.without_empty_rows(output), certificate)
 
 
 def _restored(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import is_under_autocast
 
-__all__ = ["compute_dtype", "mask_dtype", "under_autocast", "without_autocast"]
+__all__ = ["compute_dtype", "mask_dtype", "under_autocast", "unit_of_products", "without_autocast"]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -37,3 +39,17 @@ def without_autocast(tensor: Tensor) -> torch.autocast:
     """A context in which casts are ours: what is computed in float32 here must not be cast to half."""
     # The meta device computes nothing and has no autocast of its own.
     return torch.autocast("cpu" if tensor.is_meta else tensor.device.type, enabled=False)
+
+
+_UNITS = {"tf32": 2.0**-11, "bf16": 2.0**-8}
+"""Largest relative error of rounding a factor to what fast products of float32 take."""
+
+
+def unit_of_products(dtype: torch.dtype, device: torch.device) -> float:
+    """Largest relative error of a factor in matrix products, as torch is set up to compute them."""
+    unit = torch.finfo(dtype).eps / 2
+    if dtype != torch.float32:
+        return unit
+    backends: Any = torch.backends
+    backend = backends.mkldnn.matmul if device.type == "cpu" else backends.cuda.matmul
+    return max(unit, *(_UNITS.get(each.fp32_precision, 0.0) for each in (backend, backends)))
