@@ -211,6 +211,29 @@ def test_no_evidence_is_certified_whatever_rounding_leaves(closeness: Tsallis) -
     torch.testing.assert_close(estimate.weights, log_u.exp())
 
 
+@pytest.mark.parametrize("size", [1e-145, 1e-155, 1e-158, 1e-170, 1e-308, 1e-320])
+def test_evidence_whose_square_underflows_is_refused_and_no_evidence_is_not(size: float) -> None:
+    """Exact estimators refuse it; what the others say of their error is true, and no certificate."""
+    problem = random_problem(m=3)
+    z = problem.evidence.clone()
+    z[1] *= size
+    z[2] = 0
+    # λ* is linear in evidence that is this small.
+    linear = problem.with_evidence(1e-12 * problem.evidence).solve("exact", tol=1e-11).dual[1] / 1e-12 * size
+    faint = problem.with_evidence(z)
+    for estimator in ("exact", "gradient_ascent"):
+        with pytest.raises(ProblemError, match=r"evidence of 1 of 3 queries is so small .* index \(1,\)"):
+            faint.solve(estimator, throw=False)
+    for estimator in ("first_order", "second_order"):
+        found = faint.solve(estimator)
+        assert float((found.dual[1] - linear).norm()) <= float(found.dual_error[1])
+        assert found.converged.tolist() == [False, False, True]
+    z[1] = 0
+    assert bool((problem.with_evidence(z).solve("exact").dual[1:] == 0).all())
+    with pytest.raises(ProblemError, match=r"so small .* times alpha where that is below 1"):
+        problem.with_alpha(torch.tensor(1e-38)).with_evidence(1e-110 * problem.evidence).solve("exact")
+
+
 def test_a_row_that_stops_early_says_so() -> None:
     problem = random_problem(m=6, alpha=50.0, evidence=4.0)
     stopped = exact(problem, tol=1e-12, max_steps=1, throw=False)
