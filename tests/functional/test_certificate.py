@@ -128,3 +128,12 @@ def test_fast_products_are_allowed_for() -> None:
     norm, _ = gradient_norms(Drawn(query, key / 4, None, 1.0))
     assert bool((fast.mean_error[0].double() >= norm).all())
     assert bool((fast.mean_error > usual.mean_error + 1e-4).all())
+
+
+def test_a_compiled_certificate_has_the_same_allowance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 2, n, 16, generator=generator) for n in (5, 40))
+    compiled = torch.compile(F.attention_with_certificate, fullgraph=True, backend="aot_eager")
+    found, expected = (function(query, key, key)[1] for function in (compiled, F.attention_with_certificate))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)

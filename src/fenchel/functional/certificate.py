@@ -186,7 +186,7 @@ def _lost(
         spreads: :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}` at λ and under u.
         dtype: In which means were computed.
     """
-    unit, products = torch.finfo(dtype).eps / 2, unit_of_products(dtype, given.query.device)
+    unit, products = torch.finfo(dtype).eps / 2, unit_of_products(dtype, given.query.device.type)
     count, dim = given.key.shape[-2:]
     of_products = 2 * products + (summed(dim) + 10) * unit
     of_sums = 2 * products + (2 * summed(count) + 10) * unit

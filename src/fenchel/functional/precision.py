@@ -45,11 +45,20 @@ _UNITS = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 """Largest relative error of rounding a factor to what fast products of float32 take."""
 
 
-def unit_of_products(dtype: torch.dtype, device: torch.device) -> float:
-    """Largest relative error of a factor in matrix products, as torch is set up to compute them."""
+def unit_of_products(dtype: torch.dtype, device: str) -> float:
+    """Largest relative error of a factor in matrix products, as torch is set up when this is called or compiled.
+
+    Args:
+        dtype: Of the factors.
+        device: Its type.
+    """
     unit = torch.finfo(dtype).eps / 2
     if dtype != torch.float32:
         return unit
     backends: Any = torch.backends
-    backend = backends.mkldnn.matmul if device.type == "cpu" else backends.cuda.matmul
+    backend = backends.mkldnn.matmul if device == "cpu" else backends.cuda.matmul
     return max(unit, *(_UNITS.get(each.fp32_precision, 0.0) for each in (backend, backends)))
+
+
+# What torch.compiler.assume_constant_result does, which loads the compiler.
+unit_of_products._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
