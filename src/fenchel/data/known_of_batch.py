@@ -95,7 +95,7 @@ class KnownOfBatch:
 
     def measure(self, name: str) -> Measure | None:
         """A function of what the model returns."""
-        found = self._batch.get(name)
+        found: Any = self._batch.get(name)
         if found is not None and not callable(found):
             raise self._error(
                 name, shown(found), "a function of what the model returns, which gives a number a row"

@@ -107,7 +107,7 @@ class Given:
             return _Opened(options.documents(self.texts), options.scored(self.pairs))
         if self.pairs is not None or options.max_pairs is not None:
             raise InputError(
-                "scored pairs are for models of transformers that embed sentences, and nothing else is read beside them. "
+                "scored pairs are for models of transformers that embed sentences, and nothing is read beside them. "
                 "Leave them out; with batches a score of each example can be given: fenchel.swap.swap(model, None, "
                 "batches, score=function)."
             )
@@ -197,7 +197,9 @@ class Given:
         ready = ReadyBatches(inputs, config=getattr(found.model, "config", None))
         own = _own_measures(inputs) if self.loss is None and self.score is None else {}
         if own:
-            return ExampleTask(ready, unit="examples", targets=_whole, **own)
+            return ExampleTask(
+                ready, unit="examples", targets=_whole, loss=own.get("loss"), score=own.get("score")
+            )
 
         def target(batch: Batch) -> Any:
             return targets[batch.after.document - 1]
@@ -218,7 +220,7 @@ class _Opened:
 
 def _examples_of_run(found: RunModel, run: LoadedRun, options: SwapOptions) -> ExampleTask:
     """What a loader gave, each row an example."""
-    trained_with = as_first_order(found.model)
+    trained_with, own = as_first_order(found.model), _own_measures(run.batches)
     ready = ReadyBatches(
         run.batches,
         config=getattr(found.model, "config", None),
@@ -229,7 +231,8 @@ def _examples_of_run(found: RunModel, run: LoadedRun, options: SwapOptions) -> E
         ready,
         unit="examples",
         targets=_whole,
-        **_own_measures(run.batches),
+        loss=own.get("loss"),
+        score=own.get("score"),
         described={
             **run.manifest,
             "max_tokens": options.max_tokens,
