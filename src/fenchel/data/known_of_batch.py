@@ -95,12 +95,12 @@ class KnownOfBatch:
 
     def measure(self, name: str) -> Measure | None:
         """A function of what the model returns."""
-        found: Any = self._batch.get(name)
-        if found is not None and not callable(found):
-            raise self._error(
-                name, shown(found), "a function of what the model returns, which gives a number a row"
-            )
-        return found
+        found: Measure | None = self._batch.get(name)
+        if found is None or callable(found):
+            return found
+        raise self._error(
+            name, shown(found), "a function of what the model returns, which gives a number a row"
+        )
 
     def _error(self, name: str, got: str, expected: str) -> InputError:
         return InputError(f"batch {self._number} has {name} {got}; expected {expected}.")

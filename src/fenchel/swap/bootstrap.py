@@ -84,7 +84,7 @@ class Bootstrap:
     @staticmethod
     def around(estimate: float, samples: Tensor) -> Interval:
         """The percentile interval of resampled values. Resamples in which the statistic is not defined are left out."""
-        defined = samples[~samples.isnan()]
+        defined = samples[samples.isfinite()]
         if not len(defined):
             return Interval(estimate)
         tail = (1 - _LEVEL) / 2
