@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 import pytest
-
 from fenchel.experiments.interval import mean_interval
+
 from tests.pages import ROOT, page
 
 PAGE = "docs/examples.md"

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from fenchel.models import Classifier
 
 import fenchel
 from fenchel.catalogue import entry
 from fenchel.errors import FenchelError
-from fenchel.models import Classifier
 from fenchel.nn import MultiheadAttention
 from fenchel.runs import require_packages
 from tests.pages import ROOT, page
