@@ -90,7 +90,7 @@ def numbers(pattern: str, text: str) -> list[float]:
 def test_every_script_is_short_and_says_what_it_shows():
     for name in SCRIPTS:
         text = (FOLDER / f"{name}.py").read_text()
-        assert len(text.splitlines()) <= 145, name
+        assert len(text.splitlines()) <= 150, name
         assert f"python examples/{name}.py" in (ast.get_docstring(ast.parse(text)) or ""), name
 
 
