@@ -61,7 +61,7 @@ def test_commands_and_their_options_are_public():
         "fenchel audit",
         "fenchel audit --text",
         "fenchel swap --out",
-        "fenchel train --set",
+        "fenchel audit --loader",
     } <= commands()
 
 

@@ -127,10 +127,10 @@ def test_a_sample_is_smaller_than_the_queries(refused):
 
 
 def test_wrong_usage_says_what_was_written(refused):
-    line = refused(USAGE, "train", "--epochs", "often")
-    assert "'--epochs'" in line
+    line = refused(USAGE, "audit", "--seed", "often")
+    assert "'--seed'" in line
     assert "'often'" in line
-    assert line.endswith("Try 'fenchel train -h' for help.")
+    assert line.endswith("Try 'fenchel audit -h' for help.")
 
 
 JSONL = {

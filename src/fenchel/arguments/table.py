@@ -58,9 +58,6 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     # A pebibyte: more than any machine has, and still exact in float64.
     "memory_budget": Whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
     # What torch, numpy and Python's random numbers all take.
-    # Where its owner says the range, or nothing but a digest is made of it.
-    "whole": Whole(-(2**63), 2**63 - 1, "0"),
-    "place": Whole(0, _INT32_MOST, "0"),  # an index, or a number that counts from 0
     "count": Whole(1, _COUNT, "100"),
     "seed": Whole(0, _INT32_MOST, "0"),
     # Texts. A batch of a million windows is beyond every memory.
