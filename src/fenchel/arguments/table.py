@@ -52,7 +52,6 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "reach": Maybe(Whole(0, 2**24, "128")),  # of a window, to one side
     "entries": Whole(1, 2**50, "4194304"),
     "size": Whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
-    "cost": OneOf(("dot", "squared_euclidean", "cosine")),
     "estimators": SomeOf(("second_order", "exact")),
     "space": Maybe(OneOf(("input", "key"))),
     # A pebibyte: more than any machine has, and still exact in float64.
