@@ -20,7 +20,7 @@ class _Block(nn.Module):
         self.self_attn, self.norm = attention, nn.LayerNorm(width)
 
     def forward(self, x: Tensor, queries: Tensor) -> Tensor:
-        return self.norm(queries + self.self_attn(queries, x, x, need_weights=False)[0])
+        return self.norm(queries + self.self_attn(queries, x, x)[0])
 
 
 class ViT(nn.Module):

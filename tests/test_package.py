@@ -280,15 +280,10 @@ def test_public_names():
 PACKAGES = [
     "auditing",
     "comparing",
-    "data",
-    "experiments",
-    "figures",
     "functional",
     "integrations",
-    "models",
     "nn",
     "swap",
-    "train",
 ]
 
 
@@ -403,7 +398,9 @@ def test_constraints_are_exact_and_satisfy_the_project(project):
 
 def test_floors_are_the_lowest_versions_that_the_project_lets_in(project):
     extras = {
-        name: texts for name, texts in project["optional-dependencies"].items() if name not in {"dev", "docs"}
+        name: texts
+        for name, texts in project["optional-dependencies"].items()
+        if name not in {"dev", "docs", "examples"}
     }
     wanted = [Requirement(text) for text in [*project["dependencies"], *sum(extras.values(), [])]]  # noqa: RUF017
     floors = pins("floors.txt")
@@ -421,8 +418,7 @@ def test_everything_else_is_an_extra(project):
         "cli",
         "report",
         "demo",
-        "train",
-        "text",
+        "examples",
         "docs",
         "dev",
     }

@@ -331,11 +331,6 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
         (None, {"pairs": [("a", "b", 1.0)]}, "scored pairs are for models of transformers"),
         (None, {"max_length": 8}, "max length is an option of texts, and ready-made inputs were given"),
         (None, {"mask_probability": 0.3}, "mask probability is an option of texts"),
-        (
-            None,
-            {"test_images": 3},
-            "test images is 3, which is about what a training was tested on",
-        ),
         (None, {"images": "somewhere"}, "both texts and images were given"),
         (None, {"loss": 3}, "loss is 3; expected a function"),
         (

@@ -129,7 +129,7 @@ def run(
     """Wires the options to ``fenchel.swap``."""
     if text is None and pairs is None and images is None and loader is None:
         raise typer.BadParameter(
-            "Missing option '--text', '--pairs' or '--loader': there is nothing to read."
+            "Missing option '--text', '--pairs', '--images' or '--loader': there is nothing to read."
         )
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
     place: Path = checked("folder", out, name="out")
