@@ -48,7 +48,7 @@ def test_a_run_is_swapped_through_its_loader(tmp_path: Path, code: str, estimato
 
 def test_batches_with_measures_of_their_own_are_swapped_without_a_loader(tmp_path: Path) -> None:
     found = load_run(*written(tmp_path, TRANSFORMERS, "sdpa"))
-    batches = list(found.batches)
+    batches = [dict(batch) for batch in found.batches]
     report = swap(found.model, None, batches, **FEW)
     assert set(report.manifest["measures"]) == {"loss", "score"}
     del batches[1]["loss"]
