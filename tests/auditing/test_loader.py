@@ -70,12 +70,8 @@ def test_a_model_of_transformers_attends_as_it_was_trained_while_it_is_captured(
 
 def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
     loader, run = written(tmp_path, LAYERS, "first_order")
-    for name, value in (
-        ("texts", ["a"]),
-        ("images", tmp_path),
-        ("revision", "main"),
-        ("tokenizer", object()),
-    ):
+    given: dict[str, Any] = {"texts": ["a"], "images": tmp_path, "revision": "main", "tokenizer": object()}
+    for name, value in given.items():
         with pytest.raises(InputError, match=f"{name} was given beside a loader"):
             fenchel.audit(str(run), loader=loader, **{name: value})
     with pytest.raises(InputError, match="max length is an option of texts, and a loader was given"):
