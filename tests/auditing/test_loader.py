@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import fenchel
 from fenchel.auditing.capture import Capture
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.reproduce import command
 from fenchel.errors import InputError, ModelError
+from fenchel.nn import MultiheadAttention
+from fenchel.nn.preference import Causal
 from fenchel.runs.loader import load_run
 from tests.loaders import LAYERS, TRANSFORMERS, written
 
@@ -66,6 +69,42 @@ def test_a_model_of_transformers_attends_as_it_was_trained_while_it_is_captured(
         capture.run(inputs)
     torch.testing.assert_close(seen[0], own, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(first, own, rtol=1e-2)
+
+
+class Writer(nn.Module):
+    """An encoder, and a decoder that attends to itself and to the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.encode, self.decode, self.cross = (MultiheadAttention(8, 2, batch_first=True) for _ in range(3))
+        self.decode.preference = Causal()
+
+    def forward(self, source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+        x, y = self.embed(source), self.embed(target)
+        x = x + self.encode(x, x, x, key_padding_mask=~mask)[0]
+        y = y + self.decode(y, y, y)[0]
+        return y + self.cross(y, x, x, key_padding_mask=~mask)[0]
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_tokens_of_an_encoder_and_of_a_decoder_are_told_apart(length: int) -> None:
+    torch.manual_seed(0)
+    source, target = torch.randint(1, 20, (2, 6)), torch.randint(1, 20, (2, length))
+    mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    batch = {
+        "inputs": {"source": source, "target": target, "mask": mask},
+        "counted": mask,
+        "tokens": [["a1", "a2", "a3", "a4", "a5", "a6"], ["a1", "a2", "a3", "a4"]],
+        "tokens_decoder": [[f"b{place}" for place in range(count)] for count in (length, length - 1)],
+    }
+    report = fenchel.audit(Writer().eval(), None, [batch], space="key")
+    queries = {head["kind"]: head["queries"] for head in report.heads}
+    assert queries == {"encoder_self": 10, "decoder_self": 2 * length - 1, "cross": 2 * length - 1}
+    for key, (example, *_) in report.far_queries.items():
+        asked, read = {"encoder_self": "aa", "decoder_self": "bb", "cross": "ba"}[key.kind]
+        assert example.token.startswith(asked)
+        assert {template.token[0] for template in example.templates} == {read}
 
 
 def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
