@@ -32,11 +32,6 @@ class Interval:
     low: float | None = None
     high: float | None = None
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the interval is there and zero is outside of it."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
 
 Statistic = Callable[[Tensor], Tensor]
 """From (R, N) weights of the units in R samples to R numbers."""
