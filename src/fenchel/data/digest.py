@@ -21,6 +21,7 @@ def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
         64 hexadecimal digits.
 
     Example:
+        >>> import torch
         >>> one = [{"x": torch.zeros(2)}]
         >>> tensors_digest(one) == tensors_digest([{"x": torch.zeros(2)}])
         True
