@@ -95,7 +95,7 @@ def refuse_beside_loader(loader: object, **given: object) -> None:
     Raises:
         InputError: Naming the first.
     """
-    wrong = next((name for name, value in given.items() if value not in (None, False)), None)
+    wrong = next((name for name, value in given.items() if value is not None), None)
     if loader is not None and wrong is not None:
         name = wrong.replace("_", " ")
         raise InputError(
