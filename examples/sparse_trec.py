@@ -7,22 +7,27 @@ same batches. The control is softmax whose smallest weights are cut after traini
 as under order 2. Printed are accuracies with 95 % intervals over seeds, differences paired by seed, and the share of
 weights on words that is 0.
 
-    python examples/sparse_trec.py trec [epochs] [seeds, from 2] [results.json]
+The data are what ``datasets`` reads with TREC's columns: a folder with train.parquet and test.parquet, or a hub name.
+
+    python examples/sparse_trec.py FOLDER [epochs] [seeds, from 2] [results.json]
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from datasets import load_dataset
+from scipy import stats
 from torch import Tensor, nn
 
 import fenchel
-from fenchel.data import Vocabulary, load_sentences
-from fenchel.experiments.interval import mean_interval
 from fenchel.nn import MultiheadAttention
 
 WIDTH, HEADS, LONGEST, BATCH = 64, 4, 40, 64
@@ -92,18 +97,28 @@ def tested(model: Reader, numbers: Tensor, labels: Tensor, *keep: int) -> dict[s
     return found
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over seeds and half the width of its 95 % interval, by Student's t."""
+    width = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return fmean(values), float(width)
+
+
 def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) -> None:
     """Train every arm with every seed."""
-    train, test = load_sentences(data)
-    known, classes = Vocabulary.of(train.words, least=2), len(train.class_names)
-    x, u = (known.numbers(part.words, longest=LONGEST) for part in (train, test))
-    y, v = (torch.tensor(part.labels) for part in (train, test))
+    parts = [load_dataset(data, split=split) for split in ("train", "test")]
+    words = [[text.lower().split()[:LONGEST] for text in part["text"]] for part in parts]
+    counts = Counter(word for question in words[0] for word in question)
+    known = {word: n for n, word in enumerate((w for w, c in counts.most_common() if c > 1), 2)}
+    rows = [[torch.tensor([known.get(word, 1) for word in one]) for one in part] for part in words]
+    x, u = (nn.utils.rnn.pad_sequence(part, batch_first=True) for part in rows)
+    y, v = (torch.tensor(part["coarse_label"]) for part in parts)
+    size, classes = len(known) + 2, int(y.max()) + 1
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*ARMS, CUT)}
     for seed in range(seeds):
         models = {}
         for name, options in ARMS.items():
             torch.manual_seed(seed)
-            models[name] = trained(Reader(len(known), classes, options), seed, epochs, x, y)
+            models[name] = trained(Reader(size, classes, options), seed, epochs, x, y)
             runs[name].append(tested(models[name], u, v))
         kept = (max(1, round(runs["order 2"][-1][f"{layer}_kept"])) for layer in ("read", "ask"))
         runs[CUT].append(tested(models["softmax"], u, v, *kept))
@@ -113,7 +128,7 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
         more = [
             one["accuracy"] - other["accuracy"] for one, other in zip(found, runs["softmax"], strict=True)
         ]
-        a, b = (f"{one.mean:.2f} ± {one.half_width:.2f}" for one in map(mean_interval, (right, more)))
+        a, b = (f"{mean:.2f} ± {width:.2f}" for mean, width in map(interval, (right, more)))
         read, ask = (sum(one[f"{layer}_zero"] for one in found) / seeds for layer in ("read", "ask"))
         print(f"{name:14}{a} % right, {b} more than softmax; zero: {read:.1f} % and {ask:.1f} %")
     if out is not None:

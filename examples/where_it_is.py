@@ -6,37 +6,47 @@ The controls are softmax attention to the same features, with as many parameters
 learned. Printed are the images told right, how far the mean place is from the garment's middle (the image is 1 wide,
 the garment a half), and how often the ellipse of two standard deviations has the middle in it, with 95 % intervals.
 
-    python examples/where_it_is.py fashion-mnist [images] [seeds, from 2] [results.json] [ellipses.png]
+The data are what ``datasets`` reads with the columns image and label: a folder with train.parquet and test.parquet, or
+a hub name.
+
+    python examples/where_it_is.py FOLDER [images] [seeds, from 2] [results.json] [ellipses.png]
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from datasets import Dataset, load_dataset
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
+from scipy import stats
 from torch import Tensor, nn
 
-from fenchel.data import ImageDataset, load
-from fenchel.experiments.interval import mean_interval
 from fenchel.nn import ContinuousAttention, MultiheadAttention
 
 WIDTH, GRID, EPOCHS = 48, 14, 4
 ARMS = ("softmax", "continuous", "untrained")
 
 
-def placed(data: ImageDataset, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def placed(data: Dataset, most: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Images (N, 1, 2s, 2s) with noise around the s x s ones of the data, their classes, and middles (N, 2), (x, y)."""
-    count, (side, _), stream = len(data), data.image_size, torch.Generator().manual_seed(seed)
+    some = data.shuffle(seed=0).select(range(min(most, len(data))))
+    grey = (image.convert("L") for image in some["image"])
+    pictures = [
+        torch.frombuffer(bytearray(one.tobytes()), dtype=torch.uint8).reshape(one.size) / 255 for one in grey
+    ]
+    count, side, stream = len(some), len(pictures[0]), torch.Generator().manual_seed(seed)
     images = 0.5 * torch.rand(count, 1, 2 * side, 2 * side, generator=stream)
     corner = torch.randint(side + 1, (count, 2), generator=stream)
-    for image, pixels, (x, y) in zip(images, data.images.float().mean(1) / 255, corner.tolist(), strict=True):
+    for image, pixels, (x, y) in zip(images, pictures, corner.tolist(), strict=True):
         image[0, y : y + side, x : x + side].clamp_(min=pixels)
-    return images, data.labels, (corner + side / 2) / (2 * side)
+    return images, torch.tensor(some["label"]), (corner + side / 2) / (2 * side)
 
 
 class Looker(nn.Module):
@@ -107,16 +117,24 @@ def tested(model: Looker, images: Tensor, labels: Tensor, middles: Tensor) -> di
     return {"right": right, "distance": apart.norm(dim=-1).mean().item(), "inside": inside}
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over seeds and half the width of its 95 % interval, by Student's t."""
+    width = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return fmean(values), float(width)
+
+
 def main(data: str, count: int = 4000, seeds: int = 3, out: str = "", figure: str = "") -> None:
     """Train every arm with every seed."""
-    known, new = placed(load(data).subset(count, 0), 0), load(data, split="test")
-    new = placed(new.subset(min(1000, len(new)), 0), 1)
+    known, new = (
+        placed(load_dataset(data, split=split), most, seed)
+        for split, most, seed in (("train", count, 0), ("test", 1000, 1))
+    )
     models = {arm: [trained(arm, seed, *known[:2]) for seed in range(seeds)] for arm in ARMS}
     runs = {arm: [tested(model, *new) for model in found] for arm, found in models.items()}
     print(f"{count} images, {len(new[0])} to test on, {EPOCHS} epochs, {seeds} seeds")
     for arm, found in runs.items():
-        means = map(mean_interval, zip(*(one.values() for one in found), strict=True))
-        right, distance, inside = (f"{one.mean:.3g} ± {one.half_width:.2g}" for one in means)
+        means = map(interval, zip(*(one.values() for one in found), strict=True))
+        right, distance, inside = (f"{mean:.3g} ± {width:.2g}" for mean, width in means)
         print(f"{arm:11}{right} % right, {distance} away, inside {inside} %")
     if out:
         Path(out).write_text(json.dumps({"images": count, "seeds": seeds, "runs": runs}, indent=1) + "\n")

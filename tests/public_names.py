@@ -23,16 +23,9 @@ MODULES = (
     *PACKAGES,
     "fenchel.auditing.capture",
     "fenchel.auditing.report",
-    "fenchel.data.augment",
-    "fenchel.data.randomness",
     "fenchel.data.text",
-    "fenchel.experiments.interval",
     "fenchel.functional.flex",
-    "fenchel.models.cloze",
-    "fenchel.models.decoding",
-    "fenchel.models.translation",
     "fenchel.reliability",
-    "fenchel.train.task",
 )
 
 

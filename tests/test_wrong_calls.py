@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import fenchel
 from fenchel import functional as F
 from fenchel.errors import FenchelError
-from fenchel.models import OTViT, ViT
 from fenchel.nn import (
     LearnedTemplateBank,
     MultiheadAttention,
@@ -473,21 +472,7 @@ def preferences() -> Iterator[Target]:
 
 
 def others() -> Iterator[Target]:
-    """Models and readings of α."""
-    small: dict[str, Any] = {"image_size": 8, "width": 16, "depth": 1, "heads": 2, "mlp_width": 32}
-    for kind in (ViT, OTViT):
-        yield Target(
-            kind.__name__, kind, on_device(**small), {**dict.fromkeys(small, WHOLE), "dropout": SHARES}
-        )
-    yield Target(
-        "OTViT",
-        OTViT,
-        on_device(**small),
-        {"gamma": without(POSITIVE, "None_"), "alpha": POSITIVE, "cost": NAMES},
-    )
-    yield Target(
-        "ViT()", ViT(**small), lambda: {"images": torch.ones(2, 1, 8, 8)}, {"images": tensors(2, 1, 8, 8)}
-    )
+    """Readings of α."""
     yield Target(
         "alpha_from_noise", alpha_from_noise, on_device(sigma=1.0), {"sigma": POSITIVE, "eta": POSITIVE}
     )

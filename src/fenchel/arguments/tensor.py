@@ -21,7 +21,6 @@ from fenchel.errors import FenchelError, ProblemError
 
 __all__ = [
     "BOOL",
-    "BYTES",
     "FLOATING",
     "INTEGERS",
     "MASK",
@@ -49,7 +48,6 @@ MASK = (*FLOATING, torch.bool)
 
 WHOLE = (torch.int64,)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-BYTES = (torch.uint8,)
 
 
 def check_tensor(
