@@ -32,6 +32,7 @@ PACKAGES = (
     "fenchel.experiments",
     "fenchel.answering",
     "fenchel.data",
+    "fenchel.plot",
     "fenchel.errors",
 )
 
