@@ -23,7 +23,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def measure() -> dict[str, Any]:
-    r"""The bound :math:`\alpha\lVert\nabla\mathcal{D}(\lambda)\rVert/\lVert\lambda^\star\rVert` on the error, by pass."""
+    r"""The bound :math:`\alpha\lVert\nabla\mathcal{D}(\lambda)\rVert/\lVert\lambda^\star\rVert` by pass."""
     problems = {}
     for title, spread in SPREADS.items():
         generator = torch.Generator().manual_seed(0)

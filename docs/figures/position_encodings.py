@@ -80,4 +80,4 @@ def draw(numbers: dict[str, Any]) -> Figure:
 
 
 if __name__ == "__main__":
-    main("encodings", measure, draw)
+    main("position-encodings", measure, draw)
