@@ -33,7 +33,7 @@ ORDER = [
     {"errors", "version"},
     {"arguments", "storage", "selection", "native"},
     {"preference", "closeness"},
-    {"conjugate"},
+    {"conjugate", "plot"},
     {"problem"},
     {"blocks"},
     {"layout", "certificate"},

@@ -26,6 +26,7 @@ PACKAGES = (
     "fenchel.integrations.transformers",
     "fenchel.reproducing",
     "fenchel.catalogue",
+    "fenchel.plot",
     "fenchel.errors",
 )
 

@@ -1,0 +1,313 @@
+"""The loop of all examples: training on accelerate, with checkpoints, the best epoch, metrics and curves.
+
+A script gives a :class:`task.Task` and options that derive from :class:`task.Options`, and calls :func:`main`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, cast
+
+import accelerate
+import matplotlib.pyplot as plt
+import torch
+from accelerate.utils import gather_object, set_seed
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import HfArgumentParser, get_scheduler
+
+from fenchel.errors import InputError
+from task import FREE, Options, Record, Task, to_device
+
+BEST, OPTIONS, METRICS = "best.safetensors", "options.json", "metrics.json"
+STATE = ("epoch", "step", "total", "terms", "seconds", "history")
+
+
+class Training:
+    """One run: a task, its model, and the folder that it is kept in."""
+
+    def __init__(self, make: Callable[[Any], Task], options: Options) -> None:
+        self.options, self.folder = options, Path(options.out)
+        if not options.out:
+            raise InputError("no folder was given for the run. Give --out DIR.")
+        # Without cpu=True accelerate does not join processes that have no GPU.
+        without = not torch.accelerator.is_available()
+        self.accelerator = accelerate.Accelerator(cpu=without, mixed_precision=options.mixed_precision)
+        self.main = self.accelerator.is_main_process
+        self.task = make(options)
+        set_seed(options.seed)
+        model = self.task.model()
+        check_precision(model, self.accelerator)
+        decayed = [one for one in model.parameters() if one.dim() > 1]
+        others = [one for one in model.parameters() if one.dim() <= 1]
+        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        optimiser = torch.optim.AdamW(groups, options.learning_rate, weight_decay=options.weight_decay)
+        steps = options.epochs * len(list(self.task.batches("train", options.batch_size, 0)))
+        scheduler = get_scheduler(options.schedule, optimiser, int(options.warmup * steps), steps)
+        self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
+        self.scheduler = scheduler  # not prepared: accelerate steps a prepared one once for each process
+        self.accelerator.register_for_checkpointing(scheduler, self)
+        self.epoch = self.step = 0
+        self.total, self.terms = 0.0, 0  # of the epoch so far
+        self.seconds = 0.0
+        self.history: list[dict[str, Any]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands, for accelerate's checkpoint."""
+        return {name: getattr(self, name) for name in STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state."""
+        vars(self).update(state)
+
+    def run(self) -> dict[str, Any]:
+        """Train, select the best epoch, and test.
+
+        Returns:
+            The content of ``metrics.json``.
+        """
+        self._open()
+        steps = len(list(self.task.batches("train", self.options.batch_size, 0)))
+        done = self.epoch * steps + self.step
+        hidden = self.options.quiet or not self.main
+        with tqdm(total=self.options.epochs * steps, initial=done, disable=hidden, unit="step") as bar:
+            while self.epoch < self.options.epochs:
+                self._train_epoch(bar)
+                self._end_epoch(bar)
+        plain = self.accelerator.unwrap_model(self.model)
+        load_model(plain, self.folder / BEST)
+        records = self.answers("test")
+        result = {
+            "task": self.task.name,
+            "options": asdict(self.options),
+            "parameters": sum(one.numel() for one in plain.parameters()),
+            "best_epoch": self._best()["epoch"],
+            "test": self.task.metrics(records),
+            "epochs": self.history,
+            "train_seconds": round(self.seconds, 3),
+            "processes": self.accelerator.num_processes,
+            "torch": torch.__version__,
+        }
+        if self.main:
+            write(self.folder / "test.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+            write(self.folder / METRICS, json.dumps(result, indent=1) + "\n")
+            draw_curves(self.history, self.task.metric, self.folder / "curves.png")
+        self.accelerator.wait_for_everyone()
+        return result
+
+    def answers(self, split: str) -> list[Record]:
+        """The records of a split in its order; each process answers a part of the batches."""
+        self.model.eval()
+        plain = self.accelerator.unwrap_model(self.model)
+        parts = list(self.task.batches(split, self.options.batch_size, None))
+        rank, count = self.accelerator.process_index, self.accelerator.num_processes
+        found = []
+        with torch.no_grad(), self.accelerator.autocast():
+            for number in range(rank, len(parts), count):
+                examples = [self.task.splits[split][one] for one in parts[number]]
+                batch = to_device(self.task.batch(examples, training=False), self.accelerator.device)
+                found += zip(parts[number], self.task.records(plain, batch), strict=True)
+        return [record for _, record in sorted(gather_object(found), key=lambda one: one[0])]
+
+    def _open(self) -> None:
+        """Make the folder of a new run, or go back to the checkpoint of an interrupted one."""
+        options, file = self.options, self.folder / OPTIONS
+        told = {name: value for name, value in asdict(options).items() if name not in FREE}
+        told["task"] = self.task.name
+        if options.resume:
+            if not (there := checkpoints(self.folder)):
+                raise InputError(f"{self.folder} has no checkpoint to resume. Leave --resume out to begin.")
+            before = json.loads(file.read_text())
+            differing = [name for name, value in told.items() if before.get(name) != value]
+            if differing:
+                name = differing[0]
+                raise InputError(
+                    f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is {told[name]!r}. Give the "
+                    "same options, or another --out."
+                )
+            self.accelerator.load_state(str(there[-1]))
+            return
+        if file.is_file() and not options.overwrite:
+            raise InputError(f"{self.folder} holds a run. Give --resume, --overwrite or another --out.")
+        self.accelerator.wait_for_everyone()
+        if self.main:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in (self.folder / BEST, self.folder / METRICS):
+                path.unlink(missing_ok=True)
+            for path in checkpoints(self.folder):
+                shutil.rmtree(path)
+            write(file, json.dumps(told, indent=1) + "\n")
+        self.accelerator.wait_for_everyone()
+
+    def _train_epoch(self, bar: tqdm) -> None:
+        options, accelerator = self.options, self.accelerator
+        rank, count = accelerator.process_index, accelerator.num_processes
+        self.model.train()
+        started = saved = time.monotonic()
+        for number, indices in enumerate(self.task.batches("train", options.batch_size, self.epoch)):
+            if number < self.step:
+                continue
+            examples = [self.task.splits["train"][one] for one in indices[rank::count] or indices[:1]]
+            batch = to_device(self.task.batch(examples, training=True), accelerator.device)
+            with accelerator.autocast():
+                loss, terms = self.task.loss(self.model, batch)
+            # A process without an example of its own computes one without weight: gradients are still gathered.
+            counts = rank < len(indices)
+            due = time.monotonic() - saved >= options.checkpoint_seconds
+            told = torch.tensor(
+                [float(loss.detach()) * counts, terms * counts, due], device=accelerator.device
+            )
+            total, every, due = cast(Tensor, accelerator.reduce(told)).tolist()
+            if not math.isfinite(total):
+                raise InputError(
+                    f"the loss is {total} at epoch {self.epoch + 1}, step {number + 1}. Lower --learning_rate or give "
+                    f"--clip_norm; what was saved before stays in {self.folder}."
+                )
+            accelerator.backward(loss * (count / every * counts))
+            if options.clip_norm:
+                accelerator.clip_grad_norm_(self.model.parameters(), options.clip_norm)
+            self.optimiser.step()
+            self.scheduler.step()
+            self.optimiser.zero_grad()
+            self.step, self.total, self.terms = number + 1, self.total + total, self.terms + int(every)
+            bar.update()
+            bar.set_postfix(epoch=self.epoch + 1, loss=f"{self.total / self.terms:.4g}")
+            if due:
+                self.seconds += time.monotonic() - started
+                self._save()
+                started = saved = time.monotonic()
+        self.seconds += time.monotonic() - started
+
+    def _end_epoch(self, bar: tqdm) -> None:
+        started = time.monotonic()
+        found = self.task.metrics(self.answers("validation"))
+        self.epoch += 1
+        row = {"epoch": self.epoch, "train_loss": self.total / self.terms, "validation": found}
+        self.history.append(row | {"validation_seconds": round(time.monotonic() - started, 3)})
+        if self.main:
+            said = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            bar.write(f"epoch {self.epoch}: training loss {row['train_loss']:.4g}; validation {said}")
+            if self._best()["epoch"] == self.epoch:
+                new = self.folder / f"{BEST}.new"
+                save_model(self.accelerator.unwrap_model(self.model), str(new))
+                new.replace(self.folder / BEST)
+        self.step, self.total, self.terms = 0, 0.0, 0
+        self._save()
+
+    def _best(self) -> dict[str, Any]:
+        """The row of the best epoch, the first of equal ones."""
+        sign = 1 if self.task.larger_is_better else -1
+        return max(self.history, key=lambda row: sign * row["validation"][self.task.metric])
+
+    def _save(self) -> None:
+        """Write a checkpoint beside the last one, give it its name, and remove the last one."""
+        new = self.folder / "checkpoint.new"
+        self.accelerator.save_state(str(new))
+        if self.main:
+            before = checkpoints(self.folder)
+            new.rename(self.folder / f"checkpoint-{self.epoch}-{self.step}")
+            for path in before:
+                shutil.rmtree(path)
+        self.accelerator.wait_for_everyone()
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints of a run, the oldest first."""
+    found = folder.glob("checkpoint-*-*")
+    return sorted(found, key=lambda path: [int(part) for part in path.name.split("-")[1:]])
+
+
+def check_precision(model: nn.Module, accelerator: accelerate.Accelerator) -> None:
+    """Refuse a precision that this processor cannot compute a recurrent layer in, before the first step.
+
+    Raises:
+        InputError: Saying so.
+    """
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    if accelerator.mixed_precision == "no" or accelerator.device.type != "cpu" or not recurrent:
+        return
+    try:
+        with accelerator.autocast():
+            nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].sum().backward()
+    except RuntimeError as error:
+        raise InputError(
+            f"this processor cannot train recurrent layers in {accelerator.mixed_precision} "
+            f"({str(error).splitlines()[0]}). Give --mixed_precision no."
+        ) from error
+
+
+def draw_curves(history: list[dict[str, Any]], metric: str, path: Path) -> None:
+    """Draw the training loss and the metric on the validation data over the epochs."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    epochs = [row["epoch"] for row in history]
+    axes[0].plot(epochs, [row["train_loss"] for row in history], marker="o")
+    axes[1].plot(epochs, [row["validation"][metric] for row in history], marker="o")
+    axes[0].set(xlabel="epoch", ylabel="training loss")
+    axes[1].set(xlabel="epoch", ylabel=f"validation {metric}")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file beside its place, and rename it."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def load_run(make: Callable[[Any], Task], kind: type[Options], folder: str | Path) -> tuple[Any, nn.Module]:
+    """The task of a run and its model of the best epoch, in evaluation mode.
+
+    Raises:
+        InputError: If the folder holds no run whose first epoch has ended, or one of another example.
+    """
+    folder = Path(folder)
+    if not (folder / BEST).is_file():
+        raise InputError(f"{folder} holds no run with an epoch that has ended. Give the --out of a training.")
+    told = json.loads((folder / OPTIONS).read_text())
+    name = told.pop("task")
+    known = {one.name for one in fields(kind)}
+    if unknown := sorted(set(told) - known):
+        raise InputError(f"{folder} is a run of {name}, which was told {unknown[0]}. Use examples/{name}.py.")
+    task = make(kind(**told, out=str(folder)))
+    model = task.model()
+    load_model(model, folder / BEST)
+    return task, model.eval()
+
+
+def main(make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type) -> None:
+    """The command line of an example: ``train``, and ``use DIR``.
+
+    Args:
+        make: Makes the task of options.
+        kind: Options of the training.
+        use: What is done with a trained model: called with the task, the model and the options of ``use_kind``.
+        use_kind: Its options, a dataclass.
+    """
+    script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
+    try:
+        if command == "train":
+            parser = HfArgumentParser(kind, prog=f"{script} train")  # pyright: ignore[reportArgumentType]
+            (options,) = parser.parse_args_into_dataclasses(rest)
+            result = Training(make, options).run()
+            if accelerate.PartialState().is_main_process:
+                print(f"test: {json.dumps(result['test'])}; in {options.out}/{METRICS}")
+        elif command == "use":
+            parser = HfArgumentParser(use_kind, prog=f"{script} use")  # pyright: ignore[reportArgumentType]
+            parser.add_argument("run", metavar="DIR", help="--out of the training")
+            told, named = parser.parse_args_into_dataclasses(rest)
+            use(*load_run(make, kind, named.run), told)
+        else:
+            sys.exit(
+                f"usage: {script} train --data toy --out DIR [--resume], or {script} use DIR; each has --help"
+            )
+    except InputError as error:
+        sys.exit(f"{script}: {error}")
