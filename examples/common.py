@@ -155,12 +155,13 @@ class Training:
         for number, indices in enumerate(self.task.batches("train", options.batch_size, self.epoch)):
             if number < self.step:
                 continue
-            examples = [self.task.splits["train"][one] for one in indices[rank::count] or indices[:1]]
+            own = indices[rank * len(indices) // count : (rank + 1) * len(indices) // count]
+            examples = [self.task.splits["train"][one] for one in own or indices[:1]]
             batch = to_device(self.task.batch(examples, training=True), accelerator.device)
             with accelerator.autocast():
                 loss, terms = self.task.loss(self.model, batch)
             # A process without an example of its own computes one without weight: gradients are still gathered.
-            counts = rank < len(indices)
+            counts = bool(own)
             due = time.monotonic() - saved >= options.checkpoint_seconds
             told = torch.tensor(
                 [float(loss.detach()) * counts, terms * counts, due], device=accelerator.device
