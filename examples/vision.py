@@ -1,0 +1,388 @@
+"""Vision transformers with softmax or optimal-transport attention in the last layer (section 9, tables 1 and 2).
+
+python examples/vision.py train --data toy --out run
+python examples/vision.py use run --images shirt.png --picture weights.png
+python examples/vision.py train --data fashion_mnist --model ot-vit --epochs 100 --out run
+python examples/vision.py table 2 --budget small --out table2
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import matplotlib.pyplot as plt
+import torch
+from PIL import Image, UnidentifiedImageError
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu
+
+from common import load_run, main
+from fenchel.errors import CostWarning, InputError
+from fenchel.nn import MultiheadAttention, TransportAttention
+from task import (
+    Batch,
+    Options,
+    Record,
+    Task,
+    check_columns,
+    label_names,
+    option,
+    read_splits,
+    validation_and_test,
+)
+
+# The papers' cost, C - aᵀb, is meant for templates of any norm.
+warnings.filterwarnings("ignore", category=CostWarning)
+COLUMNS = (("image", "label"), ("img", "label"), ("img", "fine_label"), ("image", "labels"))
+
+
+@dataclass
+class VisionOptions(Options):
+    """A ViT of the papers' size; a smaller one is enough for toy images."""
+
+    batch_size: int = option(64, "images in a step, even: they come in pairs of a class")
+    learning_rate: float = option(3e-4, "the largest")
+    schedule: str = option("cosine", "transformers' name of a schedule")
+    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
+    weight_decay: float = option(0.01, "of AdamW")
+    model: str = option("ot-vit", "last layer: softmax or optimal transport", choices=("vit", "ot-vit"))
+    extra: str = option(
+        "auto",
+        "preference for the partner's templates: zero (ot-vit only), shared as for the image's own, or none: there are "
+        "no partners; auto: zero for ot-vit, none for vit",
+        choices=("auto", "zero", "shared", "none"),
+    )
+    join_probability: float = option(0.5, "how often a partner's templates join, in training")
+    cost: str = option("dot", "transport cost", choices=("dot", "squared_euclidean", "cosine"))
+    gamma: float = option(0.0, "entropy of the transport; 0: √width, of the hidden states, which is √256")
+    alpha: float = option(1.0, "reliability of the evidence")
+    width: int = option(256, "of the hidden states")
+    depth: int = option(6, "layers")
+    heads: int = option(8, "of each layer")
+    mlp_width: int = option(512, "hidden units of the feed-forward networks")
+    dropout: float = option(0.2, "rate")
+    patch_size: int = option(4, "pixels of a side")
+    train_images: int = option(0, "so many, equally many of each class; 0: all")
+    test_images: int = option(0, "so many, for validation and test each; 0: all")
+    label_smoothing: float = option(0.0, "share of probability that is spread over all classes")
+    augment: bool = option(False, "shift by up to four pixels, and mirror")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.extra == "auto":
+            self.extra = "zero" if self.model == "ot-vit" else "none"
+        if (self.model, self.extra) == ("vit", "zero"):
+            raise InputError(
+                "softmax attention reaches no template of preference zero. Give --extra shared or none."
+            )
+        if self.batch_size % 2:
+            raise InputError(
+                f"batch_size is {self.batch_size}; images come in pairs, so expected an even number."
+            )
+
+
+class Layer(nn.Module):
+    """An encoder layer with norms first, around any attention; parameters are named as in torch's."""
+
+    def __init__(self, attention: nn.Module, width: int, mlp_width: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attn = attention
+        self.linear1, self.linear2 = nn.Linear(width, mlp_width), nn.Linear(mlp_width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, queries: slice = slice(None), partners: Tensor | None = None) -> Tensor:
+        """The tokens of ``queries`` after attention to all tokens, and to those of partner images."""
+        templates = self.norm1(tokens)
+        query = templates[:, queries]
+        if isinstance(self.self_attn, TransportAttention):
+            attended = self.self_attn(query, templates, partners=partners)
+        else:
+            padding = None
+            if partners is not None:
+                alone = (partners < 0)[:, None].expand(templates.shape[:2])
+                padding = torch.cat([torch.zeros_like(alone), alone], 1)
+                templates = torch.cat([templates, templates[partners.clamp_min(0)]], 1)
+            attended, _ = self.self_attn(query, templates, templates, padding, need_weights=False)
+        tokens = tokens[:, queries] + self.dropout(attended)
+        hidden = self.dropout(gelu(self.linear1(self.norm2(tokens))))
+        return tokens + self.dropout(self.linear2(hidden))
+
+
+class VisionTransformer(nn.Module):
+    """ViT or OT-ViT: only the class token asks in the last layer, since nothing reads the other answers."""
+
+    def __init__(self, o: VisionOptions, channels: int, size: int, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(channels, o.width, o.patch_size, o.patch_size)
+        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, o.width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, (size // o.patch_size) ** 2 + 1, o.width))
+        self.dropout = nn.Dropout(o.dropout)
+        attention: list[nn.Module] = [
+            MultiheadAttention(o.width, o.heads, batch_first=True) for _ in range(o.depth)
+        ]
+        if o.model == "ot-vit":
+            extra = "shared" if o.extra == "shared" else "zero"
+            gamma = o.gamma or math.sqrt(o.width)
+            attention[-1] = TransportAttention(
+                o.width, o.heads, cost=o.cost, gamma=gamma, alpha=o.alpha, extra_preference=extra
+            )
+        self.layers = nn.ModuleList(Layer(one, o.width, o.mlp_width, o.dropout) for one in attention)
+        self.norm, self.classify = nn.LayerNorm(o.width), nn.Linear(o.width, classes)
+
+    def forward(self, images: Tensor, partners: Tensor | None = None) -> Tensor:
+        """Logits (B, classes) of images (B, channels, size, size).
+
+        Args:
+            images: Standardised.
+            partners: (B,) index in the batch of another image, whose templates join in the last layer; -1: none.
+        """
+        tokens = self.embed(images).flatten(2).mT
+        tokens = torch.cat([self.class_token.expand(len(images), -1, -1), tokens], 1)
+        tokens = self.dropout(tokens + self.position)
+        for layer in self.layers[:-1]:
+            tokens = layer(tokens)
+        return self.classify(self.norm(self.layers[-1](tokens, slice(1), partners)[:, 0]))
+
+
+class Vision(Task):
+    """Classes of images."""
+
+    name, metric, larger_is_better = "vision", "accuracy", True
+
+    def __init__(self, options: VisionOptions) -> None:
+        super().__init__(options)
+        read = toy() if options.data == "toy" else read_images(options)
+        self.classes, splits = read
+        pixels = splits["train"][0].float() / 255
+        self.mean, self.std = (one.view(-1, 1, 1) for one in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))))
+        self.channels, height, width = pixels.shape[1:]
+        if height != width or height % options.patch_size:
+            raise InputError(
+                f"images are {height} x {width} pixels; expected squares whose side --patch_size {options.patch_size} "
+                "divides. Resize them."
+            )
+        self.size = height
+        self.splits = {name: list(zip(*split, strict=True)) for name, split in splits.items()}
+
+    def model(self) -> VisionTransformer:
+        """See ``Task``."""
+        return VisionTransformer(self.options, self.channels, self.size, len(self.classes))
+
+    def batches(self, split: str, size: int, epoch: int | None) -> Iterator[list[int]]:
+        """See ``Task``; in training images come in pairs of a class, so that each has a partner in its batch."""
+        order = [one for part in super().batches(split, size, epoch) for one in part]
+        if epoch is not None:
+            waiting: dict[int, int] = {}
+            pairs: list[int] = []
+            for one in order:
+                label = int(self.splits[split][one][1])
+                if label in waiting:
+                    pairs += [waiting.pop(label), one]
+                else:
+                    waiting[label] = one
+            order = pairs + list(waiting.values())
+        yield from (order[start : start + size] for start in range(0, len(order), size))
+
+    def batch(self, examples: Sequence[Any], *, training: bool) -> Batch:
+        """See ``Task``."""
+        images = torch.stack([image for image, _ in examples])
+        labels = torch.stack([label for _, label in examples])
+        if training and self.options.augment:
+            images = augmented(images)
+        batch = {"images": (images.float() / 255 - self.mean) / self.std, "labels": labels}
+        if training and self.options.extra != "none":
+            batch["partners"] = partners(labels, self.options.join_probability)
+        return batch
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+        """See ``Task``."""
+        logits = model(batch["images"], batch.get("partners"))
+        smoothing = self.options.label_smoothing
+        loss = cross_entropy(logits.float(), batch["labels"], reduction="sum", label_smoothing=smoothing)
+        return loss, len(logits)
+
+    def records(self, model: nn.Module, batch: Batch) -> list[Record]:
+        """See ``Task``."""
+        logits = model(batch["images"]).float()
+        loss = cross_entropy(logits, batch["labels"], reduction="none").tolist()
+        rows = zip(batch["labels"].tolist(), logits.argmax(1).tolist(), loss, strict=True)
+        return [{"label": label, "answer": answer, "loss": loss} for label, answer, loss in rows]
+
+    def metrics(self, records: Sequence[Record]) -> dict[str, float]:
+        """See ``Task``."""
+        answers, labels = [one["answer"] for one in records], [one["label"] for one in records]
+        accuracy = float(accuracy_score(labels, answers))
+        return {"accuracy": accuracy, "loss": sum(one["loss"] for one in records) / len(records)}
+
+
+def partners(labels: Tensor, probability: float) -> Tensor:
+    """For each image of a batch the index of a random other one of its class, with a probability; else -1."""
+    same = (labels[:, None] == labels).float().fill_diagonal_(0)
+    has = (same.sum(1) > 0) & (torch.rand(len(labels)) < probability)
+    chosen = torch.multinomial(same + ~has[:, None], 1).squeeze(1)
+    return torch.where(has, chosen, -1)
+
+
+def augmented(images: Tensor) -> Tensor:
+    """Each image shifted by up to four pixels, and mirrored with probability one half."""
+    count, _, size, _ = images.shape
+    padded = nn.functional.pad(images, (4, 4, 4, 4))
+    rows, columns = torch.arange(size) + torch.randint(9, (2, count, 1))
+    columns = torch.where(torch.rand(count, 1) < 0.5, columns, columns.flip(1))
+    number = torch.arange(count)[:, None, None]
+    return padded[number, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def toy() -> tuple[list[str], dict[str, tuple[Tensor, Tensor]]]:
+    """Stripes of four directions at random places, 16 x 16 pixels, in noise; the mean of a pixel tells nothing."""
+    generator = torch.Generator().manual_seed(0)
+    names = ["rows", "columns", "falling", "rising"]
+    labels = torch.arange(1000) % 4
+    x, y = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="xy")
+    place = torch.stack([y, x, x + y, x - y])[labels] + torch.randint(8, (1000, 1, 1), generator=generator)
+    images = 128 + 80 * torch.sin(place * math.pi / 4) + 90 * torch.randn(1000, 16, 16, generator=generator)
+    images = images.clamp(0, 255).byte()[:, None]
+    parts = {"train": slice(600), "validation": slice(600, 800), "test": slice(800, 1000)}
+    return names, {name: (images[part], labels[part]) for name, part in parts.items()}
+
+
+def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tensor, Tensor]]]:
+    """Images and classes of each split of a dataset, as bytes (n, channels, height, width).
+
+    Raises:
+        InputError: On missing columns, damaged images, or images of several sizes.
+    """
+    found = validation_and_test(read_splits(options.data))
+    columns = next((pair for pair in COLUMNS if {*pair} <= {*found["train"].column_names}), COLUMNS[0])
+    check_columns(found, columns, options.data)
+    image, label = columns
+    names = label_names(found["train"], label)
+    splits = {}
+    for name, count in (
+        ("train", options.train_images),
+        ("validation", options.test_images),
+        ("test", options.test_images),
+    ):
+        rows = chosen(found[name], label, count)
+        raw = cast(datasets.Dataset, rows.cast_column(image, datasets.Image(decode=False)))
+        pixels = [
+            decoded(one, f"{options.data}, {name}, row {number}") for number, one in enumerate(raw[image])
+        ]
+        sizes = {tuple(one.shape) for one in pixels}
+        if len(sizes) > 1:
+            raise InputError(
+                f"{options.data}, {name}, has images of {len(sizes)} shapes, such as {sorted(sizes)[:2]}."
+            )
+        splits[name] = torch.stack(pixels), torch.tensor(rows[label])
+    return names, splits
+
+
+def chosen(rows: datasets.Dataset, label: str, count: int) -> datasets.Dataset:
+    """So many rows, equally many of each class, the same for every seed; all for 0."""
+    if not count or count >= len(rows):
+        return rows
+    labels = rows[label]
+    taken, _ = train_test_split(range(len(rows)), train_size=count, stratify=labels, random_state=0)
+    return rows.select(sorted(taken))
+
+
+def decoded(image: dict[str, Any], place: str = "the image") -> Tensor:
+    """An encoded image as bytes (channels, height, width): one channel where it is grey, else three."""
+    try:
+        with Image.open(io.BytesIO(image["bytes"] or Path(image["path"]).read_bytes())) as opened:
+            grey = opened.mode in ("1", "L", "I", "I;16", "F")
+            plain = opened.convert("L" if grey else "RGB")
+    except (OSError, UnidentifiedImageError) as error:
+        raise InputError(f"{place} cannot be decoded: {error}. Remove it or mend the file.") from error
+    return (
+        torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8)
+        .view(plain.height, plain.width, -1)
+        .permute(2, 0, 1)
+    )
+
+
+@dataclass
+class UseOptions:
+    """What is asked of a trained model."""
+
+    images: list[str] = field(
+        default_factory=list, metadata={"help": "files; default: the first four test images"}
+    )
+    picture: str = option("", "file for a picture of how much each pixel moves the logit of the answer")
+
+
+def use(task: Vision, model: VisionTransformer, told: UseOptions) -> None:
+    """Print the three likeliest classes of each image, and draw which pixels the answer depends on."""
+    names = told.images or [f"test image {number + 1}" for number in range(4)]
+    if told.images:
+        images = [opened(file, task) for file in told.images]
+    else:
+        images = [image for image, _ in task.splits["test"][:4]]
+    pixels = task.batch([(image, torch.tensor(0)) for image in images], training=False)[
+        "images"
+    ].requires_grad_()
+    logits = model(pixels)
+    for name, row in zip(names, logits.softmax(-1), strict=True):
+        best = row.topk(min(3, len(row)))
+        print(f"{name}: " + ", ".join(f"{task.classes[int(k)]} {p:.3f}" for p, k in zip(*best, strict=True)))
+    if told.picture:
+        (gradient,) = torch.autograd.grad(logits.amax(1).sum(), pixels)
+        figure, axes = plt.subplots(
+            2, len(images), figsize=(2 * len(images), 4), squeeze=False, layout="constrained"
+        )
+        for number, image in enumerate(images):
+            axes[0, number].imshow(image.permute(1, 2, 0), cmap="gray")
+            axes[0, number].set_title(task.classes[int(logits[number].argmax())])
+            axes[1, number].imshow(gradient[number].abs().amax(0), cmap="magma")
+        for axis in axes.flat:
+            axis.axis("off")
+        figure.savefig(told.picture, dpi=120)
+        plt.close(figure)
+
+
+def opened(file: str, task: Vision) -> Tensor:
+    """An image file in the size and the channels that the model was trained on."""
+    if not Path(file).is_file():
+        raise InputError(f"there is no image {file}. Give files that Pillow can read.")
+    pixels = decoded({"path": file, "bytes": None}, file).float()
+    pixels = pixels.mean(0, keepdim=True) if task.channels == 1 else pixels.expand(3, -1, -1)
+    size = (task.size, task.size)
+    return nn.functional.interpolate(pixels[None], size, mode="bilinear", antialias=True)[0].round().byte()
+
+
+def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """The model of a run and its test images, for ``fenchel audit RUN --loader examples/vision.py`` and ``swap``."""
+    task, model = load_run(Vision, VisionOptions, folder)
+    found = []
+    for number, numbers in enumerate(task.batches("test", 64, None)):
+        batch = task.batch([task.splits["test"][one] for one in numbers], training=False)
+        labels = batch["labels"]
+        found.append(
+            {
+                "inputs": {"images": batch["images"]},
+                "documents": [64 * number + one + 1 for one in range(len(numbers))],
+                "loss": partial(cross_entropy, target=labels, reduction="none"),
+                "score": partial(hits, labels=labels),
+            }
+        )
+    return model, found
+
+
+def hits(logits: Tensor, labels: Tensor) -> Tensor:
+    """1 where the largest logit is that of the class."""
+    return (logits.argmax(-1) == labels.to(logits.device)).double()
+
+
+if __name__ == "__main__":
+    main(Vision, VisionOptions, use, UseOptions)
