@@ -72,7 +72,7 @@ class VisionOptions(Options):
     mlp_width: int = option(512, "hidden units of the feed-forward networks")
     dropout: float = option(0.2, "rate")
     patch_size: int = option(4, "pixels of a side")
-    train_images: int = option(0, "so many, equally many of each class; 0: all")
+    train_images: int = option(0, "so many, each class in its share; 0: all")
     test_images: int = option(0, "so many, for validation and test each; 0: all")
     label_smoothing: float = option(0.0, "share of probability that is spread over all classes")
     augment: bool = option(False, "shift by up to four pixels, and mirror")
@@ -289,7 +289,7 @@ def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tens
 
 
 def chosen(rows: datasets.Dataset, label: str, count: int) -> datasets.Dataset:
-    """So many rows, equally many of each class, the same for every seed; all for 0."""
+    """So many rows, each class in its share, the same for every seed; all for 0."""
     if not count or count >= len(rows):
         return rows
     labels = rows[label]
@@ -342,9 +342,9 @@ def use(task: Vision, model: VisionTransformer, told: UseOptions) -> None:
             2, len(images), figsize=(2 * len(images), 4), squeeze=False, layout="constrained"
         )
         for number, image in enumerate(images):
-            axes[0, number].imshow(image.permute(1, 2, 0), cmap="gray")
+            axes[0, number].imshow(image.permute(1, 2, 0).numpy(), cmap="gray")
             axes[0, number].set_title(task.classes[int(logits[number].argmax())])
-            axes[1, number].imshow(gradient[number].abs().amax(0), cmap="magma")
+            axes[1, number].imshow(gradient[number].abs().amax(0).numpy(), cmap="magma")
         for axis in axes.flat:
             axis.axis("off")
         figure.savefig(told.picture, dpi=120)
