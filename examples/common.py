@@ -284,14 +284,17 @@ def load_run(make: Callable[[Any], Task], kind: type[Options], folder: str | Pat
     return task, model.eval()
 
 
-def main(make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type) -> None:
-    """The command line of an example: ``train``, and ``use DIR``.
+def main(
+    make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any
+) -> None:
+    """The command line of an example: ``train``, ``use DIR``, and what else it has.
 
     Args:
         make: Makes the task of options.
         kind: Options of the training.
         use: What is done with a trained model: called with the task, the model and the options of ``use_kind``.
         use_kind: Its options, a dataclass.
+        others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
     try:

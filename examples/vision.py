@@ -1,34 +1,36 @@
 """Vision transformers with softmax or optimal-transport attention in the last layer (section 9, tables 1 and 2).
 
-python examples/vision.py train --data toy --out run
-python examples/vision.py use run --images shirt.png --picture weights.png
-python examples/vision.py train --data fashion_mnist --model ot-vit --epochs 100 --out run
-python examples/vision.py table 2 --budget small --out table2
+Commands::
+
+    python examples/vision.py train --data toy --out run
+    python examples/vision.py use run --images shirt.png --picture weights.png
+    python examples/vision.py train --data FOLDER --model ot-vit --epochs 100 --out run
+    python examples/vision.py table --table 2 --budget small --out table2
 """
 
 from __future__ import annotations
 
-import io
+import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import datasets
 import matplotlib.pyplot as plt
 import torch
-from PIL import Image, UnidentifiedImageError
+from scipy.stats import ttest_1samp
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu
 
-from common import load_run, main
+from common import Training, checkpoints, load_run, main
 from fenchel.errors import CostWarning, InputError
 from fenchel.nn import MultiheadAttention, TransportAttention
+from images import chosen, opened, stacked
 from task import (
     Batch,
     Options,
@@ -258,58 +260,17 @@ def toy() -> tuple[list[str], dict[str, tuple[Tensor, Tensor]]]:
 
 
 def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tensor, Tensor]]]:
-    """Images and classes of each split of a dataset, as bytes (n, channels, height, width).
-
-    Raises:
-        InputError: On missing columns, damaged images, or images of several sizes.
-    """
+    """Images and classes of each split of a dataset, as bytes (n, channels, height, width)."""
     found = validation_and_test(read_splits(options.data))
     columns = next((pair for pair in COLUMNS if {*pair} <= {*found["train"].column_names}), COLUMNS[0])
     check_columns(found, columns, options.data)
     image, label = columns
-    names = label_names(found["train"], label)
+    counts = {"train": options.train_images, "validation": options.test_images, "test": options.test_images}
     splits = {}
-    for name, count in (
-        ("train", options.train_images),
-        ("validation", options.test_images),
-        ("test", options.test_images),
-    ):
+    for name, count in counts.items():
         rows = chosen(found[name], label, count)
-        raw = cast(datasets.Dataset, rows.cast_column(image, datasets.Image(decode=False)))
-        pixels = [
-            decoded(one, f"{options.data}, {name}, row {number}") for number, one in enumerate(raw[image])
-        ]
-        sizes = {tuple(one.shape) for one in pixels}
-        if len(sizes) > 1:
-            raise InputError(
-                f"{options.data}, {name}, has images of {len(sizes)} shapes, such as {sorted(sizes)[:2]}."
-            )
-        splits[name] = torch.stack(pixels), torch.tensor(rows[label])
-    return names, splits
-
-
-def chosen(rows: datasets.Dataset, label: str, count: int) -> datasets.Dataset:
-    """So many rows, each class in its share, the same for every seed; all for 0."""
-    if not count or count >= len(rows):
-        return rows
-    labels = rows[label]
-    taken, _ = train_test_split(range(len(rows)), train_size=count, stratify=labels, random_state=0)
-    return rows.select(sorted(taken))
-
-
-def decoded(image: dict[str, Any], place: str = "the image") -> Tensor:
-    """An encoded image as bytes (channels, height, width): one channel where it is grey, else three."""
-    try:
-        with Image.open(io.BytesIO(image["bytes"] or Path(image["path"]).read_bytes())) as opened:
-            grey = opened.mode in ("1", "L", "I", "I;16", "F")
-            plain = opened.convert("L" if grey else "RGB")
-    except (OSError, UnidentifiedImageError) as error:
-        raise InputError(f"{place} cannot be decoded: {error}. Remove it or mend the file.") from error
-    return (
-        torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8)
-        .view(plain.height, plain.width, -1)
-        .permute(2, 0, 1)
-    )
+        splits[name] = stacked(rows, image, f"{options.data}, {name}"), torch.tensor(rows[label])
+    return label_names(found["train"], label), splits
 
 
 @dataclass
@@ -326,7 +287,7 @@ def use(task: Vision, model: VisionTransformer, told: UseOptions) -> None:
     """Print the three likeliest classes of each image, and draw which pixels the answer depends on."""
     names = told.images or [f"test image {number + 1}" for number in range(4)]
     if told.images:
-        images = [opened(file, task) for file in told.images]
+        images = [opened(file, task.channels, task.size) for file in told.images]
     else:
         images = [image for image, _ in task.splits["test"][:4]]
     pixels = task.batch([(image, torch.tensor(0)) for image in images], training=False)[
@@ -349,16 +310,6 @@ def use(task: Vision, model: VisionTransformer, told: UseOptions) -> None:
             axis.axis("off")
         figure.savefig(told.picture, dpi=120)
         plt.close(figure)
-
-
-def opened(file: str, task: Vision) -> Tensor:
-    """An image file in the size and the channels that the model was trained on."""
-    if not Path(file).is_file():
-        raise InputError(f"there is no image {file}. Give files that Pillow can read.")
-    pixels = decoded({"path": file, "bytes": None}, file).float()
-    pixels = pixels.mean(0, keepdim=True) if task.channels == 1 else pixels.expand(3, -1, -1)
-    size = (task.size, task.size)
-    return nn.functional.interpolate(pixels[None], size, mode="bilinear", antialias=True)[0].round().byte()
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
@@ -384,5 +335,102 @@ def hits(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(-1) == labels.to(logits.device)).double()
 
 
+ARMS: dict[str, dict[str, Any]] = {
+    "ViT": {"model": "vit"},
+    "OT-ViT": {"model": "ot-vit", "extra": "zero"},
+    "OT-ViT, shared u": {"model": "ot-vit", "extra": "shared"},
+    "OT-ViT, no partners": {"model": "ot-vit", "extra": "none"},
+    "ViT with partners": {"model": "vit", "extra": "shared"},
+}
+SHAPES = (
+    (2, 448),
+    (4, 312),
+    (6, 256),
+    (8, 224),
+    (12, 184),
+    (24, 128),
+)  # depth and width of 3.2 million parameters
+BUDGETS = {"small": {"train_images": 10_000, "test_images": 5_000, "epochs": 4}, "paper": {"epochs": 100}}
+HUB = {
+    "1": ["uoft-cs/cifar100"],
+    "2": ["zalando-datasets/fashion_mnist", "uoft-cs/cifar10", "uoft-cs/cifar100"],
+}
+PAPER = {  # accuracies of tables 1 and 2: by data, learning rate and arm
+    ("cifar100", 3e-3): {"ViT": 0.228, "OT-ViT": 0.175},
+    ("cifar100", 3e-4): {"ViT": 0.463, "OT-ViT": 0.491},
+    ("cifar100", 3e-5): {"ViT": 0.452, "OT-ViT": 0.412},
+    ("fashion_mnist", 3e-4): {"ViT": 0.928, "OT-ViT": 0.937},
+    ("cifar10", 3e-4): {"ViT": 0.751, "OT-ViT": 0.772},
+}
+
+
+@dataclass
+class TableOptions:
+    """A table of section 9: trainings that differ in the arm alone, for each seed."""
+
+    table: str = option(
+        "2",
+        "of the paper, the ablation, or the search over depth and width",
+        choices=(*"12", "ablation", "search"),
+    )
+    budget: str = option("small", "10,000 images for 4 epochs, or all for 100", choices=tuple(BUDGETS))
+    data: list[str] = field(
+        default_factory=list, metadata={"help": "folders or hub names; default: the paper's"}
+    )
+    out: str = option("", "folder of the runs; those that are finished in it are not run again")
+    seeds: int = option(3, "trainings of each arm")
+    mixed_precision: str = option("no", "no, bf16 or fp16", choices=("no", "bf16", "fp16"))
+
+
+def table(told: TableOptions) -> None:
+    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds beside the paper's."""
+    arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if told.table in "12" else ARMS
+    if told.table == "search":
+        arms = {
+            f"ViT, {d} layers of {w}": {"model": "vit", "depth": d, "width": w, "mlp_width": 2 * w}
+            for d, w in SHAPES
+        }
+    rates = (3e-3, 3e-4, 3e-5) if told.table == "1" else (3e-4,)
+    print(
+        "| Data | Rate | Arm | Paper | Accuracy | Minus the first arm | Seeds |\n|---|---|---|---:|---:|---:|---:|"
+    )
+    for data, rate in product(told.data or HUB.get(told.table, HUB["2"][:1]), rates):
+        name = Path(data).name
+        known = max(
+            (key for key in PAPER if key[1] == rate and name.startswith(key[0])), key=str, default=None
+        )
+        first: list[float] = []
+        for arm, changed in arms.items():
+            found = []
+            for seed in range(told.seeds):
+                out = Path(told.out) / f"{name}-{rate:g}-{arm.replace(', ', '-').replace(' ', '-')}-{seed}"
+                given = {"data": data, "out": str(out), "learning_rate": rate, "seed": seed}
+                given |= {"mixed_precision": told.mixed_precision} | BUDGETS[told.budget] | changed
+                found.append(
+                    finished(VisionOptions(**given, resume=bool(checkpoints(out))))["test"]["accuracy"]
+                )
+            first = first or found
+            differences = [one - other for one, other in zip(found, first, strict=True)]
+            paper = PAPER[known].get(arm, "–") if known else "–"
+            print(
+                f"| {name} | {rate:g} | {arm} | {paper} | {interval(found)} | {interval(differences)} | {told.seeds} |"
+            )
+
+
+def finished(options: VisionOptions) -> dict[str, Any]:
+    """The metrics of a run, which is trained to its end if it is not there."""
+    file = Path(options.out) / "metrics.json"
+    return json.loads(file.read_text()) if file.is_file() else Training(Vision, options).run()
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean and half of Student's 95 % interval."""
+    mean = sum(values) / len(values)
+    if len(values) < 2 or len(set(values)) == 1:
+        return f"{mean:.4f}"
+    low, high = ttest_1samp(values, 0).confidence_interval()
+    return f"{mean:.4f} ± {(high - low) / 2:.4f}"
+
+
 if __name__ == "__main__":
-    main(Vision, VisionOptions, use, UseOptions)
+    main(Vision, VisionOptions, use, UseOptions, table=(table, TableOptions))

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import datasets
 import pytest
+import scipy.stats
 import torch
 from sklearn.linear_model import LogisticRegression
 
@@ -160,3 +161,19 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=named):
             task(**told)
+
+
+def test_a_table_sets_paired_differences_beside_the_numbers_of_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def finished(options: vision.VisionOptions) -> dict[str, Any]:
+        gain = 0.03 + 0.01 * options.seed if options.model == "ot-vit" else 0.0
+        return {"test": {"accuracy": 0.5 + 0.1 * options.seed + gain}}
+
+    monkeypatch.setattr(vision, "finished", finished)
+    vision.table(vision.TableOptions(table="2", out=str(tmp_path), data=["some/cifar10_jpeg"], seeds=3))
+    *_, first, second = capsys.readouterr().out.strip().splitlines()
+    half = 0.01 * scipy.stats.t.ppf(0.975, 2) / 3**0.5
+    assert [one.strip() for one in first.split("|")[3:5]] == ["ViT", "0.751"]
+    assert [one.strip() for one in second.split("|")[3:5]] == ["OT-ViT", "0.772"]
+    assert f"0.0400 ± {half:.4f}" in second
