@@ -155,12 +155,13 @@ class Training:
         for number, indices in enumerate(self.task.batches("train", options.batch_size, self.epoch)):
             if number < self.step:
                 continue
-            examples = [self.task.splits["train"][one] for one in indices[rank::count] or indices[:1]]
+            own = indices[rank * len(indices) // count : (rank + 1) * len(indices) // count]
+            examples = [self.task.splits["train"][one] for one in own or indices[:1]]
             batch = to_device(self.task.batch(examples, training=True), accelerator.device)
             with accelerator.autocast():
                 loss, terms = self.task.loss(self.model, batch)
             # A process without an example of its own computes one without weight: gradients are still gathered.
-            counts = rank < len(indices)
+            counts = bool(own)
             due = time.monotonic() - saved >= options.checkpoint_seconds
             told = torch.tensor(
                 [float(loss.detach()) * counts, terms * counts, due], device=accelerator.device
@@ -283,14 +284,17 @@ def load_run(make: Callable[[Any], Task], kind: type[Options], folder: str | Pat
     return task, model.eval()
 
 
-def main(make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type) -> None:
-    """The command line of an example: ``train``, and ``use DIR``.
+def main(
+    make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any
+) -> None:
+    """The command line of an example: ``train``, ``use DIR``, and what else it has.
 
     Args:
         make: Makes the task of options.
         kind: Options of the training.
         use: What is done with a trained model: called with the task, the model and the options of ``use_kind``.
         use_kind: Its options, a dataclass.
+        others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
     try:
