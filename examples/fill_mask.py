@@ -12,7 +12,6 @@ Commands::
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 
 import torch
 from sklearn.metrics import accuracy_score
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
@@ -31,20 +29,15 @@ from transformers import BertConfig, BertForPreTraining
 from common import load_run, main
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import register
+from passages import END, FIRST, MASK, PAD, read_texts, tokenizer_of, toy
 from task import (
     Batch,
     Options,
     Record,
     Task,
-    check_columns,
-    label_names,
     option,
-    read_splits,
-    validation_and_test,
 )
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-PAD, UNKNOWN, FIRST, END, MASK = range(5)
 REACH = 16  # distances beyond it have its log-preference
 
 
@@ -125,7 +118,7 @@ class Blanks(BertForPreTraining):
         if config.classes:
             self.cls.seq_relationship = nn.Linear(config.hidden_size, config.classes)
 
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
@@ -133,7 +126,7 @@ class Blanks(BertForPreTraining):
         position_ids: Tensor,
         places: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Logits of the words at ``places``, a bool mask, row by row (k, vocabulary), and of the classes (B, classes)."""
+        """Logits of the words at ``places``, a bool mask, (k, vocabulary), and of the classes, (B, classes)."""
         heads = self.config.num_attention_heads
         distance = (position_ids[:, None, :] - position_ids[:, :, None]).clamp(-REACH, REACH) + REACH
         log_u = self.log_preference.view(heads, -1)[:, distance].transpose(0, 1)
@@ -153,12 +146,11 @@ class Blanks(BertForPreTraining):
 class FillMask(Task):
     """Words from their context, and classes of texts."""
 
-    name = "fill_mask"
+    name, larger_is_better = "fill_mask", True
 
     def __init__(self, options: FillOptions) -> None:
         super().__init__(options)
         self.metric = "accuracy" if options.objective == "classify" else "masked_accuracy"
-        self.larger_is_better = True
         texts, self.classes = toy(options) if options.data == "toy" else read_texts(options)
         self.before = load_run(FillMask, FillOptions, options.pretrained) if options.pretrained else None
         trained = (text for article, _ in texts["train"] for pair in article for text in pair)
@@ -213,12 +205,10 @@ class FillMask(Task):
             hidden_dropout_prob=o.dropout,
             attention_probs_dropout_prob=0.0,
             max_position_embeddings=2 * o.longest + 3,
-            preference=o.preference,
-            causal=o.objective == "causal",
-            classes=len(self.classes),
-            attn_implementation=f"fenchel_{o.estimator}",
+            **{"preference": o.preference, "causal": o.objective == "causal", "classes": len(self.classes)},
         )
         model = Blanks(config)
+        model.set_attn_implementation(f"fenchel_{o.estimator}")
         if self.before:
             fitting = {k: v for k, v in self.before[1].state_dict().items() if "seq_relationship" not in k}
             model.load_state_dict(fitting, strict=False)
@@ -345,101 +335,6 @@ def padded(rows: Iterable[list[int]]) -> Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
-def tokenizer_of(texts: Iterable[str], size: int) -> Tokenizer:
-    """Knows the most frequent words, in small letters, of what stands between spaces and punctuation."""
-    made = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNKNOWN]))
-    made.normalizer = normalizers.Lowercase()  # pyright: ignore[reportAttributeAccessIssue]
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-    made.train_from_iterator(texts, trainer)
-    return made
-
-
-Articles = list[tuple[list[tuple[str, ...]], int]]
-
-
-def read_texts(o: FillOptions) -> tuple[dict[str, Articles], list[str]]:
-    """The sentences, or the pair of texts, of each article of each split, with its label; and names of the classes.
-
-    Running text without a split for training is put together and split anew, by whole articles. An article begins at a
-    heading such as ``= Title =``; where there is none, after every hundred lines.
-    """
-    running = o.objective in ("mask", "mask_next", "causal") and not o.columns
-    found = read_splits(o.data, train=not running)
-    if running:
-        check_columns(found, ["text"], o.data)
-        parts = {name: articles_of(rows["text"]) for name, rows in found.items()}
-        if not {"train", "validation", "test"} <= {*parts}:
-            every = [article for part in parts.values() for article in part]
-            random.Random(0).shuffle(every)  # noqa: S311
-            cut = max(len(every) // 10, 1)
-            parts = {"validation": every[:cut], "test": every[cut : 2 * cut], "train": every[2 * cut :]}
-        return {name: [(article, -1) for article in part] for name, part in parts.items()}, ["next", "other"]
-    found = validation_and_test(found)
-    names = found["train"].column_names
-    columns = o.columns.split() or [name for name in names if name in ("text", "sentence")] or names[:2]
-    label = next((name for name in ("coarse_label", "label", "labels") if name in names), "label")
-    check_columns(found, [*columns, *([label] if o.objective == "classify" else [])], o.data)
-    splits = {}
-    for name in ("train", "validation", "test"):
-        pairs = zip(*(found[name][column] for column in columns), strict=True)
-        labels = found[name][label] if o.objective == "classify" else [-1] * len(found[name])
-        splits[name] = [([pair], one) for pair, one in zip(pairs, labels, strict=True) if all(pair)]
-    return splits, label_names(found["train"], label) if o.objective == "classify" else ["next", "other"]
-
-
-def articles_of(lines: Iterable[str]) -> list[list[tuple[str, ...]]]:
-    """Sentences of the articles of running text."""
-    found: list[list[tuple[str, ...]]] = [[]]
-    number, headed = 0, False
-    for line in (one.strip() for text in lines for one in text.splitlines() if one.strip()):
-        heading = re.fullmatch(r"= [^=].*[^=] =", line) is not None
-        number, headed = number + 1, headed or heading
-        if heading or (not headed and number % 100 == 0):
-            found.append([])
-        found[-1] += [(sentence,) for sentence in re.split(r"(?<=[.!?]) +", line)]
-    return [article for article in found if article]
-
-
-def toy(o: FillOptions) -> tuple[dict[str, Articles], list[str]]:
-    """Sentences whose verb agrees with a noun before it, of articles that keep to a topic."""
-    draw = random.Random(0)  # noqa: S311
-    topics = [[f"{kind}{topic}{number}" for number in "abc"] for topic in "klmnpr" for kind in ("n", "o")]
-    articles: Articles = []
-    for number in range(240):
-        nouns, objects = topics[2 * (number % 6)], topics[2 * (number % 6) + 1]
-        sentences: list[tuple[str, ...]] = []
-        for _ in range(8):
-            many = draw.random() < 0.5
-            noun, place, thing = (
-                draw.choice(nouns),
-                draw.choice(["river", "hill", "road"]),
-                draw.choice(objects),
-            )
-            words = [
-                "the",
-                noun + "s" * many,
-                "near",
-                "the",
-                place,
-                "sing" if many else "sings",
-                "of",
-                thing,
-                ".",
-            ]
-            text = " ".join(words)
-            sentences.append(
-                (text, " ".join("x" + word for word in words)) if o.objective == "tlm" else (text,)
-            )
-        if o.objective in ("tlm", "classify"):
-            articles += [([sentence], number % 6) for sentence in sentences]
-        else:
-            articles.append((sentences, -1))
-    part = len(articles) // 6
-    splits = {"train": articles[2 * part :], "validation": articles[:part], "test": articles[part : 2 * part]}
-    return splits, [*"klmnpr"] if o.objective == "classify" else ["next", "other"]
-
-
 @dataclass
 class UseOptions:
     """What is asked of a trained model."""
@@ -477,7 +372,7 @@ def use(task: FillMask, model: Blanks, told: UseOptions) -> None:
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """The model of a run and its test passages, for ``fenchel audit RUN --loader examples/fill_mask.py`` and ``swap``."""
+    """The model of a run and its test passages, for ``fenchel audit`` and ``fenchel swap``."""
     task, model = load_run(FillMask, FillOptions, folder)
     found = []
     for numbers in task.batches("test", 32, None):

@@ -68,7 +68,7 @@ class Task:
     """
 
     name: ClassVar[str]
-    metric: ClassVar[str] = "loss"
+    metric: str = "loss"
     larger_is_better: ClassVar[bool] = False
     splits: dict[str, Sequence[Any]]
 
@@ -127,7 +127,9 @@ def read_splits(
         if folder.is_file():
             builder = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}.get(folder.suffix)
             if builder is None:
-                raise InputError(f"{folder} ends in none of .txt, .jsonl and .parquet. Convert it to one of these.")
+                raise InputError(
+                    f"{folder} ends in none of .txt, .jsonl and .parquet. Convert it to one of these."
+                )
             found = datasets.load_dataset(builder, data_files={"train": str(folder)})
         elif folder.is_dir():
             files = {name: str(folder / f"{name}.parquet") for name in names}
