@@ -158,6 +158,7 @@ class FillMask(Task):
             self.before[0].tokenizer if self.before else tokenizer_of(trained, options.vocabulary)
         )
         self.splits = {name: self._passages(articles) for name, articles in texts.items()}
+        self.others = self.splits["train"]  # whose second halves stand for those that do not follow
         if options.train_texts:
             self.splits["train"] = self.splits["train"][: options.train_texts]
         for name, held in self.splits.items():
@@ -241,7 +242,7 @@ class FillMask(Task):
         """The second half of a passage of another article, one that is not longer than a passage may be."""
         room = self.options.longest - len(passage.first)
         for _ in range(1000):
-            found = draw.choice(self.splits["train"])
+            found = draw.choice(self.others)
             if found.article != passage.article and 0 < len(found.second) <= room:
                 return found.second
         raise InputError("no second half of another article fits. Give more text, or a larger --longest.")
