@@ -1,0 +1,530 @@
+"""Translation, the first running example of the papers (figure 2a): attention of a decoder to a sentence.
+
+::
+
+    python translation.py train --data toy --out runs/toy
+    python translation.py train --data FOLDER --source en --target de --out runs/en-de
+    python translation.py use runs/en-de --sentences "A dog runs." --beam 5 --heatmap dog.png
+
+``FOLDER`` has ``train.parquet``, ``validation.parquet`` and ``test.parquet`` with a column of text for each language.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor, nn
+from torch.nn import functional
+
+import common
+from decoding import (
+    BEGIN,
+    END,
+    ESTIMATORS,
+    PAD,
+    Attention,
+    Said,
+    State,
+    choice,
+    kept_tokenizer,
+    measures,
+    padded,
+    piece_names,
+    search,
+    surprise,
+    weights_of,
+)
+from fenchel.errors import InputError
+from fenchel.nn import MultiheadAttention, preference, sinusoids
+from task import Batch, Options, Record, Task, check_columns, option, read_splits, validation_and_test
+
+POOL = 50  # batches whose pairs are sorted by length together
+
+
+@dataclass
+class TranslationOptions(Options):
+    """What a training can be told; the defaults are those of the recorded results, but for the width on toy data."""
+
+    source: str = option("en", "column to translate from (toy data have none)")
+    target: str = option("de", "column to translate into")
+    test: str = option("test", "split to test on, such as test_2017_mscoco")
+    model: str = choice("the papers' figure 2a, or a transformer", "lstm", "transformer")
+    query: str = choice("of lstm: a state that never saw h, or the textbook's", "paper", "bahdanau", "luong")
+    score: str = choice("of lstm", "general", "dot", "additive")
+    preference: str = choice(
+        "of lstm: uniform; context, what the sentence itself says is important; relative, a weight for each distance; "
+        "aligned, a Gaussian around the place that goes with the word by the ratio of lengths; predicted, one around a "
+        "place that the query says; location, Luong's weights of places by the query",
+        *("uniform", "context", "relative", "aligned", "predicted", "location"),
+    )
+    spread: float = option(
+        4.0, "standard deviation of aligned and predicted at the start, in pieces of words"
+    )
+    context: str = choice("of lstm; mean and last are the same for all words", "attention", "mean", "last")
+    estimator: str = choice("of attention", *ESTIMATORS)
+    alpha: float = option(1.0, "reliability of the evidence")
+    order: float = option(1.0, "of Tsallis' closeness: 1 is softmax, 2 sparsemax (lstm)")
+    head: str = choice("of lstm: tanh(W[h; s]), or h + s as in figure 2a", "concat", "add")
+    width: int = option(0, "of embeddings and states; 0: 64 for toy data, else 256")
+    depth: int = option(2, "layers on either side")
+    heads: int = option(4, "of transformer")
+    dropout: float = option(0.3, "share of elements dropped; of lstm the same at all words of a sentence")
+    label_smoothing: float = option(0.1, "share of each label that is spread over all pieces")
+    subwords: int = option(5000, "pieces of words that a tokenizer knows at most")
+    longest: int = option(100, "pieces of a sentence at most; longer pairs are not trained on")
+    epochs: int = option(8, "passes over the data")
+    learning_rate: float = option(2e-3, "the largest")
+    schedule: str = option("cosine", "transformers' name: constant, linear, cosine ...")
+    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
+    weight_decay: float = option(0.01, "of AdamW")
+    clip_norm: float = option(1.0, "largest norm of the gradient; 0: no limit")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.width = self.width or (64 if self.data == "toy" else 256)
+        if self.width % 2 or self.width % self.heads or not 0 <= self.dropout < 1:
+            raise InputError(
+                f"width is {self.width} and dropout {self.dropout}; expected an even width that heads, {self.heads}, "
+                "divides, and a dropout from 0 to below 1."
+            )
+        if self.score == "additive" and self.estimator != "first_order":
+            raise InputError(
+                f"estimator is {self.estimator} with an additive score, which is all preference: the evidence is 0 and "
+                "all estimators agree. Leave --estimator out."
+            )
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation, as texts and as numbers of pieces."""
+
+    source: str
+    target: str
+    pieces: list[int]  # of the source, with END
+    labels: list[int]  # of the target, with BEGIN and END
+
+
+def toy_pairs(count: int) -> list[tuple[str, str]]:
+    """Sentences of a made-up language and their translations: other words, and adjectives behind their nouns."""
+    generator = random.Random(0)  # noqa: S311
+    stems = [first + second for first in "bdfgklmn" for second in "aeo"]
+
+    def phrase() -> tuple[str, str]:
+        noun, adjective = generator.choices(stems, k=2)
+        if generator.random() < 0.4:
+            return f"{noun}le", f"{noun[::-1]}lin"
+        return f"{adjective}k {noun}le", f"{noun[::-1]}lin {adjective}sch"
+
+    pairs = []
+    for _ in range(count):
+        first, second = phrase()
+        for verb in generator.choices(stems, k=generator.randint(1, 3)):
+            subject, translated = phrase()
+            first, second = f"{first} {verb}tu {subject}", f"{second} {verb[::-1]}ton {translated}"
+        pairs.append((first, second))
+    return pairs
+
+
+def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
+    """The texts of all splits.
+
+    Raises:
+        InputError: If data or columns are missing, or a text is empty.
+    """
+    if options.data == "toy":
+        pairs = toy_pairs(3200)
+        return {"train": pairs[:3000], "validation": pairs[3000:3100], "test": pairs[3100:]}
+    found = read_splits(options.data, ("train", "validation", options.test))
+    if options.test != "test":
+        if options.test not in found:
+            raise InputError(
+                f"{options.data} has no split {options.test}; it has {', '.join(map(str, found))}."
+            )
+        found["test"] = found[options.test]
+    columns, splits = (options.source, options.target), {}
+    check_columns(found, columns, options.data)
+    for name, rows in validation_and_test(found).items():
+        splits[str(name)] = list(zip(*(rows[column] for column in columns), strict=True))
+        for number, pair in enumerate(splits[str(name)]):
+            if not all(isinstance(text, str) and text.strip() for text in pair):
+                raise InputError(
+                    f"{options.data}, {name}, row {number}, has the texts {pair}; expected two that are not empty. "
+                    "Remove the row."
+                )
+    return splits
+
+
+class LSTMTranslator(nn.Module):
+    r"""The papers' figure 2a: LSTMs over the source give templates, LSTMs over the target so far the evidence.
+
+    Args:
+        options: Of the training.
+        sizes: How many pieces the source and the target have.
+        length_ratio: Pieces of the source for each of the target.
+    """
+
+    def __init__(self, options: TranslationOptions, sizes: Sequence[int], length_ratio: float) -> None:
+        super().__init__()
+        self.options, width, depth = options, options.width, options.depth
+        self.embed_source = nn.Embedding(sizes[0], width, padding_idx=PAD)
+        self.forwards = nn.ModuleList(nn.LSTM(width, width // 2, batch_first=True) for _ in range(depth))
+        self.backwards = nn.ModuleList(nn.LSTM(width, width // 2, batch_first=True) for _ in range(depth))
+        self.embed_target = nn.Embedding(sizes[1], width, padding_idx=PAD)
+        widths = [width if options.query == "paper" else 2 * width, *[width] * (depth - 1)]
+        self.decoder = nn.ModuleList(nn.LSTM(one, width, batch_first=True) for one in widths)
+        self.bridge = nn.Linear(width, 2 * depth * width)
+        if options.context == "attention":
+            general = options.score == "general"
+            self.evidence = nn.Linear(width, width, bias=False) if general else nn.Identity()
+            self.preference = preference_of(options, length_ratio)
+            self.attention = Attention(options.estimator, options.alpha, options.order)
+        self.join = nn.Linear(2 * width, width, bias=False) if options.head == "concat" else None
+        self.bias = nn.Parameter(torch.zeros(sizes[1]))
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Scores of the piece after each of the target's, (B, m, pieces).
+
+        Args:
+            source: Numbers (B, n), 0 behind the sentence.
+            target: Numbers (B, m), BEGIN first, 0 behind the sentence.
+        """
+        state, words, padding = self.read(source), self.dropped(self.embed_target(target)), target == PAD
+        masks = [self.mask(words) for _ in self.decoder]
+        if self.options.query == "paper":
+            return self.scores(self.advance(words, state, 0, masks, padding)[0])
+        found = []
+        with self.attention.steps() if self.options.context == "attention" else nullcontext():
+            for place, (word, own) in enumerate(zip(words.split(1, 1), padding.split(1, 1), strict=True)):
+                x, state = self.advance(word, state, place, masks, own)
+                found.append(x)
+        return self.scores(torch.cat(found, 1))
+
+    def read(self, source: Tensor) -> State:
+        """Templates (B, n, width), padding (B, n), the last state, and hidden, cell and x before the first word."""
+        padding, places = source == PAD, torch.arange(source.shape[1], device=source.device)
+        lengths = (~padding).sum(1, keepdim=True)
+        turned = torch.where(places < lengths, lengths - 1 - places, places).unsqueeze(-1)
+        states = self.dropped(self.embed_source(source))
+        for forwards, backwards in zip(self.forwards, self.backwards, strict=True):
+            right = backwards(states.gather(1, turned.expand_as(states)))[0]
+            left = forwards(states)[0]
+            states = self.dropped(torch.cat((left, right.gather(1, turned.expand_as(right))), -1))
+        half = states.shape[-1] // 2
+        ends = states.gather(1, (lengths - 1).unsqueeze(-1).expand(-1, 1, half)).squeeze(1)
+        last = torch.cat((ends, states[:, 0, half:]), -1)
+        hidden, cell = self.bridge(last).unflatten(-1, (2, len(self.decoder), -1)).unbind(1)
+        return states, padding, last, hidden.tanh(), cell, torch.zeros_like(hidden[:, 0])
+
+    def advance(
+        self, words: Tensor, state: State, place: int, masks: Sequence[Tensor], padding: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """What scores are made of, (B, m, width), after some words, and the state then; one word but for ``paper``."""
+        *memory, hidden, cell, fed = state
+        kept, context = [], None
+        if self.options.query == "bahdanau":
+            context = self.look(hidden[:, -1:], memory, place, padding)
+            words = torch.cat((words, context.to(words.dtype)), -1)
+        if self.options.query == "luong":
+            words = torch.cat((words, fed.unsqueeze(1).to(words.dtype)), -1)
+        for layer, (lstm, mask) in enumerate(zip(self.decoder, masks, strict=True)):
+            before = hidden[:, layer].unsqueeze(0), cell[:, layer].unsqueeze(0)
+            words, after = lstm(words, tuple(map(Tensor.contiguous, before)))
+            words = words * mask
+            kept.append(after)
+        h = self.look(words, memory, place, padding) if context is None else context
+        x = h + words if self.join is None else self.join(torch.cat((h, words), -1)).tanh()
+        hidden, cell = (torch.cat(parts).transpose(0, 1) for parts in zip(*kept, strict=True))
+        return x, (*memory, hidden, cell, x[:, -1])
+
+    def look(
+        self, queries: Tensor, memory: Sequence[Tensor], place: int, query_padding: Tensor | None
+    ) -> Tensor:
+        """The context h of queries, (B, m, width), of which the first asks for the word at ``place``."""
+        states, padding, last = memory
+        if self.options.context == "mean":
+            last = (states * ~padding.unsqueeze(-1)).sum(1) / (~padding).sum(1, keepdim=True)
+        if self.options.context != "attention":
+            return last.unsqueeze(1).expand_as(queries)
+        sizes = len(states), 1, queries.shape[1], states.shape[1], states.device, states.dtype
+        u = self.preference(preference.AttentionInputs(*sizes, queries, states, padding, place))
+        z = torch.zeros_like(queries) if self.options.score == "additive" else self.evidence(queries)
+        return self.attention(states, z, u, key_padding=padding, query_padding=query_padding)[0]
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Of all pieces, by their embeddings."""
+        return functional.linear(self.dropped(x), self.embed_target.weight, self.bias)
+
+    def mask(self, like: Tensor) -> Tensor:
+        """What dropout multiplies states with, (B, 1, width): the same at all words of a sentence."""
+        ones = like.new_ones(len(like), 1, self.options.width)
+        return functional.dropout(ones, self.options.dropout, self.training)
+
+    def dropped(self, states: Tensor) -> Tensor:
+        """States with elements dropped."""
+        return states * self.mask(states)
+
+    def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        """Scores of the next piece (R, pieces) after the pieces so far (R, t), and the state after them."""
+        word = self.embed_target(words[:, -1:])
+        x, state = self.advance(word, state, words.shape[1] - 1, [self.mask(word) for _ in self.decoder])
+        return self.scores(x).squeeze(1), state
+
+    @property
+    def looking(self) -> Any:
+        """The layer that attends to the source."""
+        return getattr(self, "attention", None)
+
+
+def preference_of(options: TranslationOptions, length_ratio: float) -> preference.AbstractPreference:
+    """The preference u, with no weight for padding; an additive score is one of its factors."""
+    width, spread = options.width, options.spread
+    factors: dict[str, Any] = {
+        "uniform": preference.Uniform,
+        "context": lambda: preference.Context(1, width),
+        "relative": lambda: preference.RelativePosition(1),
+        "aligned": lambda: preference.GaussianWindow(1, spread, pace=length_ratio),
+        "predicted": lambda: preference.GaussianWindow(1, spread, predict_location=True, query_dim=width),
+        "location": lambda: preference.Location(1, width, 512),
+    }
+    u = preference.KeyPadding() * factors[options.preference]()
+    return u * preference.Additive(1, width, hidden=width) if options.score == "additive" else u
+
+
+class TransformerTranslator(nn.Module):
+    """A transformer with an encoder and a decoder, whose attention is :class:`fenchel.nn.MultiheadAttention`.
+
+    Args:
+        options: Of the training.
+        sizes: How many pieces the source and the target have.
+    """
+
+    def __init__(self, options: TranslationOptions, sizes: Sequence[int]) -> None:
+        super().__init__()
+        width, heads, dropout, depth = options.width, options.heads, options.dropout, range(options.depth)
+        embeds = [nn.Embedding(size, width, padding_idx=PAD) for size in sizes]
+        self.embed_source, self.embed_target = embeds
+        shape: Any = {"dropout": dropout, "batch_first": True, "norm_first": True}
+        wide = width, heads, 4 * width
+        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(*wide, **shape) for _ in depth)
+        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(*wide, **shape) for _ in depth)
+        self.norm_source, self.norm_target = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(sizes[1]))
+        own: Any = {"batch_first": True, "estimator": options.estimator, "alpha": options.alpha}
+        for layer in self.encoder:
+            layer.self_attn = MultiheadAttention(width, heads, dropout, **own)
+        for layer in self.decoder:
+            layer.self_attn = MultiheadAttention(width, heads, dropout, preference=preference.Causal(), **own)
+            layer.multihead_attn = MultiheadAttention(width, heads, dropout, **own)
+        for embed in embeds:
+            nn.init.normal_(embed.weight, std=width**-0.5)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Scores of the piece after each of the target's, (B, m, pieces); as ``LSTMTranslator.forward``."""
+        return self.decoded(target, *self.read(source))
+
+    def placed(self, embed: nn.Embedding, numbers: Tensor) -> Tensor:
+        """Embeddings with the sinusoids of their places."""
+        places = sinusoids(torch.arange(numbers.shape[1], device=numbers.device), embed.embedding_dim)
+        return embed(numbers) * embed.embedding_dim**0.5 + places
+
+    def read(self, source: Tensor) -> State:
+        """The states of the source and its padding."""
+        states, padding = self.placed(self.embed_source, source), source == PAD
+        for layer in self.encoder:
+            states = layer(states, src_key_padding_mask=padding)
+        return self.norm_source(states), padding
+
+    def decoded(self, target: Tensor, states: Tensor, padding: Tensor) -> Tensor:
+        """Scores (B, m, pieces), from what ``read`` gave."""
+        found, masks = self.placed(self.embed_target, target), (target == PAD, padding)
+        for layer in self.decoder:
+            found = layer(found, states, tgt_key_padding_mask=masks[0], memory_key_padding_mask=masks[1])
+        return functional.linear(self.norm_target(found), self.embed_target.weight, self.bias)
+
+    def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        """Scores of the next piece (R, pieces) after the pieces so far (R, t), and the state, which stays."""
+        return self.decoded(words, *state)[:, -1], state
+
+    @property
+    def looking(self) -> Any:
+        """The last layer that attends to the source."""
+        return self.decoder[-1].multihead_attn
+
+
+class Translation(Task):
+    """Pairs of sentences; the epoch with the best BLEU of greedy translations is kept."""
+
+    name: ClassVar = "translation"
+    metric: ClassVar = "bleu"
+    larger_is_better: ClassVar = True
+
+    def __init__(self, options: TranslationOptions) -> None:
+        super().__init__(options)
+        texts = {split: list(zip(*pairs, strict=True)) for split, pairs in read_pairs(options).items()}
+        self.tokenizers = [
+            kept_tokenizer(options, f"{side}_tokenizer", texts["train"][place], options.subwords)
+            for place, side in enumerate(("source", "target"))
+        ]
+        self.splits = {}
+        for split, sides in texts.items():
+            pieces, labels = (
+                [one.ids for one in tokenizer.encode_batch(list(side))]
+                for tokenizer, side in zip(self.tokenizers, sides, strict=True)
+            )
+            rows = zip(*sides, pieces, labels, strict=True)
+            self.splits[split] = [
+                Pair(source, target, [*asked, END], [BEGIN, *wanted, END])
+                for source, target, asked, wanted in rows
+                if split != "train" or max(len(asked), len(wanted)) <= options.longest
+            ]
+        if not self.splits["train"]:
+            raise InputError(f"no pair has at most {options.longest} pieces a side. Give a larger --longest.")
+
+    def model(self) -> nn.Module:
+        """A translator of these pieces."""
+        sizes, train = [one.get_vocab_size() for one in self.tokenizers], self.splits["train"]
+        if self.options.model == "transformer":
+            return TransformerTranslator(self.options, sizes)
+        ratio = sum(len(pair.pieces) for pair in train) / sum(len(pair.labels) - 1 for pair in train)
+        return LSTMTranslator(self.options, sizes, ratio)
+
+    def batches(self, split: str, size: int, epoch: int | None) -> Iterator[list[int]]:
+        """Pairs of about the same length, other ones in every epoch; in evaluations the short ones first."""
+        lengths = [(len(pair.labels), len(pair.pieces)) for pair in self.splits[split]]
+        order, found = list(range(len(lengths))), []
+        generator = random.Random(f"{self.options.seed} {epoch}")  # noqa: S311
+        if epoch is not None:
+            generator.shuffle(order)
+        pool = len(order) if epoch is None else POOL * size
+        for start in range(0, len(order), pool):
+            chosen = sorted(order[start : start + pool], key=lengths.__getitem__)
+            found += [chosen[first : first + size] for first in range(0, len(chosen), size)]
+        if epoch is not None:
+            generator.shuffle(found)
+        yield from found
+
+    def batch(self, examples: Sequence[Pair], *, training: bool) -> Batch:
+        """The numbers, and the pairs."""
+        source, target = padded([one.pieces for one in examples]), padded([one.labels for one in examples])
+        return {"source": source, "target": target[:, :-1], "labels": target[:, 1:], "pairs": examples}
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+        """Cross-entropy with smoothed labels, of all pieces."""
+        labels, smoothing = batch["labels"], self.options.label_smoothing
+        scores = model(source=batch["source"], target=batch["target"])
+        log_p = scores.float().log_softmax(-1)  # faster than torch's loss with smoothed labels
+        right = log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        real = labels != PAD
+        return -((1 - smoothing) * right + smoothing * log_p.mean(-1))[real].sum(), int(real.sum())
+
+    def records(self, model: nn.Module, batch: Batch) -> list[Record]:
+        """Greedy translations, and -log P of the right ones; in float32, whatever is trained in."""
+        with torch.autocast(batch["source"].device.type, enabled=False):
+            scores = model(source=batch["source"], target=batch["target"])
+            nats = surprise(scores, batch["labels"]).tolist()
+            said = self.said(model, batch["source"])
+        return [
+            {
+                "source": pair.source,
+                "reference": pair.target,
+                "translation": self.tokenizers[1].decode(one.words),
+                "nats": lost,
+                "pieces": len(pair.labels) - 1,
+            }
+            for pair, one, lost in zip(batch["pairs"], said, nats, strict=True)
+        ]
+
+    def metrics(self, records: Sequence[Record]) -> dict[str, float]:
+        """BLEU, cased, of plain text; and the cross-entropy a piece, in nats."""
+        said, right = ([one[name] for one in records] for name in ("translation", "reference"))
+        nats, pieces = (sum(one[name] for one in records) for name in ("nats", "pieces"))
+        return {"bleu": BLEU().corpus_score(said, [right]).score, "loss": nats / pieces}
+
+    def said(self, model: Any, source: Tensor, **how: Any) -> list[Said]:
+        """Translations as numbers: at most twice as many pieces as the source has, and ten."""
+        limits = (2 * (source != PAD).sum(1) + 10).clamp(max=self.options.longest)
+        with torch.no_grad():
+            return search(model.step, model.read(source), limits, **how)
+
+
+@dataclass
+class UseOptions:
+    """What ``use`` can be told."""
+
+    sentences: list[str] = field(
+        default_factory=list, metadata={"help": "to translate; without, those of the test, and BLEU"}
+    )
+    beam: int = option(1, "how many beginnings are kept; 1: greedy")
+    length_power: float = option(1.0, "beams are compared by log P / length^power")
+    temperature: float = option(0.0, "above 0 words are drawn")
+    seed: int = option(0, "of what is drawn")
+    heatmap: str = option("", "file for a picture of where the first translation looks")
+
+
+def use(task: Translation, model: Any, told: UseOptions) -> None:
+    """Print a JSON line for each translation; of the test also BLEU and its signature."""
+    torch.manual_seed(told.seed)
+    test, said = task.splits["test"], []
+    texts = told.sentences or [pair.source for pair in test]
+    if told.beam < 1 or (told.temperature > 0 and told.beam > 1) or not all(text.strip() for text in texts):
+        raise InputError("expected sentences that are not empty, and a beam of 1 with a temperature above 0.")
+    how = {"beam": told.beam, "temperature": told.temperature, "length_power": told.length_power}
+    rows = [[*one.ids, END] for one in task.tokenizers[0].encode_batch(texts)]
+    for start in range(0, len(rows), 64):
+        said += task.said(model, padded(rows[start : start + 64]), **how)
+    found = [task.tokenizers[1].decode(one.words) for one in said]
+    for text, translation, one in zip(texts, found, said, strict=True):
+        line = {"source": text, "translation": translation, "log_probability": one.log_probability}
+        print(json.dumps(line, ensure_ascii=False))
+    if not told.sentences:
+        bleu = BLEU()
+        score = bleu.corpus_score(found, [[pair.target for pair in test]]).score
+        print(json.dumps({"bleu": score, "signature": str(bleu.get_signature())}))
+    if told.heatmap:
+        draw(task, model, rows[0], said[0].words, told.heatmap)
+
+
+def draw(task: Translation, model: Any, source: list[int], words: list[int], file: str) -> None:
+    """Draw the weights of the pieces of a sentence for each piece of its translation."""
+    from fenchel.plot import heatmap
+
+    if model.looking is None:
+        raise InputError(f"a model with context {task.options.context} looks nowhere. Leave --heatmap out.")
+    asked, wanted = torch.tensor([source]), torch.tensor([[BEGIN, *words, END]])
+    with torch.no_grad():
+        weights = weights_of(model.looking, lambda: model(source=asked, target=wanted[:, :-1]))[0]
+    names = piece_names(task.tokenizers[1], wanted[:, 1:])[0], piece_names(task.tokenizers[0], asked)[0]
+    heatmap(weights, *names, file)
+
+
+def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """The model of a run and the batches of its test, for ``fenchel audit`` and ``fenchel swap``."""
+    task, model = common.load_run(Translation, TranslationOptions, folder)
+    found = []
+    for numbers in task.batches("test", 50, None):
+        batch = task.batch([task.splits["test"][one] for one in numbers], training=False)
+        inputs = {"source": batch["source"], "target": batch["target"]}
+        found.append(
+            {
+                "inputs": inputs,
+                "counted": batch["source"] != PAD,
+                "counted_decoder": batch["target"] != PAD,
+                "documents": [one + 1 for one in numbers],
+                "windows": [1] * len(numbers),
+                "tokens": piece_names(task.tokenizers[0], batch["source"]),
+                "tokens_decoder": piece_names(task.tokenizers[1], batch["target"]),
+                **measures(batch["labels"]),
+            }
+        )
+    return model, found
+
+
+if __name__ == "__main__":
+    common.main(Translation, TranslationOptions, use, UseOptions)
