@@ -448,8 +448,8 @@ class Translation(Task):
         return {"bleu": BLEU().corpus_score(said, [right]).score, "loss": nats / pieces}
 
     def said(self, model: Any, source: Tensor, **how: Any) -> list[Said]:
-        """Translations as numbers: at most twice as many pieces as the source has, and ten."""
-        limits = (2 * (source != PAD).sum(1) + 10).clamp(max=self.options.longest)
+        """Translations as numbers: at most twice as many pieces as the source has, and ten, and END."""
+        limits = (2 * (source != PAD).sum(1) + 11).clamp(max=self.options.longest)
         with torch.no_grad():
             return search(model.step, model.read(source), limits, **how)
 
