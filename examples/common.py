@@ -49,7 +49,9 @@ class Training:
         decayed = [one for one in model.parameters() if one.dim() > 1]
         others = [one for one in model.parameters() if one.dim() <= 1]
         groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        optimiser = torch.optim.AdamW(groups, options.learning_rate, weight_decay=options.weight_decay)
+        optimiser = torch.optim.AdamW(
+            groups, options.learning_rate, weight_decay=options.weight_decay, fused=True
+        )
         steps = options.epochs * len(list(self.task.batches("train", options.batch_size, 0)))
         scheduler = get_scheduler(options.schedule, optimiser, int(options.warmup * steps), steps)
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from common import OPTIONS, write
 from fenchel import Tsallis
+from fenchel.errors import InputError
 from fenchel.nn.attending import AttendingLayer, LayerCall
 from fenchel.nn.inference import Problem
 from task import Options, option
@@ -169,13 +171,16 @@ def _numbers(log_preference: Tensor | None, like: Tensor) -> Tensor:
     return log_preference
 
 
-def weights_of(layer: nn.Module, call: Callable[[], Any]) -> Tensor:
-    """The weights (B, m, n) of an attention layer in a call of its model, of all its queries one after another.
+def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
+    """The weights (B, m, n) of the last attention layer of a model in a call, of all its queries in turn.
 
-    Args:
-        layer: An :class:`Attention`, or a ``MultiheadAttention``, whose weights are averaged over heads.
-        call: Calls the model.
+    Raises:
+        InputError: If the model has no attention.
     """
+    layers = [one for one in model.modules() if isinstance(one, AttendingLayer)]
+    if not layers:
+        raise InputError("this model has no attention, so it looks nowhere. Leave --heatmap out.")
+    layer: Any = layers[-1]
     found: list[Tensor] = []
     hooks = (
         layer.register_forward_pre_hook(
@@ -184,11 +189,36 @@ def weights_of(layer: nn.Module, call: Callable[[], Any]) -> Tensor:
         layer.register_forward_hook(lambda _, given, answer: found.append(answer[1])),
     )
     try:
-        call()
+        with torch.no_grad():
+            model(**inputs)
     finally:
         for hook in hooks:
             hook.remove()
     return torch.cat(found, 1)
+
+
+@dataclass
+class SearchOptions:
+    """What ``use`` can be told of both."""
+
+    beam: int = option(1, "how many beginnings are kept; 1: greedy")
+    length_power: float = option(1.0, "beams are compared by log P / length^power")
+    temperature: float = option(0.0, "above 0 words are drawn")
+    seed: int = option(0, "of what is drawn")
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of :func:`search`; torch's generator is seeded.
+
+        Raises:
+            InputError: If they exclude each other.
+        """
+        if self.beam < 1 or self.temperature < 0 or (self.temperature > 0 and self.beam > 1):
+            raise InputError(
+                f"beam is {self.beam} and temperature {self.temperature}; expected a beam of at least 1, and of 1 with "
+                "a temperature above 0."
+            )
+        torch.manual_seed(self.seed)
+        return {name: getattr(self, name) for name in ("beam", "temperature", "length_power")}
 
 
 class Said(NamedTuple):

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -25,23 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import common
-from decoding import (
-    BEGIN,
-    END,
-    ESTIMATORS,
-    PAD,
-    Attention,
-    Said,
-    State,
-    choice,
-    kept_tokenizer,
-    measures,
-    padded,
-    piece_names,
-    search,
-    surprise,
-    weights_of,
-)
+import decoding
+from decoding import BEGIN, END, PAD, Attention, State, choice
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention, preference, sinusoids
 from task import Batch, Options, Record, Task, check_columns, option, read_splits, validation_and_test
@@ -65,11 +51,9 @@ class TranslationOptions(Options):
         "place that the query says; location, Luong's weights of places by the query",
         *("uniform", "context", "relative", "aligned", "predicted", "location"),
     )
-    spread: float = option(
-        4.0, "standard deviation of aligned and predicted at the start, in pieces of words"
-    )
+    spread: float = option(4.0, "standard deviation of aligned and predicted at the start, in pieces")
     context: str = choice("of lstm; mean and last are the same for all words", "attention", "mean", "last")
-    estimator: str = choice("of attention", *ESTIMATORS)
+    estimator: str = choice("of attention", *decoding.ESTIMATORS)
     alpha: float = option(1.0, "reliability of the evidence")
     order: float = option(1.0, "of Tsallis' closeness: 1 is softmax, 2 sparsemax (lstm)")
     head: str = choice("of lstm: tanh(W[h; s]), or h + s as in figure 2a", "concat", "add")
@@ -144,9 +128,7 @@ def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
     found = read_splits(options.data, ("train", "validation", options.test))
     if options.test != "test":
         if options.test not in found:
-            raise InputError(
-                f"{options.data} has no split {options.test}; it has {', '.join(map(str, found))}."
-            )
+            raise InputError(f"{options.data} has no split {options.test}, but {', '.join(map(str, found))}.")
         found["test"] = found[options.test]
     columns, splits = (options.source, options.target), {}
     check_columns(found, columns, options.data)
@@ -227,25 +209,22 @@ class LSTMTranslator(nn.Module):
     ) -> tuple[Tensor, State]:
         """What scores are made of, (B, m, width), after some words, and the state then; one word but for ``paper``."""
         *memory, hidden, cell, fed = state
-        kept, context = [], None
+        kept, h = [], None
         if self.options.query == "bahdanau":
-            context = self.look(hidden[:, -1:], memory, place, padding)
-            words = torch.cat((words, context.to(words.dtype)), -1)
-        if self.options.query == "luong":
-            words = torch.cat((words, fed.unsqueeze(1).to(words.dtype)), -1)
+            h = self.look(hidden[:, -1:], memory, place, padding)
+        if self.options.query != "paper":
+            words = torch.cat((words, (fed.unsqueeze(1) if h is None else h).to(words.dtype)), -1)
         for layer, (lstm, mask) in enumerate(zip(self.decoder, masks, strict=True)):
             before = hidden[:, layer].unsqueeze(0), cell[:, layer].unsqueeze(0)
             words, after = lstm(words, tuple(map(Tensor.contiguous, before)))
             words = words * mask
             kept.append(after)
-        h = self.look(words, memory, place, padding) if context is None else context
+        h = self.look(words, memory, place, padding) if h is None else h
         x = h + words if self.join is None else self.join(torch.cat((h, words), -1)).tanh()
         hidden, cell = (torch.cat(parts).transpose(0, 1) for parts in zip(*kept, strict=True))
         return x, (*memory, hidden, cell, x[:, -1])
 
-    def look(
-        self, queries: Tensor, memory: Sequence[Tensor], place: int, query_padding: Tensor | None
-    ) -> Tensor:
+    def look(self, queries: Tensor, memory: Sequence[Tensor], place: int, asked: Tensor | None) -> Tensor:
         """The context h of queries, (B, m, width), of which the first asks for the word at ``place``."""
         states, padding, last = memory
         if self.options.context == "mean":
@@ -255,7 +234,7 @@ class LSTMTranslator(nn.Module):
         sizes = len(states), 1, queries.shape[1], states.shape[1], states.device, states.dtype
         u = self.preference(preference.AttentionInputs(*sizes, queries, states, padding, place))
         z = torch.zeros_like(queries) if self.options.score == "additive" else self.evidence(queries)
-        return self.attention(states, z, u, key_padding=padding, query_padding=query_padding)[0]
+        return self.attention(states, z, u, key_padding=padding, query_padding=asked)[0]
 
     def scores(self, x: Tensor) -> Tensor:
         """Of all pieces, by their embeddings."""
@@ -275,11 +254,6 @@ class LSTMTranslator(nn.Module):
         word = self.embed_target(words[:, -1:])
         x, state = self.advance(word, state, words.shape[1] - 1, [self.mask(word) for _ in self.decoder])
         return self.scores(x).squeeze(1), state
-
-    @property
-    def looking(self) -> Any:
-        """The layer that attends to the source."""
-        return getattr(self, "attention", None)
 
 
 def preference_of(options: TranslationOptions, length_ratio: float) -> preference.AbstractPreference:
@@ -352,11 +326,6 @@ class TransformerTranslator(nn.Module):
         """Scores of the next piece (R, pieces) after the pieces so far (R, t), and the state, which stays."""
         return self.decoded(words, *state)[:, -1], state
 
-    @property
-    def looking(self) -> Any:
-        """The last layer that attends to the source."""
-        return self.decoder[-1].multihead_attn
-
 
 class Translation(Task):
     """Pairs of sentences; the epoch with the best BLEU of greedy translations is kept."""
@@ -367,22 +336,19 @@ class Translation(Task):
 
     def __init__(self, options: TranslationOptions) -> None:
         super().__init__(options)
-        texts = {split: list(zip(*pairs, strict=True)) for split, pairs in read_pairs(options).items()}
+        texts, self.splits = read_pairs(options), {}
         self.tokenizers = [
-            kept_tokenizer(options, f"{side}_tokenizer", texts["train"][place], options.subwords)
-            for place, side in enumerate(("source", "target"))
+            decoding.kept_tokenizer(options, name, [pair[side] for pair in texts["train"]], options.subwords)
+            for side, name in enumerate(("source_tokenizer", "target_tokenizer"))
         ]
-        self.splits = {}
-        for split, sides in texts.items():
-            pieces, labels = (
-                [one.ids for one in tokenizer.encode_batch(list(side))]
-                for tokenizer, side in zip(self.tokenizers, sides, strict=True)
-            )
-            rows = zip(*sides, pieces, labels, strict=True)
+        for split, pairs in texts.items():
+            sides = [list(side) for side in zip(*pairs, strict=True)]
+            encoded = [self.tokenizers[side].encode_batch(sides[side]) for side in (0, 1)]
+            rows: Any = zip(*sides, *encoded, strict=True)
+            found = [Pair(s, t, [*one.ids, END], [BEGIN, *other.ids, END]) for s, t, one, other in rows]
+            most = options.longest if split == "train" else math.inf
             self.splits[split] = [
-                Pair(source, target, [*asked, END], [BEGIN, *wanted, END])
-                for source, target, asked, wanted in rows
-                if split != "train" or max(len(asked), len(wanted)) <= options.longest
+                one for one in found if max(len(one.pieces), len(one.labels) - 1) - 1 <= most
             ]
         if not self.splits["train"]:
             raise InputError(f"no pair has at most {options.longest} pieces a side. Give a larger --longest.")
@@ -397,22 +363,21 @@ class Translation(Task):
 
     def batches(self, split: str, size: int, epoch: int | None) -> Iterator[list[int]]:
         """Pairs of about the same length, other ones in every epoch; in evaluations the short ones first."""
-        lengths = [(len(pair.labels), len(pair.pieces)) for pair in self.splits[split]]
-        order, found = list(range(len(lengths))), []
-        generator = random.Random(f"{self.options.seed} {epoch}")  # noqa: S311
+        order = list(range(len(self.splits[split])))
+        generator, pool = random.Random(f"{self.options.seed} {epoch}"), len(order)  # noqa: S311
         if epoch is not None:
             generator.shuffle(order)
-        pool = len(order) if epoch is None else POOL * size
-        for start in range(0, len(order), pool):
-            chosen = sorted(order[start : start + pool], key=lengths.__getitem__)
-            found += [chosen[first : first + size] for first in range(0, len(chosen), size)]
+            pool = POOL * size
+        pairs = [(place // pool, self.splits[split][one], one) for place, one in enumerate(order)]
+        pairs.sort(key=lambda found: (found[0], len(found[1].labels), len(found[1].pieces)))
+        batches = [[one for *_, one in pairs[start : start + size]] for start in range(0, len(pairs), size)]
         if epoch is not None:
-            generator.shuffle(found)
-        yield from found
+            generator.shuffle(batches)
+        yield from batches
 
     def batch(self, examples: Sequence[Pair], *, training: bool) -> Batch:
         """The numbers, and the pairs."""
-        source, target = padded([one.pieces for one in examples]), padded([one.labels for one in examples])
+        source, target = (decoding.padded(side) for side in list(zip(*examples, strict=True))[2:])
         return {"source": source, "target": target[:, :-1], "labels": target[:, 1:], "pairs": examples}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
@@ -428,18 +393,13 @@ class Translation(Task):
         """Greedy translations, and -log P of the right ones; in float32, whatever is trained in."""
         with torch.autocast(batch["source"].device.type, enabled=False):
             scores = model(source=batch["source"], target=batch["target"])
-            nats = surprise(scores, batch["labels"]).tolist()
+            nats = decoding.surprise(scores, batch["labels"]).tolist()
             said = self.said(model, batch["source"])
-        return [
-            {
-                "source": pair.source,
-                "reference": pair.target,
-                "translation": self.tokenizers[1].decode(one.words),
-                "nats": lost,
-                "pieces": len(pair.labels) - 1,
-            }
-            for pair, one, lost in zip(batch["pairs"], said, nats, strict=True)
-        ]
+        names, found = ("source", "reference", "translation", "nats", "pieces"), []
+        for pair, one, lost in zip(batch["pairs"], said, nats, strict=True):
+            told = pair.source, pair.target, self.tokenizers[1].decode(one.words), lost, len(pair.labels) - 1
+            found.append(dict(zip(names, told, strict=True)))
+        return found
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
         """BLEU, cased, of plain text; and the cross-entropy a piece, in nats."""
@@ -447,61 +407,44 @@ class Translation(Task):
         nats, pieces = (sum(one[name] for one in records) for name in ("nats", "pieces"))
         return {"bleu": BLEU().corpus_score(said, [right]).score, "loss": nats / pieces}
 
-    def said(self, model: Any, source: Tensor, **how: Any) -> list[Said]:
+    def said(self, model: Any, source: Tensor, **how: Any) -> list[decoding.Said]:
         """Translations as numbers: at most twice as many pieces as the source has, and ten, and END."""
         limits = (2 * (source != PAD).sum(1) + 11).clamp(max=self.options.longest)
         with torch.no_grad():
-            return search(model.step, model.read(source), limits, **how)
+            return decoding.search(model.step, model.read(source), limits, **how)
 
 
 @dataclass
-class UseOptions:
+class UseOptions(decoding.SearchOptions):
     """What ``use`` can be told."""
 
-    sentences: list[str] = field(
-        default_factory=list, metadata={"help": "to translate; without, those of the test, and BLEU"}
-    )
-    beam: int = option(1, "how many beginnings are kept; 1: greedy")
-    length_power: float = option(1.0, "beams are compared by log P / length^power")
-    temperature: float = option(0.0, "above 0 words are drawn")
-    seed: int = option(0, "of what is drawn")
     heatmap: str = option("", "file for a picture of where the first translation looks")
+    sentences: list[str] | None = field(default=None, metadata={"help": "by default of the test"})
 
 
 def use(task: Translation, model: Any, told: UseOptions) -> None:
     """Print a JSON line for each translation; of the test also BLEU and its signature."""
-    torch.manual_seed(told.seed)
-    test, said = task.splits["test"], []
-    texts = told.sentences or [pair.source for pair in test]
-    if told.beam < 1 or (told.temperature > 0 and told.beam > 1) or not all(text.strip() for text in texts):
-        raise InputError("expected sentences that are not empty, and a beam of 1 with a temperature above 0.")
-    how = {"beam": told.beam, "temperature": told.temperature, "length_power": told.length_power}
+    texts, how, said = told.sentences or [one.source for one in task.splits["test"]], told.arguments(), []
+    if not all(text.strip() for text in texts):
+        raise InputError("a sentence is empty; expected words.")
     rows = [[*one.ids, END] for one in task.tokenizers[0].encode_batch(texts)]
     for start in range(0, len(rows), 64):
-        said += task.said(model, padded(rows[start : start + 64]), **how)
+        said += task.said(model, decoding.padded(rows[start : start + 64]), **how)
     found = [task.tokenizers[1].decode(one.words) for one in said]
     for text, translation, one in zip(texts, found, said, strict=True):
         line = {"source": text, "translation": translation, "log_probability": one.log_probability}
         print(json.dumps(line, ensure_ascii=False))
     if not told.sentences:
         bleu = BLEU()
-        score = bleu.corpus_score(found, [[pair.target for pair in test]]).score
+        score = bleu.corpus_score(found, [[one.target for one in task.splits["test"]]]).score
         print(json.dumps({"bleu": score, "signature": str(bleu.get_signature())}))
     if told.heatmap:
-        draw(task, model, rows[0], said[0].words, told.heatmap)
+        from fenchel.plot import heatmap
 
-
-def draw(task: Translation, model: Any, source: list[int], words: list[int], file: str) -> None:
-    """Draw the weights of the pieces of a sentence for each piece of its translation."""
-    from fenchel.plot import heatmap
-
-    if model.looking is None:
-        raise InputError(f"a model with context {task.options.context} looks nowhere. Leave --heatmap out.")
-    asked, wanted = torch.tensor([source]), torch.tensor([[BEGIN, *words, END]])
-    with torch.no_grad():
-        weights = weights_of(model.looking, lambda: model(source=asked, target=wanted[:, :-1]))[0]
-    names = piece_names(task.tokenizers[1], wanted[:, 1:])[0], piece_names(task.tokenizers[0], asked)[0]
-    heatmap(weights, *names, file)
+        source, target = torch.tensor([rows[0]]), torch.tensor([[BEGIN, *said[0].words, END]])
+        weights = decoding.weights_of(model, source=source, target=target[:, :-1])[0]
+        (read,), (written,) = map(decoding.piece_names, task.tokenizers, (source, target))
+        heatmap(weights, written[1:], read, told.heatmap)
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
@@ -510,17 +453,15 @@ def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
     found = []
     for numbers in task.batches("test", 50, None):
         batch = task.batch([task.splits["test"][one] for one in numbers], training=False)
-        inputs = {"source": batch["source"], "target": batch["target"]}
         found.append(
             {
-                "inputs": inputs,
+                "inputs": {name: batch[name] for name in ("source", "target")},
                 "counted": batch["source"] != PAD,
                 "counted_decoder": batch["target"] != PAD,
                 "documents": [one + 1 for one in numbers],
-                "windows": [1] * len(numbers),
-                "tokens": piece_names(task.tokenizers[0], batch["source"]),
-                "tokens_decoder": piece_names(task.tokenizers[1], batch["target"]),
-                **measures(batch["labels"]),
+                "tokens": decoding.piece_names(task.tokenizers[0], batch["source"]),
+                "tokens_decoder": decoding.piece_names(task.tokenizers[1], batch["target"]),
+                **decoding.measures(batch["labels"]),
             }
         )
     return model, found
