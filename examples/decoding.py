@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import accelerate
 import torch
+from sacrebleu.metrics.bleu import BLEU
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
@@ -195,6 +196,13 @@ def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
         for hook in hooks:
             hook.remove()
     return torch.cat(found, 1)
+
+
+def bleu(said: Sequence[str], references: Sequence[Sequence[str]], *, lower: bool = False) -> dict[str, Any]:
+    """BLEU of plain text by sacrebleu, with its signature; one reference a text in each list."""
+    metric = BLEU(lowercase=lower)
+    score = metric.corpus_score(said, references).score
+    return {"bleu": score, "signature": str(metric.get_signature())}
 
 
 @dataclass

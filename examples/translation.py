@@ -17,11 +17,11 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -41,7 +41,6 @@ class TranslationOptions(Options):
 
     source: str = option("en", "column to translate from (toy data have none)")
     target: str = option("de", "column to translate into")
-    test: str = option("test", "split to test on, such as test_2017_mscoco")
     model: str = choice("the papers' figure 2a, or a transformer", "lstm", "transformer")
     query: str = choice("of lstm: a state that never saw h, or the textbook's", "paper", "bahdanau", "luong")
     score: str = choice("of lstm", "general", "dot", "additive")
@@ -125,11 +124,7 @@ def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
     if options.data == "toy":
         pairs = toy_pairs(3200)
         return {"train": pairs[:3000], "validation": pairs[3000:3100], "test": pairs[3100:]}
-    found = read_splits(options.data, ("train", "validation", options.test))
-    if options.test != "test":
-        if options.test not in found:
-            raise InputError(f"{options.data} has no split {options.test}, but {', '.join(map(str, found))}.")
-        found["test"] = found[options.test]
+    found = read_splits(options.data)
     columns, splits = (options.source, options.target), {}
     check_columns(found, columns, options.data)
     for name, rows in validation_and_test(found).items():
@@ -162,9 +157,11 @@ class LSTMTranslator(nn.Module):
         widths = [width if options.query == "paper" else 2 * width, *[width] * (depth - 1)]
         self.decoder = nn.ModuleList(nn.LSTM(one, width, batch_first=True) for one in widths)
         self.bridge = nn.Linear(width, 2 * depth * width)
+        self.additive = None
         if options.context == "attention":
-            general = options.score == "general"
+            general, additive = options.score == "general", options.score == "additive"
             self.evidence = nn.Linear(width, width, bias=False) if general else nn.Identity()
+            self.additive = preference.Additive(1, width, hidden=width) if additive else None
             self.preference = preference_of(options, length_ratio)
             self.attention = Attention(options.estimator, options.alpha, options.order)
         self.join = nn.Linear(2 * width, width, bias=False) if options.head == "concat" else None
@@ -189,7 +186,7 @@ class LSTMTranslator(nn.Module):
         return self.scores(torch.cat(found, 1))
 
     def read(self, source: Tensor) -> State:
-        """Templates (B, n, width), padding (B, n), the last state, and hidden, cell and x before the first word."""
+        """Templates (B, n, width), padding (B, n), what the context and the score make of them; x, hidden and cells."""
         padding, places = source == PAD, torch.arange(source.shape[1], device=source.device)
         lengths = (~padding).sum(1, keepdim=True)
         turned = torch.where(places < lengths, lengths - 1 - places, places).unsqueeze(-1)
@@ -201,39 +198,46 @@ class LSTMTranslator(nn.Module):
         half = states.shape[-1] // 2
         ends = states.gather(1, (lengths - 1).unsqueeze(-1).expand(-1, 1, half)).squeeze(1)
         last = torch.cat((ends, states[:, 0, half:]), -1)
-        hidden, cell = self.bridge(last).unflatten(-1, (2, len(self.decoder), -1)).unbind(1)
-        return states, padding, last, hidden.tanh(), cell, torch.zeros_like(hidden[:, 0])
+        kept = enumerate(self.bridge(last).chunk(2 * len(self.decoder), -1))  # hidden and cell of each layer
+        cells = [one if place % 2 else one.tanh() for place, one in kept]
+        if self.options.context == "mean":
+            last = (states * ~padding.unsqueeze(-1)).sum(1) / lengths
+        keys = last if self.additive is None else self.additive.keys(states)
+        return states, padding, last, keys, torch.zeros_like(last), *cells
 
     def advance(
         self, words: Tensor, state: State, place: int, masks: Sequence[Tensor], padding: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """What scores are made of, (B, m, width), after some words, and the state then; one word but for ``paper``."""
-        *memory, hidden, cell, fed = state
-        kept, h = [], None
+        memory, fed, cells, kept = state[:4], state[4].unsqueeze(1), state[5:], []
         if self.options.query == "bahdanau":
-            h = self.look(hidden[:, -1:], memory, place, padding)
+            fed = self.look(cells[-2].unsqueeze(1), memory, place, padding)
         if self.options.query != "paper":
-            words = torch.cat((words, (fed.unsqueeze(1) if h is None else h).to(words.dtype)), -1)
+            words = torch.cat((words, fed.to(words.dtype)), -1)
         for layer, (lstm, mask) in enumerate(zip(self.decoder, masks, strict=True)):
-            before = hidden[:, layer].unsqueeze(0), cell[:, layer].unsqueeze(0)
-            words, after = lstm(words, tuple(map(Tensor.contiguous, before)))
-            words = words * mask
-            kept.append(after)
-        h = self.look(words, memory, place, padding) if h is None else h
+            before = cells[2 * layer : 2 * layer + 2]
+            if words.shape[1] == 1:  # in half the time of a sequence of one
+                after = torch.lstm_cell(words.squeeze(1), before, *lstm.parameters())
+                words = after[0].unsqueeze(1)
+            else:
+                words, after = lstm(words, tuple(one.unsqueeze(0).contiguous() for one in before))
+            words, kept = words * mask, [*kept, *(one.view_as(before[0]) for one in after)]
+        h = fed if self.options.query == "bahdanau" else self.look(words, memory, place, padding)
         x = h + words if self.join is None else self.join(torch.cat((h, words), -1)).tanh()
-        hidden, cell = (torch.cat(parts).transpose(0, 1) for parts in zip(*kept, strict=True))
-        return x, (*memory, hidden, cell, x[:, -1])
+        return x, (*memory, x[:, -1], *kept)
 
     def look(self, queries: Tensor, memory: Sequence[Tensor], place: int, asked: Tensor | None) -> Tensor:
         """The context h of queries, (B, m, width), of which the first asks for the word at ``place``."""
-        states, padding, last = memory
-        if self.options.context == "mean":
-            last = (states * ~padding.unsqueeze(-1)).sum(1) / (~padding).sum(1, keepdim=True)
+        states, padding, fixed, keys = memory
         if self.options.context != "attention":
-            return last.unsqueeze(1).expand_as(queries)
+            return fixed.unsqueeze(1).expand_as(queries)
         sizes = len(states), 1, queries.shape[1], states.shape[1], states.device, states.dtype
         u = self.preference(preference.AttentionInputs(*sizes, queries, states, padding, place))
-        z = torch.zeros_like(queries) if self.options.score == "additive" else self.evidence(queries)
+        if self.additive is not None:
+            u = self.additive.scores(queries, keys) + (0 if u is None else u)
+        z = torch.zeros_like(queries) if self.additive is not None else self.evidence(queries)
+        real = ~padding[:, None, None]
+        u = real if u is None else u.masked_fill(~real, -torch.inf)
         return self.attention(states, z, u, key_padding=padding, query_padding=asked)[0]
 
     def scores(self, x: Tensor) -> Tensor:
@@ -257,7 +261,7 @@ class LSTMTranslator(nn.Module):
 
 
 def preference_of(options: TranslationOptions, length_ratio: float) -> preference.AbstractPreference:
-    """The preference u, with no weight for padding; an additive score is one of its factors."""
+    """The preference u, but for padding and an additive score."""
     width, spread = options.width, options.spread
     factors: dict[str, Any] = {
         "uniform": preference.Uniform,
@@ -267,8 +271,7 @@ def preference_of(options: TranslationOptions, length_ratio: float) -> preferenc
         "predicted": lambda: preference.GaussianWindow(1, spread, predict_location=True, query_dim=width),
         "location": lambda: preference.Location(1, width, 512),
     }
-    u = preference.KeyPadding() * factors[options.preference]()
-    return u * preference.Additive(1, width, hidden=width) if options.score == "additive" else u
+    return factors[options.preference]()
 
 
 class TransformerTranslator(nn.Module):
@@ -346,10 +349,9 @@ class Translation(Task):
             encoded = [self.tokenizers[side].encode_batch(sides[side]) for side in (0, 1)]
             rows: Any = zip(*sides, *encoded, strict=True)
             found = [Pair(s, t, [*one.ids, END], [BEGIN, *other.ids, END]) for s, t, one, other in rows]
-            most = options.longest if split == "train" else math.inf
-            self.splits[split] = [
-                one for one in found if max(len(one.pieces), len(one.labels) - 1) - 1 <= most
-            ]
+            most = options.longest + 1 if split == "train" else math.inf
+            fits = [max(len(one.pieces), len(one.labels) - 1) <= most for one in found]
+            self.splits[split] = list(compress(found, fits))
         if not self.splits["train"]:
             raise InputError(f"no pair has at most {options.longest} pieces a side. Give a larger --longest.")
 
@@ -405,7 +407,7 @@ class Translation(Task):
         """BLEU, cased, of plain text; and the cross-entropy a piece, in nats."""
         said, right = ([one[name] for one in records] for name in ("translation", "reference"))
         nats, pieces = (sum(one[name] for one in records) for name in ("nats", "pieces"))
-        return {"bleu": BLEU().corpus_score(said, [right]).score, "loss": nats / pieces}
+        return {"bleu": decoding.bleu(said, [right])["bleu"], "loss": nats / pieces}
 
     def said(self, model: Any, source: Tensor, **how: Any) -> list[decoding.Said]:
         """Translations as numbers: at most twice as many pieces as the source has, and ten, and END."""
@@ -435,9 +437,7 @@ def use(task: Translation, model: Any, told: UseOptions) -> None:
         line = {"source": text, "translation": translation, "log_probability": one.log_probability}
         print(json.dumps(line, ensure_ascii=False))
     if not told.sentences:
-        bleu = BLEU()
-        score = bleu.corpus_score(found, [[one.target for one in task.splits["test"]]]).score
-        print(json.dumps({"bleu": score, "signature": str(bleu.get_signature())}))
+        print(json.dumps(decoding.bleu(found, [[one.target for one in task.splits["test"]]])))
     if told.heatmap:
         from fenchel.plot import heatmap
 
