@@ -118,8 +118,6 @@ class Attention(AttendingLayer, nn.Module):
         log_preference: Tensor | None,
         *,
         scale: float = 1.0,
-        key_padding: Tensor | None = None,
-        query_padding: Tensor | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The means h (B, m, d), and the weights (B, m, n) if they are needed.
@@ -129,15 +127,13 @@ class Attention(AttendingLayer, nn.Module):
             evidence: z, (B, m, d).
             log_preference: log u, or bool with True = attend, broadcastable to (B, 1, m, n).
             scale: Of the templates.
-            key_padding: For audits, True where a state is padding, bool (B, n); the preference forbids it.
-            query_padding: For audits, True where a query is padding, bool (B, m).
             need_weights: Whether to return them.
         """
         templates, z = states.unsqueeze(1), evidence.to(states.dtype).unsqueeze(1)
         problem = Problem(z, templates, templates, self.alpha, scale, closeness=self.effective_closeness)
-        call = LayerCall(problem, log_preference, key_padding=key_padding, query_padding=query_padding)
         options: dict[str, Any] = {"estimator": self.estimator, "tol": None, "max_steps": 50, "dropout": 0.0}
-        found = self.answer(call, need_weights=need_weights, need_certificate=False, **options)
+        options.update(need_weights=need_weights, need_certificate=False)
+        found = self.answer(LayerCall(problem, log_preference), **options)
         return found.output.squeeze(1), None if found.weights is None else found.weights.squeeze(1)
 
     @contextlib.contextmanager
@@ -154,13 +150,7 @@ class Attention(AttendingLayer, nn.Module):
             z = torch.cat([call.problem.evidence for call in calls], 2)
             shape = (len(z), 1, 1, calls[0].problem.templates.shape[2])
             rows = [_numbers(call.log_preference, z).expand(shape) for call in calls]
-            padding = [call.query_padding for call in calls if call.query_padding is not None]
-            call = calls[0]._replace(
-                problem=calls[0].problem._replace(evidence=z),
-                log_preference=torch.cat(rows, 2),
-                query_padding=torch.cat(padding, 1) if padding else None,
-            )
-            onlooker(self, call)
+            onlooker(self, LayerCall(calls[0].problem._replace(evidence=z), torch.cat(rows, 2)))
 
 
 def _numbers(log_preference: Tensor | None, like: Tensor) -> Tensor:

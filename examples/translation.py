@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -37,7 +36,7 @@ POOL = 50  # batches whose pairs are sorted by length together
 
 @dataclass
 class TranslationOptions(Options):
-    """What a training can be told; the defaults are those of the recorded results, but for the width on toy data."""
+    """What a training can be told; the defaults are those of the recorded results, but for toy data."""
 
     source: str = option("en", "column to translate from (toy data have none)")
     target: str = option("de", "column to translate into")
@@ -56,32 +55,36 @@ class TranslationOptions(Options):
     alpha: float = option(1.0, "reliability of the evidence")
     order: float = option(1.0, "of Tsallis' closeness: 1 is softmax, 2 sparsemax (lstm)")
     head: str = choice("of lstm: tanh(W[h; s]), or h + s as in figure 2a", "concat", "add")
-    width: int = option(0, "of embeddings and states; 0: 64 for toy data, else 256")
-    depth: int = option(2, "layers on either side")
+    width: int = option(-1, "of embeddings and states; -1: 32 for toy data, else 256")
+    depth: int = option(-1, "layers on either side; -1: 1 for toy data, else 2")
     heads: int = option(4, "of transformer")
-    dropout: float = option(0.3, "share of elements dropped; of lstm the same at all words of a sentence")
+    dropout: float = option(-1.0, "share of elements dropped; -1: 0 for toy data, else 0.3")
     label_smoothing: float = option(0.1, "share of each label that is spread over all pieces")
     subwords: int = option(5000, "pieces of words that a tokenizer knows at most")
     longest: int = option(100, "pieces of a sentence at most; longer pairs are not trained on")
     epochs: int = option(8, "passes over the data")
-    learning_rate: float = option(2e-3, "the largest")
+    learning_rate: float = option(-1.0, "the largest; -1: 0.01 for toy data, else 0.002")
     schedule: str = option("cosine", "transformers' name: constant, linear, cosine ...")
     warmup: float = option(0.05, "share of the steps in which the learning rate rises")
     weight_decay: float = option(0.01, "of AdamW")
     clip_norm: float = option(1.0, "largest norm of the gradient; 0: no limit")
 
     def __post_init__(self) -> None:
+        toy = {"width": 32, "depth": 1, "dropout": 0.0, "learning_rate": 0.01}
+        usual = {"width": 256, "depth": 2, "dropout": 0.3, "learning_rate": 0.002}
+        for name, value in (toy if self.data == "toy" else usual).items():
+            if getattr(self, name) == -1:
+                setattr(self, name, value)
         super().__post_init__()
-        self.width = self.width or (64 if self.data == "toy" else 256)
         if self.width % 2 or self.width % self.heads or not 0 <= self.dropout < 1:
             raise InputError(
-                f"width is {self.width} and dropout {self.dropout}; expected an even width that heads, {self.heads}, "
-                "divides, and a dropout from 0 to below 1."
+                f"width is {self.width}, heads {self.heads} and dropout {self.dropout}; expected an even width that "
+                "heads divides, and a dropout from 0 to below 1."
             )
         if self.score == "additive" and self.estimator != "first_order":
             raise InputError(
-                f"estimator is {self.estimator} with an additive score, which is all preference: the evidence is 0 and "
-                "all estimators agree. Leave --estimator out."
+                f"estimator is {self.estimator} with an additive score, which is all preference, so that estimators do "
+                "not differ. Leave --estimator out."
             )
 
 
@@ -174,14 +177,13 @@ class LSTMTranslator(nn.Module):
             source: Numbers (B, n), 0 behind the sentence.
             target: Numbers (B, m), BEGIN first, 0 behind the sentence.
         """
-        state, words, padding = self.read(source), self.dropped(self.embed_target(target)), target == PAD
-        masks = [self.mask(words) for _ in self.decoder]
+        state, words = self.read(source), self.dropped(self.embed_target(target))
+        masks, found = [self.mask(words) for _ in self.decoder], []
         if self.options.query == "paper":
-            return self.scores(self.advance(words, state, 0, masks, padding)[0])
-        found = []
+            return self.scores(self.advance(words, state, 0, masks)[0])
         with self.attention.steps() if self.options.context == "attention" else nullcontext():
-            for place, (word, own) in enumerate(zip(words.split(1, 1), padding.split(1, 1), strict=True)):
-                x, state = self.advance(word, state, place, masks, own)
+            for place, word in enumerate(words.split(1, 1)):
+                x, state = self.advance(word, state, place, masks)
                 found.append(x)
         return self.scores(torch.cat(found, 1))
 
@@ -205,13 +207,11 @@ class LSTMTranslator(nn.Module):
         keys = last if self.additive is None else self.additive.keys(states)
         return states, padding, last, keys, torch.zeros_like(last), *cells
 
-    def advance(
-        self, words: Tensor, state: State, place: int, masks: Sequence[Tensor], padding: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+    def advance(self, words: Tensor, state: State, place: int, masks: list[Tensor]) -> tuple[Tensor, State]:
         """What scores are made of, (B, m, width), after some words, and the state then; one word but for ``paper``."""
         memory, fed, cells, kept = state[:4], state[4].unsqueeze(1), state[5:], []
         if self.options.query == "bahdanau":
-            fed = self.look(cells[-2].unsqueeze(1), memory, place, padding)
+            fed = self.look(cells[-2].unsqueeze(1), memory, place)
         if self.options.query != "paper":
             words = torch.cat((words, fed.to(words.dtype)), -1)
         for layer, (lstm, mask) in enumerate(zip(self.decoder, masks, strict=True)):
@@ -222,11 +222,11 @@ class LSTMTranslator(nn.Module):
             else:
                 words, after = lstm(words, tuple(one.unsqueeze(0).contiguous() for one in before))
             words, kept = words * mask, [*kept, *(one.view_as(before[0]) for one in after)]
-        h = fed if self.options.query == "bahdanau" else self.look(words, memory, place, padding)
+        h = fed if self.options.query == "bahdanau" else self.look(words, memory, place)
         x = h + words if self.join is None else self.join(torch.cat((h, words), -1)).tanh()
         return x, (*memory, x[:, -1], *kept)
 
-    def look(self, queries: Tensor, memory: Sequence[Tensor], place: int, asked: Tensor | None) -> Tensor:
+    def look(self, queries: Tensor, memory: Sequence[Tensor], place: int) -> Tensor:
         """The context h of queries, (B, m, width), of which the first asks for the word at ``place``."""
         states, padding, fixed, keys = memory
         if self.options.context != "attention":
@@ -238,7 +238,7 @@ class LSTMTranslator(nn.Module):
         z = torch.zeros_like(queries) if self.additive is not None else self.evidence(queries)
         real = ~padding[:, None, None]
         u = real if u is None else u.masked_fill(~real, -torch.inf)
-        return self.attention(states, z, u, key_padding=padding, query_padding=asked)[0]
+        return self.attention(states, z, u)[0]
 
     def scores(self, x: Tensor) -> Tensor:
         """Of all pieces, by their embeddings."""
@@ -349,7 +349,7 @@ class Translation(Task):
             encoded = [self.tokenizers[side].encode_batch(sides[side]) for side in (0, 1)]
             rows: Any = zip(*sides, *encoded, strict=True)
             found = [Pair(s, t, [*one.ids, END], [BEGIN, *other.ids, END]) for s, t, one, other in rows]
-            most = options.longest + 1 if split == "train" else math.inf
+            most = options.longest + 1 if split == "train" else float("inf")
             fits = [max(len(one.pieces), len(one.labels) - 1) <= most for one in found]
             self.splits[split] = list(compress(found, fits))
         if not self.splits["train"]:
