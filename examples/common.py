@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser, get_scheduler
 
-from fenchel.errors import InputError
+from fenchel.errors import FenchelError, InputError
 from task import FREE, Options, Record, Task, to_device
 
 BEST, OPTIONS, METRICS = "best.safetensors", "options.json", "metrics.json"
@@ -311,5 +311,5 @@ def main(make: Callable[[Any], Task], kind: type[Options], use: Callable[..., No
             sys.exit(
                 f"usage: {script} train --data toy --out DIR [--resume], or {script} use DIR; each has --help"
             )
-    except InputError as error:
+    except FenchelError as error:
         sys.exit(f"{script}: {error}")

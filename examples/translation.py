@@ -49,7 +49,6 @@ class TranslationOptions(Options):
         "place that the query says; location, Luong's weights of places by the query",
         *("uniform", "context", "relative", "aligned", "predicted", "location"),
     )
-    spread: float = option(4.0, "standard deviation of aligned and predicted at the start, in pieces")
     context: str = choice("of lstm; mean and last are the same for all words", "attention", "mean", "last")
     estimator: str = choice("of attention", *decoding.ESTIMATORS)
     alpha: float = option(1.0, "reliability of the evidence")
@@ -160,11 +159,10 @@ class LSTMTranslator(nn.Module):
         widths = [width if options.query == "paper" else 2 * width, *[width] * (depth - 1)]
         self.decoder = nn.ModuleList(nn.LSTM(one, width, batch_first=True) for one in widths)
         self.bridge = nn.Linear(width, 2 * depth * width)
-        self.additive = None
+        general, additive = options.score == "general", options.score == "additive"
+        self.additive = preference.Additive(1, width, hidden=width) if additive else None
         if options.context == "attention":
-            general, additive = options.score == "general", options.score == "additive"
             self.evidence = nn.Linear(width, width, bias=False) if general else nn.Identity()
-            self.additive = preference.Additive(1, width, hidden=width) if additive else None
             self.preference = preference_of(options, length_ratio)
             self.attention = Attention(options.estimator, options.alpha, options.order)
         self.join = nn.Linear(2 * width, width, bias=False) if options.head == "concat" else None
@@ -262,13 +260,13 @@ class LSTMTranslator(nn.Module):
 
 def preference_of(options: TranslationOptions, length_ratio: float) -> preference.AbstractPreference:
     """The preference u, but for padding and an additive score."""
-    width, spread = options.width, options.spread
+    width = options.width
     factors: dict[str, Any] = {
         "uniform": preference.Uniform,
         "context": lambda: preference.Context(1, width),
         "relative": lambda: preference.RelativePosition(1),
-        "aligned": lambda: preference.GaussianWindow(1, spread, pace=length_ratio),
-        "predicted": lambda: preference.GaussianWindow(1, spread, predict_location=True, query_dim=width),
+        "aligned": lambda: preference.GaussianWindow(1, 4.0, pace=length_ratio),
+        "predicted": lambda: preference.GaussianWindow(1, 4.0, predict_location=True, query_dim=width),
         "location": lambda: preference.Location(1, width, 512),
     }
     return factors[options.preference]()
@@ -380,7 +378,9 @@ class Translation(Task):
     def batch(self, examples: Sequence[Pair], *, training: bool) -> Batch:
         """The numbers, and the pairs."""
         source, target = (decoding.padded(side) for side in list(zip(*examples, strict=True))[2:])
-        return {"source": source, "target": target[:, :-1], "labels": target[:, 1:], "pairs": examples}
+        labels = target[:, 1:]
+        inputs = target[:, :-1] * (labels != PAD)
+        return {"source": source, "target": inputs, "labels": labels, "pairs": examples}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross-entropy with smoothed labels, of all pieces."""
@@ -457,7 +457,7 @@ def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
             {
                 "inputs": {name: batch[name] for name in ("source", "target")},
                 "counted": batch["source"] != PAD,
-                "counted_decoder": batch["target"] != PAD,
+                "counted_decoder": batch["labels"] != PAD,
                 "documents": [one + 1 for one in numbers],
                 "tokens": decoding.piece_names(task.tokenizers[0], batch["source"]),
                 "tokens_decoder": decoding.piece_names(task.tokenizers[1], batch["target"]),
