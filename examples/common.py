@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser, get_scheduler
 
-from fenchel.errors import InputError
+from fenchel.errors import FenchelError, InputError
 from task import FREE, Options, Record, Task, to_device
 
 BEST, OPTIONS, METRICS = "best.safetensors", "options.json", "metrics.json"
@@ -49,7 +49,9 @@ class Training:
         decayed = [one for one in model.parameters() if one.dim() > 1]
         others = [one for one in model.parameters() if one.dim() <= 1]
         groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        optimiser = torch.optim.AdamW(groups, options.learning_rate, weight_decay=options.weight_decay)
+        optimiser = torch.optim.AdamW(
+            groups, options.learning_rate, weight_decay=options.weight_decay, fused=True
+        )
         steps = options.epochs * len(list(self.task.batches("train", options.batch_size, 0)))
         scheduler = get_scheduler(options.schedule, optimiser, int(options.warmup * steps), steps)
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
@@ -313,5 +315,5 @@ def main(
             sys.exit(
                 f"usage: {script} train --data toy --out DIR [--resume], or {script} use DIR; each has --help"
             )
-    except InputError as error:
+    except FenchelError as error:
         sys.exit(f"{script}: {error}")
