@@ -1,0 +1,179 @@
+"""The loop of the examples, with reading: killed and resumed, on two processes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import config
+from huggingface_hub import constants
+
+import common
+import reading
+from fenchel.errors import InputError
+
+EXAMPLES = Path(common.__file__).parent
+SMALL = {"epochs": 2, "width": 16, "heads": 2, "batch_size": 1001, "quiet": True}  # three steps an epoch
+
+
+def options(folder: Path, **more: Any) -> reading.ReadingOptions:
+    return reading.ReadingOptions(out=str(folder), **SMALL | more)
+
+
+def train(folder: Path, **more: Any) -> dict[str, Any]:
+    return common.Training(reading.Reading, options(folder, **more)).run()
+
+
+class KilledError(Exception):
+    """In the place of a signal."""
+
+
+@pytest.fixture
+def dies(monkeypatch):
+    """Has the loss of a step raise; or, with a factor, be multiplied by it. Without a step, nothing."""
+    whole = reading.Reading.loss
+
+    def at(step: int | None = None, factor: float | None = None) -> None:
+        calls = 0
+
+        def loss(task: reading.Reading, model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, int]:
+            nonlocal calls
+            calls += 1
+            found, count = whole(task, model, batch)
+            if calls != step:
+                return found, count
+            if factor is None:
+                raise KilledError
+            return found * factor, count
+
+        monkeypatch.setattr(reading.Reading, "loss", loss)
+
+    return at
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return common.load_run(reading.Reading, reading.ReadingOptions, folder)[1].state_dict()
+
+
+def test_a_killed_run_that_is_resumed_is_the_run_without_a_kill(tmp_path, dies):
+    whole, often = train(tmp_path / "whole"), {"checkpoint_seconds": 0}
+    dies(3)  # the last step of the first epoch
+    with pytest.raises(KilledError):
+        train(tmp_path / "killed", **often)
+    dies(3)  # the second step of the second epoch
+    with pytest.raises(KilledError):
+        train(tmp_path / "killed", resume=True, **often)
+    assert [path.name for path in common.checkpoints(tmp_path / "killed")] == ["checkpoint-1-1"]
+    assert not (tmp_path / "killed" / common.METRICS).exists()
+    dies()
+    resumed = train(tmp_path / "killed", resume=True)
+    for one, other in zip(whole["epochs"], resumed["epochs"], strict=True):
+        assert (one["train_loss"], one["validation"]) == (other["train_loss"], other["validation"])
+    assert whole["test"] == resumed["test"]
+    before, after = (weights(tmp_path / name) for name in ("whole", "killed"))
+    assert all(torch.equal(after[name], one) for name, one in before.items())
+
+
+def test_two_processes_do_what_one_does(tmp_path):
+    """With the same batches and no dropout, whatever a process's share of a batch is."""
+    same: dict[str, Any] = {"dropout": 0.0, "encoder": "lstm"}
+    alone = train(tmp_path / "alone", **same)
+    told = {**SMALL, **same, "out": tmp_path / "both"}
+    given = [f"--{name}={value}" for name, value in told.items()]
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(
+        [sys.executable, *launch, EXAMPLES / "reading.py", "train", *given],
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
+    both = json.loads((tmp_path / "both" / common.METRICS).read_text())
+    assert (alone["processes"], both["processes"]) == (1, 2)
+    for one, other in zip(alone["epochs"], both["epochs"], strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], abs=1e-6)
+        assert one["validation"] == pytest.approx(other["validation"], abs=1e-6)
+    assert alone["test"] == pytest.approx(both["test"], abs=1e-6)
+    lines = [(tmp_path / name / "test.jsonl").read_text().splitlines() for name in ("alone", "both")]
+    for one, other in zip(*(map(json.loads, some) for some in lines), strict=True):
+        assert one["texts"] == other["texts"]
+        assert one["chances"] == pytest.approx(other["chances"], abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(tmp_path, dies, factor):
+    dies(5, factor)
+    with pytest.raises(InputError, match=rf"the loss is {factor} at epoch 2, step 2\. Lower") as caught:
+        train(tmp_path)
+    assert "\n" not in str(caught.value)
+    (checkpoint,) = common.checkpoints(tmp_path)
+    assert checkpoint.name == "checkpoint-1-0"
+    dies()
+    assert len(train(tmp_path, resume=True)["epochs"]) == 2
+
+
+def test_what_a_run_refuses_leaves_it_as_it_was(tmp_path):
+    result = train(tmp_path, epochs=1)
+    before = {path: path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))}
+    for more, said in (
+        ({}, "holds a run. Give --resume, --overwrite or another --out"),
+        ({"resume": True, "width": 32}, "was begun with width 16, and now it is 32"),
+        ({"resume": True, "seed": 1}, "was begun with seed 0, and now it is 1"),
+    ):
+        with pytest.raises(InputError, match=said) as caught:
+            train(tmp_path, **{"epochs": 1} | more)
+        assert "\n" not in str(caught.value)
+    assert before == {path: path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))}
+    again = train(tmp_path, epochs=1, resume=True)  # there is nothing left to do
+    assert again["test"] == result["test"]
+    assert train(tmp_path, epochs=1, overwrite=True)["test"] == result["test"]
+
+
+def test_a_resume_without_a_checkpoint_and_a_run_without_a_folder_are_refused(tmp_path):
+    with pytest.raises(InputError, match="has no checkpoint to resume"):
+        train(tmp_path, resume=True)
+    with pytest.raises(InputError, match="Give --out DIR"):
+        common.Training(reading.Reading, reading.ReadingOptions(**SMALL))
+    with pytest.raises(InputError, match="holds no run with an epoch that has ended"):
+        common.load_run(reading.Reading, reading.ReadingOptions, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["train", "--data", "nowhere/at-all", "--out", "RUN"], r"'nowhere/at-all' is neither .*--data toy"),
+        (["train", "--data", "RUN", "--out", "RUN"], r"holds none of train\.parquet.*--data toy"),
+        (["train"], r"no folder was given for the run"),
+        (["use", "RUN"], r"holds no run"),
+        (["draw"], r"usage: reading\.py train"),
+        (["train", "--heads", "3", "--out", "RUN"], r"heads is 3 and width 128"),
+    ],
+)
+def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path, monkeypatch, told, said):
+    for one in (constants, config):
+        monkeypatch.setattr(one, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(
+        sys, "argv", ["reading.py", *(str(tmp_path) if one == "RUN" else one for one in told)]
+    )
+    with pytest.raises(SystemExit, match=said) as caught:
+        common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_trains_and_uses(tmp_path, monkeypatch, capsys):
+    given = [f"--{name}={value}" for name, value in {**SMALL, "epochs": 1, "out": tmp_path / "run"}.items()]
+    entry = (reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
+    monkeypatch.setattr(sys, "argv", ["reading.py", "train", *given])
+    common.main(*entry)
+    test = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("test: ").split("; in ")[0])
+    assert test == json.loads((tmp_path / "run" / common.METRICS).read_text())["test"]
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(sys, "argv", ["reading.py", "use", str(tmp_path / "run"), "--text", "stop leeeft"])
+    common.main(*entry)
+    assert json.loads(capsys.readouterr().out)["said"] in reading.ORDERS

@@ -1,0 +1,306 @@
+"""Reading: what is computed, what is learned, what is printed and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from datasets import config
+from scipy.stats import rankdata
+
+import common
+import reading
+from fenchel.errors import InputError
+
+WHOLE = reading.toy
+SMALL = {"learning_rate": 8e-3, "dropout": 0.1}
+TEXTS = {**SMALL, "epochs": 2, "width": 32}
+PAIRS = {**SMALL, "data": "toy-pairs", "epochs": 3, "width": 48, "heads": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Gives the folder and the metrics of a training, which is run once."""
+    known: dict[str, Any] = {}
+
+    def run(**options: Any) -> tuple[Path, dict[str, Any]]:
+        name = json.dumps(options)
+        if name not in known:
+            folder = tmp_path_factory.mktemp("runs") / "run"
+            told = reading.ReadingOptions(out=str(folder), quiet=True, **options)
+            known[name] = folder, common.Training(reading.Reading, told).run()
+        return known[name]
+
+    return run
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+
+
+def loaded(folder: Path) -> tuple[reading.Reading, torch.nn.Module]:
+    return common.load_run(reading.Reading, reading.ReadingOptions, folder)
+
+
+@pytest.mark.parametrize("options", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_attention_learns_what_the_mean_of_the_words_does_not(trained, options):
+    looking, without = (trained(**options, attention=kind)[1]["test"] for kind in ("soft", "mean"))
+    assert looking["accuracy"] > without["accuracy"] + (0.02 if "data" in options else 0.3)
+    if "data" in options:
+        assert looking["squared_error"] < without["squared_error"] / 2
+
+
+def test_metrics_are_those_of_the_records(trained):
+    for options in (TEXTS, PAIRS):
+        folder, result = trained(**options, attention="soft")
+        found, test = records(folder), result["test"]
+        assert test["accuracy"] == pytest.approx(np.mean([one["said"] == one["label"] for one in found]))
+        right = [one["chances"][one["label"]] for one in found]
+        assert test["cross_entropy"] == pytest.approx(-np.mean(np.log(right)))
+        assert all(one["said"] == max(one["chances"], key=one["chances"].get) for one in found)
+    said, true = np.array([[one["said_degree"], one["degree"]] for one in found]).T
+    assert test["pearson"] == pytest.approx(np.corrcoef(said, true)[0, 1])
+    assert test["spearman"] == pytest.approx(np.corrcoef(rankdata(said), rankdata(true))[0, 1])
+    assert test["squared_error"] == pytest.approx(np.mean((said - true) ** 2))
+
+
+@cache
+def few_toys(name: str) -> datasets.DatasetDict:
+    return datasets.DatasetDict({split: rows.take(40) for split, rows in WHOLE(name).items()})
+
+
+def few(**options: Any) -> reading.Reading:
+    """A task with few examples."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "toy", few_toys)
+        return reading.Reading(reading.ReadingOptions(**options))
+
+
+def model_of(**options: Any) -> tuple[reading.Reading, Any, dict[str, torch.Tensor]]:
+    """A task, a model with random weights in evaluation mode, and what it is called with."""
+    task = few(width=16, heads=2, **options)
+    torch.manual_seed(3)
+    batch = task.batch(task.splits["test"][:4], training=False)
+    return task, task.model().eval(), reading.inputs(batch)
+
+
+@pytest.mark.parametrize("scale", [None, 2.0])
+def test_weights_of_a_pair_are_what_the_page_prints(scale):
+    """p_i is the softmax of α e_ij, and e_ij is f(a_i)ᵀ f(b_j) times the scale, for each head, in both directions."""
+    _, model, given = model_of(data="toy-pairs", scale=scale, alpha=1.5)
+    a, b = (model.f(model.states(words)).unflatten(-1, (2, 8)) for words in given.values())
+    e = torch.einsum("bihd,bjhd->bhij", a, b) * (8**-0.5 if scale is None else scale)
+    weights, m = model(**given, need_weights=True)["weights"], a.shape[1]
+    torch.testing.assert_close(weights[:, :, :m, m:], (1.5 * e).softmax(-1))
+    torch.testing.assert_close(weights[:, :, m:, :m], (1.5 * e).mT.softmax(-1))
+    assert not weights[:, :, :m, :m].any()
+    assert not weights[:, :, m:, m:].any()
+
+
+def test_what_a_word_finds_is_the_mean_of_the_other_text():
+    _, model, given = model_of(data="toy-pairs")
+    m, states = given["words"].shape[1], torch.cat([model.states(words) for words in given.values()], 1)
+    seen: list[torch.Tensor] = []
+    model.compare.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    weights = model(**given, need_weights=True)["weights"]
+    found = (weights @ states.unflatten(-1, (2, 8)).transpose(1, 2)).transpose(1, 2).flatten(2)
+    expected = torch.cat((states, found, states - found, states * found), -1)
+    torch.testing.assert_close(seen[0], expected)
+    assert m == 8
+
+
+def test_the_question_is_asked_of_every_word():
+    _, model, given = model_of()
+    layer, states = model.attention, model.states(given["words"])
+    maps = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+    question = torch.nn.functional.linear(model.question.weight, maps[0][0], maps[1][0]).view(2, 8)
+    templates = torch.nn.functional.linear(states, maps[0][1], maps[1][1]).unflatten(-1, (2, 8))
+    scores = torch.einsum("bnhd,hd->bhn", templates, question) * 8**-0.5
+    expected = scores.masked_fill((given["words"] == 0).unsqueeze(1), -torch.inf).softmax(-1)
+    weights = model(**given, need_weights=True)["weights"]
+    torch.testing.assert_close(weights[:, :, 0], expected)
+
+
+@pytest.mark.parametrize("data", ["toy", "toy-pairs"])
+def test_hard_attention_reads_one_word_and_learns_where(data):
+    task, model, given = model_of(data=data, attention="hard")
+    weights = model(**given, need_weights=True)["weights"]
+    words, rows = torch.cat(list(given.values()), 1), weights.flatten(1, 2)
+    for tokens, queries in zip(words, rows, strict=True):
+        # A word that is there several times shares the weight.
+        assert all(len(tokens[query > 0].unique()) == 1 for query in queries)
+    torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows[..., 0]))
+    before = model(**given)["logits"]
+    model.train()
+    torch.nn.Module.apply(model, lambda one: setattr(one, "p", 0.0) if hasattr(one, "p") else None)
+    torch.testing.assert_close(model(**given)["logits"], before)
+    loss, count = task.loss(model, task.batch(task.splits["test"][:4], training=True))
+    loss.backward()
+    first = model.question if data == "toy" else model.f[0]
+    assert count == 4
+    assert first.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("attention", [*reading.CLOSENESS, "mean", "bag"])
+@pytest.mark.parametrize("data", ["toy", "toy-pairs"])
+def test_padding_changes_nothing(data, attention):
+    encoder = "words" if attention == "bag" else "lstm"
+    preference = "context" if attention in reading.CLOSENESS else "uniform"
+    task, model, _ = model_of(data=data, attention=attention, encoder=encoder, preference=preference)
+    texts = [["left leeft"], ["stop stoop stoop left"]], [["kam", "kam fem"], ["bam bem bim", "unkam"]]
+    examples = [task.with_words({"texts": one}) for one in texts[data == "toy-pairs"]]
+    together = model(**reading.inputs(task.batch(examples, training=False)))
+    alone = [model(**reading.inputs(task.batch([one], training=False))) for one in examples]
+    for name, logits in together.items():
+        torch.testing.assert_close(logits, torch.cat([one[name] for one in alone]))
+
+
+@pytest.mark.parametrize("options", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_load_gives_what_an_audit_reads(trained, options):
+    folder, result = trained(**options, attention="soft")
+    model, batches = reading.load(str(folder))
+    assert not model.training
+    losses, right, texts = [], [], []
+    for batch in batches:
+        said = model(**batch["inputs"])
+        losses += batch["loss"](said).tolist()
+        right += batch["score"](said).tolist()
+        for tokens, counted in zip(batch["tokens"], batch["counted"], strict=True):
+            assert [one == "[PAD]" for one in tokens] == (~counted).tolist()
+            texts.append(" ".join(one for one in tokens if one != "[PAD]"))
+    assert np.mean(right) == pytest.approx(result["test"]["accuracy"])
+    if "pearson" not in result["test"]:
+        assert np.mean(losses) == pytest.approx(result["test"]["cross_entropy"], rel=1e-4)
+    task, _ = loaded(folder)
+    examples = task.splits["test"]
+    assert texts == [" ".join(one["texts"]) for one in examples]
+    some = task.loss(model, task.batch(examples[:64], training=False))
+    assert float(some[0].detach()) == pytest.approx(sum(losses[:64]), rel=1e-5)
+    assert [number for batch in batches for number in batch["documents"]] == list(range(1, len(examples) + 1))
+
+
+def test_use_says_a_class_and_draws_a_pair(trained, monkeypatch, capsys, tmp_path):
+    drawn: list[Any] = []
+    plot = types.SimpleNamespace(heatmap=lambda *given: drawn.append(given))
+    monkeypatch.setitem(sys.modules, "fenchel.plot", plot)
+    task, model = loaded(trained(**PAIRS, attention="soft")[0])
+    file = str(tmp_path / "pair.png")
+    capsys.readouterr()
+    told = reading.UseOptions(["Kam bem!", "kam unknown", "fum", "unfum"], heatmap=file)
+    reading.use(task, model, told)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["said"] in task.classes
+    assert sum(second["chances"].values()) == pytest.approx(1)
+    assert 1 <= second["said_degree"] <= 5
+    ((weights, rows, columns, path),) = drawn
+    assert (rows, columns, path) == (["kam", "bem", "[UNK]"], ["kam", "[UNK]"], file)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3))
+    with pytest.raises(InputError, match="pairs of texts"):
+        reading.use(task, model, reading.UseOptions(["one"]))
+    task, model = loaded(trained(**TEXTS, attention="mean")[0])
+    capsys.readouterr()
+    reading.use(task, model, reading.UseOptions())
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    with pytest.raises(InputError, match="no weights to draw"):
+        reading.use(task, model, reading.UseOptions(["stop"], heatmap=file))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Writes rows into a folder as Parquet, in which they are to train and to test on."""
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def write(rows: dict[str, list[Any]], **classes: list[str]) -> str:
+        made = datasets.Dataset.from_dict(rows)
+        for column, names in classes.items():
+            made = made.cast_column(column, datasets.ClassLabel(names=names))
+        for split in ("train", "test"):
+            made.to_parquet(tmp_path / f"{split}.parquet")
+        return str(tmp_path)
+
+    return write
+
+
+ROWS = ["a b c", "d e f", "a d", "b e"] * 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [
+        (["text"], "coarse_label"),
+        (["sentence"], "label"),
+        (["premise", "hypothesis"], "label"),
+        (["sentence_A", "sentence_B"], "label"),
+    ],
+)
+def test_columns_of_the_hub_are_found(folder, columns, label):
+    labels = [0, 1, -1, 1] if label == "label" else [0, 1, 0, 1]
+    data = folder(dict.fromkeys(columns, ROWS) | {label: labels * 5}, **{label: ["no", "yes"]})
+    task = reading.Reading(reading.ReadingOptions(data=data))
+    assert task.texts == tuple(columns)
+    assert task.classes == ["no", "yes"]
+    assert len(task.splits["test"]) == (15 if label == "label" else 20)  # -1 stands for no label
+    assert len(task.splits["validation"]) in (1, 2)
+
+
+def test_columns_and_classes_can_be_named(folder):
+    data = folder({"one": ROWS, "two": ROWS, "kind": ["x", "y"] * 10, "near": [1.0, 4.5] * 10})
+    told = reading.ReadingOptions(data=data, text="one", text_pair="two", label="kind", degree="near")
+    task = reading.Reading(told)
+    assert task.classes == ["x", "y"]
+    assert {one["degree"] for one in task.splits["test"]} == {1.0, 4.5}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"words": ROWS, "label": [0, 1] * 10}, "has no column text; it has words, label"),
+        ({"text": ROWS}, "has no column label"),
+        ({"text": [*ROWS[1:], " "], "label": [0, 1] * 10}, "row 19: a text is empty"),
+        ({"premise": ROWS, "hypothesis": ["", *ROWS[1:]], "label": [0, 1] * 10}, "row 0: a text is empty"),
+    ],
+)
+def test_data_that_cannot_be_read_are_refused_in_one_line(folder, rows, said):
+    options = reading.ReadingOptions(data=folder(rows))
+    with pytest.raises(InputError, match=said) as caught:
+        reading.Reading(options)
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_and_relatedness_out_of_range_are_refused(folder):
+    rows = {"sentence_A": ROWS, "sentence_B": ROWS, "label": [0, 1] * 10}
+    with pytest.raises(InputError, match=r"row 0: relatedness_score is 0\.5; expected a number from 1 to 5"):
+        reading.Reading(reading.ReadingOptions(data=folder(rows | {"relatedness_score": [0.5] * 20})))
+    data = folder(rows | {"label": ["x", "y"] * 10})
+    datasets.Dataset.from_dict(rows | {"label": ["z"] * 20}).to_parquet(f"{data}/test.parquet")
+    with pytest.raises(InputError, match="label is 'z', no class of the training data"):
+        reading.Reading(reading.ReadingOptions(data=data))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"width": 30},
+        {"attention": "loud"},
+        {"attention": "hard", "estimator": "exact"},
+        {"attention": "mean", "preference": "context"},
+        {"attention": "bag", "encoder": "lstm"},
+        {"epochs": 0},
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        reading.ReadingOptions(**options)
+
+
+def test_data_that_are_not_there_say_what_needs_no_file(tmp_path):
+    with pytest.raises(InputError, match="--data toy"):
+        reading.Reading(reading.ReadingOptions(data=str(tmp_path)))

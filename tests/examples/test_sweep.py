@@ -1,0 +1,238 @@
+"""Sweeps: which cells are run, how arms are compared, and what a cell that fails does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+import common
+import reading
+import sweep
+from fenchel.errors import InputError
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+assert sys.argv[1] == "train"
+told = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+seed, gain = int(told["--seed"]), float(told["--gain"])
+out = Path(told["--out"])
+with (out / "calls").open("a") as calls:
+    calls.write("called\\n")
+if seed == int(told.get("--fails", -1)):
+    print("it began")
+    sys.exit("the loss is nan. Lower --learning_rate.")
+test = {"accuracy": 0.5 + gain + 0.01 * seed ** 2 - gain * 0.1 * seed, "loss": 1.0 - gain}
+(out / "metrics.json").write_text(json.dumps({"test": test, "parameters": 1234, "train_seconds": 2.5}))
+"""
+
+
+@pytest.fixture
+def script(tmp_path) -> str:
+    path = tmp_path / "quick.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / sweep.RESULTS).read_text())
+
+
+def calls(folder: Path) -> dict[str, int]:
+    return {
+        str(file.parent.relative_to(folder)): len(file.read_text().splitlines())
+        for file in folder.rglob("calls")
+    }
+
+
+def test_arms_are_compared_by_paired_intervals(tmp_path, script, capsys):
+    out = tmp_path / "out"
+    arms = ["--arm", "plain", "--gain 0", "--arm", "better", "--gain=0.1 ".replace("=", " ")]
+    assert sweep.main([script, "--out", str(out), "--seeds", "4", "--jobs", "2", *arms]) == 0
+    found = result(out)["arms"]
+    values = {
+        arm: [row["metrics"]["accuracy"]["by_seed"][str(seed)] for seed in range(4)]
+        for arm, row in found.items()
+    }
+    assert values["plain"] == pytest.approx([0.5 + 0.01 * seed**2 for seed in range(4)])
+    own = stats.ttest_1samp(values["better"], 0).confidence_interval(0.95)
+    paired = stats.ttest_rel(values["better"], values["plain"]).confidence_interval(0.95)
+    for kind, expected in (("mean", own), ("difference", paired)):
+        one = found["better"]["metrics"]["accuracy"][kind]
+        assert one["mean"] - one["half_width"] == pytest.approx(expected.low)
+        assert one["mean"] + one["half_width"] == pytest.approx(expected.high)
+    assert "difference" not in found["plain"]["metrics"]["accuracy"]
+    assert found["better"]["metrics"]["loss"]["difference"]["half_width"] == pytest.approx(
+        0
+    )  # the same each time
+    text = (out / sweep.TABLE).read_text()
+    assert "| Arm | Seeds | accuracy | minus plain | loss | minus plain | Parameters | Seconds |" in text
+    assert "| better | 4 of 4 | 0.62 ± 0.0" in text
+    assert "| +0.085 ± 0.02054 | 0.9 ± 0 | −0.1 ± 0 | 1,234 | 2 |" in text
+    assert "nothing is corrected" in text
+    assert text in capsys.readouterr().out
+    assert (out / sweep.FIGURE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_has_finished_is_not_run_again_and_more_can_be_added(tmp_path, script):
+    out = tmp_path / "out"
+    begun = [script, "--out", str(out), "--arm", "a", "--gain 0"]
+    sweep.main([*begun, "--seeds", "1"])
+    assert result(out)["arms"]["a"]["metrics"]["loss"]["mean"]["half_width"] is None
+    sweep.main([*begun, "--seeds", "2", "--arm", "b", "--gain 0.2"])
+    assert calls(out) == {"a/seed-0": 1, "a/seed-1": 1, "b/seed-0": 1, "b/seed-1": 1}
+    with pytest.raises(InputError, match=r"holds a sweep with arm a \['--gain', '0'\], and now it is"):
+        sweep.main([script, "--out", str(out), "--arm", "a", "--gain 1"])
+    with pytest.raises(InputError, match=r"holds a sweep with options \[\]"):
+        sweep.main([*begun, "--", "--more", "1"])
+    with pytest.raises(InputError, match="no metric bleu; expected one of accuracy, loss"):
+        sweep.main([*begun, "--seeds", "1", "--metric", "bleu"])
+    assert sum(calls(out).values()) == 4
+
+
+def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, script, capsys):
+    out = tmp_path / "out"
+    given = [
+        script,
+        "--out",
+        str(out),
+        "--arm",
+        "a",
+        "--gain 0",
+        "--arm",
+        "b",
+        "--gain 0.1 --fails 1",
+        "--seeds",
+        "3",
+    ]
+    assert sweep.main(given) == 1
+    said = capsys.readouterr()
+    line = "the loss is nan. Lower --learning_rate."
+    assert f"b, seed 1: failed with exit code 1: {line} (all of it: " in said.out
+    assert said.err == "1 of 6 cells failed: b, seed 1\n"
+    found = result(out)
+    assert found["failed"] == {"b, seed 1": line}
+    assert found["arms"]["b"]["finished"] == [0, 2]
+    assert found["arms"]["b"]["metrics"]["loss"]["difference"]["count"] == 2
+    assert "| b | 2 of 3 |" in (out / sweep.TABLE).read_text()
+    assert sweep.main(given) == 1
+    assert calls(out)["b/seed-1"] == 2
+    assert calls(out)["a/seed-1"] == 1
+
+
+def test_a_sweep_of_cells_that_all_fail_has_an_empty_table(tmp_path, script):
+    given = [script, "--out", str(tmp_path / "out"), "--arm", "a", "--gain 0 --fails 0", "--seeds", "1"]
+    assert sweep.main(given) == 1
+    assert "| a | 0 of 1 | – | – |" in (tmp_path / "out" / sweep.TABLE).read_text()
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_a_file_says_the_same_as_the_command(tmp_path, script, form):
+    plan = {
+        "script": script,
+        "seeds": 2,
+        "options": "--more 1",
+        "arms": {"a": "--gain 0", "b": {"gain": 0.1}},
+    }
+    file = tmp_path / f"plan.{form}"
+    file.write_text(json.dumps(plan))
+    if form == "yaml":
+        file.write_text(
+            f"script: {script}\nseeds: 2\noptions: --more 1\narms:\n  a: --gain 0\n  b: {{gain: 0.1}}\n"
+        )
+    assert sweep.main(["--file", str(file), "--out", str(tmp_path / "file")]) == 0
+    arms = ["--arm", "a", "--gain 0", "--arm", "b", "--gain 0.1"]
+    assert (
+        sweep.main([script, "--seeds", "2", *arms, "--out", str(tmp_path / "told"), "--", "--more", "1"]) == 0
+    )
+    assert result(tmp_path / "file") == result(tmp_path / "told")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "there is nothing to run"),
+        (["nowhere.py", "--arm", "a", ""], r"there is no nowhere\.py, neither here nor in"),
+        (["reading.py", "--arm", "a"], "--arm needs a name and options"),
+        (["reading.py", "--arm", "a", "", "--arm", "a", ""], "there are two arms a"),
+        (["reading.py", "--arm", "a/b", ""], "an arm is called 'a/b'"),
+        (["reading.py", "--arm", "a", "", "--seeds", "-1"], "seeds is -1"),
+        (["--file", "nowhere.yaml"], r"nowhere\.yaml cannot be read"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, given, said):
+    with pytest.raises(InputError, match=said) as caught:
+        sweep.main(["--out", str(tmp_path / "out"), *given])
+    assert "\n" not in str(caught.value)
+
+
+class KilledError(Exception):
+    """In the place of a signal."""
+
+
+def test_an_example_is_swept_and_an_interrupted_cell_resumed(tmp_path, monkeypatch):
+    """The commands are those that the example takes; run here rather than by a process each."""
+    ran: list[list[str]] = []
+
+    def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(command[2:])
+        monkeypatch.setattr(sys, "argv", command[1:])
+        try:
+            common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
+        except KilledError:
+            return subprocess.CompletedProcess(command, 1)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(sweep.subprocess, "run", run_here)
+    shared = [
+        "--epochs",
+        "2",
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--batch_size",
+        "1500",
+        "--checkpoint_seconds",
+        "0",
+    ]
+    arms = ["--arm", "soft", "--attention soft", "--arm", "mean", "--attention mean"]
+    given = [
+        "reading.py",
+        "--seeds",
+        "1",
+        *arms,
+        "--metric",
+        "accuracy",
+        "--out",
+        str(tmp_path),
+        "--",
+        *shared,
+    ]
+    whole, steps = reading.Reading.loss, 0
+
+    def loss(*told: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 6:  # the second step of the second cell
+            raise KilledError
+        return whole(*told)
+
+    monkeypatch.setattr(reading.Reading, "loss", loss)
+    assert sweep.main(given) == 1
+    assert list(result(tmp_path)["failed"]) == ["mean, seed 0"]
+    assert sweep.main(given) == 0
+    assert [command[-1] for command in ran] == ["--quiet", "--quiet", "--resume"]
+    assert steps == 4 + 2 + 3
+    found = result(tmp_path)
+    for arm in ("soft", "mean"):
+        told = json.loads((tmp_path / arm / "seed-0" / common.METRICS).read_text())
+        assert told["options"]["attention"] == arm
+        assert found["arms"][arm]["metrics"] == {"accuracy": found["arms"][arm]["metrics"]["accuracy"]}
+        assert found["arms"][arm]["metrics"]["accuracy"]["by_seed"] == {"0": told["test"]["accuracy"]}
