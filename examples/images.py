@@ -27,13 +27,18 @@ def stacked(rows: datasets.Dataset, column: str, place: str) -> Tensor:
     Raises:
         InputError: If an image is damaged, or they are of several sizes.
     """
-    encoded = cast(datasets.Dataset, rows.cast_column(column, datasets.Image(decode=False)))
-    pixels = [decoded(one, f"{place}, row {number}") for number, one in enumerate(encoded[column])]
+    pixels = decoded_rows(rows, column, place)
     if len(shapes := {tuple(one.shape) for one in pixels}) > 1:
         raise InputError(
             f"{place} has images of several shapes, such as {sorted(shapes)[:2]}. Make them alike."
         )
     return torch.stack(pixels)
+
+
+def decoded_rows(rows: datasets.Dataset, column: str, place: str) -> list[Tensor]:
+    """Each image of a column, (channels, height, width); an error names the row."""
+    encoded = cast(datasets.Dataset, rows.cast_column(column, datasets.Image(decode=False)))
+    return [decoded(one, f"{place}, row {number}") for number, one in enumerate(encoded[column])]
 
 
 def chosen(rows: datasets.Dataset, label: str, count: int) -> datasets.Dataset:
@@ -64,6 +69,11 @@ def opened(file: str, channels: int, size: int) -> Tensor:
     """An image file as bytes (channels, size, size)."""
     if not Path(file).is_file():
         raise InputError(f"there is no image {file}. Give files that Pillow can read.")
-    pixels = decoded({"path": file, "bytes": None}, file).float()
+    return resized(decoded({"path": file, "bytes": None}, file), channels, size)
+
+
+def resized(image: Tensor, channels: int, size: int) -> Tensor:
+    """An image as bytes (channels, size, size): stretched, its channels averaged into one or repeated."""
+    pixels = image.float()
     pixels = pixels.mean(0, keepdim=True) if channels == 1 else pixels.expand(3, -1, -1)
     return interpolate(pixels[None], (size, size), mode="bilinear", antialias=True)[0].round().byte()
