@@ -293,4 +293,4 @@ def test_without_keys_the_answer_is_torchs(estimator, added, need_weights):
     assert need_weights is (found_weights is not None)
     if need_weights:
         torch.testing.assert_close(found_weights, weights)
-    assert not bool(ours.last_certificate.gap.any())
+    assert float(ours.last_certificate.gap.max()) < 1e-24  # nothing but what rounding could hide
