@@ -243,8 +243,8 @@ class Continuous1d(AbstractContinuous):
     are taken on an interval by Gauss and Legendre's rule, on panels that are halved until cumulant, mean and
     covariance no longer move, at every λ that is asked for. What halving changed last is counted in the bounds of an
     estimate, and integrals that do not converge are an error. No rule sees a narrow peak that lies between its first
-    nodes, whose distance is up to 1/1300 of the interval, beside a wider density that is not small there: name places
-    near such peaks as ``points``.
+    nodes, whose distance is up to 1/1300 of the interval, beside another part of the density that is larger at all of
+    them: name places near such peaks as ``points``.
 
     Args:
         basis: ψ, a differentiable function of places (n, 1) that gives (n, d), such as a module; or ``"quadratic"``.

@@ -34,8 +34,11 @@ START = {1: 64, 2: 4}
 NEAR = {1: 2.0**-30, 2: 2.0**-16}
 """Sides of the panels at a place that a user names, relative to the whole."""
 
-MORE = {1: 1024, 2: 192}
+MORE = {1: 1024, 2: 384}
 """How many panels are added to those at the start, at most."""
+
+LAG = 3
+"""How much oftener than a panel those beside it may be halved."""
 
 SMALLEST = 2.0**-46
 """Side of a panel that is not halved any more, relative to the whole."""
@@ -68,10 +71,12 @@ class Panels:
     Attributes:
         begin: Lower corners, (p, k), in float64.
         end: Upper corners, likewise.
+        depth: How often each was halved, (p,).
     """
 
     begin: Tensor
     end: Tensor
+    depth: Tensor
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -83,15 +88,16 @@ class Panels:
 
     def to(self, device: torch.device) -> Panels:
         """The same on a device."""
-        return Panels(self.begin.to(device), self.end.to(device))
+        return Panels(self.begin.to(device), self.end.to(device), self.depth.to(device))
 
     def part(self, which: Tensor | slice) -> Panels:
         """Some of them."""
-        return Panels(self.begin[which], self.end[which])
+        return Panels(self.begin[which], self.end[which], self.depth[which])
 
     def joined(self, other: Panels) -> Panels:
         """Both lists, one after the other."""
-        return Panels(torch.cat([self.begin, other.begin]), torch.cat([self.end, other.end]))
+        pairs = ((self.begin, other.begin), (self.end, other.end), (self.depth, other.depth))
+        return Panels(*(torch.cat(pair) for pair in pairs))
 
     def _corners(self) -> Tensor:
         """The corners of a unit cell, (2^k, k)."""
@@ -104,7 +110,22 @@ class Panels:
         upper, middle = self._corners(), ((self.begin + self.end) / 2).unsqueeze(1)
         begin = torch.where(upper, middle, self.begin.unsqueeze(1))
         end = torch.where(upper, self.end.unsqueeze(1), middle)
-        return Panels(begin.flatten(0, 1), end.flatten(0, 1))
+        depth = (self.depth + 1).repeat_interleave(len(upper))
+        return Panels(begin.flatten(0, 1), end.flatten(0, 1), depth)
+
+    def lagging(self) -> Tensor:
+        """Which panels have a side in common with one that was halved much oftener, bool (p,).
+
+        A peak at the border of two panels is seen from one of them alone where the other is too large: its outermost
+        nodes are 1/200 of its side from the border.
+        """
+        if int(self.depth.amax() - self.depth.amin()) <= LAG:
+            return torch.zeros_like(self.depth, dtype=torch.bool)
+        overlap = torch.minimum(self.end.unsqueeze(1), self.end) - torch.maximum(
+            self.begin.unsqueeze(1), self.begin
+        )
+        beside = (overlap >= 0).all(-1) & ((overlap == 0).sum(-1) <= 1)
+        return (beside & (self.depth > self.depth.unsqueeze(1) + LAG)).any(-1)
 
     def finer(self) -> Panels:
         """Halved so often that samples have the distance of many nodes."""
@@ -140,6 +161,7 @@ class Panels:
             holds = (panels.begin.unsqueeze(1) <= places) & (places <= panels.end.unsqueeze(1))
             long = (size > smallest * whole) & (size > 2**12 * torch.finfo(size.dtype).eps * places.abs())
             chosen = (holds & long).all(-1).any(-1)
+            chosen = chosen | panels.lagging()
             if not bool(chosen.any()):
                 return panels
             panels = panels.part(~chosen).joined(panels.part(chosen).halved())
@@ -167,7 +189,7 @@ def starting(
         torch.stack([part.flatten() for part in torch.meshgrid(axes, indexing="ij")], -1)
         for axes in (begins, ends)
     )
-    panels = Panels(begin, end)
+    panels = Panels(begin, end, torch.zeros(len(begin), dtype=torch.int64))
     if not points:
         return panels
     at = torch.tensor(points, dtype=torch.float64)
@@ -285,6 +307,7 @@ def refined(
     Returns:
         The panels, and which rows have converged.
     """
+    halves = 2 ** panels.begin.shape[-1]
     limit = len(panels) + MORE[panels.begin.shape[-1]]
     whole = panels.end.amax(0) - panels.begin.amin(0)
     found = _integrals(panels, at, rows)
@@ -295,9 +318,10 @@ def refined(
         size, far = panels.size, torch.maximum(panels.begin.abs(), panels.end.abs())
         divisible = ((size > SMALLEST * whole) & (size > 2**12 * eps * far)).all(-1)
         wanted = (shares * len(panels) > 1) & ~(settled | lost).unsqueeze(-1)
-        chosen = wanted.flatten(0, -2).any(0) & divisible
-        if not bool(chosen.any()) or len(panels) + int(chosen.sum()) > limit:
-            return Convergence(panels, settled)
+        lagging = panels.lagging()
+        chosen = (wanted.flatten(0, -2).any(0) & divisible) | lagging
+        if not bool(chosen.any()) or len(panels) + int(chosen.sum()) * (halves - 1) > limit:
+            return Convergence(panels, settled & ~lagging.any())
         new = panels.part(chosen).halved()
         panels = panels.part(~chosen).joined(new)
         found = _joined([found.part(~chosen), _integrals(new, at, rows)])
