@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import Discrete, InferenceProblem
+from fenchel import Discrete, InferenceProblem, Tsallis
 from fenchel import functional as F
 
 
@@ -137,3 +137,24 @@ def test_a_compiled_certificate_has_the_same_allowance() -> None:
     found, expected = (function(query, key, key)[1] for function in (compiled, F.attention_with_certificate))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("csiszar", [False, True])
+@pytest.mark.parametrize("order", [1.5, 2.0])
+def test_no_bound_of_another_closeness_is_below_the_truth(order: float, csiszar: bool) -> None:
+    closeness, ratios = Tsallis(order, relative="csiszar" if csiszar else "bregman"), []
+    for seed in range(60):
+        call = drawn(seed)._replace(log_preference=None)
+        alpha = call.alpha.expand(2, call.query.shape[2]) if isinstance(call.alpha, Tensor) else call.alpha
+        options = {"alpha": call.alpha, "scale": 1.0, "closeness": closeness}
+        _, certificate = F.attention_with_certificate(call.query, call.key, call.key, **options)
+        key = call.key[0].double()
+        column = torch.as_tensor(alpha, dtype=torch.float32).double()
+        problem = InferenceProblem(
+            Discrete(key - key.mean(-2, keepdim=True)), call.query[0].double(), column, closeness
+        )
+        norm = problem.dual_gradient(column.unsqueeze(-1) * call.query[0].double()).norm(dim=-1)
+        for bound, truth in zip(certificate, (column / 2 * norm.square(), norm, column * norm), strict=True):
+            assert bool((bound[0].double() >= truth).all()), (seed, call)
+        ratios.append((certificate.mean_error[0].double() / norm)[norm > 0])
+    assert float(torch.cat(ratios).median()) < 1.05

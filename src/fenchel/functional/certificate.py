@@ -14,7 +14,7 @@ from fenchel.functional.arguments import AttentionArguments, largest_level
 from fenchel.functional.blocked import attend
 from fenchel.functional.precision import compute_dtype, unit_of_products, without_autocast
 
-__all__ = ["AttentionCertificate", "CentredTemplates", "bounded_shift", "certificate_at"]
+__all__ = ["AttentionCertificate", "CentredTemplates", "bounded_shift", "certificate_at", "norm_of"]
 
 _BEYOND_FIRST_ORDER = 1.5
 """What errors of logits up to a tenth do to a mean is at most this multiple of their first order."""
@@ -136,7 +136,7 @@ def certificate_at(
         dtype, scale = means.dtype, abs(given.scale)
         unit, width = torch.finfo(dtype).eps / 2, dual.shape[-1]
         alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
-        length = _norm(dual)
+        length = norm_of(dual)
         gradient = (templates.rest[..., :-1] - means[..., :-1]) * given.scale
         if first_order and dual.dtype == dtype:
             # z - λ/α is what rounding αz leaves, and nothing where α is 1.
@@ -146,11 +146,11 @@ def certificate_at(
             evidence = given.query.to(dtype)
             unmet = evidence - dual.to(dtype) / (alpha.to(dtype) if isinstance(alpha, Tensor) else alpha)
             gradient = gradient + unmet
-            besides = 4 * unit * (_norm(evidence) + length / alpha)
-            apart = _norm(unmet) + besides
+            besides = 4 * unit * (norm_of(evidence) + length / alpha)
+            apart = norm_of(unmet) + besides
         spread, at_rest = (each[..., -1:].double().sqrt() * scale for each in (means, templates.rest))
         reach = length * (templates.radius * scale)
-        computed = _norm(gradient) + besides + _lost(given, length, reach, (spread, at_rest), dtype)
+        computed = norm_of(gradient) + besides + _lost(given, length, reach, (spread, at_rest), dtype)
         known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
         known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * templates.radius)
         norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
@@ -160,7 +160,7 @@ def certificate_at(
         return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
 
 
-def _norm(vectors: Tensor) -> Tensor:
+def norm_of(vectors: Tensor) -> Tensor:
     """(..., 1) in float64, where squares of short vectors do not underflow."""
     return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
 
