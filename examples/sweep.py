@@ -28,13 +28,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import yaml
-from scipy import stats
 
 from common import METRICS, OPTIONS, checkpoints, write
 from fenchel.errors import InputError
+from intervals import LEVEL, interval
 
 PLAN, RESULTS, TABLE, FIGURE = "plan.json", "sweep.json", "sweep.md", "sweep.png"
-LEVEL = 0.95
 
 
 @dataclass
@@ -193,14 +192,6 @@ def cells_of(plan: Mapping[str, Any], folder: Path) -> list[Cell]:
     return found
 
 
-def interval(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and half the width of its 95 % interval by Student's t; None for that of one value."""
-    half = None
-    if len(values) > 1:
-        half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
-    return {"mean": float(np.mean(values)), "half_width": half, "count": len(values)}
-
-
 def compared(cells: Sequence[Cell], names: Sequence[str] | None) -> dict[str, Any]:
     """Metrics of each arm by seed, their means, and their differences to the first arm.
 
@@ -222,14 +213,14 @@ def compared(cells: Sequence[Cell], names: Sequence[str] | None) -> dict[str, An
             by_seed = {seed: found["test"][name] for seed, found in mine.items() if name in found["test"]}
             if not by_seed:
                 continue
-            entry: dict[str, Any] = {"by_seed": by_seed, "mean": interval(list(by_seed.values()))}
+            entry: dict[str, Any] = {"by_seed": by_seed, "mean": interval([*by_seed.values()])._asdict()}
             first = (
                 {}
                 if arm == arms[0]
                 else result["arms"][arms[0]]["metrics"].get(name, {"by_seed": {}})["by_seed"]
             )
             if pairs := [value - first[seed] for seed, value in by_seed.items() if seed in first]:
-                entry["difference"] = interval(pairs)
+                entry["difference"] = interval(pairs)._asdict()
             row["metrics"][name] = entry
         result["arms"][arm] = row
     return result

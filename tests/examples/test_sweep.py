@@ -119,7 +119,7 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, script, capsy
     found = result(out)
     assert found["failed"] == {"b, seed 1": line}
     assert found["arms"]["b"]["finished"] == [0, 2]
-    assert found["arms"]["b"]["metrics"]["loss"]["difference"]["count"] == 2
+    assert found["arms"]["b"]["metrics"]["loss"]["difference"]["seeds"] == 2
     assert "| b | 2 of 3 |" in (out / sweep.TABLE).read_text()
     assert sweep.main(given) == 1
     assert calls(out)["b/seed-1"] == 2
