@@ -28,10 +28,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import yaml
+from intervals import LEVEL, interval
 
 from common import METRICS, OPTIONS, checkpoints, write
 from fenchel.errors import InputError
-from intervals import LEVEL, interval
 
 PLAN, RESULTS, TABLE, FIGURE = "plan.json", "sweep.json", "sweep.md", "sweep.png"
 
