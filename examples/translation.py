@@ -332,7 +332,7 @@ class Translation(Task):
     """Pairs of sentences; the epoch with the best BLEU of greedy translations is kept."""
 
     name: ClassVar = "translation"
-    metric: ClassVar = "bleu"
+    metric = "bleu"
     larger_is_better: ClassVar = True
 
     def __init__(self, options: TranslationOptions) -> None:
