@@ -3,7 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 MODEL ?= demo
-TEXT ?= examples/demo.txt
+TEXT ?= demo
 OUT ?= audit
 SITE ?= site
 
@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 # What is tested at the lowest versions: whatever another package is behind, and the core.
 FLOOR_TESTS ?= tests/test_import.py tests/test_package.py tests/functional/test_attention.py tests/cli/test_audit.py \
-  tests/auditing/test_run.py tests/auditing/report tests/comparing tests/data tests/answering tests/storage \
+  tests/auditing/test_run.py tests/auditing/report tests/comparing tests/data tests/storage \
   tests/integrations/transformers/test_backend.py tests/integrations/transformers/test_loading.py \
   tests/integrations/transformers/test_registry.py
 
@@ -21,7 +21,7 @@ FLOOR_TESTS ?= tests/test_import.py tests/test_package.py tests/functional/test_
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
 
-audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=examples/demo.txt) into a folder (OUT=audit)
+audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=demo) into a folder (OUT=audit)
 	$(BIN)/fenchel audit '$(MODEL)' --text '$(TEXT)' --out '$(OUT)' --overwrite
 
 # One thread a job: jobs that each wake all cores wait for one another. Bytecode is kept wherever this runs: tests that
@@ -80,7 +80,7 @@ clean: ## Remove .venv and everything that was computed
 
 .venv-floors/installed: floors.txt pyproject.toml
 	$(PYTHON) -m venv .venv-floors
-	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c floors.txt -e '.[hf,cli,report,train,text,demo]'
+	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c floors.txt -e '.[hf,cli,report,demo]'
 	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check \
 	  $$(grep -E '^(pytest|pytest-xdist|hypothesis|pyyaml)==' constraints.txt)
 	@touch $@

@@ -17,7 +17,6 @@ BENCHMARKS = (
     "closeness",
     "sparse_weights",
     "hashing",
-    "translator",
     "catalogue",
     "import_time",
 )

@@ -1,4 +1,4 @@
-"""Transport attention against the tensor form and POT, its growth with the atoms, and OT-ViT in training."""
+"""Transport attention against the tensor form and POT, and its growth with the atoms."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import Any
 
 import ot
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.attention import ratios, resident
 from benchmarks.recording import record
 from fenchel import functional as F
 from fenchel.errors import CostWarning
-from fenchel.models import OTViT, ViT
 
 HEADS, QUERIES, TEMPLATES, ATOMS, DIM = 4, 64, 64, 512, 64
 GAMMA = DIM**0.5
@@ -28,8 +27,6 @@ REPEATS = 10
 TARGETS = {
     "log-domain tensor over ours, at least": 40.0,
     "POT over ours, at least": 10.0,
-    "OT-ViT's training step over ViT's, at most": 1.15,
-    "ViT's training step over torch's, at most": 1.1,
 }
 
 
@@ -154,66 +151,6 @@ def growth(rounds: int) -> dict[str, Any]:
     return ratios({str(count): both(count) for count in counts}, "4000", max(3, rounds // 3))
 
 
-class TorchViT(nn.Module):
-    """The same vision transformer out of torch's own encoder layers.
-
-    Args:
-        drops_weights: Whether attention weights are dropped too, as torch's layer does and ours does not.
-    """
-
-    def __init__(self, drops_weights: bool = True) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(256, 8, 512, 0.2, "gelu", batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 6, nn.LayerNorm(256), enable_nested_tensor=False)
-        for block in self.layers.modules():
-            if isinstance(block, nn.MultiheadAttention) and not drops_weights:
-                block.dropout = 0.0
-        self.embed = nn.Conv2d(1, 256, 4, 4)
-        self.token = nn.Parameter(torch.zeros(1, 1, 256))
-        self.position = nn.Parameter(0.02 * torch.randn(1, 50, 256))
-        self.dropout, self.classify = nn.Dropout(0.2), nn.Linear(256, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        patches = self.embed(images).flatten(2).mT
-        tokens = torch.cat([self.token.expand(len(images), -1, -1), patches], 1) + self.position
-        return self.classify(self.layers(self.dropout(tokens))[:, 0])
-
-
-def training(rounds: int, batch: int, precision: str) -> dict[str, Any]:
-    """A training step, AdamW included, on the same images; OT-ViT with partners on half of them."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(batch, 1, 28, 28, generator=generator)
-    labels = torch.randint(10, (batch,), generator=generator)
-    beside = torch.arange(batch) ^ 1
-    partners = beside.masked_fill(torch.rand(batch, generator=generator) < 0.5, -1)
-
-    def step(model: nn.Module, **options: Any) -> Callable[[], None]:
-        optimiser = torch.optim.AdamW(model.parameters())
-
-        def run() -> None:
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-                logits = model(images, **options)
-            nn.functional.cross_entropy(logits.float(), labels).backward()
-            optimiser.step()
-            optimiser.zero_grad()
-
-        return run
-
-    candidates = {
-        "ViT": step(ViT()),
-        "torch's ViT": step(TorchViT()),
-        "torch's ViT, attention weights not dropped": step(TorchViT(drops_weights=False)),
-        "OT-ViT": step(OTViT(), partners=partners),
-        "OT-ViT, extra templates preferred": step(OTViT(extra_preference="shared"), partners=partners),
-        "OT-ViT, no extra templates": step(OTViT()),
-    }
-    return {
-        "against ViT": ratios(candidates, "ViT", rounds),
-        "batch": batch,
-        "precision": precision,
-    }
-
-
 def peak() -> None:
     """Print by how much this process grows over a forward and a backward pass with a vocabulary, in MB."""
     call = Call(32_000, 512, 512)
@@ -256,7 +193,6 @@ def main() -> None:
             "targets": TARGETS,
             "speed": speed(arguments.rounds),
             "growth with atoms, forward and backward": growth(arguments.rounds),
-            "training": [training(arguments.rounds, 64, precision) for precision in ("float32", "bfloat16")],
             "32,000 atoms, 512 queries, 512 keys, 4 heads, forward and backward": memory(),
         },
     )

@@ -10,15 +10,13 @@ it infers exactly, to see how much of what the certificate allowed was so.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from fenchel.data.text import open_documents
 from fenchel.integrations.transformers import load_model
 from fenchel.nn import MultiheadAttention
-
-TEXT = Path(__file__).with_name("demo.txt")
 
 
 def as_inference(attention: Any, dense: torch.nn.Linear) -> MultiheadAttention:
@@ -35,7 +33,8 @@ def as_inference(attention: Any, dense: torch.nn.Linear) -> MultiheadAttention:
 def main(number: int = 3) -> None:
     """Certify layer ``number`` on a few sentences."""
     model, tokenizer, _ = load_model("demo")
-    tokens = tokenizer(TEXT.read_text().splitlines()[:8], padding=True, return_tensors="pt")
+    texts = [document.text for document in open_documents("demo")]
+    tokens = tokenizer(texts[:8], padding=True, return_tensors="pt")
     block = model.encoder.layer[number - 1].attention
     seen = {}
     block.self.register_forward_hook(lambda module, args, output: seen.update(inputs=args[0]))

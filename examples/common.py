@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser, get_scheduler
 
-from fenchel.errors import InputError
+from fenchel.errors import FenchelError, InputError
 from task import FREE, Options, Record, Task, to_device
 
 BEST, OPTIONS, METRICS = "best.safetensors", "options.json", "metrics.json"
@@ -49,7 +49,9 @@ class Training:
         decayed = [one for one in model.parameters() if one.dim() > 1]
         others = [one for one in model.parameters() if one.dim() <= 1]
         groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        optimiser = torch.optim.AdamW(groups, options.learning_rate, weight_decay=options.weight_decay)
+        optimiser = torch.optim.AdamW(
+            groups, options.learning_rate, weight_decay=options.weight_decay, fused=True
+        )
         steps = options.epochs * len(list(self.task.batches("train", options.batch_size, 0)))
         scheduler = get_scheduler(options.schedule, optimiser, int(options.warmup * steps), steps)
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
@@ -155,12 +157,13 @@ class Training:
         for number, indices in enumerate(self.task.batches("train", options.batch_size, self.epoch)):
             if number < self.step:
                 continue
-            examples = [self.task.splits["train"][one] for one in indices[rank::count] or indices[:1]]
+            own = indices[rank * len(indices) // count : (rank + 1) * len(indices) // count]
+            examples = [self.task.splits["train"][one] for one in own or indices[:1]]
             batch = to_device(self.task.batch(examples, training=True), accelerator.device)
             with accelerator.autocast():
                 loss, terms = self.task.loss(self.model, batch)
             # A process without an example of its own computes one without weight: gradients are still gathered.
-            counts = rank < len(indices)
+            counts = bool(own)
             due = time.monotonic() - saved >= options.checkpoint_seconds
             told = torch.tensor(
                 [float(loss.detach()) * counts, terms * counts, due], device=accelerator.device
@@ -283,14 +286,17 @@ def load_run(make: Callable[[Any], Task], kind: type[Options], folder: str | Pat
     return task, model.eval()
 
 
-def main(make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type) -> None:
-    """The command line of an example: ``train``, and ``use DIR``.
+def main(
+    make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any
+) -> None:
+    """The command line of an example: ``train``, ``use DIR``, and what else it has.
 
     Args:
         make: Makes the task of options.
         kind: Options of the training.
         use: What is done with a trained model: called with the task, the model and the options of ``use_kind``.
         use_kind: Its options, a dataclass.
+        others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
     try:
@@ -309,5 +315,5 @@ def main(make: Callable[[Any], Task], kind: type[Options], use: Callable[..., No
             sys.exit(
                 f"usage: {script} train --data toy --out DIR [--resume], or {script} use DIR; each has --help"
             )
-    except InputError as error:
+    except FenchelError as error:
         sys.exit(f"{script}: {error}")

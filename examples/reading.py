@@ -445,7 +445,7 @@ def draw_weights(task: Reading, model: nn.Module, example: Record, path: str) ->
         heatmap(weights[:, 0], [f"head {head}" for head in range(1, len(weights) + 1)], words[0], path)
     else:
         m = len(words[0])
-        heatmap(weights.mean(0)[:m, m:], *words, path)
+        heatmap(weights.mean(0)[:m, m:], words[0], words[1], path)
 
 
 def load(folder: str) -> tuple[nn.Module, list[dict[str, Any]]]:

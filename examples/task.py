@@ -28,7 +28,7 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
 class Options:
     """What every example can be told."""
 
-    data: str = option("toy", "toy, a folder with train.parquet, or the name of a dataset of the hub")
+    data: str = option("toy", "toy, a folder with train.parquet, a file, or the name of a dataset of the hub")
     out: str = option("", "folder of the run")
     resume: bool = option(False, "go on with the run in --out")
     overwrite: bool = option(False, "replace the run in --out")
@@ -68,7 +68,7 @@ class Task:
     """
 
     name: ClassVar[str]
-    metric: ClassVar[str] = "loss"
+    metric: str = "loss"
     larger_is_better: ClassVar[bool] = False
     splits: dict[str, Sequence[Any]]
 
@@ -109,15 +109,29 @@ class Task:
         yield from (order[start : start + size] for start in range(0, len(order), size))
 
 
-def read_splits(data: str, names: Sequence[str] = ("train", "validation", "test")) -> datasets.DatasetDict:
-    """A dataset of the Hugging Face hub, or a folder with a Parquet file for each split (``NAME/train.parquet``).
+def read_splits(
+    data: str, names: Sequence[str] = ("train", "validation", "test"), *, train: bool = True
+) -> datasets.DatasetDict:
+    """A dataset of the hub, a folder with a Parquet file for each split, or one file of text or rows.
+
+    Args:
+        data: Name or path; a file ends in ``.txt``, ``.jsonl`` or ``.parquet`` and becomes the split ``train``.
+        names: Of the splits that are read of a folder.
+        train: Whether there has to be a split for training.
 
     Raises:
         InputError: If it is not there, or has no split for training.
     """
     folder = Path(data)
     try:
-        if folder.is_dir():
+        if folder.is_file():
+            builder = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}.get(folder.suffix)
+            if builder is None:
+                raise InputError(
+                    f"{folder} ends in none of .txt, .jsonl and .parquet. Convert it to one of these."
+                )
+            found = datasets.load_dataset(builder, data_files={"train": str(folder)})
+        elif folder.is_dir():
             files = {name: str(folder / f"{name}.parquet") for name in names}
             files = {name: file for name, file in files.items() if Path(file).is_file()}
             if not files:
@@ -136,7 +150,7 @@ def read_splits(data: str, names: Sequence[str] = ("train", "validation", "test"
             "folder with train.parquet, the name of a dataset, or --data toy, which needs no file."
         ) from error
     assert isinstance(found, datasets.DatasetDict)  # noqa: S101 - no split was asked for
-    if "train" not in found:
+    if train and "train" not in found:
         raise InputError(f"{data} has the splits {', '.join(map(str, found))}; one named train is needed.")
     return found
 

@@ -23,16 +23,9 @@ MODULES = (
     *PACKAGES,
     "fenchel.auditing.capture",
     "fenchel.auditing.report",
-    "fenchel.data.augment",
-    "fenchel.data.randomness",
     "fenchel.data.text",
-    "fenchel.experiments.interval",
     "fenchel.functional.flex",
-    "fenchel.models.cloze",
-    "fenchel.models.decoding",
-    "fenchel.models.translation",
     "fenchel.reliability",
-    "fenchel.train.task",
 )
 
 
@@ -59,8 +52,11 @@ def names() -> set[str]:
 
 def parts() -> dict[str, list[str]]:
     """The names of the list by part; a line ``# PART`` begins each part."""
-    _, *found = LIST.read_text().split("# ")
-    return {part: names for part, *names in (lines.splitlines() for lines in found)}
+    found: dict[str, list[str]] = {}
+    for section in LIST.read_text().split("\n\n"):
+        title, *listed = section.split("\n")
+        found[title.removeprefix("# ")] = [line for line in listed if line]
+    return found
 
 
 def listed() -> list[str]:
@@ -77,4 +73,4 @@ def removed(changelog: str) -> set[str]:
 if __name__ == "__main__":
     found = parts()
     found["stays"] = sorted({*found["stays"], *(names() - {*listed()})})
-    LIST.write_text("".join(f"# {part}\n" + "".join(f"{name}\n" for name in found[part]) for part in PARTS))
+    LIST.write_text("\n".join(f"# {part}\n" + "".join(f"{name}\n" for name in found[part]) for part in PARTS))

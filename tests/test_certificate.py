@@ -12,6 +12,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.bounds import ESTIMATORS, check, check_constrained
 from benchmarks.hard_problems import EXTENDED, L, hard_problem, polished, reference_of, solution_of
@@ -296,3 +297,87 @@ def test_layers_solve_short_queries_in_float64() -> None:
     apart = (found.dual[0].double() - truth).norm(dim=-1)
     assert bool((apart <= 2e-5 * truth.norm(dim=-1)).all())
     assert bool((found.error <= 1e-5).all())
+
+
+def in_many_digits(problem: InferenceProblem, row: int) -> tuple[Any, Any]:
+    """λ* and p* of one row, by Newton's method with halved steps on the dual in 300 bits."""
+    t, z = (mpmath.matrix(x.double().tolist()) for x in (problem.templates, problem.evidence[row]))
+    log_u = mpmath.matrix(problem.preference.log_weights.double().flatten().tolist())
+    alpha, centre = mpmath.mpf(float(problem.alpha)), t.T * mpmath.ones(t.rows, 1) / t.rows
+    t = t - mpmath.ones(t.rows, 1) * centre.T
+
+    def weights(lam: Any) -> tuple[Any, Any]:
+        logits = log_u + t * lam
+        w = logits.apply(lambda x: mpmath.exp(x - max(logits)))
+        return w / sum(w), max(logits) + mpmath.log(sum(w))
+
+    lam = mpmath.zeros(t.cols, 1)
+    target = z + t.T * weights(lam)[0]
+
+    def dual(lam: Any) -> Any:
+        return (lam.T * target)[0] - mpmath.norm(lam) ** 2 / (2 * alpha) - weights(lam)[1]
+
+    for _ in range(500):
+        p, _ = weights(lam)
+        gradient = target - lam / alpha - t.T * p
+        if alpha * mpmath.norm(gradient) <= mpmath.mpf(10) ** -40 * mpmath.norm(lam):
+            return lam, p
+        apart = t - mpmath.ones(t.rows, 1) * (t.T * p).T
+        step = mpmath.lu_solve(apart.T * mpmath.diag(list(p)) * apart + mpmath.eye(t.cols) / alpha, gradient)
+        length, before = mpmath.mpf(1), dual(lam)
+        while dual(lam + length * step) < before and length > mpmath.mpf(2) ** -100:
+            length /= 2
+        lam += length * step
+    raise AssertionError("the referee did not arrive")
+
+
+def any_problem(seed: int) -> InferenceProblem:
+    """Finite, of any scale: templates repeated, far from 0 or of many lengths; |z| from 1e-16 to 1e6; alone or not."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(10, generator=generator, dtype=torch.float64).tolist()
+
+    def between(low: float, high: float) -> float:
+        return low + (high - low) * drawn.pop()
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    dtype = DTYPES[seed % 2]
+    d = int(between(1, 4))
+    n = int(between(1, 3 * d + 3))
+    templates = 10 ** between(-2, 1.5) * normal(n, d)
+    kind = int(between(0, 5))
+    if kind == 1:
+        templates = templates[torch.randint(0, n // 2 + 1, (n,), generator=generator)]
+    elif kind == 2:
+        templates = templates * 10 ** (2 * normal(1, d))
+    elif kind == 3:
+        templates = templates * 10 ** normal(n, 1)
+    elif kind == 4:
+        templates = templates + 1e3 * normal(1, d)
+    log_weights = 10 ** between(-1, 1.3) * normal(n)
+    z = 10 ** between(-16, 6) * normal(1 if between(0, 1) < 0.6 else 3, d)
+    return InferenceProblem(
+        Discrete(templates.to(dtype), log_weights.to(dtype)), z.to(dtype), 10 ** between(-3, 4)
+    )
+
+
+def test_nothing_wrong_is_claimed_of_problems_of_any_scale() -> None:
+    converged = 0
+    with mpmath.workprec(300):
+        for seed in range(60):
+            problem = any_problem(seed)
+            tol = 1e-3 if problem.dtype == torch.float32 else 1e-6
+            found = problem.solve("exact", tol=tol, throw=False)
+            lam, p = in_many_digits(problem, 0)
+            dual, mean, weights = (
+                mpmath.matrix(x[0].double().tolist()) for x in (found.dual, found.mean, found.weights)
+            )
+            t = mpmath.matrix(problem.templates.double().tolist())
+            assert mpmath.norm(dual - lam) <= float(found.dual_error[0]), seed
+            assert mpmath.norm(mean - t.T * p) <= float(found.mean_error[0]), seed
+            assert mpmath.norm(weights - p, 1) / 2 <= float(found.total_variation_error[0]), seed
+            if bool(found.converged[0]):
+                converged += 1
+                assert mpmath.norm(dual - lam) <= tol * (1 + 1e-6) * mpmath.norm(lam), seed
+    assert converged >= 55

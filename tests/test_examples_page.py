@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy import stats
 
@@ -34,8 +34,8 @@ def rows(section: str) -> dict[str, list[list[float]]]:
 
 
 def interval(values: Any) -> list[float]:
-    some = list(values)
-    return [float(np.mean(some)), float(stats.t.ppf(0.975, len(some) - 1) * stats.sem(some))]
+    found = list(values)
+    return [fmean(found), stats.t.ppf(0.975, len(found) - 1) * stats.sem(found)]
 
 
 def test_sparse_attention() -> None:

@@ -33,7 +33,7 @@ ORDER = [
     {"errors", "version"},
     {"arguments", "storage", "selection", "native"},
     {"preference", "closeness"},
-    {"conjugate"},
+    {"conjugate", "plot"},
     {"problem"},
     {"blocks"},
     {"layout", "certificate"},
@@ -43,14 +43,12 @@ ORDER = [
     {"inference"},
     {"functional"},
     {"nn"},
-    {"models"},
     {"catalogue"},
     {"integrations"},
     {"data"},
     {"runs"},
-    {"auditing", "swap", "train"},
-    {"comparing", "reproducing", "answering", "figures"},
-    {"experiments"},
+    {"auditing", "swap"},
+    {"comparing", "reproducing"},
     {"cli"},
     {"__main__"},
 ]
@@ -60,8 +58,6 @@ NEEDED_BY_EXTRAS = [
     "transformers",
     "datasets",
     "safetensors",
-    "tokenizers",
-    "sacrebleu",
     "typer",
     "rich",
     "matplotlib",
@@ -284,15 +280,10 @@ def test_public_names():
 PACKAGES = [
     "auditing",
     "comparing",
-    "data",
-    "experiments",
-    "figures",
     "functional",
     "integrations",
-    "models",
     "nn",
     "swap",
-    "train",
 ]
 
 
@@ -407,7 +398,9 @@ def test_constraints_are_exact_and_satisfy_the_project(project):
 
 def test_floors_are_the_lowest_versions_that_the_project_lets_in(project):
     extras = {
-        name: texts for name, texts in project["optional-dependencies"].items() if name not in {"dev", "docs"}
+        name: texts
+        for name, texts in project["optional-dependencies"].items()
+        if name not in {"dev", "docs", "examples"}
     }
     wanted = [Requirement(text) for text in [*project["dependencies"], *sum(extras.values(), [])]]  # noqa: RUF017
     floors = pins("floors.txt")
@@ -425,8 +418,7 @@ def test_everything_else_is_an_extra(project):
         "cli",
         "report",
         "demo",
-        "train",
-        "text",
+        "examples",
         "docs",
         "dev",
     }

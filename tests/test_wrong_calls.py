@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import fenchel
 from fenchel import functional as F
 from fenchel.errors import FenchelError
-from fenchel.models import OTViT, ViT
 from fenchel.nn import (
     LearnedTemplateBank,
     MultiheadAttention,
@@ -323,11 +322,11 @@ def layers() -> Iterator[Target]:
             "memory": made(text="x", kind=LearnedTemplateBank, narrow=LearnedTemplateBank(8)),
         },
     )
-    offsets = {**without(WHOLE, "zero"), "far": lambda: 2**31}
+    offsets = {**without(WHOLE, "zero", "None_"), "far": lambda: 2**31}
     yield Target(
         "MultiheadAttention()",
         MultiheadAttention(16, 4, batch_first=True, preference=preference.Causal()),
-        sequences,
+        lambda: {**sequences(), "query_offset": 0},
         {**CALL, "need_weights": FLAGS, "average_attn_weights": FLAGS, "query_offset": offsets},
     )
     labels = {**without(tensors(2, optional=True), "int64"), "other": lambda: torch.tensor([9, 0])}
@@ -365,7 +364,7 @@ def layers() -> Iterator[Target]:
 
 def preferences() -> Iterator[Target]:
     """Preferences and evidence."""
-    inputs = AttentionInputs(2, 4, 3, 5, torch.device("cpu"), torch.float32)
+    inputs = AttentionInputs(2, 4, 3, 5, torch.device("cpu"), torch.float32, query_offset=0)
     sizes: dict[Any, dict[str, Any]] = {
         preference.ALiBi: {"heads": 4},
         preference.Additive: {"heads": 4, "query_dim": 16, "hidden": 8},
@@ -463,7 +462,7 @@ def preferences() -> Iterator[Target]:
         on_device(batch=2, heads=4, queries=3, keys=5, device=torch.device("cpu"), dtype=torch.float32),
         {
             "keys": offsets,
-            "query_offset": offsets,
+            "query_offset": without(offsets, "None_"),
             "device": made(text="cpu", number=7),
             "dtype": made(text="float", whole=torch.int64),
             "query_inputs": {**tensors(2, 3, 16, optional=True), "longer": filled(1.0, 2, 4, 16)},
@@ -473,21 +472,7 @@ def preferences() -> Iterator[Target]:
 
 
 def others() -> Iterator[Target]:
-    """Models and readings of α."""
-    small: dict[str, Any] = {"image_size": 8, "width": 16, "depth": 1, "heads": 2, "mlp_width": 32}
-    for kind in (ViT, OTViT):
-        yield Target(
-            kind.__name__, kind, on_device(**small), {**dict.fromkeys(small, WHOLE), "dropout": SHARES}
-        )
-    yield Target(
-        "OTViT",
-        OTViT,
-        on_device(**small),
-        {"gamma": without(POSITIVE, "None_"), "alpha": POSITIVE, "cost": NAMES},
-    )
-    yield Target(
-        "ViT()", ViT(**small), lambda: {"images": torch.ones(2, 1, 8, 8)}, {"images": tensors(2, 1, 8, 8)}
-    )
+    """Readings of α."""
     yield Target(
         "alpha_from_noise", alpha_from_noise, on_device(sigma=1.0), {"sigma": POSITIVE, "eta": POSITIVE}
     )

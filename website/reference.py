@@ -26,12 +26,7 @@ PACKAGES = (
     "fenchel.integrations.transformers",
     "fenchel.reproducing",
     "fenchel.catalogue",
-    "fenchel.figures",
-    "fenchel.models",
-    "fenchel.train",
-    "fenchel.experiments",
-    "fenchel.answering",
-    "fenchel.data",
+    "fenchel.plot",
     "fenchel.errors",
 )
 

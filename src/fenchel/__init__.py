@@ -30,20 +30,14 @@ from fenchel.preference import Poisson as Poisson
 from fenchel.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fenchel import answering as answering
     from fenchel import auditing as auditing
     from fenchel import catalogue as catalogue
     from fenchel import comparing as comparing
-    from fenchel import data as data
-    from fenchel import experiments as experiments
-    from fenchel import figures as figures
     from fenchel import functional as functional
     from fenchel import integrations as integrations
-    from fenchel import models as models
     from fenchel import nn as nn
     from fenchel import reproducing as reproducing
     from fenchel import swap as swap
-    from fenchel import train as train
     from fenchel.auditing import audit as audit
     from fenchel.comparing import compare as compare
 
@@ -78,20 +72,14 @@ __all__ = [
 ]
 
 _PACKAGES = (
-    "answering",
     "auditing",
     "catalogue",
     "comparing",
-    "data",
-    "experiments",
-    "figures",
     "functional",
     "integrations",
-    "models",
     "nn",
     "reproducing",
     "swap",
-    "train",
 )
 
 

@@ -16,7 +16,13 @@ from fenchel.blocks import AbstractBlock, QueryBlock
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.rounding import SMALL, UNIT, summed
 
-__all__ = ["Certificate", "certify", "reference_norm"]
+__all__ = ["LEAST", "Certificate", "certify", "reference_norm"]
+
+UNDERFLOW = torch.finfo(torch.float64).tiny ** 0.5
+"""What a norm may lack for each root of a coordinate, since float64 does not hold smaller squares."""
+
+LEAST = UNDERFLOW / torch.finfo(torch.float64).eps
+"""Size of evidence from which float64 holds its square and the square of what rounding leaves of it."""
 
 OF_MEANS = 64
 """Roundings that computing a mean is taken to cost where the preference does not say how it does so."""
@@ -127,6 +133,7 @@ def _of_means(block: AbstractBlock, dual: Tensor, dtype: torch.dtype) -> Certifi
         of_means = of_means + besides
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
     norm = gradient.norm(dim=-1) + of_shift + 4 * UNIT * (length / alpha + block.evidence.norm(dim=-1))
+    norm = _with_underflow(norm, gradient, dual)
     nothing = torch.zeros_like(length)
     return Certificate(
         dual=rounded_dual,
@@ -178,6 +185,7 @@ def _of_weights(block: QueryBlock, dual: Tensor, dtype: torch.dtype) -> Certific
     if isinstance(pairing, Tensor):
         # The gap is α/2 times a squared length and this; every bound follows from the gap.
         gradient_norm = (gradient_norm.square() + 2 * pairing / alpha).sqrt()
+    gradient_norm = _with_underflow(gradient_norm, gradient, dual)
     mean_moved = rounding.mean + 2 * UNIT * (2 * centre.norm(dim=-1) + rounding.offset_length)
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
     of_dtype = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
@@ -203,6 +211,12 @@ def reference_norm(dual_norm: Tensor, first_order_norm: Tensor) -> Tensor:
     r"""What a relative tolerance is relative to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
     rounding = 16 * torch.finfo(dual_norm.dtype).eps
     return torch.where(dual_norm > rounding * first_order_norm, dual_norm, first_order_norm)
+
+
+def _with_underflow(norm: Tensor, gradient: Tensor, dual: Tensor) -> Tensor:
+    """A gradient's norm (..., m) and what may be missing of it: nothing where gradient and dual point are 0."""
+    something = gradient.any(-1) | dual.any(-1)
+    return torch.add(norm, something, alpha=UNDERFLOW * gradient.shape[-1] ** 0.5)
 
 
 def _moved(rounded: Tensor, wide: Tensor) -> Tensor:

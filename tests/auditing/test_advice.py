@@ -97,7 +97,7 @@ def test_too_few_sentences_to_rank_get_no_command() -> None:
         assert any(found.command for found in report.suggestions) == told
 
 
-def test_texts_of_python_get_a_call_that_runs_and_images_nothing(
+def test_texts_of_python_and_images_get_a_call_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,6 +114,8 @@ def test_texts_of_python_get_a_call_that_runs_and_images_nothing(
     (of_images,) = suggestions(heads, {"model": "m", "texts": "a", "reads": "images"}, {})
     assert of_text.title == "Weight moves between ordinary words"
     assert "words" not in f"{of_images.title} {of_images.found} {of_images.meaning}"
-    images: Any = audit(tiny_model("vit"), None, [tiny_images(batch=2, seed=1)])
-    assert images.suggestions
-    assert all(found.command is None for found in images.suggestions)
+    known = {"fenchel": fenchel, "model": tiny_model("vit"), "batches": [tiny_images(batch=2, seed=1)]}
+    images: Any = audit(known["model"], None, known["batches"])
+    command = next(found.command for found in images.suggestions if found.command)
+    assert command.startswith("fenchel.swap.swap(model, None, batches, per_head=True, layers=[")
+    assert eval(command, known).results["units"] == {"examples": 2}  # noqa: S307

@@ -201,7 +201,7 @@ def test_the_command_line(
     assert main(line) == 3
     assert "finished after 5 images." in capsys.readouterr().err
     assert main(["audit", str(model_folder), "--out", str(tmp_path / "none")]) == 2
-    assert "'--text' or '--images'" in capsys.readouterr().err
+    assert "'--text', '--images' or '--loader'" in capsys.readouterr().err
 
 
 def test_a_model_that_cuts_its_images_into_windows_is_audited_window_by_window(tmp_path: Path) -> None:

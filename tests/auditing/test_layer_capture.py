@@ -19,12 +19,12 @@ from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import CaptureError, InputError, ModelError
-from fenchel.models import AttentionPooling, OTViT, ViT
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import AbstractEvidence, Content, General
-from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, RelativePosition
+from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal, LearnedBias, RelativePosition
 from tests.auditing.small_audits import files_of
 from tests.problems import by_dense_newton
+from tests.small_models import AttentionPooling, ViT
 from tests.tiny_models import tiny_model
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
@@ -269,7 +269,7 @@ def test_kinds_are_told_apart() -> None:
 
 def test_the_vision_transformer_of_the_papers() -> None:
     torch.manual_seed(6)
-    model = ViT(image_size=8, width=WIDTH, depth=3, heads=HEADS, mlp_width=16).double()
+    model = ViT(width=WIDTH, depth=3, heads=HEADS).double()
     report = audited(model, {"images": torch.randn(4, 1, 8, 8)})
     assert [(r["kind"], r["layer"], r["queries"]) for r in report.heads[::HEADS]] == [
         ("encoder_self", 1, 20),
@@ -281,25 +281,24 @@ def test_the_vision_transformer_of_the_papers() -> None:
     assert report.modules["encoder_self", 3].number == 3
 
 
-@pytest.mark.parametrize("preference", ["uniform", "position"])
-def test_attention_pooling_asks_its_questions_of_the_words(preference: str) -> None:
+@pytest.mark.parametrize("preference", [None, LearnedBias(HEADS, 1, 4)], ids=["uniform", "learned"])
+def test_attention_pooling_asks_its_question_of_the_words(preference: Any) -> None:
     torch.manual_seed(7)
-    model = AttentionPooling(
-        vocabulary=20, classes=3, width=WIDTH, heads=HEADS, alpha=1.5, preference=preference
-    )
+    model = AttentionPooling(20, 3, WIDTH, HEADS, alpha=1.5, preference=preference)
     model = model.double().eval()
     numbers = torch.tensor([[4, 7, 2, 9], [5, 3, 0, 0]])
     (call,) = calls_of(model, {"numbers": numbers}, "input")
-    values = model.value(model.embed(numbers)).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    pooled = (weights_of(call) @ values).reshape(2, WIDTH)
+    weight, bias = (
+        part.chunk(3)[2] for part in (model.attention.in_proj_weight, model.attention.in_proj_bias)
+    )
+    values = (model.embed(numbers) @ weight.T + bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    pooled = model.attention.out_proj((weights_of(call) @ values).reshape(2, WIDTH))
     torch.testing.assert_close(model.classify(pooled), model(numbers))
-    assert (call.site.kind, call.site.name) == ("cross", "AttentionPooling")
+    assert (call.site.kind, call.site.name) == ("cross", "attention")
 
 
 def test_transport_attention_is_left_out_by_name_or_refused() -> None:
-    model = OTViT(
-        image_size=8, width=WIDTH, depth=3, heads=HEADS, mlp_width=16, cost="squared_euclidean"
-    ).eval()
+    model = ViT(WIDTH, 3, HEADS, cost="squared_euclidean").eval()
     images = {"images": torch.randn(2, 1, 8, 8)}
     with pytest.raises(ModelError, match=r"layers\.2\.self_attn is a TransportAttention.*layers 1,2"):
         audited(model, images)
@@ -395,11 +394,14 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 def test_the_twin_has_the_numbers_of_fresh_weights() -> None:
-    model = ViT(image_size=8, width=WIDTH, depth=2, heads=HEADS, mlp_width=16).double()
+    model = ViT(width=WIDTH, depth=2, heads=HEADS).double()
     images = {"images": torch.randn(2, 1, 8, 8)}
     report = audited(model, images, baseline="twin", seed=3)
     torch.manual_seed(3)
-    fresh = ViT(**model.configuration()).double()
+    fresh = copy.deepcopy(model)
+    for module in reversed(list(fresh.modules())):
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # pyright: ignore[reportCallIssue]
     assert report.twin_heads == audited(fresh, images, seed=3).heads
     assert report.twin_heads != report.heads
 

@@ -19,14 +19,11 @@ from fenchel.auditing.manifest import (
 from fenchel.auditing.options import AuditOptions
 from fenchel.data.shard import Shard
 from fenchel.runs.model import RunModel
+from tests.tiny_models import tiny_model
 
 
 def described(**changes: Any) -> dict[str, Any]:
-    model = SimpleNamespace(
-        config=SimpleNamespace(_name_or_path="some/model", _commit_hash="abc"),
-        dtype=torch.bfloat16,
-        device=torch.device("cuda", 1),
-    )
+    model = tiny_model("bert", dtype=torch.bfloat16)
     batches: Any = SimpleNamespace(
         description="a.txt", text_sha256="00", max_length=128, stride=64, batch_size=4, batches=list
     )
@@ -39,7 +36,7 @@ def described(**changes: Any) -> dict[str, Any]:
             "memory_budget": 1,
             "checkpoint_seconds": 60,
             "queries": None,
-            "test_images": None,
+            "loader": None,
             "closeness": None,
             "even_so": False,
         },
@@ -57,8 +54,8 @@ WHERE_GIVEN = (
     "reads",
     "closeness",
     "even_so",
-    "test_images",
-    "test_examples",
+    "loader",
+    "loader_sha256",
     "queries",
     "whole_file",
     "text_column",
@@ -78,8 +75,8 @@ def test_a_manifest_is_json_in_a_fixed_order() -> None:
 def test_a_manifest_says_what_the_model_is() -> None:
     manifest = described()
     assert (manifest["model"], manifest["revision"]) == ("some/model", None)
-    assert (manifest["dtype"], manifest["device"]) == ("bfloat16", "cuda:1")
-    assert manifest["model_class"] == "SimpleNamespace"
+    assert (manifest["dtype"], manifest["device"]) == ("bfloat16", "cpu")
+    assert manifest["model_class"] == "BertModel"
     assert manifest["layers"] == [1, 2]
     assert manifest["shard"] == "1/3"
     assert manifest["python"] == platform.python_version()

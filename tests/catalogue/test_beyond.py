@@ -186,6 +186,27 @@ def test_linear_attention_is_its_kernel_over_keys_and_an_inference_over_features
     assert answer.weights[0].shape[-1] == inputs["key"].shape[-1]
 
 
+@pytest.mark.parametrize("size", [1.0, 10.0, 60.0])
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_linear_attention_is_finite_in_float32_where_features_are_small(estimator, size):
+    """elu(x) + 1 is 0 in float32 where x is below -18; the formula itself divides by a sum that is above 0."""
+    wide = {name: size * part for name, part in entry("linear-attention").inputs().items()}
+    wide["value"] = wide["value"] / size
+    if size > 1:
+        wide["query"][..., 0], wide["key"][..., 1] = -20.0, -30.0
+    inputs = {name: part.float() for name, part in wide.items()}
+    found = entry("linear-attention").run(estimator, **inputs).output
+    expected = entry("linear-attention").run(estimator, **{n: x.double() for n, x in inputs.items()}).output
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    if estimator == "first_order":
+        of_query, of_key = (
+            torch.where(x > 0, x + 1, x.exp()) for x in (inputs["query"].double(), inputs["key"].double())
+        )
+        kernel = of_query @ of_key.mT
+        published = kernel @ inputs["value"].double() / kernel.sum(-1, keepdim=True)
+        torch.testing.assert_close(found.double(), published, rtol=1e-5, atol=1e-5)
+
+
 def test_retention_has_no_weights_and_the_gaussian_answers():
     inputs = entry("retention").inputs()
     found = coefficients("retention", **inputs)

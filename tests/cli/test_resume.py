@@ -6,36 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import test_audit, test_swap, test_train
-from tests.experiments.small_experiments import StandIn, read_few_images
+from tests.cli import test_audit, test_swap
 
-data = test_train.data
 masked = test_swap.masked
 
 COMMANDS = {
     "audit": "report.html",
     "swap": "swap.json",
-    "train": "results.json",
-    "experiment": "table.md",
 }
 
 
 @pytest.fixture
-def arguments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def arguments(request: pytest.FixtureRequest) -> list[object]:
     """A small run of a command, with no folder yet."""
     name = request.param
     if name == "audit":
         of = [request.getfixturevalue("model"), "--text", request.getfixturevalue("text")]
         return [name, *of, *test_audit.SMALL, "--max-tokens", "20"]
-    if name == "swap":
-        of = [request.getfixturevalue("masked"), "--text", request.getfixturevalue("text")]
-        return [name, *of, *test_swap.SMALL, "--max-tokens", "20"]
-    if name == "train":
-        return [name, "--data", request.getfixturevalue("data"), *test_train.SMALL]
-    read_few_images(monkeypatch)
-    monkeypatch.setattr("fenchel.experiments.run.train", StandIn())
-    few = ["--train-images", "20", "--test-images", "10", "--batch-size", "4"]
-    return [name, "table2", "--data", "fashion-mnist", *few]
+    of = [request.getfixturevalue("masked"), "--text", request.getfixturevalue("text")]
+    return [name, *of, *test_swap.SMALL, "--max-tokens", "20"]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, indirect=True)
@@ -58,8 +47,6 @@ def test_where_nothing_is_a_run_begins_and_a_finished_one_is_kept(command, argum
     [
         ("audit", "heads.json"),
         ("swap", "swap.json"),
-        ("train", "results.json"),
-        ("experiment", "results.json"),
     ],
     indirect=["arguments"],
 )

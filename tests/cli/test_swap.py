@@ -237,7 +237,7 @@ def test_bad_texts(command, masked, tmp_path, content, message):
 def test_nothing_to_read_and_an_unknown_model(command, masked, text, tmp_path):
     nothing = command("swap", masked, "--out", tmp_path / "out", *SMALL)
     assert nothing.code == 2
-    assert "Missing option '--text' or '--pairs'" in nothing.err
+    assert "Missing option '--text', '--pairs', '--images' or '--loader'" in nothing.err
     unknown = command("swap", "./no/such/folder", "--text", text, "--out", tmp_path / "out", *SMALL)
     assert unknown.code == 4
     assert "no model './no/such/folder'" in unknown.line

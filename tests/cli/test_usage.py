@@ -20,14 +20,6 @@ COMMANDS = (
     "compare",
     "swap",
     "reproduce",
-    "figure",
-    "train",
-    "experiment",
-    "classify",
-    "entail",
-    "caption",
-    "translate",
-    "fill",
     "catalogue",
 )
 

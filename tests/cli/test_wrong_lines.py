@@ -5,38 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import pickle
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from tests.auditing.small_audits import some_texts
-from tests.cli.test_train import write_idx
-from tests.train.small_trainings import images
 
 USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
 HUGE = "9" * 5000
 HEAD = "sentence_A\tsentence_B\trelatedness_score\n"
-COMMANDS = ("audit", "swap", "train", "experiment")
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four IDX files."""
-    folder = tmp_path_factory.mktemp("digits")
-    for stem, split in (("train", images()), ("t10k", images(20, seed=1))):
-        write_idx(folder / f"{stem}-images-idx3-ubyte.gz", split.images[:, 0])
-        write_idx(folder / f"{stem}-labels-idx1-ubyte.gz", split.labels)
-    return folder
+COMMANDS = ("audit", "swap")
 
 
 @pytest.fixture
-def refused(command, model, digits, tmp_path):
+def refused(command, model, tmp_path):
     """Runs a command with something wrong; gives its line, after checking what holds for every wrong line."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(some_texts()))
@@ -44,11 +28,7 @@ def refused(command, model, digits, tmp_path):
     right = {
         "audit": [model, "--text", text, "--max-length", "12"],
         "swap": [model, "--text", text, "--alphas", "0.8", "--bootstrap", "100"],
-        "train": ["--data", digits, "--width", "16", "--depth", "1", "--heads", "2", "--mlp-width", "16",
-                  "--batch-size", "8", "--epochs", "1"],
-        "experiment": ["table2", "--data", digits, "--train-images", "40", "--test-images", "20",
-                       "--batch-size", "8", "--seeds", "1"],
-    }  # fmt: skip
+    }
 
     def run(code: int, name: str, *wrong: object, instead_of: object = None) -> str:
         arguments = [name, *right.get(name, []), *([] if "--out" in wrong else ["--out", out]), *wrong]
@@ -82,15 +62,14 @@ def test_names_that_no_folder_can_have(refused, name, out):
 def test_a_file_where_the_results_are_to_go(refused, tmp_path, name):
     place = tmp_path / "file"
     place.write_text("mine")
-    refused(INPUT if name == "experiment" else OUTPUT, name, "--out", place)
+    refused(OUTPUT, name, "--out", place)
     assert place.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     ("name", "option"),
     [
-        *((name, "--checkpoint-seconds") for name in ("audit", "swap", "train")),
-        *(("train", f"--{one}") for one in ("alpha", "gamma", "learning-rate", "dropout", "weight-decay")),
+        *((name, "--checkpoint-seconds") for name in COMMANDS),
         ("audit", "--alpha"),
         ("audit", "--tol"),
         ("swap", "--tol"),
@@ -112,11 +91,7 @@ def test_numbers_that_are_none(refused, name, option, value):
         ("audit", "--max-length"),
         ("swap", "--bootstrap"),
         ("swap", "--sample-pairs"),
-        ("train", "--epochs"),
-        ("train", "--width"),
-        ("train", "--seed"),
-        ("experiment", "--seeds"),
-        ("experiment", "--threads"),
+        ("swap", "--seed"),
     ],
 )
 @pytest.mark.parametrize(
@@ -152,10 +127,10 @@ def test_a_sample_is_smaller_than_the_queries(refused):
 
 
 def test_wrong_usage_says_what_was_written(refused):
-    line = refused(USAGE, "train", "--epochs", "often")
-    assert "'--epochs'" in line
+    line = refused(USAGE, "audit", "--seed", "often")
+    assert "'--seed'" in line
     assert "'often'" in line
-    assert line.endswith("Try 'fenchel train -h' for help.")
+    assert line.endswith("Try 'fenchel audit -h' for help.")
 
 
 JSONL = {
@@ -314,107 +289,6 @@ def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):
 )
 def test_names_that_no_model_can_have(refused, name):
     refused(MODEL, "audit", name, instead_of="the model")
-
-
-def packed(folder: Path, **arrays: object) -> Path:
-    pixels = np.random.default_rng(0).integers(0, 255, (8, 8, 8, 3)).astype("uint8")
-    right = {f"{split}_{what}": value for split in ("train", "test") for what, value in
-             (("images", pixels), ("labels", np.arange(8) % 2))}  # fmt: skip
-    np.savez_compressed(folder / "some.npz", **{"class_names": np.array(["a", "b"]), **right, **arrays})  # pyright: ignore[reportArgumentType]
-    return folder / "some.npz"
-
-
-def test_packed_images_that_unpack_to_gigabytes(refused, tmp_path):
-    file = packed(tmp_path, train_images=np.zeros((4000, 64, 64, 3), "uint8"))
-    assert "unpacks to more than 250 times its size" in refused(INPUT, "train", "--data", file)
-
-
-def jpeg(side: int) -> bytes:
-    """A small image whose header claims another size."""
-    from io import BytesIO
-
-    from PIL import Image
-
-    file = BytesIO()
-    Image.new("RGB", (16, 16)).save(file, "JPEG")
-    content = bytearray(file.getvalue())
-    place = content.index(b"\xff\xc0") + 5
-    content[place : place + 4] = struct.pack(">HH", side, side)
-    return bytes(content)
-
-
-@pytest.mark.parametrize("side", [5000, 12_000, 65_000])
-def test_images_that_claim_a_size_beyond_all_limits(refused, tmp_path, side):
-    one = jpeg(side)
-    jpegs = {
-        "jpeg": np.frombuffer(one * 4, "uint8"),
-        "offsets": np.arange(5) * len(one),
-        "labels": np.arange(4) % 2,
-    }
-    arrays = {f"{split}_{name}": value for split in ("train", "test") for name, value in jpegs.items()}
-    np.savez(tmp_path / "some.npz", class_names=np.array(["a", "b"]), **arrays)
-    assert "pixels" in refused(INPUT, "train", "--data", tmp_path / "some.npz")
-
-
-@pytest.mark.parametrize(
-    "names", [np.array(5), np.array([["a"], ["b"]]), np.array([])], ids=lambda names: str(names.shape)
-)
-def test_classes_without_a_list_of_names(refused, tmp_path, names):
-    assert "'class_names' has shape" in refused(INPUT, "train", "--data", packed(tmp_path, class_names=names))
-
-
-def test_idx_files_that_unpack_to_gigabytes(refused, digits, tmp_path):
-    folder = shutil.copytree(digits, tmp_path / "digits")
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(zeros(64))
-    assert "unpacks to more than 250 times its size" in refused(INPUT, "train", "--data", folder)
-    (folder / "train-images-idx3-ubyte.gz").unlink()
-    os.mkfifo(folder / "train-images-idx3-ubyte.gz")
-    assert "is no regular file" in refused(INPUT, "train", "--data", folder)
-
-
-PICKLES = {
-    "memo": b"\x80\x02K\x01r" + struct.pack("<I", 2**31 - 2) + b".",
-    "nested": b"(" * 200_000,
-    "labels": pickle.dumps({b"data": None, b"labels": [10**30]}, 2),
-    "code": b"cos\nsystem\n(S'true'\ntR.",
-}
-
-
-@pytest.mark.parametrize("content", PICKLES.values(), ids=PICKLES)
-def test_pickles_that_are_no_batches(refused, tmp_path, content):
-    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        (tmp_path / name).write_bytes(content)
-    refused(INPUT, "train", "--data", tmp_path)
-
-
-def test_labels_beyond_every_number(refused, tmp_path):
-    batch = {b"data": np.zeros((4, 3072), "uint8"), b"labels": [10**30] * 4}
-    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        (tmp_path / name).write_bytes(pickle.dumps(batch, 2))
-    assert "expected a list of integers" in refused(INPUT, "train", "--data", tmp_path)
-
-
-def test_a_model_that_no_memory_holds(refused):
-    line = refused(INPUT, "train", "--width", "65536", "--mlp-width", "262144", "--depth", "1000")
-    assert "GB before the first step" in line
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (["--train-images", "1000"], "a subset of 1000 images was asked for"),
-        (["--train-images", "3"], "single image"),
-    ],
-)
-def test_an_experiment_that_cannot_begin_leaves_no_folder(refused, wrong, message):
-    assert message in refused(INPUT, "experiment", *wrong)
-
-
-def test_images_of_one_colour(refused, digits, tmp_path):
-    folder = shutil.copytree(digits, tmp_path / "digits")
-    write_idx(folder / "train-images-idx3-ubyte.gz", torch.zeros(40, 8, 8))
-    for name in ("train", "experiment"):
-        assert "std > 0" in refused(INPUT, name, "--data", folder)
 
 
 @pytest.mark.parametrize("command_name", ["merge", "report"])

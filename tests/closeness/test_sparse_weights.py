@@ -8,7 +8,7 @@ import entmax
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, func
 
 from fenchel import ProblemError
 from fenchel.closeness import sparse_weights
@@ -99,6 +99,23 @@ def test_uniform_weights_are_those_of_entmax(dtype: torch.dtype) -> None:
     for a in (0.25, 0.75):
         expected = entmax.entmax_bisect(f, alpha=1 + a, dim=-1, n_iter=80)
         torch.testing.assert_close(sparse_weights(f, None, a), expected, rtol=0, atol=1e-6)
+
+
+@every_order
+@both_forms
+@pytest.mark.parametrize("kind", ["uniform", "masked"])
+@pytest.mark.parametrize("native", [True, False])
+def test_a_level_that_all_scores_share_costs_no_digits(
+    native: bool, kind: str, csiszar: bool, a: float
+) -> None:
+    """Scores are multiples of 1/64, so that adding the level rounds nothing."""
+    f = (scores(6, 21, scale=64).round() / 64).float()
+    log_u = log_weights(kind, 6, 21, torch.float32)
+    with switched(native):
+        expected = sparse_weights(f, log_u, a, csiszar=csiszar)
+        for level in (-33_000.0, 33_000.0):
+            found = sparse_weights(f + level, log_u, a, csiszar=csiszar)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("a", [0.2, 0.5, 1.0])
@@ -197,6 +214,71 @@ def test_transforms_of_functions() -> None:
     _, multiplied = differentiated
     torch.testing.assert_close(multiplied(log_u)[0].sum(-1), torch.zeros(5, dtype=torch.float64))
     torch.testing.assert_close(hessian, hessian.mT)
+
+
+# torch's own rules of forward mode are scripted when they are first used.
+forward_mode = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+
+@forward_mode
+@both_forms
+@pytest.mark.parametrize("a", [0.05, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("kind", ["uniform", "any", "masked"])
+def test_forward_mode_agrees_with_backward_mode(kind: str, a: float, csiszar: bool) -> None:
+    f, log_u = scores(3, 6, scale=0.6), log_weights(kind, 3, 6, torch.float64)
+    order = torch.tensor(a, dtype=torch.float64)
+    given: tuple[Tensor, ...] = (f, order) if log_u is None else (f, order, log_u)
+
+    def weights(f: Tensor, order: Tensor, log_u: Tensor | None = None) -> Tensor:
+        normalised = None if log_u is None else log_u.log_softmax(-1)
+        return sparse_weights(f, normalised, order, csiszar=csiszar)
+
+    every = tuple(range(len(given)))
+    forwards, backwards = func.jacfwd(weights, every)(*given), func.jacrev(weights, every)(*given)
+    for one, other in zip(forwards, backwards, strict=True):
+        torch.testing.assert_close(one, other.nan_to_num(), rtol=1e-9, atol=1e-12)
+        assert bool((one != 0).any())
+    along = tuple(scores(*part.shape, seed=at + 3) for at, part in enumerate(given))
+    value, change = func.jvp(weights, given, along)[:2]
+    torch.testing.assert_close(value, weights(*given))
+    expected = sum(
+        (jacobian * direction).flatten(value.dim()).sum(-1) if direction.dim() else jacobian * direction
+        for jacobian, direction in zip(forwards, along, strict=True)
+    )
+    torch.testing.assert_close(change, expected)
+    with torch.autograd.forward_ad.dual_level():
+        duals = [torch.autograd.forward_ad.make_dual(*pair) for pair in zip(given, along, strict=True)]
+        by_duals = torch.autograd.forward_ad.unpack_dual(weights(*duals)).tangent
+    torch.testing.assert_close(by_duals, change)
+
+
+@forward_mode
+@both_forms
+@pytest.mark.parametrize("a", [0.3, 0.5, 1.0])
+def test_hessians_agree_in_every_mode(a: float, csiszar: bool) -> None:
+    f, log_u = scores(6, scale=0.6), scores(6, seed=1).log_softmax(-1)
+
+    def loss(f: Tensor, log_u: Tensor) -> Tensor:
+        return (sparse_weights(f, log_u, a, csiszar=csiszar) * (f + 2 * log_u).sin()).sum()
+
+    for which in (0, 1):
+        expected = torch.autograd.functional.hessian(
+            lambda *given, which=which: loss(*(given if which == 0 else reversed(given))),
+            (f, log_u) if which == 0 else (log_u, f),
+        )[0][0]  # pyright: ignore[reportIndexIssue]
+        torch.testing.assert_close(func.hessian(loss, which)(f, log_u), expected)
+        torch.testing.assert_close(func.jacrev(func.jacfwd(loss, which), which)(f, log_u), expected)
+
+
+@forward_mode
+def test_a_forward_derivative_of_a_forward_derivative_is_refused() -> None:
+    f = scores(6)
+    twice = func.jacfwd(func.jacfwd(lambda f: sparse_weights(f, None, 0.5)))
+    with pytest.raises(ProblemError, match=r"torch\.func\.hessian, or jacfwd of grad"):
+        twice(f)
+    # What is differentiated forwards elsewhere is no concern of theirs.
+    mixed = func.jacfwd(lambda f: func.jacrev(lambda f: sparse_weights(f, None, 0.5))(f))
+    assert mixed(f).shape == (6, 6, 6)
 
 
 def test_a_training_step_compiled() -> None:

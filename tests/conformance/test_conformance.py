@@ -178,6 +178,41 @@ def test_float32_is_float64_rounded(family: Family, estimator: str) -> None:
     torch.testing.assert_close(found.mean.double(), wide.mean, rtol=1e-3, atol=1e-4)
 
 
+def in_memory(tensors: dict[str, Tensor]) -> dict[str, bytes]:
+    """The bytes of each tensor."""
+    return {name: part.detach().contiguous().numpy().tobytes() for name, part in tensors.items()}
+
+
+@every_family
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_no_estimate_changes_what_the_problem_is_made_of(family: Family, dtype: torch.dtype) -> None:
+    """Nor with one query in a group, which is not copied to be solved apart from others."""
+    for size in (1.0, 1e-12):
+        parts = family.draw(dtype=dtype)
+        parts["evidence"] *= size
+        before = in_memory(parts)
+        for problem in (family.problem(parts), family.problem(parts).queries(slice(1, 2))):
+            for estimator, options in OPTIONS.items():
+                iterated = {"tol": 1e-6, "max_steps": 6, "throw": False} if options else {}
+                found = problem.solve(estimator, **iterated)
+                problem.primal_at(found.dual)
+                problem.gap_at(found.dual)
+                assert in_memory(parts) == before, estimator
+
+
+@every_family
+def test_one_query_is_answered_as_the_same_query_repeated(family: Family) -> None:
+    for size in (1.0, 1e-6):
+        parts = family.draw()
+        parts["evidence"] *= size
+        one = family.problem(parts).queries(slice(0, 1))
+        evidence = one.evidence.expand(*one.shape[:-1], 3, one.evidence.shape[-1])
+        three = InferenceProblem(one.preference, evidence, one.alpha, one.closeness)
+        alone, repeated = (problem.solve("exact", tol=1e-6, throw=False) for problem in (one, three))
+        apart = (alone.dual - repeated.dual).norm(dim=-1)
+        assert bool((apart <= alone.dual_error + repeated.dual_error).all())
+
+
 @every_family
 def test_the_constrained_form_reaches_its_radius(family: Family) -> None:
     problem = family.problem(family.draw())

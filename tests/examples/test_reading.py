@@ -23,7 +23,7 @@ from fenchel.errors import InputError
 WHOLE = reading.toy
 SMALL = {"learning_rate": 8e-3, "dropout": 0.1}
 TEXTS = {**SMALL, "epochs": 2, "width": 32}
-PAIRS = {**SMALL, "data": "toy-pairs", "epochs": 3, "width": 48, "heads": 1}
+PAIRS = {**SMALL, "data": "toy-pairs", "epochs": 6, "schedule": "linear", "width": 48, "heads": 1}
 
 
 @pytest.fixture(scope="module")

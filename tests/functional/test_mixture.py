@@ -213,6 +213,30 @@ def test_the_certificate_of_tiny_evidence_bounds_its_error(size: float) -> None:
     assert apart * (1 - 1e-3) <= float(certificate.mean_error[0, 0, 0]) <= 5 * apart
 
 
+@pytest.mark.parametrize("size", [1e-5, 1e-6, 1e-9, 1e-14])
+@pytest.mark.parametrize("preference", [None, (5, 7)])
+def test_exact_answers_of_tiny_evidence_are_those_of_second_order(
+    preference: tuple[int, ...] | None, size: float
+) -> None:
+    """Whose error is of the order of its square; some queries are not tiny, and some are 0."""
+    tensors = mixture(preference=preference, value=False)
+    sizes = torch.tensor([1.0, size, size, 0.0, size], dtype=torch.float64).unsqueeze(-1)
+    tensors["query"] = (tensors["query"].detach() * sizes).requires_grad_()
+    tiny = (sizes.squeeze(-1) == size).nonzero().squeeze(-1)
+    at_rest = F.mixture_attention(**{**tensors, "query": 0 * tensors["query"]})
+    shifts, slopes = {}, {}
+    for estimator in ("second_order", "exact"):
+        found = F.mixture_attention(**tensors, estimator=estimator)
+        shifts[estimator] = (found - at_rest)[:, :, tiny].detach()
+        wanted = (tensors["query"], tensors["means"])
+        slopes[estimator] = torch.autograd.grad(found[:, :, tiny].square().sum(), wanted)
+    rounding, curved = 1e-14, 1e2 * size**2
+    assert bool(shifts["exact"].abs().amax() > size / 10)
+    torch.testing.assert_close(shifts["exact"], shifts["second_order"], rtol=0, atol=curved + rounding)
+    for exact, second in zip(slopes["exact"], slopes["second_order"], strict=True):
+        torch.testing.assert_close(exact, second, rtol=1e-3, atol=1e3 * size + 1e-8)
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_single(dtype: torch.dtype, estimator: str) -> None:

@@ -38,7 +38,8 @@ def attend_inputs(
 ) -> tuple[Any, ...]:
     seed = torch.tensor(3) if dropout else None
     tensors = [laid_out(layout, B, h, t, w) for h, t, w in ((H, M, D), (heads, N, D), (heads, N, VALUES))]
-    return (*tensors, PREFERENCES[preference](), seed, 0.5, dropout, with_mean)
+    templates = laid_out(layout, B, heads, N, D + 1) if with_mean else None
+    return (*tensors, PREFERENCES[preference](), templates, seed, 0.5, dropout)
 
 
 def row_inputs(preference: str, layout: str, *, heads: int = H) -> tuple[Any, ...]:
@@ -79,7 +80,8 @@ def test_options_of_attend(options: dict[str, Any]) -> None:
     [*((*case, 0.0) for case in CASES), ("float", "packed", H, 0.3)],
 )
 def test_the_gradient_of_attend(preference: str, layout: str, heads: int, dropout: float) -> None:
-    *inputs, _ = attend_inputs(preference, layout, heads=heads, dropout=dropout)
+    given = attend_inputs(preference, layout, heads=heads, dropout=dropout)
+    inputs = (*given[:4], *given[5:])
     results = [laid_out(layout, B, H, M, VALUES) for _ in range(2)]
     opcheck(OPERATORS.attend_backward.default, (*results, *inputs, wants_gradient(inputs[3])))
 

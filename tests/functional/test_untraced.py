@@ -1,4 +1,4 @@
-"""What the compiler leaves alone, and that nothing is paid for it before something is compiled."""
+"""What the compiler leaves alone, what is paid for it before something is compiled, and which kernel is taken."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fenchel import functional as F
+from fenchel.functional.fused import SLOW_IN_HALF_BELOW
 from fenchel.functional.untraced import untraced
 from tests.compiling import compiled_afresh
 
@@ -64,3 +66,14 @@ def test_a_call_outside_of_the_compiler_does_not_load_it():
         check=True,
     )
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("keys", "wide"), [(SLOW_IN_HALF_BELOW, True), (SLOW_IN_HALF_BELOW + 1, False)])
+def test_on_the_cpu_half_types_are_trained_in_float32_over_few_keys(keys: int, wide: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, keys, 16, generator=generator).bfloat16() for _ in range(3))
+    rounded = F.attention(q.float(), k.float(), v.float()).bfloat16()
+    trained = F.attention(q.requires_grad_(), k, v)
+    assert torch.equal(trained, rounded) == wide
+    with torch.no_grad():
+        assert not torch.equal(F.attention(q, k, v), rounded)

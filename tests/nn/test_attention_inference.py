@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional import flex
-from fenchel.nn import MultiheadAttention
+from fenchel.nn import MixtureAttention, MultiheadAttention
 from fenchel.nn.inference import Problem, infer, infer_fused
 from fenchel.nn.masks import torch_masks
 from fenchel.nn.preference import AttentionInputs, Causal, KeyPadding
@@ -105,7 +105,7 @@ def test_preference_sees_the_layers_inputs(batch_first):
     padding = torch.tensor([[False] * KEYS, [False] * (KEYS - 1) + [True]])
     given = (query, key, value) if batch_first else [s.transpose(0, 1) for s in (query, key, value)]
     layer(*given, key_padding_mask=padding, query_offset=2)
-    layer(*given, key_padding_mask=torch.zeros(BATCH, KEYS).masked_fill(padding, -torch.inf))
+    layer(*given, key_padding_mask=torch.zeros(BATCH, KEYS).masked_fill(padding, -torch.inf), query_offset=0)
     first, second = seen
     assert (first.batch, first.heads, first.queries, first.keys) == (BATCH, HEADS, QUERIES, KEYS)
     assert (first.dtype, first.device, first.query_offset, second.query_offset) == (
@@ -125,7 +125,21 @@ def test_query_offset_moves_the_queries():
     whole, _ = layer(x, x, x)
     last, _ = layer(x[:, -2:], x, x, query_offset=KEYS - 2)
     torch.testing.assert_close(last, whole[:, -2:])
-    assert not torch.allclose(layer(x[:, -2:], x, x)[0], whole[:, -2:])
+    first, _ = layer(x[:, :2], x, x, query_offset=0)
+    torch.testing.assert_close(first, whole[:, :2])
+
+
+@pytest.mark.parametrize("kind", [MultiheadAttention, MixtureAttention])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_later_queries_without_an_offset_are_refused_where_positions_count(kind, need_weights):
+    x = tokens().float()
+    layer = kind(WIDTH, HEADS, batch_first=True, preference=Causal())
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        layer(x[:, -2:], x, x, need_weights=need_weights)
+    layer(x, x[:, -2:], x[:, -2:], need_weights=need_weights)
+    anywhere = kind(WIDTH, HEADS, batch_first=True, preference=KeyPadding())
+    whole, _ = anywhere(x, x, x)
+    torch.testing.assert_close(anywhere(x[:, -2:], x, x)[0], whole[:, -2:])
 
 
 def test_added_templates_have_weight_one():

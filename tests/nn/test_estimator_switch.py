@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import FenchelError, InputError, ModelError, ProblemError
-from fenchel.models import AttentionPooling, MeanPooling, OTViT, ViT
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.preference import Causal, LearnedBias
+from tests.small_models import AttentionPooling, ViT
 
 WIDTH, HEADS, TOKENS = 12, 3, 5
 
@@ -98,7 +98,7 @@ def test_alpha_of_single_heads() -> None:
 
 def test_layers_are_chosen_by_number_or_name() -> None:
     torch.manual_seed(1)
-    model = ViT(image_size=8, width=WIDTH, depth=3, heads=HEADS, mlp_width=16).double().eval()
+    model = ViT(width=WIDTH, depth=3, heads=HEADS).double().eval()
     images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
 
     def built(*exact: int) -> Tensor:
@@ -120,12 +120,11 @@ def test_layers_are_chosen_by_number_or_name() -> None:
 
 def test_transport_and_pooling_are_switched_too() -> None:
     torch.manual_seed(2)
-    sizes: dict[str, Any] = {"image_size": 8, "width": WIDTH, "depth": 2, "heads": HEADS, "mlp_width": 16}
-    ot = OTViT(**sizes, cost="squared_euclidean").double().eval()
+    ot = ViT(WIDTH, 2, HEADS, cost="squared_euclidean").double().eval()
     pooling = AttentionPooling(20, 3, width=WIDTH, heads=HEADS).double().eval()
     given: list[tuple[nn.Module, str, Tensor]] = [
         (ot, "layers.1.self_attn", torch.randn(2, 1, 8, 8, dtype=torch.float64)),
-        (pooling, "", torch.tensor([[3, 4, 5], [6, 7, 0]])),
+        (pooling, "attention", torch.tensor([[3, 4, 5], [6, 7, 0]])),
     ]
     for model, name, inputs in given:
         built = copy.deepcopy(model)
@@ -188,7 +187,7 @@ def _outside(model: nn.Module, **options: Any) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("run", "error", "message"),
     [
-        (_outside(MeanPooling(9, 2)), ModelError, "MeanPooling has no attention layer of fenchel.nn"),
+        (_outside(nn.Linear(9, 2)), ModelError, "Linear has no attention layer of fenchel.nn"),
         (_outside("demo"), ModelError, "expected a torch.nn.Module"),  # pyright: ignore[reportArgumentType]
         (_outside(layer()), ModelError, "MultiheadAttention was to infer by 'exact', but was not called"),
         (_outside(layer(), layers=[1]), ModelError, "not called inside of use_estimator"),

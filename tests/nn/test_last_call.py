@@ -13,10 +13,10 @@ from torch import nn
 from fenchel import functional
 from fenchel.errors import NotKeptError, ProblemError
 from fenchel.functional import reference
-from fenchel.models import ViT
 from fenchel.nn import MultiheadAttention, TransportAttention
 from fenchel.nn.preference import Causal
 from tests.nn.small_layers import BATCH, HEADS, KEYS, Importance, build, gradient, heads, tokens
+from tests.small_models import ViT
 
 KEPT = {"certificate": "last_certificate", "gap": "last_gap", "norm penalty": "last_norm_penalty"}
 
@@ -61,7 +61,7 @@ def test_what_was_kept_is_there_until_a_call_that_does_not_keep_it(what):
     [
         MultiheadAttention(8, 2),
         TransportAttention(8, 2),
-        ViT(image_size=8, patch_size=4, width=8, depth=1, heads=2),
+        ViT(width=8, depth=1, heads=2),
     ],
     ids=lambda module: type(module).__name__,
 )

@@ -175,6 +175,11 @@ def test_a_cache_of_keys_gives_the_rows_of_the_whole(name):
     whole, _ = layer(x, x, x)
     last, _ = layer(x[:, 4:], x, x, query_offset=4)
     torch.testing.assert_close(last, whole[:, 4:])
+    layer.preference = None
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        layer(x[:, 4:], x, x)
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        layer.evidence(drawn(1, HEADS, 2, DIM), drawn(1, HEADS, TOKENS, DIM))
 
 
 @pytest.mark.parametrize("name", ["relative keys", "transformer-xl"])
@@ -254,7 +259,7 @@ def test_layouts_of_rotary_are_one_another_with_coordinates_renamed():
     order = torch.tensor([0, 2, 4, 1, 3, 5])  # the first of each pair, then the second
     pairs, halves = Rotary(6), Rotary(6, layout="halves")
     for found, expected in zip(
-        pairs(query, key)[:2], halves(query[..., order], key[..., order])[:2], strict=True
+        pairs(query, key, 0)[:2], halves(query[..., order], key[..., order], 0)[:2], strict=True
     ):
         torch.testing.assert_close(found[..., order], expected)
 
@@ -360,6 +365,7 @@ def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
         (lambda: RelativeGridKeys(1, 5, (3, 3), 1), "dim of RelativeGridKeys is 5; expected an even number"),
         (lambda: GridWindow((3, 3), -1), "reach of GridWindow is -1"),
         (lambda: sinusoids(torch.arange(3), 3), "width of sinusoids is 3"),
+        (lambda: sinusoids(20, 8), r"places are a int; expected a tensor of places, .* torch.arange\(20\)"),  # pyright: ignore[reportArgumentType]
         (lambda: Rotary(4)(drawn(1, 2, 3, 6), drawn(1, 2, 3, 6)), "Rotary was built with dim=4"),
         (
             lambda: EVIDENCE["grid"]()(torch.ones(1, 3, 5, 4), torch.ones(1, 3, 5, 4)),

@@ -103,6 +103,23 @@ def test_a_later_query_is_the_same_query(name):
     assert same(rows, as_log_weights(preference(later), later))
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_later_query_without_its_position_is_an_error_unless_it_has_the_same_row_everywhere(name):
+    preference, whole, one = perturbed(EVERY[name]()), attention_inputs(9, 9), attention_inputs(1, 9)
+    first, last = (as_log_weights(preference(replace(one, query_offset=at)), one) for at in (0, 8))
+    unsaid = replace(one, query_offset=None)
+    if same(first, last):
+        assert same(as_log_weights(preference(unsaid), unsaid), first)
+    else:
+        with pytest.raises(ProblemError, match=r"query_offset is not given, .* expected query_offset=8"):
+            preference(unsaid)
+        if preference.lowers:
+            with pytest.raises(ProblemError, match="query_offset is not given"):
+                by_index(preference, unsaid)
+    as_many = replace(whole, query_offset=None)
+    assert same(as_log_weights(preference(as_many), as_many), as_log_weights(preference(whole), whole))
+
+
 @pytest.mark.parametrize("name", [name for name in EVERY if list(EVERY[name]().parameters())])
 def test_gradients_against_finite_differences(name):
     preference, inputs = perturbed(EVERY[name]()), attention_inputs()
@@ -160,7 +177,8 @@ def test_compiles_as_one_graph(name):
 
     def layer(x: Tensor, y: Tensor, padding: Tensor) -> Tensor:
         sizes = (x.shape[0], HEADS, x.shape[1], y.shape[1])
-        seen = AttentionInputs(*sizes, x.device, x.dtype, query_inputs=x, key_inputs=y, key_padding=padding)
+        read = {"query_inputs": x, "key_inputs": y, "key_padding": padding, "query_offset": 0}
+        seen = AttentionInputs(*sizes, x.device, x.dtype, **read)
         log_u = preference(seen)
         assert log_u is not None
         return log_u

@@ -121,6 +121,15 @@ def test_centres_and_widths_are_learned_in_a_layer():
     torch.testing.assert_close(layer(x, x, x)[0], output)
 
 
+def test_all_pixels_need_no_offset_and_some_do():
+    preference, inputs = QuadraticGridPosition(GRID, 4, padding=1), inputs_of(GRID, (1, 1), 4)
+    assert torch.equal(
+        log_weights(preference, replace(inputs, query_offset=None)), log_weights(preference, inputs)
+    )
+    with pytest.raises(ProblemError, match="query_offset is not given"):
+        preference(replace(inputs, queries=3, query_offset=None))
+
+
 def test_tokens_that_fill_no_grid_are_an_error():
     preference, inputs = QuadraticGridPosition(GRID, 4, padding=1), inputs_of(GRID, (1, 1), 4)
     with pytest.raises(

@@ -15,6 +15,7 @@ from torch import Tensor
 from fenchel import (
     Bernoulli,
     Box,
+    Discrete,
     DomainError,
     Gamma,
     Gaussian,
@@ -23,9 +24,12 @@ from fenchel import (
     Laplace,
     Poisson,
 )
-from fenchel.preference import AbstractPreference, AsymmetricLaplace
+from fenchel.preference import AbstractPreference, AsymmetricLaplace, TruncatedExponential
 
 Mean = Callable[[Any], Any]
+Moments = tuple[Any, Any, Any, Any]
+"""Cumulant, mean, the mean at rest with a minus, and variance."""
+
 Drawn = tuple[AbstractPreference, Mean, tuple[Any, Any]]
 
 
@@ -190,3 +194,151 @@ def test_gradients_on_the_border_are_refused() -> None:
     InferenceProblem(Gamma(1.0, wide), z, 1e-8).solve("exact", tol=1e-3).dual.sum().backward()
     assert wide.grad is not None
     assert float(wide.grad) == pytest.approx(1, rel=1e-3)
+
+
+def two_sided(location: float, left: float, right: float) -> Callable[[Any], Moments]:
+    def moments(x: Any) -> Moments:
+        one, other, a, b = mpf(left) + x, mpf(right) - x, mpf(left), mpf(right)
+        value = mpf(location) * x - mp.log(one / a) - mp.log(other / b)
+        return value, mpf(location) + 1 / other - 1 / one, 1 / a - 1 / b - mpf(location), other**-2 + one**-2
+
+    return moments
+
+
+def coin(logit: float) -> Callable[[Any], Moments]:
+    def moments(x: Any) -> Moments:
+        odds, tilted = mp.exp(mpf(logit)), mp.exp(mpf(logit) + x)
+        return (
+            mp.log((1 + tilted) / (1 + odds)),
+            tilted / (1 + tilted),
+            -odds / (1 + odds),
+            tilted / (1 + tilted) ** 2,
+        )
+
+    return moments
+
+
+def between(low: float, high: float, theta: float) -> Callable[[Any], Moments]:
+    half, middle = (mpf(high) - mpf(low)) / 2, (mpf(low) + mpf(high)) / 2
+
+    def at(y: Any) -> tuple[Any, Any, Any]:
+        """Log of sinh y/y, and its derivatives."""
+        size = abs(y)
+        if size < mpf(10) ** -60:
+            return y**2 / 6, y / 3, mpf(1) / 3
+        falling = mp.exp(-2 * size)
+        value = size + mp.log((1 - falling) / (2 * size))
+        slope = (1 + falling) / (1 - falling) - 1 / size
+        return value, mp.sign(y) * slope, 1 / size**2 - 4 * falling / (1 - falling) ** 2
+
+    def moments(x: Any) -> Moments:
+        (value, first, second), start = at(half * (mpf(theta) + x)), at(half * mpf(theta))
+        rest = middle + half * start[1]
+        return middle * x + value - start[0], middle + half * first, -rest, half**2 * second
+
+    return moments
+
+
+def components(means: list[float], variances: list[float], weights: Tensor) -> Callable[[Any], Moments]:
+    parts = [(mpf(m), mpf(s), mpf(w)) for m, s, w in zip(means, variances, weights.tolist(), strict=True)]
+
+    def moments(x: Any) -> Moments:
+        masses = [w * mp.exp(m * x + s * x**2 / 2) for m, s, w in parts]
+        total, whole = sum(masses), sum(w for _, _, w in parts)
+        mean = sum(r * (m + s * x) for r, (m, s, _) in zip(masses, parts, strict=True)) / total
+        second = sum(r * (s + (m + s * x - mean) ** 2) for r, (m, s, _) in zip(masses, parts, strict=True))
+        return mp.log(total / whole), mean, -sum(w * m for m, _, w in parts) / whole, second / total
+
+    return moments
+
+
+WEIGHTS = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+FAR: list[tuple[Callable[[Any], AbstractPreference], Callable[[Any], Moments]]] = [
+    *((lambda t, c=c: Bernoulli(logits=t(c)), coin(c)) for c in (2.25, -3.5, 0.0, 1e4)),
+    (
+        lambda t: Poisson(t(0.25)),
+        lambda x: (mp.expm1(x) / 4, mp.exp(x) / 4, mpf(-0.25), mp.exp(x) / 4),
+    ),
+    (
+        lambda t: Gamma(t(0.5), t(4.0)),
+        lambda x: (-mp.log(1 - x / 4) / 2, 1 / (2 * (4 - x)), mpf(-0.125), 1 / (2 * (4 - x) ** 2)),
+    ),
+    (lambda t: Laplace(t(3.0), t(0.5)), two_sided(3.0, 2.0, 2.0)),
+    (lambda t: AsymmetricLaplace(t(0.0), t(2.0**-10), t(2.0**10)), two_sided(0.0, 2.0**-10, 2.0**10)),
+    (
+        lambda t: Gaussian(t(3.0), variance=t(0.5)),
+        lambda x: (3 * x + x**2 / 4, 3 + x / 2, mpf(-3), mpf(0.5)),
+    ),
+    *(
+        (lambda t, a=a, b=b: Box(t(a), t(b)), between(a, b, 0.0))
+        for a, b in ((0.0, 1.0), (-1.0, 1.0), (-5.0, 0.0), (100.0, 101.0))
+    ),
+    *(
+        (lambda t, a=a, b=b, c=c: TruncatedExponential(t(a), t(b), t(c)), between(a, b, c))
+        for a, b in ((0.0, 1.0), (-1.0, 1.0), (100.0, 101.0))
+        for c in (0.25, -1.25, 1.5, -(2.0**20))
+    ),
+    *(
+        (
+            lambda t, points=points: Discrete(
+                torch.stack([t(x) for x in points]), WEIGHTS.log().to(t(0.0).dtype)
+            ),
+            components(points, [0.0] * 3, WEIGHTS),
+        )
+        for points in ([0.0, 1.0, 2.0], [-1.0, 0.0, 3.0], [1e4, 1e4 + 1, 1e4 + 2])
+    ),
+    *(
+        (
+            lambda t, points=points, widths=widths: GaussianMixture(
+                torch.stack([t(x) for x in points]),
+                torch.stack([t(x) for x in widths]),
+                WEIGHTS.log().to(t(0.0).dtype),
+            ),
+            components(points, widths, WEIGHTS),
+        )
+        for points in ([0.0, 1.0, 2.0], [1e4, 1e4 + 1, 1e4 + 2])
+        for widths in ([0.0] * 3, [0.5, 1.0, 0.25])
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("make", "moments"), FAR)
+def test_cumulants_and_moments_far_out_and_near_zero(
+    make: Callable[[Any], AbstractPreference], moments: Callable[[Any], Moments], dtype: torch.dtype
+) -> None:
+    """Log M, mean, shift and covariance as right as a rounded argument allows, and what autograd makes of them."""
+    u = make(lambda value: torch.tensor([value], dtype=dtype))
+    eps, spread = torch.finfo(dtype).eps, 3 if isinstance(u, Discrete | GaussianMixture) else 0
+    sizes = [1e-30, 1e-18, 1e-9, 1e-4, 0.1, 0.45, 0.55, 1.0, 1.75, 3.0, 30.0, 1e4, 1e9, 1e15, 1e18]
+    with mp.workdps(120):
+        for size in [*sizes, *(-size for size in sizes)]:
+            lam = torch.tensor([[size]], dtype=dtype, requires_grad=True)
+            inside = u.inside(lam.detach())
+            if inside is not None and not bool(inside.all()):
+                continue
+            x = exact(lam.detach())
+            value, mean, less, variance = moments(x)
+            moved, slack = abs(x) * variance, 2 * mpf(torch.finfo(dtype).tiny)
+            if max(abs(value), abs(mean), moved) > mpf(torch.finfo(dtype).max) / 1e3:
+                continue
+            # A difference of two means, but for tiny tilts; its allowance says so.
+            slopes = 1 if isinstance(u, TruncatedExponential) and abs(size) > 1e-7 else 0
+            log_mgf = u.log_mgf(lam)
+            (slope,) = torch.autograd.grad(log_mgf.sum(), lam)
+            found = {
+                "log M": (log_mgf, value, abs(value) + abs(x * mean)),
+                "gradient": (slope, mean, abs(mean) + abs(less) + moved + mp.sqrt(variance)),
+                "mean": (u.tilted_mean(lam), mean, abs(mean) + moved + mp.sqrt(variance)),
+                "shift": (u.tilted_shift(lam), mean + less, abs(mean + less) + moved + slopes),
+                "covariance": (
+                    u.tilted_covariance(lam)(torch.ones_like(lam)),
+                    variance,
+                    variance * (1 + spread * min(abs(x), 1000)) + mpf(eps) * spread,
+                ),
+            }
+            for name, (got, expected, scale) in found.items():
+                apart = abs(mpf(got.item()) - expected)
+                assert apart <= 64 * mpf(eps) * scale + slack, (name, size, got.item(), float(expected))
+            for got in (u.tilted_mean(lam), u.tilted_shift(lam)):
+                assert bool(torch.autograd.grad(got.sum(), lam)[0].isfinite())

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from mpmath import mp, mpf
 from scipy import integrate, stats
 from torch import Tensor, nn
 
 from fenchel import Continuous1d, Continuous2d, DomainError, Gaussian, InferenceProblem, ProblemError
 
 M = 4
+GAUSSIAN = Gaussian(torch.zeros(1), variance=1.0)
 RECTANGLE = ((-7.0, 7.0), (-7.0, 7.0))
 
 
@@ -178,6 +182,21 @@ def test_expectations_of_functions_and_their_gradients() -> None:
     torch.testing.assert_close(on_interval.expectation(torch.sin), expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_expectations_of_narrow_functions(k: int) -> None:
+    """Of a bump, which two queries read at different places: another Gaussian's density at its centre."""
+    mean = torch.tensor([[0.0] * k, [0.4] * k], dtype=torch.float64, requires_grad=True)
+    kind: Any = Continuous1d if k == 1 else Continuous2d
+    u = kind("quadratic", Gaussian(mean, variance=0.25))
+    for width in (0.3, 1e-2, *([1e-3] if k == 1 else [])):
+        apart, variance = mean - 0.3137, 0.25 + width**2
+        expected = ((width**2 / variance) ** 0.5 * torch.exp(-apart.square() / (2 * variance))).prod(-1)
+        found = u.expectation(lambda x, w=width: torch.exp(-(x - 0.3137).square().sum(-1, True) / (2 * w**2)))
+        torch.testing.assert_close(found.squeeze(-1), expected, rtol=1e-9, atol=0)
+        one, other = (torch.autograd.grad(value.sum(), mean)[0] for value in (found, expected))
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6 * float(expected.detach().max()))
+
+
 class Basis(nn.Module):
     """Learned bumps, in float32."""
 
@@ -217,33 +236,235 @@ def test_gradients_reach_a_module(dtype: torch.dtype) -> None:
     assert float(weight.grad[0, 0]) == pytest.approx(expected, rel=rough, abs=rough)
 
 
-def test_integrals_that_do_not_converge_are_refused() -> None:
-    """A jump converges no faster than the panels shrink, unless a panel begins there."""
+def grain(places: Tensor) -> Tensor:
+    """Something that is different at every place."""
+    return torch.frac(1e6 * torch.sin(1e5 * places[:, :1])) + places.sum(-1, keepdim=True)
 
+
+def test_integrals_that_do_not_converge_are_refused() -> None:
+    z = torch.tensor([[0.5]], dtype=torch.float64)
+    line = Continuous1d(grain, None, (0, 1), dtype=torch.float64)
+    plane = Continuous2d(lambda x: (x.sum(-1, keepdim=True) > 0.7).double(), None, ((0, 1), (0, 1)))
+    for u in (line, plane.to(torch.float64)):
+        message = rf"integrals of {type(u).__name__}.* do not converge for 1 of 1.*points=.*breaks="
+        for estimator in ("first_order", "second_order", "exact"):
+            with pytest.raises(ProblemError, match=message):
+                InferenceProblem(u, z).solve(estimator, **({"throw": False} if estimator == "exact" else {}))
+        for call in (u.mean, lambda u=u: u.log_mgf(z), lambda u=u: u.covariance_product(z), u.sample):
+            with pytest.raises(ProblemError, match=message):
+                call()
+    with pytest.raises(ProblemError, match="expectation did not converge"):
+        Continuous1d("quadratic", None, (0, 1), dtype=torch.float64).expectation(grain)
+    with pytest.raises(ProblemError, match="expectation did not converge"):
+        Continuous1d("quadratic", Gaussian(randn(1), variance=1.0)).expectation(grain)
+
+
+def test_a_jump_on_a_line_is_found_and_what_is_lost_is_in_the_bound() -> None:
     def step(places: Tensor) -> Tensor:
         return torch.cat([(places > 0.3).to(places.dtype), places], -1)
 
     z = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
-    u = Continuous1d(step, None, (0, 1), dtype=torch.float64)
-    for estimator in ("first_order", "second_order", "exact"):
-        with pytest.raises(
-            ProblemError, match=r"integrals of Continuous1d.* do not converge for 1 of 1.*breaks="
-        ):
-            InferenceProblem(u, z).solve(estimator, **({"throw": False} if estimator == "exact" else {}))
-    whole = Continuous1d(step, None, (0, 1), breaks=[0.3], dtype=torch.float64)
-    found = InferenceProblem(whole, z).solve("exact")
-    assert bool(found.converged.all())
-    rough = InferenceProblem(Continuous1d(step, None, (0, 1), accuracy=1e-3, dtype=torch.float64), z)
-    close = rough.solve("first_order")
-    truth = InferenceProblem(whole, z).solve("first_order")
-    # What halving changed last is in the bound, and more than the error.
-    exact = found.mean
-    assert bool(((close.mean - exact).norm(dim=-1) <= close.mean_error).all())
-    torch.testing.assert_close(close.mean, truth.mean, rtol=2e-3, atol=2e-3)
-    with pytest.raises(ProblemError, match="expectation did not converge"):
-        Continuous1d("quadratic", None, (0, 1), dtype=torch.float64).expectation(step)
-    with pytest.raises(ProblemError, match="expectation did not converge"):
-        Continuous1d("quadratic", Gaussian(randn(1), variance=1.0)).expectation(step)
+    given: list[dict[str, Any]] = [{}, {"breaks": [0.3]}, {"accuracy": 1e-2}]
+    found, whole, rough = (
+        InferenceProblem(Continuous1d(step, None, (0, 1), dtype=torch.float64, **options), z).solve(
+            "first_order"
+        )
+        for options in given
+    )
+    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-10, atol=1e-11)
+    assert bool(((rough.mean - whole.mean).norm(dim=-1) <= rough.mean_error).all())
+    torch.testing.assert_close(rough.mean, whole.mean, rtol=1e-2, atol=0)
+
+
+def peaks(
+    means: list[tuple[float, ...]], widths: list[float], shares: list[float]
+) -> Callable[[Tensor], Tensor]:
+    """The log density of a mixture of spherical Gaussians."""
+
+    def log_density(places: Tensor) -> Tensor:
+        logs = [
+            math.log(share)
+            - places.shape[-1] * math.log(width)
+            + (places - at).square().sum(-1) / (-2 * width**2)
+            for at, width, share in zip(torch.tensor(means, dtype=torch.float64), widths, shares, strict=True)
+        ]
+        return torch.logsumexp(torch.stack(logs), 0)
+
+    return log_density
+
+
+def tilted_peaks(
+    means: list[tuple[float, ...]], widths: list[float], shares: list[float], lam: Tensor
+) -> tuple[Any, list[Any], list[list[Any]]]:
+    """Log of the mass on the unit interval or square, mean and covariance under the tilt, with 40 digits."""
+    k, parts = lam.shape[-1], []
+    with mp.workdps(40):
+        for at, width, share in zip(means, widths, shares, strict=True):
+            mass, first, second = mpf(share), [], []
+            for m, tilt in zip(at, lam.flatten().tolist(), strict=True):
+                s, c = mpf(width), mpf(m) + mpf(width) ** 2 * mpf(tilt)
+                low, high = -c / s, (1 - c) / s
+                # Mirrored where the peak lies above, so that both terms are small.
+                near, far = (low, high) if high > 0 else (-high, -low)
+                inside = (mp.erfc(near / mp.sqrt(2)) - mp.erfc(far / mp.sqrt(2))) / 2
+                edge = (mp.npdf(low) - mp.npdf(high)) / inside
+                bent = (low * mp.npdf(low) - high * mp.npdf(high)) / inside
+                mass *= inside * mp.exp(mpf(m) * mpf(tilt) + (s * mpf(tilt)) ** 2 / 2)
+                first.append(c + s * edge)
+                second.append(s**2 * (1 + bent - edge**2))
+            parts.append((mass, first, second))
+        total = sum(mass for mass, _, _ in parts)
+        mean = [sum(mass * first[i] for mass, first, _ in parts) / total for i in range(k)]
+        covariance = [
+            [
+                sum(
+                    mass * ((first[i] - mean[i]) * (first[j] - mean[j]) + (second[i] if i == j else 0))
+                    for mass, first, second in parts
+                )
+                / total
+                for j in range(k)
+            ]
+            for i in range(k)
+        ]
+        return mp.log(total), mean, covariance
+
+
+RANDOM = random.Random(7)  # noqa: S311 -- places and widths
+NARROW = [
+    ([(x,)], [width], [1.0])
+    for width in (0.3, 1e-2, 3e-4, 1e-6)
+    for x in (0.31371, RANDOM.random(), 0.5 + 1.4 * width, 1 - 2 * width)
+]
+MIXED = [
+    (
+        [(RANDOM.random(),) for _ in range(3)],
+        [10 ** RANDOM.uniform(-6, -0.5) for _ in range(3)],
+        [0.2, 0.3, 0.5],
+    )
+    for _ in range(5)
+]
+ON_A_PLANE = [
+    *(([(RANDOM.random(), RANDOM.random())], [width], [1.0]) for width in (0.2, 1e-2, 1e-4)),
+    *(
+        ([(RANDOM.random(), RANDOM.random()) for _ in range(2)], [0.2, width], [0.4, 0.6])
+        for width in (1e-2, 1e-4)
+    ),
+]
+
+
+@pytest.mark.parametrize("case", [*NARROW, *MIXED, *ON_A_PLANE])
+def test_peaks_of_any_width_are_integrated(
+    case: tuple[list[tuple[float, ...]], list[float], list[float]],
+) -> None:
+    """Log M, mean, covariance and a certified answer, against the truncated Gaussians in closed form."""
+    means, widths, _ = case
+    k = len(means[0])
+    points = means if len(means) > 1 else []
+    options: dict[str, Any] = {"dtype": torch.float64}
+
+    def identity(places: Tensor) -> Tensor:
+        return places
+
+    if k == 1:
+        options["points"] = [x for (x,) in points]
+        u: Any = Continuous1d(identity, peaks(*case), (0, 1), **options)
+    else:
+        u = Continuous2d(identity, peaks(*case), ((0, 1), (0, 1)), points=points, **options)
+    at_rest = tilted_peaks(*case, torch.zeros(1, k))
+    eye = torch.eye(k, dtype=torch.float64)
+    for size in (0.0, min(1 / min(widths), 1e3)):
+        lam = size * torch.linspace(1, -0.5, k, dtype=torch.float64).unsqueeze(0)
+        log_mass, mean, covariance = tilted_peaks(*case, lam)
+        spread = math.sqrt(sum(float(covariance[i][i]) for i in range(k)))
+        rough = 1e-10 * spread + 1e-15
+        assert abs(mpf(float(u.log_mgf(lam))) - log_mass + at_rest[0]) <= 1e-10 * (1 + size)
+        found = [u.tilted_mean(lam)[0, i] for i in range(k)]
+        assert all(abs(mpf(float(one)) - other) <= rough for one, other in zip(found, mean, strict=True))
+        rows = u.tilted_covariance(lam)(eye)
+        assert all(
+            abs(mpf(float(rows[i, j])) - covariance[i][j]) <= 1e-9 * spread**2 + 1e-14 * spread
+            for i in range(k)
+            for j in range(k)
+        )
+    z = 0.3 * eye[:1]
+    for estimator in ("exact", "first_order"):
+        answer = InferenceProblem(u, z, 2.0).solve(estimator)
+        _, mean, _ = tilted_peaks(*case, answer.dual)
+        dual = answer.dual.flatten().tolist()
+        gradient = [at_rest[1][i] + mpf(float(z[0, i])) - mpf(dual[i]) / 2 - mean[i] for i in range(k)]
+        assert 2 * mp.norm(gradient) <= mpf(float(answer.dual_error)) * (1 + mpf(10) ** -9)
+        apart = [mpf(float(answer.mean[0, i])) - mean[i] for i in range(k)]
+        assert mp.norm(apart) <= mpf(float(answer.mean_error))
+
+
+def test_answers_do_not_depend_on_earlier_calls() -> None:
+    def made() -> Continuous1d:
+        return Continuous1d(
+            lambda x: x, lambda x: -((x[:, 0] - 0.31371) ** 2) / 2e-4, (0, 1), dtype=torch.float64
+        )
+
+    lam = torch.tensor([[0.0], [50.0], [-3e3]], dtype=torch.float64)
+    used = made()
+    for far in (1e5, -1e4):
+        used.log_mgf(torch.full((1, 1), far, dtype=torch.float64))
+    used.sample(3)
+    fresh = made().mean()
+    torch.testing.assert_close(fresh, torch.full((1, 1), 0.31371, dtype=torch.float64), rtol=1e-13, atol=0)
+    for name in ("log_mgf", "tilted_mean", "tilted_shift"):
+        assert torch.equal(getattr(used, name)(lam), getattr(made(), name)(lam))
+    assert torch.equal(used.mean(), fresh)
+    assert used.width == made().width
+    assert repr(used) == repr(made())
+
+
+@pytest.mark.parametrize("width", [0.2, 1e-2, 1e-4])
+def test_gradients_of_peaks(width: float) -> None:
+    """Mean and variance of a tilted Gaussian with position, width and λ, in closed form."""
+    at = torch.tensor([0.43217], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor(width**2, dtype=torch.float64, requires_grad=True)
+    lam = torch.tensor([[0.1 / width]], dtype=torch.float64, requires_grad=True)
+    one = torch.ones(1, 1, dtype=torch.float64)
+
+    def density(places: Tensor) -> Tensor:
+        return (places - at).square().sum(-1) / (-2 * variance)
+
+    interval = (-1.6, 2.4)
+    for given in (density, Gaussian(at, variance=variance)):
+        options: dict[str, Any] = {} if isinstance(given, Gaussian) else {"dtype": torch.float64}
+        u = Continuous1d(lambda x: x, given, interval, **options)
+        closed = {
+            "log_mgf": at * lam + variance * lam.square() / 2,
+            "tilted_mean": at + variance * lam,
+            "tilted_shift": variance * lam,
+        }
+        pairs = [(getattr(u, name)(lam), value) for name, value in closed.items()]
+        pairs.append((u.tilted_covariance(lam)(one), variance.expand(1, 1)))
+        for found, expected in pairs:
+            torch.testing.assert_close(found, expected.reshape(found.shape), rtol=1e-8, atol=1e-12)
+            for value, wanted in zip(
+                torch.autograd.grad(found.sum(), [at, variance, lam], retain_graph=True, allow_unused=True),
+                torch.autograd.grad(
+                    expected.sum(), [at, variance, lam], retain_graph=True, allow_unused=True
+                ),
+                strict=True,
+            ):
+                assert value is not None
+                wanted = torch.zeros_like(value) if wanted is None else wanted
+                torch.testing.assert_close(value, wanted, rtol=1e-7, atol=1e-7)
+
+
+def test_points_say_where_to_look() -> None:
+    """A narrow peak within a wide density lies between the nodes, unless somebody says where it is."""
+    both = peaks([(0.5,), (0.312345,)], [0.2, 1e-8], [0.5, 0.5])
+    found = Continuous1d(lambda x: x, both, (0, 1), points=[0.312345], dtype=torch.float64).mean()
+    nearby = Continuous1d(lambda x: x, both, (0, 1), points=[0.31234501], dtype=torch.float64).mean()
+    _, mean, _ = tilted_peaks([(0.5,), (0.312345,)], [0.2, 1e-8], [0.5, 0.5], torch.zeros(1, 1))
+    # Places are rounded, to 5e-9 of the width.
+    assert float(found) == pytest.approx(float(mean[0]), rel=1e-9)
+    assert float(nearby) == pytest.approx(float(mean[0]), rel=1e-9)
+    places = Continuous1d(lambda x: x, both, (0, 1), points=[0.312345], dtype=torch.float64)
+    drawn = places.sample_places(4000, torch.Generator().manual_seed(0))
+    assert float(((drawn - 0.312345).abs() < 1e-6).double().mean()) == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_peak_that_evidence_makes_is_integrated_or_refused() -> None:
@@ -270,6 +491,14 @@ def test_a_peak_that_evidence_makes_is_integrated_or_refused() -> None:
         ({"interval": 3}, "interval is 3; expected numbers"),
         ({"breaks": [2.0]}, r"breaks are \[2.0\]; expected places within interval"),
         ({"breaks": [0.5], "interval": None}, "breaks are given without an interval"),
+        ({"points": [1.5]}, r"points hold 1\.5; expected finite places within the interval \(0\.0, 1\.0\)"),
+        ({"points": [float("nan")]}, "points hold nan; expected finite places"),
+        ({"points": 0.5}, "points is 0.5; expected numbers|points are 0.5"),
+        ({"points": [i / 100 for i in range(80)]}, "points are 80 places; expected 64 at most"),
+        (
+            {"points": [0.5], "basis": "quadratic", "density": GAUSSIAN, "interval": None},
+            "points are given without an interval; expected interval= too",
+        ),
         ({"accuracy": 0}, "accuracy is 0; expected a number above 0"),
         ({"density": 2.0}, "density is 2.0; expected a fenchel.Gaussian"),
         (
@@ -302,5 +531,16 @@ def test_rectangles_have_two_sides() -> None:
         Continuous2d(bumps, None, (0, 1, 2))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ProblemError, match=r"interval\[1\] is \(1, 1\); expected two finite numbers"):
         Continuous2d(bumps, None, ((0, 1), (1, 1)))
+    unit = ((0, 1), (0, 1))
+    for points, message in (
+        ([(0.5, 2.0)], r"points hold \(0\.5, 2\.0\); expected finite places within the rectangle"),
+        ([(0.5,)], r"points are \[\(0\.5,\)\]; expected 2 numbers for each place"),
+        ([0.5, 0.5], "expected numbers"),
+        (0.5, r"points are 0\.5; expected a list of places"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            Continuous2d(bumps, None, unit, points=points)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ProblemError, match="points are given without an interval"):
+        Continuous2d("quadratic", Gaussian(torch.zeros(2), variance=1.0), points=[(0, 0)])
     with pytest.raises(ProblemError, match="the places have no Gaussian density"):
         _ = Continuous2d(bumps, None, ((0, 1), (0, 1))).places

@@ -18,6 +18,7 @@ def test_every_block_of_the_page_runs(capsys):
     assert "torch.Size([1000, 1, 2]) torch.Size([1])" in printed
     assert "tensor(True)" in printed
     assert "0.333333\n" in printed
+    assert "0.5\n0.4062\n" in printed
     assert bool(names["first"].gap > 1)
     torch.testing.assert_close(names["first"].output, names["linear"])
     assert isinstance(names["ellipse"], Gaussian)

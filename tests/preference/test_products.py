@@ -263,6 +263,7 @@ EXTREMES = [
         for logit in (0, -30, 35, 1000, -1000)
     ),
     *(("Poisson", lam, (rate,)) for lam in (1e-200, -1e-9, 1, -745, 300) for rate in (1e-12, 1, 1e12)),
+    *(("Poisson", lam, (rate,)) for lam, rate in ((460, 1e-200), (800, 1e-300), (-800, 1e300))),
     *(
         ("Gamma", lam, (a, 1.0))
         for lam in (1e-200, -1e-9, 0.5, 1 - 2.0**-53, 1 - 1e-9, -1e300)
@@ -339,6 +340,23 @@ def test_counts_that_overflow_are_outside() -> None:
         InferenceProblem(u, torch.ones(1, 1), alpha=90.0).solve("first_order")
     found = InferenceProblem(u, torch.full((1, 1), 1e6), alpha=90.0).solve("exact", tol=1e-4)
     assert float(found.mean) == pytest.approx(1e6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rate", "z", "alpha"), [(1e-200, 5, 100), (1e-300, 1e3, 1e3), (1e-30, 1e-3, 1e6)])
+def test_a_tiny_rate_has_an_answer_far_out(rate: float, z: float, alpha: float) -> None:
+    """Where λ is hundreds, and its exponential need not be finite."""
+    u = Poisson(torch.tensor([rate], dtype=torch.float64))
+    problem = InferenceProblem(u, torch.tensor([[z]], dtype=torch.float64), alpha)
+    found = problem.solve("exact", tol=1e-9)
+    mp.dps = 40
+    lam, best = mpf(float(found.dual)), mpf(float(found.dual) - float(found.dual_error))
+    # The gradient falls: it is above 0 before the maximum and below 0 after it.
+    for end, rises in ((best, True), (2 * lam - best, False)):
+        assert (mpf(z) - mpf(rate) * mp.expm1(end) - end / alpha > 0) == rises
+    assert float(found.distribution.mean()) == pytest.approx(float(found.mean))
+    assert float(found.mean) == pytest.approx(float(mpf(rate) * mp.exp(lam)), rel=1e-12)
+    with pytest.raises(DomainError, match="largest admissible alpha"):
+        InferenceProblem(u, torch.tensor([[z]], dtype=torch.float64), 1e7).solve("first_order")
 
 
 def test_a_tilt_outside_is_refused() -> None:

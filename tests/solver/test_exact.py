@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -143,6 +144,43 @@ def test_a_small_memory_budget_changes_blocks_only() -> None:
     torch.testing.assert_close(whole.weights, blocked.weights, rtol=1e-8, atol=1e-10)
 
 
+def faint_problem(seed: int, queries: int) -> InferenceProblem:
+    """One query with evidence at which rounding shows in float64, repeated, and more templates than dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=generator))
+
+    d = int(uniform(1, 5))
+    n = 2 * d + int(uniform(1, 8))
+    templates = 10 ** uniform(-2, -0.5) * torch.randn(n, d, dtype=torch.float64, generator=generator)
+    log_weights = uniform(0, 15) * torch.randn(n, dtype=torch.float64, generator=generator)
+    z = 10 ** uniform(-14, -10) * torch.randn(1, d, dtype=torch.float64, generator=generator)
+    return InferenceProblem(Discrete(templates, log_weights), z.repeat(queries, 1), 10 ** uniform(-1, 1))
+
+
+def literal_problem(seed: int, queries: int) -> InferenceProblem:
+    """Whose answer is near the first-order point, closer than Newton's method takes a step for."""
+    del seed
+    templates = torch.tensor([[0.0], [0.2], [-0.1], [0.3], [0.1]], dtype=torch.float64)
+    log_weights = torch.tensor([5.0, 15, -7, -8, -5], dtype=torch.float64)
+    z = torch.full((queries, 1), 3e-12, dtype=torch.float64)
+    return InferenceProblem(Discrete(templates, log_weights), z, 1.76)
+
+
+@pytest.mark.parametrize(("problem", "seeds"), [(literal_problem, 1), (faint_problem, 40)])
+def test_a_query_alone_has_the_answer_of_the_query_repeated_and_stays_what_it_is(
+    problem: Callable[[int, int], InferenceProblem], seeds: int
+) -> None:
+    for seed in range(seeds):
+        one, two = problem(seed, 1), problem(seed, 2)
+        z = one.evidence.clone()
+        alone, both = (asked.solve("exact", throw=False) for asked in (one, two))
+        assert one.evidence.equal(z), seed
+        apart = (alone.dual - both.dual).norm(dim=-1)
+        assert bool((apart <= alone.dual_error + both.dual_error).all()), seed
+
+
 def test_alpha_may_differ_by_query() -> None:
     alpha = torch.tensor([0.1, 1.0, 10.0, 100.0], dtype=torch.float64)
     problem = random_problem(m=4)
@@ -171,6 +209,29 @@ def test_no_evidence_is_certified_whatever_rounding_leaves(closeness: Tsallis) -
     estimate = exact(problem, tol=1e-10)
     assert float(estimate.dual.abs().max()) == 0
     torch.testing.assert_close(estimate.weights, log_u.exp())
+
+
+@pytest.mark.parametrize("size", [1e-145, 1e-155, 1e-158, 1e-170, 1e-308, 1e-320])
+def test_evidence_whose_square_underflows_is_refused_and_no_evidence_is_not(size: float) -> None:
+    """Exact estimators refuse it; what the others say of their error is true, and no certificate."""
+    problem = random_problem(m=3)
+    z = problem.evidence.clone()
+    z[1] *= size
+    z[2] = 0
+    # λ* is linear in evidence that is this small.
+    linear = problem.with_evidence(1e-12 * problem.evidence).solve("exact", tol=1e-11).dual[1] / 1e-12 * size
+    faint = problem.with_evidence(z)
+    for estimator in ("exact", "gradient_ascent"):
+        with pytest.raises(ProblemError, match=r"evidence of 1 of 3 queries is so small .* index \(1,\)"):
+            faint.solve(estimator, throw=False)
+    for estimator in ("first_order", "second_order"):
+        found = faint.solve(estimator)
+        assert float((found.dual[1] - linear).norm()) <= float(found.dual_error[1])
+        assert found.converged.tolist() == [False, False, True]
+    z[1] = 0
+    assert bool((problem.with_evidence(z).solve("exact").dual[1:] == 0).all())
+    with pytest.raises(ProblemError, match=r"so small .* times alpha where that is below 1"):
+        problem.with_alpha(torch.tensor(1e-38)).with_evidence(1e-110 * problem.evidence).solve("exact")
 
 
 def test_a_row_that_stops_early_says_so() -> None:

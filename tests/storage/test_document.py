@@ -34,9 +34,9 @@ def test_the_digest_of_a_content_never_changes() -> None:
 def test_anybody_can_check_a_digest_as_the_documentation_says(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
     recipe = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "hashlib" in code)
-    path = tmp_path / "results.json"
+    path = tmp_path / "swap.json"
     write_document(path, NOTE, VALUES)
-    code = compile(recipe.replace('"results.json"', repr(str(path))), "docs/command-line.md", "exec")
+    code = compile(recipe.replace('"swap.json"', repr(str(path))), "docs/command-line.md", "exec")
     exec(code, {})  # noqa: S102 - it is our own page
     path.write_bytes(path.read_bytes().replace(b"0.1", b"0.2"))
     with pytest.raises(AssertionError):

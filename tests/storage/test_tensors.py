@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fenchel.errors import InputError
-from fenchel.storage import Form, json_text, read_description, read_tensors, write_tensors
+from fenchel.storage import Form, json_text, read_tensors, write_tensors
 from fenchel.storage.schema import listing, record, text, truth
 from tests.damage import refuses, refuses_every_damage
 
@@ -63,23 +63,6 @@ def test_any_damage_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     write_tensors(path, STATE, tensors_to_save(), DESCRIPTION)
     refuses_every_damage(path, lambda: read_tensors(path, STATE), count=1_000)
-
-
-def test_a_description_is_read_without_the_tensors(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    write_tensors(path, STATE, tensors_to_save(), DESCRIPTION)
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert read_description(path, STATE) == DESCRIPTION
-    with pytest.raises(InputError, match="damaged or was changed"):
-        read_tensors(path, STATE)
-    with pytest.raises(InputError, match="holds a state, not a checkpoint"):
-        read_description(path, replace(STATE, name="checkpoint"))
-    with pytest.raises(InputError, match="is not what fenchel writes"):
-        read_description(path, replace(STATE, schema=record({"finished": text()})))
-    path.write_bytes(content[:-1])
-    with pytest.raises(InputError, match="is no state"):
-        read_description(path, STATE)
 
 
 def test_another_kind_and_another_version_are_told_apart(tmp_path: Path) -> None:

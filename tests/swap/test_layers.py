@@ -17,7 +17,6 @@ import fenchel
 from fenchel.auditing.report import render_html as render_report
 from fenchel.auditing.run import audit
 from fenchel.errors import FenchelError, InputError, ModelError
-from fenchel.models import AttentionPooling, build
 from fenchel.nn import (
     ContinuousAttention,
     MixtureAttention,
@@ -31,6 +30,7 @@ from fenchel.swap import SwapReport, swap
 from fenchel.swap.html import render_html
 from tests.auditing.small_audits import some_texts
 from tests.data.text.test_windows import word_tokenizer
+from tests.small_models import AttentionPooling, ViT
 
 LOSS = partial(cross_entropy, reduction="none")
 
@@ -331,11 +331,6 @@ def one_mean(output: Tensor, target: Tensor) -> Tensor:
         (None, {"pairs": [("a", "b", 1.0)]}, "scored pairs are for models of transformers"),
         (None, {"max_length": 8}, "max length is an option of texts, and ready-made inputs were given"),
         (None, {"mask_probability": 0.3}, "mask probability is an option of texts"),
-        (
-            None,
-            {"test_images": 3},
-            "test images is 3, which is about what a training was tested on",
-        ),
         (None, {"images": "somewhere"}, "both texts and images were given"),
         (None, {"loss": 3}, "loss is 3; expected a function"),
         (
@@ -391,6 +386,6 @@ def test_models_that_cannot_be_swapped_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="loss cannot be given with a model of transformers"):
         swap("demo", texts=["a", "b", "c"], loss=LOSS)
     Image.new("L", (8, 8)).save(tmp_path / "a.png")
-    vit = build("vit", image_size=8, width=16, depth=1, heads=2, mlp_width=16).eval()
+    vit = ViT(width=16, depth=1, heads=2).eval()
     with pytest.raises(InputError, match="without an image processor"):
         swap(vit, images=tmp_path)

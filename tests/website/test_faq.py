@@ -15,7 +15,6 @@ import torch
 import fenchel
 from fenchel.catalogue import entry
 from fenchel.errors import FenchelError
-from fenchel.models import Classifier
 from fenchel.nn import MultiheadAttention
 from fenchel.runs import require_packages
 from tests.pages import ROOT, page
@@ -143,9 +142,6 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
             preference=fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0])),
             evidence=torch.tensor([[3.0]]),
         ).solve("first_order")
-    ],
-    "An additive score with an estimator": [
-        lambda _: Classifier(vocabulary=20, classes=3, width=16, heads=2, score="additive", estimator="exact")
     ],
     "Hard attention with an estimator": [lambda _: problem(closeness=fenchel.Hard()).solve("exact")],
     "An order out of range": [lambda _: fenchel.Tsallis(3)],

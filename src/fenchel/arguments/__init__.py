@@ -6,7 +6,7 @@ from fenchel.arguments.device import Device
 from fenchel.arguments.dtype import Dtype
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
-from fenchel.arguments.part import Having, Keyed, Names
+from fenchel.arguments.part import Having
 from fenchel.arguments.rule import AbstractRule, Maybe, shown
 from fenchel.arguments.table import ARGUMENTS, ESTIMATORS, MOST_LAYERS, checked
 
@@ -19,9 +19,7 @@ __all__ = [
     "Dtype",
     "Flag",
     "Having",
-    "Keyed",
     "Maybe",
-    "Names",
     "Number",
     "Numbers",
     "NumbersFromOne",

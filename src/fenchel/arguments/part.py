@@ -1,14 +1,13 @@
-"""Rules for what callers hand over that is neither a number nor a name: observers, functions, collections."""
+"""Rules for what callers hand over that is neither a number nor a name, such as observers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fenchel.arguments.rule import AbstractRule, Unfit, listed, shown
+from fenchel.arguments.rule import AbstractRule, Unfit
 
-__all__ = ["Having", "Keyed", "Names"]
+__all__ = ["Having"]
 
 
 @dataclass(frozen=True)
@@ -33,49 +32,3 @@ class Having(AbstractRule):
         if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in self.methods):
             raise Unfit
         return value
-
-
-@dataclass(frozen=True)
-class Names(AbstractRule):
-    """One name or more, in a list or tuple.
-
-    Attributes:
-        example: Some of them.
-    """
-
-    example: str
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"names, such as {self.example}"
-
-    def fit(self, value: Any) -> tuple[str, ...]:
-        """See ``AbstractRule``."""
-        found = listed(value, 1000)
-        for name in found:
-            if not isinstance(name, str):
-                raise Unfit(f"holds {shown(name)}")
-        return tuple(found)
-
-
-@dataclass(frozen=True)
-class Keyed(AbstractRule):
-    """A mapping from names.
-
-    Attributes:
-        what: What it is of.
-    """
-
-    what: str
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"a mapping of {self.what}"
-
-    def fit(self, value: Any) -> dict[str, Any]:
-        """See ``AbstractRule``."""
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise Unfit
-        return dict(value)

@@ -13,7 +13,7 @@ from fenchel.arguments.device import Device
 from fenchel.arguments.dtype import Dtype
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
-from fenchel.arguments.part import Having, Keyed, Names
+from fenchel.arguments.part import Having
 from fenchel.arguments.rule import AbstractRule, Maybe
 from fenchel.errors import FenchelError, InputError
 
@@ -52,18 +52,12 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "reach": Maybe(Whole(0, 2**24, "128")),  # of a window, to one side
     "entries": Whole(1, 2**50, "4194304"),
     "size": Whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
-    "cost": OneOf(("dot", "squared_euclidean", "cosine")),
     "estimators": SomeOf(("second_order", "exact")),
     "space": Maybe(OneOf(("input", "key"))),
     # A pebibyte: more than any machine has, and still exact in float64.
     "memory_budget": Whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
     # What torch, numpy and Python's random numbers all take.
-    # Where its owner says the range, or nothing but a digest is made of it.
-    "whole": Whole(-(2**63), 2**63 - 1, "0"),
-    "processes": Whole(1, 2**20, "1"),
-    "place": Whole(0, _INT32_MOST, "0"),  # an index, or a number that counts from 0
     "count": Whole(1, _COUNT, "100"),
-    "probability": Number("0.5", least=0.0, most=1.0),
     "seed": Whole(0, _INT32_MOST, "0"),
     # Texts. A batch of a million windows is beyond every memory.
     "batch_size": Whole(1, 10**6, "8"),
@@ -74,6 +68,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "layers": NumbersFromOne(MOST_LAYERS),
     "heads": NumbersFromOne(MOST_LAYERS),
     "model_name": PathName("a folder, or a name on the hub such as bert-base-uncased"),
+    "loader": Maybe(PathName("a Python file with a function load(folder)")),
     "text": PathName("a file, or the name of a data set"),
     "images": PathName("a folder of images"),
     "pairs": PathName("a file of scored pairs"),
@@ -89,40 +84,9 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "max_pairs": Maybe(Whole(3, _COUNT, "1000")),
     "sample_pairs": Whole(3, 10**7, "10000"),
     "mask_probability": Number("0.15", above=0.0, below=1.0),
-    # Training. The sizes are those of one machine; whether a model fits it is seen before it is built.
-    "data_path": PathName("a folder or file, or a name such as fashion-mnist"),
-    "data": Text("a name, such as fashion-mnist, or a path"),
-    "model": OneOf(("vit", "ot-vit")),
-    "pooling_model": OneOf(("attention-pooling", "mean-pooling")),
-    "pooling_estimator": Maybe(OneOf(ESTIMATORS)),
-    "pooling_preference": Maybe(OneOf(("uniform", "position"))),
-    "train_sentences": Maybe(Whole(1, _COUNT, "1000")),
-    "extra_preference": Maybe(OneOf(("zero", "shared", "none"))),
-    "recipe": OneOf(("paper", "strong")),
-    "precision": OneOf(("auto", "float32", "bfloat16")),
-    "flip": Maybe(Flag()),
-    "epochs": Whole(1, 10**6, "20"),
-    "evaluate_every": Whole(1, 10**6, "1"),
-    "train_batch_size": Whole(2, 2**16, "128"),
-    "train_images": Maybe(Whole(1, _COUNT, "10000")),
-    "test_images": Maybe(Whole(1, _COUNT, "5000")),
-    "test_examples": Maybe(Whole(1, _COUNT, "500")),
-    "width": Whole(1, 2**16, "256"),
-    "depth": Whole(1, 1000, "6"),
-    "head_count": Whole(1, 2**16, "8"),
-    "mlp_width": Whole(1, 2**18, "512"),
-    "patch_size": Whole(1, 2**12, "4"),
-    "learning_rate": Number("3e-4", **_POSITIVE),
-    "learning_rates": Numbers(Number("3e-4", **_POSITIVE), "3e-3, 3e-4", 100),
-    "weight_decay": Maybe(Number("0.01", least=0.0, in_float32=True)),
-    "warmup_fraction": Maybe(Number("0.05", **_SHARE)),
-    "label_smoothing": Maybe(Number("0.1", **_SHARE)),
-    "gradient_clip": Maybe(Number("1", least=0.0, in_float32=True)),
     "dropout": Number("0.2", **_SHARE),
-    "join_probability": Number("0.5", least=0.0, most=1.0),
-    # Experiments. A thousand runs an arm is years.
-    "seeds": Whole(1, 1000, "3", "of runs an arm"),
-    "threads": Maybe(Whole(1, 4096, "2")),
+    "width": Whole(1, 2**16, "256"),
+    "head_count": Whole(1, 2**16, "8"),
     # Files and machines. Thirty years between savings are never.
     "directory": Maybe(PathName("a folder for the results")),
     "folder": PathName("a folder for the results"),
@@ -132,24 +96,6 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "observer": Maybe(
         Having(("started", "advanced", "finished"), "an object with the methods started, advanced, finished")
     ),
-    "train_observer": Maybe(
-        Having(
-            ("started", "advanced", "epoch_finished", "finished"),
-            "an object with the methods started, advanced, epoch_finished, finished",
-        )
-    ),
-    "experiment_observer": Maybe(
-        Having(
-            ("began", "kept", "ended", "diverged", "left"),
-            "an object with the methods began, kept, ended, diverged, left",
-        )
-    ),
-    "stop": Having(("__call__",), "a function that says whether to stop"),
-    "trainer": Maybe(Having(("__call__",), "a function that trains, such as fenchel.train.train")),
-    "data_names": Maybe(Names("['fashion-mnist', 'cifar10']")),
-    "arms": Maybe(Names("['vit', 'ot-vit']")),
-    "name": Text("a name, such as table2"),
-    "options": Keyed("options of a training, such as {'epochs': 2}"),
     "resume": Flag(),
     "overwrite": Flag(),
     "keep_queries": Flag(),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
+from fenchel.arguments.causal_bias import is_causal_bias
 from fenchel.arguments.name import Flag
 from fenchel.arguments.rule import AbstractRule, Maybe, shown
 from fenchel.arguments.table import ARGUMENTS
@@ -20,7 +21,6 @@ from fenchel.errors import FenchelError, ProblemError
 
 __all__ = [
     "BOOL",
-    "BYTES",
     "FLOATING",
     "INTEGERS",
     "MASK",
@@ -48,7 +48,6 @@ MASK = (*FLOATING, torch.bool)
 
 WHOLE = (torch.int64,)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-BYTES = (torch.uint8,)
 
 
 def check_tensor(
@@ -81,6 +80,11 @@ def check_tensor(
     are, have = ("are", "have") if name.endswith("s") else ("is", "has")
     if not isinstance(tensor, Tensor):
         raise error(f"{name} {are} a {type(tensor).__name__}; expected a tensor {form}")
+    if type(tensor) is not Tensor and is_causal_bias(tensor):
+        raise error(
+            f"{name} {are} a CausalBias of torch.nn.attention.bias, which stands for a mask of (queries, keys); "
+            f"expected a dense tensor {form}"
+        )
     if tensor.is_nested or tensor.layout != torch.strided:
         kind = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
         raise error(f"{name} {are} a tensor that is {kind}; expected a dense tensor {form}")

@@ -9,7 +9,6 @@ from typing import Any
 
 from fenchel.auditing.head_pattern import GROUPS, LARGE_SHARE, STILL, HeadPattern
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
-from fenchel.auditing.manifest import LAYER_CONVENTIONS
 from fenchel.runs.number import percent
 
 __all__ = [
@@ -156,14 +155,11 @@ def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     """The words of a command that name what was read.
 
     Example:
-        >>> source_words({"texts": "my text.txt"}), source_words({"reads": "images", "test_images": 50})
-        (('--text', 'my text.txt'), ('--test-images', '50'))
+        >>> source_words({"texts": "my text.txt"}), source_words({"loader": "examples/vision.py"})
+        (('--text', 'my text.txt'), ('--loader', 'examples/vision.py'))
     """
-    if manifest.get("reads") == "examples":
-        count = manifest.get("test_examples")
-        return () if count is None else ("--test-examples", str(count))
-    if manifest.get("test_images") is not None:
-        return ("--test-images", str(manifest["test_images"]))
+    if manifest.get("loader") is not None:
+        return ("--loader", str(manifest["loader"]))
     return (
         "--images" if manifest.get("reads") == "images" else "--text",
         str(manifest.get("texts") or "FILE"),
@@ -221,14 +217,12 @@ def _command(
 ) -> str | None:
     """The swap of the heads in which most moves, one at a time."""
     source = manifest.get("texts")
-    own_layers = str(manifest.get("convention")).startswith(tuple(LAYER_CONVENTIONS.values()))
     if manifest.get("even_so"):
         return None  # a swap infers under the model's own closeness
     modules = {site: module for site, module in modules.items() if module.number}
     known = [pattern.key for pattern in heads if (pattern.key.kind, pattern.key.layer) in modules]
     chosen = known[:MOST_HEADS]
-    # A swap of a model of transformers reads texts alone.
-    if not chosen or source is None or (manifest.get("reads") is not None and not own_layers):
+    if not chosen or source is None:
         return None
     if manifest.get("embeds") and manifest.get("documents", LEAST_SENTENCES) < LEAST_SENTENCES:
         return None  # whose similarities have no ranking that a swap could change

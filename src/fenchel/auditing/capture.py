@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.capture_arguments import check_capture, check_evaluating, check_names
+from fenchel.auditing.own_estimator import estimator_of
 from fenchel.auditing.sites import AttentionSite, AttentionSites
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional import attention
@@ -102,7 +103,7 @@ class Capture:
         self._sites = AttentionSites(model, self._modules)
         self._parameters = inspect.signature(model.forward).parameters
         # Read before the capture puts its own name in the place of the configuration's.
-        self._closeness = {module: closeness_of(module) for module in self._modules}
+        self._own = {module: (closeness_of(module), estimator_of(module)) for module in self._modules}
         self._key_maps: dict[nn.Module, KeyMap] = {}
         self._checked: set[nn.Module] = set()
         self._forward: _Forward | None = None
@@ -239,8 +240,9 @@ class Capture:
         preference = forward.preferences(name, query, key, attention_mask, position_bias, is_causal)
         visit = None if self._tracer is None else self._tracer.take(module)
         site = self._sites.visit(module, query, key, value, preference, is_causal, visit)
-        near = self._closeness[module]
-        output = None if near is not None else softmax_attention(query, key, value, scale, preference)
+        near, estimator = self._own[module]
+        is_softmax = near is None and estimator == "first_order"
+        output = softmax_attention(query, key, value, scale, preference) if is_softmax else None
         if module not in self._checked:
             # Families know softmax alone: what is compared is how they make their scores.
             softmax = softmax_attention(query, key, value, scale, preference) if output is None else output
@@ -255,6 +257,7 @@ class Capture:
                 log_preference=preference.mask_or_bias,
                 scale=scale,
                 closeness=near,
+                estimator=estimator,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
             output = output.transpose(1, 2).contiguous()

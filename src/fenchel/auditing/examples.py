@@ -301,4 +301,4 @@ def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
 
 def reads_decoder(kind: Kind, batch: Batch) -> bool:
     """Whether queries of this kind are tokens of the decoder's own input."""
-    return kind != "encoder_self" and "decoder_input_ids" in batch.inputs
+    return kind != "encoder_self" and batch.has_decoder

@@ -45,7 +45,7 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
         key=key,
         scaling=scaling,
         preference=preference,
-        counted=_counted(site.name, asked, preference, real),
+        counted=_counted(site, asked, preference, real),
         inputs=None if projection is None else projection.inputs,
         key_weight=None if projection is None else projection.weight,
         key_bias=None if projection is None else projection.bias,
@@ -109,11 +109,18 @@ def _widened(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _counted(name: str, asked: LayerCall, preference: Tensor | None, real: RealQueries) -> Tensor:
+def _counted(site: AttentionSite, asked: LayerCall, preference: Tensor | None, real: RealQueries) -> Tensor:
+    name, kind = site.name, site.kind
     evidence = asked.problem.evidence
     empty = None if preference is None else ~may_attend(preference).any(-1, keepdim=True)
     # Masks of a batch say nothing of queries that are some of its positions, or none.
-    if not asked.asks_itself or evidence.shape[2] != _own_keys(asked):
+    of_decoder = kind != "encoder_self" and real.fits(evidence, decoder=True)
+    if of_decoder:
+        counted, padding = (
+            real(name, evidence, empty, decoder=True),
+            asked.key_padding if asked.asks_itself else None,
+        )
+    elif not asked.asks_itself or evidence.shape[2] != _own_keys(asked):
         counted, padding = RealQueries({}, None, None)(name, evidence, empty, decoder=False), None
     else:
         counted, padding = real(name, evidence, empty, decoder=False), asked.key_padding

@@ -131,19 +131,18 @@ class LayerCapture:
         Args:
             inputs: What the model's forward takes, by name.
             counted: (B, n) bool, restricts further which queries are real.
-            counted_decoder: Taken for the sake of a common form; models of ``fenchel.nn`` have one stack.
+            counted_decoder: (B, m) bool, the same for *cross* and *decoder_self* calls with as many queries.
 
         Raises:
             CaptureError: If a layer was not called, or called otherwise than in the first forward.
             ModelError: If the model is in training mode, or a layer has nothing to measure.
             InputError: If the inputs do not fit the model, or a layer that was asked for does not exist.
         """
-        del counted_decoder
         check_evaluating(self._model)
         forward = inspect.signature(self._model.forward).parameters.values()
         if not any(one.kind is one.VAR_KEYWORD for one in forward):
             check_names(self._model, inputs)
-        self._real = RealQueries(inputs, counted, None)
+        self._real = RealQueries(inputs, counted, counted_decoder)
         self._rows = next((len(value) for value in inputs.values() if value.dim()), 1)
         self._called = 0
         try:

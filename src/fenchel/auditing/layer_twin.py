@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from torch import nn
 
@@ -17,9 +16,7 @@ __all__ = ["twin_of_layers"]
 def twin_of_layers(model: nn.Module, seed: int) -> nn.Module:
     """A model of the same form with fresh weights, in eval mode; its layers infer as those of the model do now.
 
-    A model that says from which arguments it was built (``configuration()``, as those of :mod:`fenchel.models`) is
-    built anew. Of any other a copy is taken, and every module that has parameters draws them anew by its own
-    ``reset_parameters``.
+    A copy of the model is taken, and every module that has parameters draws them anew by its own ``reset_parameters``.
 
     Args:
         model: The model.
@@ -37,22 +34,12 @@ def twin_of_layers(model: nn.Module, seed: int) -> nn.Module:
         (True, False)
     """
     with seeded(seed, model):
-        twin = _built_anew(model)
-        if twin is None:
-            twin = copy.deepcopy(model)
-            # Children first: a layer that initialises its children otherwise than they do comes after them.
-            for name, module in reversed(list(twin.named_modules())):
-                _reset(name, module, type(model).__name__)
+        twin = copy.deepcopy(model)
+        # Children first: a layer that initialises its children otherwise than they do comes after them.
+        for name, module in reversed(list(twin.named_modules())):
+            _reset(name, module, type(model).__name__)
     carry_over(model, twin)
     return twin.eval()
-
-
-def _built_anew(model: Any) -> nn.Module | None:
-    configuration = getattr(model, "configuration", None)
-    if not type(model).__module__.startswith("fenchel.models.") or configuration is None:
-        return None
-    parameter = next(model.parameters())
-    return type(model)(**configuration()).to(parameter.device, parameter.dtype)
 
 
 def _reset(name: str, module: nn.Module, model: str) -> None:

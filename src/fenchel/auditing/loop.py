@@ -179,7 +179,7 @@ class AuditRun:
             return
         in_order = self._attention_modules({site.name for site in sites})
         numbers = {name: number for number, name in enumerate(in_order, start=1)}
-        whole = swaps_whole_model(self.model)
+        whole = self.options.loader is not None or swaps_whole_model(self.model)
         self.state.modules = {
             (site.kind, site.layer): AttentionModule(
                 site.name, numbers[site.name] if whole or site.kind == "encoder_self" else 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.closeness import attends_otherwise, closeness_sentence
 from fenchel.auditing.layer_capture import has_layers
+from fenchel.auditing.own_estimator import own_estimators
 from fenchel.integrations.transformers.language_head import language_head
 from fenchel.nn.attending import attention_layers
 from fenchel.runs.manifest import versions
@@ -15,6 +16,7 @@ from fenchel.storage.schema import listing, number, optional, record, text, trut
 
 if TYPE_CHECKING:
     from fenchel.auditing.options import AuditOptions, Batches
+    from fenchel.runs.loader import LoadedRun
     from fenchel.runs.model import RunModel
 
 __all__ = ["CONVENTIONS", "KEYS", "LAYER_CONVENTIONS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
@@ -75,8 +77,8 @@ KEYS = (
     "twin",
     "texts",
     "reads",
-    "test_images",
-    "test_examples",
+    "loader",
+    "loader_sha256",
     "embeds",
     "whole_file",
     "text_column",
@@ -119,8 +121,8 @@ MANIFEST_SCHEMA = record(
         "closeness": _NAME,
         "even_so": truth(),
         "queries": whole(1),
-        "test_images": whole(1),
-        "test_examples": whole(1),
+        "loader": _NAME,
+        "loader_sha256": _NAME,
         "embeds": truth(),
         "whole_file": truth(),
         "text_column": text(),
@@ -143,13 +145,16 @@ PARTS = frozenset({"shard", "merged_from"})
 """Which part of an audit this is."""
 
 
-def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[str, Any]:
+def describe(
+    found: RunModel, batches: Batches, options: AuditOptions, run: LoadedRun | None = None
+) -> dict[str, Any]:
     """The manifest of an audit that is about to begin.
 
     Args:
         found: The model.
         batches: What it is to read.
         options: What was asked for.
+        run: What a loader gave.
 
     Returns:
         The manifest: JSON values only, keys in the order of ``KEYS``.
@@ -183,10 +188,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
             **{key: value for key, value in options.of_text.items() if value not in (None, False)},
             **({} if reads == "text" else {"reads": reads}),
             **({"embeds": True} if reads == "text" and _embeds(found) else {}),
-            **({} if (count := getattr(batches, "test_images", None)) is None else {"test_images": count}),
-            **(
-                {} if (count := getattr(batches, "test_examples", None)) is None else {"test_examples": count}
-            ),
+            **({} if run is None else run.manifest),
             "text_sha256": batches.text_sha256,
             "documents": 0,
             "tokens": 0,
@@ -198,7 +200,7 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
                 for sentence in (
                     (LAYER_CONVENTIONS if has_layers(model) else CONVENTIONS)[options.space],
                     closeness_sentence(options.closeness),
-                    _own_estimators(model) if options.any_estimator else "",
+                    _own_estimators(model),
                 )
                 if sentence
             ),
@@ -208,9 +210,9 @@ def describe(found: RunModel, batches: Batches, options: AuditOptions) -> dict[s
 
 def _own_estimators(model: Any) -> str:
     """What has to be said of a model that does not infer by first order; empty of one that does."""
-    others = sorted(
-        {layer.effective_estimator for layer in attention_layers(model).values()} - {"first_order"}
-    )
+    layers = attention_layers(model)
+    own = [layer.effective_estimator for layer in layers.values()] or own_estimators(model).values()
+    others = sorted({*own} - {"first_order"})
     if not others:
         return ""
     return (

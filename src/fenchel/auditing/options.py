@@ -7,23 +7,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from torch import Tensor
-
 from fenchel.arguments import checked
 from fenchel.auditing.layer_capture import has_layers
-from fenchel.auditing.trained import is_training, reads_images, refuse_tested, trained_inputs
-from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.named import closeness_name, closeness_named
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import ImageFiles, open_images
-from fenchel.data.labelled_images import LabelledImages
 from fenchel.data.ready_batches import ReadyBatches, ready_made
 from fenchel.data.shard import Shard
 from fenchel.data.text.documents import Documents, open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
+from fenchel.runs.loader import LoadedRun, refuse_beside_loader
 from fenchel.runs.model import RunModel, image_processor
 from fenchel.runs.observer import SilentObserver
 from fenchel.runs.occupied import refuse_without_folder
@@ -31,7 +27,7 @@ from fenchel.runs.progress import ReadingObserver
 
 __all__ = ["AuditOptions", "Baseline", "Batches", "Texts", "shard_directory"]
 
-Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Tensor]]
+Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
 
 Baseline = Literal["auto", "twin", "none"]
 """Whether the model's untrained twin is audited beside it: if that takes less than a minute, in any case, or not."""
@@ -99,16 +95,13 @@ class AuditOptions:
     checkpoint_seconds: float
     memory_budget: int
     queries: int | None
-    test_images: int | None = None
-    test_examples: int | None = None
-    any_estimator: bool = False
+    loader: Path | None = None
 
     @classmethod
-    def checked(cls, model: Any = None, **given: Any) -> AuditOptions:
+    def checked(cls, **given: Any) -> AuditOptions:
         """The options as they were given.
 
         Args:
-            model: As it was given.
             **given: The options by name.
 
         Raises:
@@ -122,8 +115,7 @@ class AuditOptions:
             if field.name in given
         }
         near = closeness_name(given["closeness"])
-        of_images = not is_training(model) or reads_images(model)
-        own = {"space": options["space"] or ("input" if of_images else "key"), "any_estimator": not of_images}
+        own = {"space": options["space"] or ("input" if options.get("loader") is None else "key")}
         self = cls(**{**options, **own, "shard": Shard.of(given["shard"]), "closeness": near})
         refuse_without_folder(
             self.folder, resume=self.resume, overwrite=self.overwrite, keep_queries=self.keep_queries
@@ -159,39 +151,41 @@ class AuditOptions:
             "target_column": self.target_column,
         }
 
-    def _refuse_options_of_text(self) -> None:
-        of_text = {"max_length": self.max_length, "stride": self.stride, "max_tokens": self.max_tokens}
-        given = [name for name, value in {**of_text, **self.of_text}.items() if value not in (None, False)]
+    def _refuse_options_of_text(self, read: str, **more: object) -> None:
+        of_text = {"max_length": self.max_length, "stride": self.stride, **more, **self.of_text}
+        given = [name for name, value in of_text.items() if value not in (None, False)]
         if given:
             raise InputError(
-                f"{given[0].replace('_', ' ')} is an option of texts, and images were given. Leave it out."
+                f"{given[0].replace('_', ' ')} is an option of texts, and {read} given. Leave it out."
             )
 
     def documents(
         self, texts: Texts | None, source: Any, images: str | Path | None = None
-    ) -> Documents | ImageFiles | LabelledImages | TrainedExamples | None:
+    ) -> Documents | ImageFiles | None:
         """The documents of texts, or the images; None where the inputs are ready-made.
 
         Args:
             texts: As they were given.
             source: The name of the model, or the tokenizer.
-            images: As they were given. With neither, a training reads what it was tested on.
+            images: As they were given.
 
         Raises:
-            InputError: If there are neither or both, an option of texts is given with images, or they cannot be read.
+            InputError: If there are neither or both, an option of texts is given with something else, or they cannot be
+                read.
         """
-        if texts is None and images is None and is_training(source):
-            self._refuse_options_of_text()
-            return trained_inputs(source, test_images=self.test_images, test_examples=self.test_examples)
-        refuse_tested(test_images=self.test_images, test_examples=self.test_examples)
+        if self.loader is not None:
+            refuse_beside_loader(self.loader, texts=texts, images=images, revision=self.revision)
+            self._refuse_options_of_text("a loader was")
+            return None
         if (texts is None) == (images is None):
             raise InputError(
-                "there is nothing to read: give texts (--text FILE) or images (--images FOLDER)."
+                "there is nothing to read: give texts (--text FILE), images (--images FOLDER), or the file that loads "
+                "the folder of a run (--loader FILE)."
                 if texts is None
                 else "both texts and images were given; an audit reads one of them. Leave --text or --images out."
             )
         if images is not None:
-            self._refuse_options_of_text()
+            self._refuse_options_of_text("images were", max_tokens=self.max_tokens)
             return open_images(images)
         if ready_made(texts, source):
             return None
@@ -200,8 +194,9 @@ class AuditOptions:
     def batches(
         self,
         texts: Texts | None,
-        documents: Documents | ImageFiles | LabelledImages | TrainedExamples | None,
+        documents: Documents | ImageFiles | None,
         found: RunModel,
+        run: LoadedRun | None = None,
     ) -> Batches:
         """The batches that the model reads.
 
@@ -209,6 +204,7 @@ class AuditOptions:
             texts: As they were given.
             documents: What ``documents`` made of them.
             found: The model.
+            run: What a loader gave.
 
         Raises:
             InputError: If there are texts and no tokenizer, or images for a model that reads none.
@@ -224,7 +220,7 @@ class AuditOptions:
             getattr(found.model, "config", None),
             {"max_tokens": self.max_tokens, "shard": self.shard},
         )
-        if isinstance(documents, ImageFiles | LabelledImages):
+        if isinstance(documents, ImageFiles):
             processor = image_processor(found, self.revision)
             return ImageBatches(
                 documents,
@@ -233,8 +229,8 @@ class AuditOptions:
                 batch_size=self.batch_size,
                 shard=self.shard,
             )
-        if isinstance(documents, TrainedExamples):
-            return documents.shared(self.shard)
+        if run is not None:
+            return ReadyBatches(run.batches, config=config, loader=run.loader, **shared)
         if documents is None:
             return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
         if found.tokenizer is None:

@@ -104,7 +104,7 @@ def query_columns(
 
 def _ids(batch: Batch, decoder: bool, length: int) -> torch.Tensor:
     """Token ids, (B, length); -1 where the input is not text."""
-    ids = batch.inputs.get("decoder_input_ids" if decoder else "input_ids")
+    ids = batch.tokens_of(decoder=decoder)
     if ids is None or ids.shape[1] != length:
         return torch.full((len(batch.documents), length), -1)
     return ids.cpu()

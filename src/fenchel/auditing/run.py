@@ -16,11 +16,11 @@ from fenchel.auditing.manifest import describe
 from fenchel.auditing.options import AuditOptions, Baseline, Batches, Texts, shard_directory
 from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.state import AuditState
-from fenchel.auditing.trained import trained_model
 from fenchel.closeness import AbstractCloseness
 from fenchel.data.shard import Shard
 from fenchel.errors import InputError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.runs.loader import load_run, refuse_beside_loader
 from fenchel.runs.lock import claimed
 from fenchel.runs.model import RunModel
 from fenchel.runs.progress import ReadingObserver
@@ -63,24 +63,23 @@ def audit(
     checkpoint_seconds: float = 60.0,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     queries: int | None = None,
-    test_images: int | None = None,
-    test_examples: int | None = None,
+    loader: str | Path | None = None,
 ) -> AuditReport:
     """Measure every head of a trained transformer on texts.
 
     Args:
         model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder); or a module with
-            attention layers of :mod:`fenchel.nn`, whose own α and preference are audited; or the folder of a training,
-            whose own test examples are read where nothing else is given.
+            attention layers of :mod:`fenchel.nn`, whose own α and preference are audited; or, with ``loader``, the
+            folder of a run.
         tokenizer: Its tokenizer; None to load the one of a named model, or if ``texts`` are ready-made
             inputs.
         texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
-            ready-made model inputs such as ``{"pixel_values": tensor}``.
+            ready-made model inputs such as ``{"pixel_values": tensor}``, or of these under ``inputs`` with what else is
+            known of a batch, as on the page on capture.
         images: In the place of texts: a folder of images, or one image, for a vision model. They go through its own
             image processor, which is loaded with a named model and else given in the place of the tokenizer.
         space: What the templates are: ``input``, the inputs of the key map as in the papers, or ``key``, the
-            keys, which works for every model. Default: ``input``, and ``key`` for the folder of a training on something
-            else than images.
+            keys, which works for every model. Default: ``input``, and ``key`` with a loader.
         closeness: How weights are kept near the preference, for models that attend so: ``tsallis:1.5`` and the like,
             ``sparsemax``, ``entmax15``, or a :class:`fenchel.Tsallis` of one order. Default: softmax.
         even_so: Measure under that closeness a model that attends under another, which computes what it computes; what
@@ -115,9 +114,8 @@ def audit(
         memory_budget: Bytes of working memory of the exact solver.
         queries: Measure a sample of this many queries of each window, drawn by ``seed``; every mean then comes with its
             standard error. Default: all queries.
-        test_images: Where ``model`` is the folder of a training on images and neither texts nor images are given: so
-            many of the images that it was tested on, equally many of each class. Default: all of them.
-        test_examples: The same for a training on something else, such as pairs of sentences.
+        loader: A Python file with ``load(folder) -> (model, batches)``, which is run to load the folder ``model``, in
+            the place of texts and images.
 
     Returns:
         What was found.
@@ -129,7 +127,6 @@ def audit(
         MissingExtraError: If an optional package is missing.
     """
     options = AuditOptions.checked(
-        model,
         space=space,
         closeness=closeness,
         even_so=even_so,
@@ -158,9 +155,9 @@ def audit(
         checkpoint_seconds=checkpoint_seconds,
         memory_budget=memory_budget,
         queries=queries,
-        test_images=test_images,
-        test_examples=test_examples,
+        loader=loader,
     )
+    refuse_beside_loader(options.loader, tokenizer=tokenizer)
     folder = options.folder
     documents = options.documents(texts, model if isinstance(model, str) else tokenizer, images)
     with removed_if_empty(folder), claimed(folder, extra="report"):
@@ -169,14 +166,12 @@ def audit(
             check_writable(folder)
             AUDIT.refuse_occupied(folder, resume=options.resume, overwrite=options.overwrite)
         where = {"device": options.device, "dtype": options.dtype, "revision": options.revision}
-        given = {"texts": texts, "images": images}
-        reads = next((name for name, value in given.items() if value is not None), None)
-        found = trained_model(model, reads=reads, **where)
-        found = found or RunModel.of(model, tokenizer, **where)
+        run = None if options.loader is None else load_run(options.loader, model)
+        found = RunModel.of(model, tokenizer, **where) if run is None else RunModel.of_run(run, **where)
         check_model_closeness(found.model, options.closeness, even_so=options.even_so)
-        batches = options.batches(texts, documents, found)
+        batches = options.batches(texts, documents, found, run)
         require_fewer(options.queries, batches.max_length)
-        manifest = describe(found, batches, options)
+        manifest = describe(found, batches, options, run)
         if folder is None:
             return _audited(found, batches, AuditState(manifest), options, None)
         state = open_state(folder, manifest, overwrite=options.overwrite, keep_queries=options.keep_queries)

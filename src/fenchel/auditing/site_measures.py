@@ -68,7 +68,7 @@ class SiteMeasures:
             space=options.space,
             consume=self._consume,
             layers=options.layers,
-            any_estimator=options.any_estimator,
+            any_estimator=options.loader is not None,
         )
         self._held: list[_Held] = []
 

@@ -149,8 +149,7 @@ class _Side:
     """
 
     def __init__(self, batch: Batch, decoder: bool, length: int) -> None:
-        prefix = "decoder_" if decoder else ""
-        ids, mask = (batch.inputs.get(f"{prefix}{name}") for name in ("input_ids", "attention_mask"))
+        ids, mask = batch.tokens_of(decoder=decoder), batch.real_tokens(decoder=decoder)
         self.ids = ids if ids is not None and tuple(ids.shape[1:]) == (length,) else None
         self.first = torch.zeros(len(batch.documents), dtype=torch.int64)
         if mask is not None and tuple(mask.shape[1:]) == (length,):

@@ -20,15 +20,15 @@ _FAMILY = "Beyond"
 
 
 def _linear(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    of_query, of_key = (torch.nn.functional.elu(x) + 1 for x in (query, key))
-    mass = of_key.sum(-2, keepdim=True)
-    features = torch.eye(of_key.shape[-1], dtype=key.dtype, device=key.device)
+    # φ(x) is eˣ below 0, which elu(x) + 1 rounds to 0 from -18 on in float32, and log φ(x) simply x.
+    of_query, of_key = (torch.where(x > 0, x.clamp(min=0).log1p(), x) for x in (query, key))
+    features = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
     return infer(
         Parts(
             templates=features.expand(*key.shape[:2], -1, -1),
-            evidence=of_query.log(),
-            values=of_key.mT @ value / mass.mT,
-            log_preference=mass.log(),
+            evidence=of_query,
+            values=of_key.softmax(-2).mT @ value,
+            log_preference=of_key.logsumexp(-2, keepdim=True),
         )
     )
 

@@ -56,7 +56,7 @@ def _states_and_a_form(generator: torch.Generator, dtype: torch.dtype) -> dict[s
 
 
 def _local_m(infer: Inferrer, query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
-    near = believed(Window(reach, reach), query, key)
+    near = believed(Window(reach, reach), query, key, query_offset=0)
     return infer(Parts(templates=key, evidence=query, values=value, log_preference=near))
 
 

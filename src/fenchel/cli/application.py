@@ -9,23 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from fenchel.arguments import shown
-from fenchel.cli import (
-    audit,
-    caption,
-    catalogue,
-    classify,
-    compare,
-    entail,
-    experiment,
-    figure,
-    fill,
-    merge,
-    report,
-    reproduce,
-    swap,
-    train,
-    translate,
-)
+from fenchel.cli import audit, catalogue, compare, merge, report, reproduce, swap
 from fenchel.cli.failure import say
 from fenchel.version import __version__
 
@@ -39,23 +23,7 @@ application = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (
-    audit,
-    merge,
-    report,
-    compare,
-    swap,
-    reproduce,
-    figure,
-    train,
-    experiment,
-    classify,
-    entail,
-    caption,
-    translate,
-    fill,
-    catalogue,
-):
+for command in (audit, merge, compare, swap, report, reproduce, catalogue):
     application.command(
         command.NAME,
         help=command.HELP,

@@ -22,6 +22,7 @@ from fenchel.cli.options import (
     Heads,
     Images,
     Layers,
+    Loader,
     MaxLength,
     MaxTokens,
     MaybeText,
@@ -33,8 +34,6 @@ from fenchel.cli.options import (
     Seed,
     Stride,
     TargetColumn,
-    TestExamples,
-    TestImages,
     TextColumn,
     WholeFile,
     WindowBatchSize,
@@ -50,11 +49,11 @@ SUMMARY = "Measure a model's attention on a text and write a report."
 HELP = (
     "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
     "approximates, on a text or on images, and write a report. MODEL is a name on the Hugging Face hub, a local "
-    "folder, 'demo' for a small encoder that comes with fenchel's extra of that name, or the folder of a training, of "
-    "which the test examples are read where nothing else is given."
+    "folder, 'demo' for a small encoder that comes with fenchel's extra of that name, or with --loader the folder of a "
+    "run of an example."
 )
 EXAMPLE = (
-    "Example: fenchel audit demo --text examples/demo.txt --out audit --layers 1,3-5. "
+    "Example: fenchel audit demo --text demo --out audit --layers 1,3-5. "
     "Then open audit/report.html in a browser."
 )
 
@@ -79,8 +78,7 @@ def run(
     out: Out,
     text: MaybeText = None,
     images: Images = None,
-    test_images: TestImages = None,
-    test_examples: TestExamples = None,
+    loader: Loader = None,
     whole_file: WholeFile = False,
     text_column: TextColumn = None,
     target_column: TargetColumn = None,
@@ -101,7 +99,7 @@ def run(
         Space | None,
         typer.Option(
             help="Templates: the inputs of the key map, or the keys (works for every model).  [default: input, and key "
-            "for a training on text or captions]"
+            "with --loader]"
         ),
     ] = None,
     closeness: Annotated[
@@ -152,15 +150,16 @@ def run(
 
     from fenchel.auditing.checkpoint import AUDIT
     from fenchel.auditing.run import audit, shard_directory
-    from fenchel.auditing.trained import is_training
     from fenchel.closeness.named import closeness_name
     from fenchel.data.shard import Shard
     from fenchel.data.text.documents import open_documents
 
     closeness_name(closeness)  # a mistake in it shows before anything is read
     part = Shard.from_environment() if shard is None else Shard.parse(shard)
-    if text is None and images is None and not is_training(model):
-        raise typer.BadParameter("Missing option '--text' or '--images': there is nothing to read.")
+    if text is None and images is None and loader is None:
+        raise typer.BadParameter(
+            "Missing option '--text', '--images' or '--loader': there is nothing to read."
+        )
     # A mistake in the text shows before the model, which can take minutes, is loaded.
     if text is not None:
         open_documents(text, whole_file=whole_file, text_column=text_column, target_column=target_column)
@@ -174,8 +173,7 @@ def run(
                 None,
                 text,
                 images=images,
-                test_images=test_images,
-                test_examples=test_examples,
+                loader=loader,
                 space=None if space is None else space.value,
                 closeness=closeness,
                 even_so=even_so,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 
@@ -39,8 +40,10 @@ def run(
     from fenchel.catalogue import ENTRIES
     from fenchel.catalogue import entry as looked_up
     from fenchel.catalogue.table import described, record
-    from fenchel.cli.answering import print_json
     from fenchel.cli.catalogue_page import print_entry, print_list
+
+    def print_json(found: Any) -> None:
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False))
 
     if name is None:
         for option, given in (("--closeness", closeness), ("--seed", seed)):

@@ -19,7 +19,7 @@ HELP = (
     "which heads moved, with intervals, and whether they keep their order."
 )
 EXAMPLE = (
-    "Example: fenchel audit demo --text examples/demo.txt --out one; fenchel audit demo --text README.md --out two; "
+    "Example: fenchel audit demo --text demo --out one; fenchel audit demo --text README.md --out two; "
     "fenchel compare one two --out compare. Then open compare/compare.html in a browser."
 )
 

@@ -19,8 +19,8 @@ HELP = (
     "holds an audit, or folders shard-I-of-N that do."
 )
 EXAMPLE = (
-    "Example: fenchel audit demo --text examples/demo.txt --out audit --shard 0/2; "
-    "fenchel audit demo --text examples/demo.txt --out audit --shard 1/2; fenchel merge audit"
+    "Example: fenchel audit demo --text demo --out audit --shard 0/2; "
+    "fenchel audit demo --text demo --out audit --shard 1/2; fenchel merge audit"
 )
 
 

@@ -16,24 +16,20 @@ __all__ = [
     "Heads",
     "Images",
     "Layers",
+    "Loader",
     "MaxLength",
     "MaxTokens",
     "MaybeText",
     "ModelName",
     "Out",
     "Overwrite",
-    "Precision",
-    "PrecisionName",
     "Resume",
     "Revision",
     "Seed",
     "Stride",
     "TargetColumn",
-    "TestExamples",
-    "TestImages",
     "Text",
     "TextColumn",
-    "TrainBatchSize",
     "WholeFile",
     "WindowBatchSize",
     "best_device",
@@ -50,17 +46,10 @@ class Dtype(StrEnum):
     auto = "auto"
 
 
-class Precision(StrEnum):
-    """What a training multiplies in."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
 _TEXT = typer.Option(
     metavar="FILE",
-    help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, NAME[:CONFIG][@SPLIT].",
+    help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, NAME[:CONFIG][@SPLIT]; or demo, "
+    "a short text that comes with fenchel.",
     show_default=False,
 )
 
@@ -77,20 +66,13 @@ Images = Annotated[
         show_default=False,
     ),
 ]
-TestImages = Annotated[
-    int | None,
+Loader = Annotated[
+    str | None,
     typer.Option(
-        metavar="N",
-        help="For the folder of a training without a text or images: N of the images that it was tested on, balanced "
-        "by class.  [default: all]",
-    ),
-]
-TestExamples = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="For the folder of a training on something else than images: N of the examples that it was tested on.  "
-        "[default: all]",
+        metavar="FILE",
+        help="In the place of a text, for the folder of a run: a Python file whose load(folder) gives the model and "
+        "its batches. It is run.",
+        show_default=False,
     ),
 ]
 Out = Annotated[
@@ -119,17 +101,7 @@ Heads = Annotated[
     str | None, typer.Option(metavar="LIST", help="Only these heads, from 1, such as 1,3-5.  [default: all]")
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of everything that is drawn at random.")]
-PrecisionName = Annotated[
-    Precision, typer.Option(help="What to multiply in; auto: bfloat16 where the hardware is fast in it.")
-]
 WindowBatchSize = Annotated[int, typer.Option(metavar="N", help="Windows, or single sentences, in a batch.")]
-TrainBatchSize = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Examples in a step, over all processes together.  [default: the model's]",
-    ),
-]
 MaxLength = Annotated[
     int | None,
     typer.Option(

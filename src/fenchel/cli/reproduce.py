@@ -37,7 +37,7 @@ HELP = (
     "T5-small by head (figures6-8) or layer (figure4 with that model). The papers' numbers stand beside those of the "
     "model, whose every exact answer is certified, and of its untrained twin."
 )
-EXAMPLE = "Example: fenchel reproduce figure4 --model demo --text examples/demo.txt. Then read reproduce/figure4.md."
+EXAMPLE = "Example: fenchel reproduce figure4 --model demo --text demo. Then read reproduce/figure4.md."
 
 
 class Figure(StrEnum):

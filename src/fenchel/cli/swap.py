@@ -19,6 +19,7 @@ from fenchel.cli.options import (
     DtypeName,
     Heads,
     Layers,
+    Loader,
     MaxLength,
     MaxTokens,
     MaybeText,
@@ -30,8 +31,6 @@ from fenchel.cli.options import (
     Seed,
     Stride,
     TargetColumn,
-    TestExamples,
-    TestImages,
     TextColumn,
     WholeFile,
     WindowBatchSize,
@@ -47,10 +46,10 @@ HELP = (
     "Measure what a trained model computes when its attention infers with another estimator, nothing retrained: its "
     "loss and hidden states, or for a model without a language-model head its sentence embeddings. The control, "
     "first order at other alphas, tells what is only smoothing. MODEL is a name on the Hugging Face hub, a local "
-    "folder, 'demo', or the folder of a training, of which the outputs are compared, and loss and score on its test "
-    "examples."
+    "folder, 'demo', or with --loader the folder of a run of an example, of which the outputs are compared, and the "
+    "loss and score of its batches."
 )
-EXAMPLE = "Example: fenchel swap demo --text examples/demo.txt --out swap --alphas 0.8,1.2. Then open swap/swap.html."
+EXAMPLE = "Example: fenchel swap demo --text demo --out swap --alphas 0.8,1.2. Then open swap/swap.html."
 
 
 def run(
@@ -61,12 +60,11 @@ def run(
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help="In the place of a text, for the folder of a training: a folder of images, or one image.",
+            help="In the place of a text, for a model that reads images: a folder of them, or one.",
             show_default=False,
         ),
     ] = None,
-    test_images: TestImages = None,
-    test_examples: TestExamples = None,
+    loader: Loader = None,
     pairs: Annotated[
         str | None,
         typer.Option(
@@ -129,10 +127,10 @@ def run(
     checkpoint_seconds: CheckpointSeconds = 60.0,
 ) -> None:
     """Wires the options to ``fenchel.swap``."""
-    from fenchel.auditing.trained import is_training
-
-    if text is None and pairs is None and images is None and not is_training(model):
-        raise typer.BadParameter("Missing option '--text' or '--pairs': there is nothing to read.")
+    if text is None and pairs is None and images is None and loader is None:
+        raise typer.BadParameter(
+            "Missing option '--text', '--pairs', '--images' or '--loader': there is nothing to read."
+        )
     chosen_layers, chosen_heads = numbers(layers, "--layers"), numbers(heads, "--heads")
     place: Path = checked("folder", out, name="out")
     chosen_alphas = decimals(alphas, "--alphas")
@@ -150,8 +148,7 @@ def run(
                 None,
                 text,
                 images=images,
-                test_images=test_images,
-                test_examples=test_examples,
+                loader=loader,
                 pairs=pairs,
                 estimators=[name.strip() for name in estimators.split(",")],
                 alphas=chosen_alphas,

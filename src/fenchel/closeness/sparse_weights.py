@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_tensor, values_are_known
@@ -37,8 +38,9 @@ def sparse_weights(
     .. math:: p_i = [u_i^a + a(f_i - \tau)]_+^{1/a} \quad\text{(Bregman)}, \qquad
               p_i = u_i\,[1 + a(f_i - \tau)]_+^{1/a} \quad\text{(Csiszár)}, \qquad \sum_i p_i = 1
 
-    Differentiable any number of times in everything, under ``torch.compile`` and ``torch.func`` too. Half types are
-    computed in float32.
+    Differentiable any number of times in everything, backwards (``torch.compile`` included) and, uncompiled, forwards:
+    ``torch.func.jvp``, ``jacfwd`` and ``hessian`` as ``grad``, ``vjp``, ``jacrev`` and ``vmap``. Forwards once alone:
+    a forward derivative of a forward derivative is refused. Half types are computed in float32.
 
     Args:
         potential: f, (..., n); -inf where no weight may go.
@@ -50,7 +52,8 @@ def sparse_weights(
         p, (..., n).
 
     Raises:
-        ProblemError: If a tensor is none, its shape does not fit, or a is outside [0, 1].
+        ProblemError: If a tensor is none, its shape does not fit, or a is outside [0, 1]; also in a forward derivative
+            of a forward derivative.
 
     Example:
         >>> sparse_weights(torch.tensor([1.0, 0.5, -1.0]), None, 1.0)          # sparsemax
@@ -130,20 +133,35 @@ def _differentiated(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients to potential, log preference and a, before they are summed to the shapes of these."""
     y = _of_potential(gradient, weights, log_preference, a, csiszar)
-    to_preference = to_order = None
-    if needed[1] or needed[2]:
-        positive, log_p = log_of_positive(weights)
-        log_u = _log_u(log_preference, weights)
-        if needed[1]:
-            power = torch.where(positive, log_p - log_u, 0) if csiszar else log_u
-            to_preference = (a * power).exp() * y
-        if needed[2]:
-            if csiszar:
-                slope = -slope_of_deformed_log(torch.where(positive, log_p - log_u, 0), a)
-            else:
-                slope = slope_of_deformed_log(log_u, a) - slope_of_deformed_log(log_p, a)
-            to_order = (torch.where(positive, slope, 0) * y).sum(-1, keepdim=True)
+    of_preference, of_order = _as_potential(weights, log_preference, a, csiszar, needed[1:])
+    to_preference = None if of_preference is None else of_preference * y
+    to_order = None if of_order is None else (of_order * y).sum(-1, keepdim=True)
     return y, to_preference, to_order
+
+
+def _as_potential(
+    weights: Tensor,
+    log_preference: Tensor | None,
+    a: float | Tensor,
+    csiszar: bool,
+    needed: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """What a change of log u, and one of a, are worth in changes of the potential, (..., n)."""
+    if not any(needed):
+        return None, None
+    positive, log_p = log_of_positive(weights)
+    log_u = _log_u(log_preference, weights)
+    of_preference = of_order = None
+    if needed[0]:
+        power = torch.where(positive, log_p - log_u, 0) if csiszar else log_u
+        of_preference = (a * power).exp()
+    if needed[1]:
+        if csiszar:
+            slope = -slope_of_deformed_log(torch.where(positive, log_p - log_u, 0), a)
+        else:
+            slope = slope_of_deformed_log(log_u, a) - slope_of_deformed_log(log_p, a)
+        of_order = torch.where(positive, slope, 0)
+    return of_preference, of_order
 
 
 def _of_potential(
@@ -163,6 +181,32 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     potential, log_preference, order, ctx.fixed, ctx.csiszar = inputs
     ctx.shape = potential.shape
     ctx.save_for_backward(output, log_preference, order)
+
+
+def _is_pushed_forward_twice() -> bool:
+    """Whether ``torch.func.jvp``, of which ``jacfwd`` is made, is applied to what it is applied to."""
+    applied = [transform.key() for transform in _functorch.get_interpreter_stack() or ()]
+    return applied.count(_functorch.TransformType.Jvp) > 1
+
+
+def _forward(ctx: Any, tangents: tuple[Tensor | None, ...]) -> Tensor:
+    """The change of the weights: the same symmetric curvature times changes of the potential, and what is worth one."""
+    if _is_pushed_forward_twice():
+        # torch would take what is saved here for constants.
+        raise ProblemError(
+            "sparse weights are differentiated forwards in a function that is itself differentiated forwards, of which "
+            "torch loses a part; expected one of the two backwards: torch.func.hessian, or jacfwd of grad"
+        )
+    weights, log_preference, order = ctx.saved_tensors
+    a = ctx.fixed if order is None else order
+    potential, preference, of_a = tangents[:3]
+    worth = _as_potential(weights, log_preference, a, ctx.csiszar, (preference is not None, of_a is not None))
+    change = torch.zeros_like(weights) if potential is None else potential
+    for each, tangent in zip(worth, (preference, of_a), strict=True):
+        if each is not None and tangent is not None:
+            change = change + each * tangent
+    # Where there is no weight nothing changes, and a mask may have no finite tangent.
+    return _of_potential(change.masked_fill(weights == 0, 0), weights, log_preference, a, ctx.csiszar)
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -194,7 +238,14 @@ class _Eager(torch.autograd.Function):
     def forward(*inputs: Any) -> Tensor:
         return _computed(*inputs)
 
-    setup_context = staticmethod(_setup)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _setup(ctx, inputs, output)
+        ctx.save_for_forward(output, inputs[1], inputs[2])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _forward(ctx, tangents)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

@@ -148,19 +148,20 @@ class _Powers:
     """Roundings that a sum of weights may be off."""
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
-        self._a, self._weight, x = a, None, f * a
-        if log_u is not None:
+        self._a, self._weight = a, None
+        if log_u is None:
+            # What all scores share is subtracted before they are multiplied and added to, which would round it.
+            x = (f - f.amax(-1, keepdim=True)).mul_(a)
+            self._x = x.add_(1)
+        elif csiszar:
             masked = log_u < LEAST_LOG_WEIGHT
-            if csiszar:
-                self._weight = log_u.masked_fill(masked, -torch.inf).exp()
-            else:
-                x = x.add_((log_u * a).exp_())
-            x = x.masked_fill_(masked, -torch.inf)
-        if self._weight is None:
-            self._x = x.sub_(x.amax(-1, keepdim=True)).add_(1)
-        else:
-            assert log_u is not None  # noqa: S101 -- it gave the weight
+            self._weight = log_u.masked_fill(masked, -torch.inf).exp()
+            x = (f * a).masked_fill_(masked, -torch.inf)
             self._x = _from_whole(x, (log_u.clamp(min=LEAST_LOG_WEIGHT) * -a).exp_())
+        else:
+            x = f.masked_fill(log_u < LEAST_LOG_WEIGHT, -torch.inf)
+            x = x.sub_(x.amax(-1, keepdim=True)).mul_(a).add_((log_u * a).exp_())
+            self._x = x.sub_(x.amax(-1, keepdim=True).sub_(1))
         self._t, self._q = torch.empty_like(x), torch.empty_like(x)
 
     def solve(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,9 +10,13 @@ from torch import Tensor
 
 from fenchel.data.patches import PatchImages
 from fenchel.data.pieces import text_pieces
+from fenchel.data.token_texts import PADDING
 from fenchel.errors import CaptureError
 
-__all__ = ["Batch", "Cursor"]
+__all__ = ["Batch", "Cursor", "Measure"]
+
+Measure = Callable[[Any], Tensor]
+"""From what a model returned for B rows to (B,) numbers."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,10 @@ class Batch:
             length.
         tokenizer: What made the tokens, to have their texts; None where there is none.
         pictures: Which positions are which patches of which images; None where the input is no image.
+        ids: (B, n) tokens as the tokenizer knows them, where they are no input. Default: the model's ``input_ids``.
+        ids_decoder: (B, m), the same for the decoder.
+        loss: From what the model returns to (B,) numbers, lower is better; None where nobody said.
+        score: Likewise, higher is better.
     """
 
     inputs: dict[str, Tensor]
@@ -65,6 +74,31 @@ class Batch:
     fraction: float | None = None
     tokenizer: Any = field(default=None, repr=False)
     pictures: PatchImages | None = field(default=None, repr=False)
+    ids: Tensor | None = field(default=None, repr=False)
+    ids_decoder: Tensor | None = field(default=None, repr=False)
+    loss: Measure | None = field(default=None, repr=False)
+    score: Measure | None = field(default=None, repr=False)
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether there are tokens of a decoder beside those of an encoder."""
+        return (
+            "decoder_input_ids" in self.inputs
+            or self.ids_decoder is not None
+            or self.counted_decoder is not None
+        )
+
+    def tokens_of(self, *, decoder: bool) -> Tensor | None:
+        """(B, n) ids of the tokens; None where the input is not text."""
+        given, name = (self.ids_decoder, "decoder_input_ids") if decoder else (self.ids, "input_ids")
+        return self.inputs.get(name) if given is None else given
+
+    def real_tokens(self, *, decoder: bool) -> Tensor | None:
+        """(B, n), nonzero where a token is no padding; None where nothing says so."""
+        given = self.ids_decoder if decoder else self.ids
+        if given is not None:
+            return given != PADDING
+        return self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
 
     def of_sequences(self, count: int) -> Batch:
         """The batch as a layer sees it that attends in ``count`` sequences: itself, or each row cut into as many parts.
@@ -89,6 +123,8 @@ class Batch:
             inputs={},
             counted=None,
             counted_decoder=None,
+            ids=None,
+            ids_decoder=None,
             documents=tuple(document for document in self.documents for _ in range(parts)),
             windows=tuple(range(1, parts + 1)) * rows,
             pictures=None,
@@ -122,7 +158,7 @@ class Batch:
 
     def is_text_of(self, length: int, *, decoder: bool = False) -> bool:
         """Whether the input is text with a token for each of ``length`` positions, padding included."""
-        ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")
+        ids = self.tokens_of(decoder=decoder)
         return ids is not None and tuple(ids.shape[1:]) == (length,)
 
     def pieces(self, row: int, *, decoder: bool = False) -> tuple[str, ...]:
@@ -150,12 +186,12 @@ class Batch:
         ids = self._ids(row, decoder)
         if ids is None:
             return []
-        mask = self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+        mask = self.real_tokens(decoder=decoder)
         if mask is None or mask.shape[1:] != ids.shape:
             return ids.tolist()
         real = mask[row].nonzero()
         return ids[: int(real.max()) + 1 if len(real) else 0].tolist()
 
     def _ids(self, row: int, decoder: bool) -> Tensor | None:
-        ids = self.inputs.get("decoder_input_ids" if decoder else "input_ids")
+        ids = self.tokens_of(decoder=decoder)
         return None if ids is None else ids[row]

@@ -1,4 +1,4 @@
-"""What tells two sets of labelled images apart, whatever format they came in."""
+"""What tells tensors apart."""
 
 from __future__ import annotations
 
@@ -6,33 +6,9 @@ import ctypes
 import hashlib
 from collections.abc import Iterable, Mapping
 
-import torch
 from torch import Tensor
 
-__all__ = ["image_digest", "tensors_digest"]
-
-
-def image_digest(images: Tensor, labels: Tensor) -> str:
-    """SHA-256 of the shape, the labels and the pixels.
-
-    Args:
-        images: Pixels (N, C, H, W), uint8.
-        labels: Class of each image (N,), int64.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Example:
-        >>> images, labels = torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.tensor([3])
-        >>> image_digest(images, labels) == image_digest(images.clone(), labels)
-        True
-        >>> image_digest(images, labels) == image_digest(images, labels + 1)
-        False
-    """
-    digest = hashlib.sha256(repr(tuple(images.shape)).encode())
-    for tensor in (labels.to(torch.int64), images):
-        _add(digest, tensor)
-    return digest.hexdigest()
+__all__ = ["tensors_digest"]
 
 
 def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
@@ -45,6 +21,7 @@ def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
         64 hexadecimal digits.
 
     Example:
+        >>> import torch
         >>> one = [{"x": torch.zeros(2)}]
         >>> tensors_digest(one) == tensors_digest([{"x": torch.zeros(2)}])
         True

@@ -10,7 +10,6 @@ from torch import Tensor
 from fenchel.arguments import checked
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.image_files import ImageFiles
-from fenchel.data.labelled_images import LabelledImages
 from fenchel.data.patches import patch_images
 from fenchel.data.shard import Shard
 from fenchel.errors import InputError
@@ -25,7 +24,7 @@ class ImageBatches:
     """Images, processed as the model was trained with them; each counts as a document.
 
     Args:
-        images: The images, in files or in a data set.
+        images: The images.
         processor: An image processor of ``transformers``, called with a list of images. Another one may say in
             ``input_name`` what the model calls its images.
         config: The model's configuration; says how many channels images have, and how large patches are.
@@ -42,7 +41,7 @@ class ImageBatches:
 
     def __init__(
         self,
-        images: ImageFiles | LabelledImages,
+        images: ImageFiles,
         processor: Any,
         *,
         config: Any = None,
@@ -55,11 +54,6 @@ class ImageBatches:
         self.batch_size = checked("batch_size", batch_size)
         self.shard = shard
         self.description, self.text_sha256 = images.description, images.sha256
-
-    @property
-    def test_images(self) -> int | None:
-        """How many images a training was tested on are read; None where they are files."""
-        return len(self._images) if isinstance(self._images, LabelledImages) else None
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
         """Gives the batches from a place on.

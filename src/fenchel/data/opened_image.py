@@ -35,7 +35,7 @@ def opened_image(content: Any, formats: tuple[str, ...] | None = None) -> Iterat
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtraError("PIL", "train") from None
+        raise MissingExtraError("PIL", "report") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # what it warns of is refused below
         try:

@@ -1,4 +1,4 @@
-"""Inputs that need no tokenizer, such as images, in the place of windows of text."""
+"""Inputs that are ready for a model, in the place of windows of text, with what is known of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from torch import Tensor
 from fenchel.arguments import checked, shown
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.digest import tensors_digest
+from fenchel.data.known_of_batch import KnownOfBatch
 from fenchel.data.patches import patch_images
 from fenchel.data.shard import Shard
 from fenchel.data.text.tokenization import check_known
+from fenchel.data.token_texts import TokenTexts
 from fenchel.errors import InputError
 
 __all__ = ["ReadyBatches", "ready_made"]
@@ -26,12 +28,22 @@ _ONLY_SHARD = Shard()
 class ReadyBatches:
     """Inputs that are ready for the model, such as ``pixel_values``, each given as one batch.
 
+    A batch is a mapping of the model's keyword arguments to tensors, or a mapping of these under ``inputs`` with any of
+
+    * ``counted``, ``counted_decoder``: (B, n) bool, which tokens count as queries, and those of a decoder beside an
+      encoder.
+    * ``documents``, ``windows``: a number from 1 for each row.
+    * ``tokens``, ``tokens_decoder``: a list of token texts for each row, as
+      :class:`~fenchel.data.token_texts.TokenTexts` reads them; shorter rows are padded at the end.
+    * ``loss``, ``score``: functions of what the model returns, which give one number a row.
+
     Args:
-        inputs: What the model is called with, one mapping of tensors a batch.
+        inputs: The batches.
         config: The model's configuration; it says which ids there are.
         max_tokens: Stop at the first batch at which this many tokens have been counted, over all shards.
             Where inputs carry neither ids nor a mask, a row counts as one. Default: no limit.
         shard: Which of the batches to take.
+        loader: The file that gave them, if one did.
 
     Raises:
         InputError: If an option is out of range.
@@ -44,18 +56,19 @@ class ReadyBatches:
 
     max_length = None
     stride = None
-    description = "ready-made model inputs"
-    reads = "inputs"
 
     def __init__(
         self,
-        inputs: Iterable[Mapping[str, Tensor]],
+        inputs: Iterable[Mapping[str, Any]],
         *,
         config: Any = None,
         max_tokens: int | None = None,
         shard: Shard = _ONLY_SHARD,
+        loader: str | None = None,
     ) -> None:
-        self._config = config
+        self.description = "ready-made model inputs" if loader is None else f"what {loader} loads"
+        self.reads = "inputs" if loader is None else "examples"
+        self._config, self._texts = config, TokenTexts()
         self.inputs = inputs
         self.max_tokens = checked("max_tokens", max_tokens)
         self.shard = shard
@@ -63,10 +76,10 @@ class ReadyBatches:
     @property
     def text_sha256(self) -> str | None:
         """Of all inputs; None where they cannot be read twice, or are none."""
-        inputs = self.inputs
-        if not isinstance(inputs, list | tuple) or not all(map(_is_dense, inputs)):
+        if not isinstance(self.inputs, list | tuple):
             return None
-        return tensors_digest(inputs)
+        inputs = [_inputs_of(batch) for batch in self.inputs]
+        return tensors_digest(inputs) if all(map(_is_dense, inputs)) else None
 
     def batches(self, start: Cursor = _BEGINNING) -> Iterator[Batch]:
         """Gives the batches from a place on.
@@ -84,7 +97,8 @@ class ReadyBatches:
         budget = self.shard.share(self.max_tokens)
         length = len(self.inputs) if isinstance(self.inputs, Sized) else None
         place, rows_before, number = start, 0, 0
-        for number, inputs in enumerate(self.inputs, start=1):
+        for number, batch in enumerate(self.inputs, start=1):
+            inputs = _inputs_of(batch)
             rows = _rows(inputs, number)
             _check_batched(inputs, number, self._config)
             self._check_ids(inputs, number)
@@ -93,19 +107,31 @@ class ReadyBatches:
                 continue
             if place.tokens >= budget:
                 return
-            counted = _mask(inputs, "attention_mask", "input_ids")
+            known = KnownOfBatch(batch if batch is not inputs else {}, rows, number, self._texts)
+            counted = known.counted("counted")
+            if counted is None:
+                counted = _mask(inputs, "attention_mask", "input_ids")
+            counted_decoder = known.counted("counted_decoder")
+            if counted_decoder is None:
+                counted_decoder = _mask(inputs, "decoder_attention_mask", "decoder_input_ids")
             tokens = rows if counted is None else int(counted.sum())
-            place = Cursor(number, 0, place.tokens + tokens, place.documents + rows)
+            windows = known.numbers("windows") or (1,) * rows
+            place = Cursor(number, 0, place.tokens + tokens, place.documents + windows.count(1))
             yield Batch(
                 inputs=dict(inputs),
                 counted=counted,
-                counted_decoder=_mask(inputs, "decoder_attention_mask", "decoder_input_ids"),
-                documents=tuple(range(rows_before - rows + 1, rows_before + 1)),
-                windows=(1,) * rows,
+                counted_decoder=counted_decoder,
+                documents=known.numbers("documents") or tuple(range(rows_before - rows + 1, rows_before + 1)),
+                windows=windows,
                 tokens=tokens,
                 after=place,
                 fraction=number / length if length else None,
+                tokenizer=self._texts if known.has_texts else None,
                 pictures=patch_images(inputs.get("pixel_values"), self._config),
+                ids=known.ids("tokens"),
+                ids_decoder=known.ids("tokens_decoder"),
+                loss=known.measure("loss"),
+                score=known.measure("score"),
             )
         if number == 0:
             raise InputError("there are no model inputs to read: the iterable gave none.")
@@ -147,6 +173,12 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
         raise InputError(f"texts is {shown(texts)}; expected a path, strings, or mappings of model inputs.")
     first = texts[0] if isinstance(texts, Sequence) and texts else None
     return isinstance(first, Mapping) or (first is None and tokenizer is None)
+
+
+def _inputs_of(batch: Any) -> Any:
+    """The model's keyword arguments, which are the batch itself where nothing else is known of it."""
+    own = batch.get("inputs") if isinstance(batch, Mapping) else None
+    return own if isinstance(own, Mapping) else batch
 
 
 def _is_dense(inputs: Any) -> bool:

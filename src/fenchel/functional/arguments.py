@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
 from fenchel.arguments.tensor import (
     MASK,
     broadcasts_to,
@@ -21,19 +22,24 @@ from fenchel.arguments.tensor import (
     values_are_known,
 )
 from fenchel.errors import ProblemError
-from fenchel.functional.precision import compute_dtype, under_autocast
+from fenchel.functional.precision import compute_dtype, mask_dtype, under_autocast
 
 __all__ = [
     "AttentionArguments",
     "check_estimator",
+    "check_some_keys",
     "checked",
     "positive_column",
 ]
 
 
 HALF = (torch.float16, torch.bfloat16)
-HARMLESS_LEVEL, HARMLESS_LEVEL_IN_FLOAT32 = 1.0, 16.0
-"""How far from 0 the largest log weight of a row may be before it takes digits from the scores that it is added to."""
+HARMLESS_LEVEL, HARMLESS_LEVEL_OF_HALF, HARMLESS_LEVEL_IN_HALF = 16.0, 256.0, 1.0
+"""How far from 0 the largest log weight of a row may be before it takes digits from the scores that it is added to.
+
+Kernels add in float32, in which scores of half types have digits to spare; less may be lost where log weights that are
+given in another dtype are rounded to a half type first.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,8 @@ class AttentionArguments:
 
     @property
     def has_no_evidence(self) -> bool:
-        """Whether there is no sequence, head or query, or evidence has no dimension."""
-        return self.query.numel() == 0
+        """Whether there is no sequence, head, query or key, or evidence has no dimension."""
+        return self.query.numel() == 0 or self.key.shape[2] == 0
 
     def problem_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Evidence, templates, log-preference and α as tensors, all but the preference in a dtype."""
@@ -155,8 +161,6 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
         raise ProblemError(f"key and value differ in heads or tokens: {_shapes(given)}")
     if query.shape[3] != key.shape[3]:
         raise ProblemError(f"query and key differ in their last dimension: {_shapes(given)}")
-    if key.shape[2] == 0:
-        raise ProblemError(f"there is nothing to attend to (no tokens in key): {_shapes(given)}")
     heads, key_heads = query.shape[1], key.shape[1]
     if heads != key_heads and (key_heads == 0 or heads % key_heads):
         raise ProblemError(
@@ -167,6 +171,17 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
             f"query has {heads} heads and key {key_heads}: pass enable_gqa=True if {heads // key_heads} heads "
             "of the query are to share each head of the key"
         )
+
+
+def check_some_keys(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse a call without keys, for ops that do nothing without them.
+
+    Raises:
+        ProblemError: Naming the shapes.
+    """
+    if key.shape[2] == 0:
+        shapes = _shapes({"query": query, "key": key, "value": value})
+        raise ProblemError(f"there is nothing to attend to (no tokens in key): {shapes}")
 
 
 def _shapes(given: dict[str, Tensor]) -> str:
@@ -207,22 +222,25 @@ def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], 
 def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     if log_preference is None:
         return None
+    found = log_preference
+    if is_causal_bias(found):
+        found = without_causal_bias("log_preference", found, query.shape[2], key.shape[2], query.device)
     check_tensor(
         "log_preference",
-        log_preference,
+        found,
         "of log weights (-inf where masked) or bool (True = attend)",
         dtypes=MASK,
     )
     shape = (*query.shape[:3], key.shape[2])
-    given = tuple(log_preference.shape)
+    given = tuple(found.shape)
     if not broadcasts_to(given, shape):
         raise ProblemError(
             f"log_preference has shape {given}; expected one that broadcasts to (batch, heads, queries, keys) = {shape}"
         )
-    check_device("log_preference", log_preference, query.device)
+    check_device("log_preference", found, query.device)
     if not given or given[-1] != shape[-1]:
-        log_preference = log_preference.expand(*given[:-1], shape[-1])
-    return log_preference.reshape((1,) * (4 - log_preference.dim()) + tuple(log_preference.shape))
+        found = found.expand(*given[:-1], shape[-1])
+    return found.reshape((1,) * (4 - found.dim()) + tuple(found.shape))
 
 
 def _with_any(mask: Tensor) -> Tensor:
@@ -237,10 +255,11 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     """The preference with rows that allow nothing opened up, on which kernels disagree; and which they were.
 
     Where its rows are far from 0 the largest of each is subtracted, which changes nothing but rounding: added to scores
-    in ``dtype``, it would take their digits, or leave the range of a half type.
+    it would take their digits. Beside queries of a half type that is done in float32, since the difference may have
+    more digits than they hold; where it has to be rounded to it in the end, rows that are near 0 stay as they are.
     """
-    if log_preference is None:
-        return None, None
+    if log_preference is None or log_preference.shape[-1] == 0:
+        return log_preference, None
     if log_preference.dtype == torch.bool:
         empty = ~_with_any(log_preference)
         if not values_are_known(empty) or bool(empty.any()):
@@ -253,16 +272,31 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     largest = log_preference.detach().amax(-1, keepdim=True)
     empty = largest == -torch.inf
     level = largest.masked_fill(empty, 0)
-    if values_are_known(largest):
-        if not bool((largest < torch.inf).all()):
-            raise ProblemError(
-                "log_preference contains NaN or +inf; expected finite log weights, or -inf where masked"
-            )
-        harmless = HARMLESS_LEVEL if dtype in HALF else HARMLESS_LEVEL_IN_FLOAT32
-        if bool((level.abs() > harmless).any()):
-            log_preference = log_preference - level
-        if not bool(empty.any()):
-            return log_preference, None
-    else:
+    far = level.abs() > _harmless_level(log_preference, dtype)
+    known = values_are_known(largest)
+    if known and not bool((largest < torch.inf).all()):
+        raise ProblemError(
+            "log_preference contains NaN or +inf; expected finite log weights, or -inf where masked"
+        )
+    if not known or bool(far.any()):
+        if dtype in HALF:
+            log_preference = log_preference.to(compute_dtype(log_preference.dtype))
+            if mask_dtype(log_preference, dtype) == dtype:
+                level = level.masked_fill(~far, 0)
         log_preference = log_preference - level
-    return torch.where(empty, torch.zeros_like(largest), log_preference), empty
+    if known and not bool(empty.any()):
+        return log_preference, None
+    return torch.where(empty, log_preference.new_zeros(()), log_preference), empty
+
+
+def largest_level(dtype: torch.dtype) -> float:
+    """How far from 0 the largest log weight of a row is at most once a call of ``dtype`` has been checked."""
+    return HARMLESS_LEVEL_OF_HALF if dtype in HALF else HARMLESS_LEVEL
+
+
+def _harmless_level(log_preference: Tensor, dtype: torch.dtype) -> float:
+    """How far from 0 rows of a preference may be whose scores are of ``dtype``."""
+    if dtype not in HALF:
+        return HARMLESS_LEVEL
+    rounded = mask_dtype(log_preference, dtype) in HALF and log_preference.dtype != dtype
+    return HARMLESS_LEVEL_IN_HALF if rounded else HARMLESS_LEVEL_OF_HALF

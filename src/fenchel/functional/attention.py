@@ -7,10 +7,11 @@ from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.arguments import checked
-from fenchel.functional.certificate import AttentionCertificate, certificate_at
+from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at
 from fenchel.functional.close import CloseAttention
 from fenchel.functional.close_arguments import checked_closeness
 from fenchel.functional.dual_point import dual_point
+from fenchel.functional.leading import Leading, broadcast_leading, restored
 from fenchel.functional.output import output_and_mean_at, output_at
 from fenchel.functional.plain import no_error, plain_attention, plain_weights
 from fenchel.functional.precision import compute_dtype, without_autocast
@@ -50,12 +51,15 @@ def attention(
     (one linear solve a query), never from its steps. Half types are solved in float32.
 
     Args:
-        query: (B, H, m, d).
-        key: (B, H_kv, n, d).
+        query: (B, H, m, d). As in torch's call, query, key and value may have fewer dimensions, or sizes of 1, in the
+            place of B and H, which broadcast.
+        key: (B, H_kv, n, d). Where n is 0, there is nothing to attend to.
         value: (B, H_kv, n, d_v).
         log_preference: log u up to a constant a row, floating with -inf where masked, or bool with True = attend; of a
             shape that broadcasts to (B, H, m, n): (n,) is shared by all queries, (m, n) by all heads. Cheapest where it
             is shared by queries. Gradients reach it if it requires them.
+            ``causal_upper_left(m, n)`` and ``causal_lower_right(m, n)`` of ``torch.nn.attention.bias`` are taken for
+            the masks that they stand for, here and wherever a log-preference goes.
         alpha: α > 0, the reliability of the evidence: a number, or a tensor that broadcasts to (B, H, m): (H, 1) is one
             a head.
         scale: Makes templates of keys: a number, or a tensor with one element; None is 1/√d.
@@ -69,7 +73,8 @@ def attention(
         max_steps: Steps that a query may take.
 
     Returns:
-        (B, H, m, d_v) in the dtype of the query (autocast's, under autocast). A query with nothing to attend to gets
+        (B, H, m, d_v) in the dtype of the query (autocast's, under autocast), without B or H where neither query, key
+            nor value has them. A query with nothing to attend to gets
         zeros, and passes no gradient on.
 
     Raises:
@@ -92,6 +97,9 @@ def attention(
         >>> bool((sparse.triu(1) == 0).all()), bool((sparse.sum(-1) - 1 < 1e-12).all())
         (True, True)
     """
+    lead = broadcast_leading(query, key, value, enable_gqa)
+    if lead is not None:
+        query, key, value, enable_gqa, _ = lead
     given = checked(
         query,
         key,
@@ -107,12 +115,12 @@ def attention(
     )
     close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
-        return plain_attention(given, dropout_p)
+        return restored(lead, plain_attention(given, dropout_p))
     if close is not None:
         call = CloseAttention(given, close)
-        return call.output(call.dual_point(estimator, tol, max_steps), dropout_p)
+        return restored(lead, call.output(call.dual_point(estimator, tol, max_steps), dropout_p))
     dual = dual_point(given, estimator, tol, max_steps)
-    return given.without_empty_rows(output_at(given, dual, dropout_p))
+    return restored(lead, given.without_empty_rows(output_at(given, dual, dropout_p)))
 
 
 def attention_with_certificate(
@@ -166,6 +174,9 @@ def attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
+    lead = broadcast_leading(query, key, value, enable_gqa)
+    if lead is not None:
+        query, key, value, enable_gqa, _ = lead
     given = checked(
         query,
         key,
@@ -181,14 +192,23 @@ def attention_with_certificate(
     )
     close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
-        return plain_attention(given, dropout_p), no_error(given)
+        return _restored(lead, plain_attention(given, dropout_p), no_error(given))
     if close is not None:
         call = CloseAttention(given, close)
         point = call.dual_point(estimator, tol, max_steps)
-        return call.output(point, dropout_p), call.certificate(point.detach())
+        return _restored(lead, call.output(point, dropout_p), call.certificate(point.detach()))
     dual = dual_point(given, estimator, tol, max_steps)
-    output, mean = output_and_mean_at(given, dual, dropout_p)
-    return given.without_empty_rows(output), certificate_at(given, dual.detach(), mean)
+    templates = CentredTemplates.of(given)
+    output, means = output_and_mean_at(given, dual, dropout_p, templates.moments, templates.key)
+    first_order = estimator == "first_order"
+    certificate = certificate_at(given, templates, dual.detach(), means, first_order=first_order)
+    return _restored(lead, given.without_empty_rows(output), certificate)
+
+
+def _restored(
+    lead: Leading | None, output: Tensor, certificate: AttentionCertificate
+) -> tuple[Tensor, AttentionCertificate]:
+    return restored(lead, output), AttentionCertificate(*(restored(lead, bound) for bound in certificate))
 
 
 def attention_weights(
@@ -230,6 +250,9 @@ def attention_weights(
         >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
         True
     """
+    lead = broadcast_leading(query, key, key, enable_gqa)
+    if lead is not None:
+        query, key, key, enable_gqa, _ = lead
     given = checked(
         query,
         key,
@@ -245,10 +268,10 @@ def attention_weights(
     )
     close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
-        return plain_weights(given)
+        return restored(lead, plain_weights(given))
     if close is not None:
         call = CloseAttention(given, close)
-        return call.weights(call.dual_point(estimator, tol, max_steps))
+        return restored(lead, call.weights(call.dual_point(estimator, tol, max_steps)))
     dual = dual_point(given, estimator, tol, max_steps)
     with without_autocast(dual):
         dtype = compute_dtype(dual.dtype)
@@ -259,4 +282,4 @@ def attention_weights(
                 logits = logits.masked_fill(~given.log_preference, -torch.inf)
             else:
                 logits = logits + given.log_preference
-        return given.without_empty_rows(logits.softmax(-1).to(given.query.dtype))
+        return restored(lead, given.without_empty_rows(logits.softmax(-1).to(given.query.dtype)))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import second_derivative_of
+from fenchel.adjoint import is_transformed, second_derivative_of
 from fenchel.functional.grid import Block, Grid, rows
 from fenchel.functional.operator import with_gradient
 from fenchel.functional.precision import compute_dtype, without_autocast
@@ -33,7 +33,7 @@ def attend(
     *,
     scale: float,
     dropout_p: float = 0.0,
-    with_mean: bool = False,
+    templates: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention at dual points, in memory linear in the tokens.
 
@@ -44,14 +44,25 @@ def attend(
         log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), with something to attend to in every row.
         scale: s, so that templates are s·key.
         dropout_p: Probability with which a weight is dropped; which ones depends on torch's generator.
-        with_mean: Whether the mean of the templates is wanted too.
+        templates: (B, H_kv, n, c) in float32 or float64, of which a mean is wanted too, before dropout.
 
     Returns:
-        The output (B, H, m, d_v), and ĥ (B, H, m, d) in float32 or float64, without gradient, or None.
+        The output (B, H, m, d_v), and the mean of the templates (B, H, m, c), without gradient, or None.
     """
     seed = torch.randint(2**62, ()) if dropout_p else None
-    output, mean = _attend_differentiable(dual, key, value, log_preference, seed, scale, dropout_p, with_mean)
-    return output, mean if with_mean else None
+    given = (dual, key, value, log_preference, templates, seed)
+    call = _computed if _is_plain(*given) else _attend_differentiable
+    output, mean = call(*given, scale, dropout_p)
+    return output, None if templates is None else mean
+
+
+def _is_plain(*tensors: Tensor | None) -> bool:
+    """Whether nothing but the numbers is wanted: no graph, no gradient, no transform, for which operators are."""
+    if torch.compiler.is_compiling() or is_transformed():
+        return False
+    there = [tensor for tensor in tensors if tensor is not None]
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in there)
+    return not recorded and all(type(tensor) is Tensor and not tensor.is_meta for tensor in there)
 
 
 def _logits(dual: Tensor, key: Tensor, log_preference: Tensor | None) -> Tensor:
@@ -109,41 +120,47 @@ class _Call:
         return torch.softmax(logits, -1, out=logits)
 
 
-@torch.library.custom_op("fenchel::attend", mutates_args=())
-def _attend(
+def _computed(
     dual: Tensor,
     key: Tensor,
     value: Tensor,
     log_preference: Tensor | None,
+    templates: Tensor | None,
     seed: Tensor | None,
     scale: float,
     dropout_p: float,
-    with_mean: bool,
 ) -> tuple[Tensor, Tensor]:
     with without_autocast(dual):
         call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
         output = dual.new_empty(*dual.shape[:3], value.shape[-1])
-        mean = dual.new_empty(dual.shape if with_mean else (0,), dtype=call.dtype)
-        into, into_mean = call.grid.by_key_head(output), call.grid.by_key_head(mean) if with_mean else None
+        mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=call.dtype)
+        into, into_mean = call.grid.by_key_head(output), None
+        if templates is not None:
+            into_mean = call.grid.by_key_head(mean)
         for keys, values, blocks in call.blocks():
-            wide = torch.cat([values, keys * scale], -1) if with_mean and generator is None else values
+            averaged = None if templates is None else blocks[0].of_keys(templates)
             for block in blocks:
                 weights = call.weights(block, call.dual(block), keys)
                 inner = weights.shape[2:4]
+                if into_mean is not None and averaged is not None:
+                    block.of(into_mean).copy_((rows(weights) @ averaged).unflatten(2, inner))
                 if generator is not None:
-                    if into_mean is not None:
-                        block.of(into_mean).copy_((rows(weights) @ keys).mul_(scale).unflatten(2, inner))
                     weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
-                found = (rows(weights) @ wide).unflatten(2, inner)
-                block.of(into).copy_(found[..., : values.shape[-1]])
-                if into_mean is not None and generator is None:
-                    block.of(into_mean).copy_(found[..., values.shape[-1] :])
+                if values.shape[-1]:
+                    block.of(into).copy_((rows(weights) @ values).unflatten(2, inner))
         return output, mean
 
 
+_attend = torch.library.custom_op("fenchel::attend", _computed, mutates_args=())
+
+
+def _shape_of_mean(dual: Tensor, templates: Tensor | None) -> tuple[int, ...]:
+    return (0,) if templates is None else (*dual.shape[:3], templates.shape[-1])
+
+
 @_attend.register_fake
-def _(dual, key, value, log_preference, seed, scale, dropout_p, with_mean):
-    mean = dual.new_empty(dual.shape if with_mean else (0,), dtype=compute_dtype(dual.dtype))
+def _(dual, key, value, log_preference, templates, seed, scale, dropout_p):
+    mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=compute_dtype(dual.dtype))
     return dual.new_empty(*dual.shape[:3], value.shape[-1]), mean
 
 
@@ -204,7 +221,7 @@ def _(gradient, output, dual, key, value, log_preference, seed, scale, dropout_p
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, _ = inputs
+    dual, key, value, log_preference, _, seed, ctx.scale, ctx.dropout_p = inputs
     ctx.save_for_backward(output[0], dual, key, value, log_preference, seed)
     ctx.mark_non_differentiable(output[1])
 

@@ -6,17 +6,20 @@ part is a problem of the core, so that whatever offers weights and a curvature h
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fenchel.adjoint import implicit_dual_point
 from fenchel.arguments.tensor import values_are_known
 from fenchel.closeness import AbstractCloseness, Tsallis
+from fenchel.closeness.rounding import summed
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.certificate import AttentionCertificate, norm_of
 from fenchel.functional.close_rows import CloseRows, for_heads, in_parts
-from fenchel.functional.precision import without_autocast
+from fenchel.functional.precision import unit_of_products, without_autocast
 from fenchel.functional.recomputed import recomputed
 from fenchel.functional.solved import equation_of, solution_of
 from fenchel.functional.untraced import untraced
@@ -73,16 +76,37 @@ class CloseAttention:
 
     @torch.no_grad()
     def certificate(self, dual: Tensor) -> AttentionCertificate:
-        """What dual points certify."""
-        alpha = self._rows.alpha
+        """What dual points certify, with what rounding can hide."""
         with without_autocast(dual):
-            gradient = in_parts(self._rows, lambda part, lam: part.problem().dual_gradient(lam), dual)
-            norm = self._given.without_empty_rows(gradient.norm(dim=-1, keepdim=True))
-            gap, bound = alpha / 2 * norm.square(), alpha * norm
-            return AttentionCertificate(gap.squeeze(-1), norm.squeeze(-1), bound.squeeze(-1))
+            templates = self._rows.templates
+            rows = replace(self._rows, templates=templates - templates.mean(-2, keepdim=True))
+            norm = self._given.without_empty_rows(in_parts(rows, _bound_on_gradient, dual))
+            alpha, dtype = rows.alpha.double(), dual.dtype
+            bounds = (alpha / 2 * norm.square(), norm, alpha * norm)
+            return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in bounds))
 
     def _answer(self, found: Tensor) -> Tensor:
         return self._given.without_empty_rows(found.to(self._given.query.dtype))
+
+
+def _bound_on_gradient(rows: CloseRows, dual: Tensor) -> Tensor:
+    r"""At least the norm of the dual's gradient, (B, H, m, 1) in float64.
+
+    Where the closeness is strongly convex by σ potentials that are off by :math:`\delta` move weights by
+    :math:`2\max|\delta|/\sigma` in the 1-norm, and means by that times the largest norm R of a template: so much for
+    rounding, and for how far λ itself moves the mean.
+    """
+    problem, (count, dim) = rows.problem(), rows.templates.shape[-2:]
+    unit, products = torch.finfo(dual.dtype).eps / 2, unit_of_products(dual.dtype, dual.device.type)
+    radius, length = norm_of(rows.templates).amax(-2, keepdim=True), norm_of(dual)
+    modulus = torch.as_tensor(problem.conjugate.modulus, device=dual.device).double().unsqueeze(-1)
+    moved = 2 * length * radius.square() / modulus
+    of_sums = 4 * products + (4 * summed(count) + 64) * unit
+    of_vectors = 4 * unit * (norm_of(rows.evidence) + length / rows.alpha)
+    lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius
+    computed = norm_of(problem.dual_gradient(dual)) + lost.nan_to_num(nan=torch.inf)
+    known = norm_of(rows.evidence - dual / rows.alpha) + torch.fmin(moved, 2 * radius)
+    return (torch.minimum(computed, known) + of_vectors) * (1 + (summed(dim) + 16) * unit)
 
 
 def _check_finite(**tensors: Tensor) -> None:

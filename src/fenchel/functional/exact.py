@@ -11,6 +11,7 @@ from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
 from fenchel.functional.row_gradients import with_row_gradients
 from fenchel.functional.rowwise import Rowwise
+from fenchel.solver.options import check_evidence
 from fenchel.solver.staged import solve_rows
 
 __all__ = ["exact_dual_point"]
@@ -45,6 +46,7 @@ def _exact(
     max_steps: int,
 ) -> Tensor:
     with torch.no_grad(), without_autocast(evidence):
+        check_evidence(evidence, alpha, of_op=True)
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for block, rows in rowwise.blocks():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from fenchel.functional.precision import without_autocast
+from fenchel.functional.precision import mask_dtype, without_autocast
 
 __all__ = ["fused_attention"]
 
@@ -39,7 +39,9 @@ def fused_attention(
     if _is_slow_in_half(dual, key, value):
         dual, key, value = dual.float(), key.float(), value.float()
     if log_preference is not None and log_preference.is_floating_point():
-        log_preference = log_preference.to(dual.dtype)
+        log_preference = log_preference.to(mask_dtype(log_preference, dual.dtype))
+    # A flag, and not a comparison, which in a graph with open sizes is a symbol.
+    grouped = {"enable_gqa": True} if dual.shape[1] != key.shape[1] else {}
     with without_autocast(dual):
         output = scaled_dot_product_attention(
             dual,
@@ -48,7 +50,7 @@ def fused_attention(
             attn_mask=log_preference,
             scale=scale,
             dropout_p=dropout_p,
-            enable_gqa=dual.shape[1] != key.shape[1],
+            **grouped,
         )
     return output.to(given)
 

@@ -12,6 +12,7 @@ from fenchel.functional.arguments import checked
 from fenchel.functional.close import CloseAttention
 from fenchel.functional.close_arguments import checked_closeness
 from fenchel.functional.dual_point import dual_point
+from fenchel.functional.leading import broadcast_leading, restored
 from fenchel.functional.output import output_at
 from fenchel.functional.plain import plain_weights
 from fenchel.functional.precision import compute_dtype, without_autocast
@@ -81,6 +82,9 @@ def gap(
         torch.Size([1, 2, 5, 4])
     """
     refuse_exact(estimator, "attention_with_certificate")
+    lead = broadcast_leading(query, key, key, enable_gqa)
+    if lead is not None:
+        query, key, key, enable_gqa, _ = lead
     given = checked(
         query,
         key,
@@ -95,9 +99,9 @@ def gap(
     close = checked_closeness(closeness, estimator, given.query)
     if close is not None and not given.has_no_evidence:
         call = CloseAttention(given, close)
-        return call.gap(call.dual_point(estimator, None, 1))
+        return restored(lead, call.gap(call.dual_point(estimator, None, 1)))
     if given.has_no_evidence:
-        return 0.0 * plain_weights(given).sum(-1).to(compute_dtype(query.dtype))
+        return restored(lead, 0.0 * plain_weights(given).sum(-1).to(compute_dtype(query.dtype)))
     with without_autocast(query):
         # A difference of means, squared: in half types it would be rounding and little else.
         dtype = compute_dtype(given.query.dtype)
@@ -111,4 +115,4 @@ def gap(
         if estimator != "first_order":
             gradient = gradient + (given.query - dual / column)
         found = column / 2 * gradient.square().sum(-1, keepdim=True)
-        return given.without_empty_rows(found).squeeze(-1)
+        return restored(lead, given.without_empty_rows(found).squeeze(-1))

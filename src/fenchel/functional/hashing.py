@@ -18,7 +18,7 @@ from fenchel.arguments.tensor import (
     checked_argument,
 )
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import checked
+from fenchel.functional.arguments import check_some_keys, checked
 from fenchel.functional.hash_order import HashOrder
 from fenchel.functional.hashed_problems import solved_output
 from fenchel.functional.hashed_softmax import MeetingRule, hashed_softmax
@@ -114,6 +114,7 @@ def hashing_attention(
         tol=tol,
         max_steps=max_steps,
     )
+    check_some_keys(query, key, value)
     if query.shape[2] != key.shape[2]:
         raise ProblemError(
             f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention each "

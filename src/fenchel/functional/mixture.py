@@ -178,7 +178,7 @@ def mixture_attention_with_certificate(
         dual = mixture_dual_point(given, estimator, tol, max_steps)
         place = given.place(dual)
         lifted, width = _same_width(given, given.lift(place))
-        found, average = output_and_mean_at(lifted, lifted.query, dropout_p)
+        found, average = output_and_mean_at(lifted, lifted.query, dropout_p, lifted.key.detach())
         output = _answer(given, place, found[..., :width])
         return output, _certificate(given, dual.detach(), given.mean(place, average).detach())
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import check_not_mapped
 from fenchel.conjugate import conjugate_of
+from fenchel.errors import ConvergenceError
 from fenchel.functional.mixture_arguments import MixtureArguments
 from fenchel.functional.mixture_preference import HeadMixtures
 from fenchel.functional.second_order import inverse, preference_weights
@@ -41,10 +45,13 @@ def _solved(given: MixtureArguments, estimator: str, tol: float | None, max_step
     check_not_mapped(f"{estimator} mixture attention", given.evidence, given.means, given.variances)
     alpha = given.alpha
     of_rows = alpha.squeeze(-1) if isinstance(alpha, Tensor) else alpha
-    problem = Problem(conjugate_of(HeadMixtures.of(given)), given.evidence, of_rows)
-    return solved_dual_point(
-        problem, estimator, tol, max_steps, "alpha, the variances or the norms of the means smaller"
-    )
+    preference, remedy = HeadMixtures.of(given), "alpha, the variances or the norms of the means smaller"
+    options = (estimator, tol, max_steps, remedy)
+    with suppress(ConvergenceError):
+        return solved_dual_point(Problem(conjugate_of(preference), given.evidence, of_rows), *options)
+    # Where λ is small a difference of two means is rounding; what resolves it takes twice as long.
+    resolved = replace(preference, resolved=True)
+    return solved_dual_point(Problem(conjugate_of(resolved), given.evidence, of_rows), *options)
 
 
 def _with_one_covariance(given: MixtureArguments) -> Tensor:

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.closeness.rounding import SMALL
 from fenchel.functional.blocked import attend
 from fenchel.functional.mixture_arguments import MixtureArguments
 from fenchel.functional.recomputed import recomputed
 from fenchel.preference import AbstractPreference
 from fenchel.preference.mask import log_weights
+from fenchel.preference.parameters import displacement, sums
 
 __all__ = ["HeadMixtures"]
 
@@ -38,12 +40,20 @@ class HeadMixtures(AbstractPreference):
         log_preference: Bool or floating, up to a constant a row, (B or 1, H or 1, m or 1, n), or None.
         heads: H.
         size: d.
+        resolved: Whether shifts of the mean are right relative to themselves, for small dual points too. Otherwise they
+            are differences of two means, which take half as long.
     """
 
     components: Tensor
     log_preference: Tensor | None
     heads: int
     size: int
+    resolved: bool = False
+
+    @property
+    @override
+    def resolves_shift(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.resolved
 
     @classmethod
     def of(cls, given: MixtureArguments) -> HeadMixtures:
@@ -99,6 +109,50 @@ class HeadMixtures(AbstractPreference):
         lifted = self._lifted(lam).contiguous()
         average, _ = attend(lifted, self.components, self.components, self.log_preference, scale=1.0)
         return average[..., : self.size] + average[..., self.size :] * lam
+
+    @override
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k s_k\circ\lambda`, in which nothing cancels where λ is small."""
+        if not self.resolved:
+            return super().tilted_shift(lam)
+
+        def shift(at: Tensor, log_weights: Tensor, components: Tensor) -> Tensor:
+            exponents = self._exponents(at, components)
+            normalised = log_weights.log_softmax(-1)
+            shared, moved = (normalised + exponents).softmax(-1), displacement(exponents, normalised)
+            centred = self._centred(components)[..., : self.size]
+            return moved @ centred + (shared @ components[..., self.size :]) * at
+
+        return self._in_blocks(shift, lam)
+
+    @override
+    def rounding(self, lam: Tensor) -> Tensor | None:
+        """As of :class:`~fenchel.GaussianMixture`."""
+        if not self.resolved:
+            return None
+        unit = sums(self.size) + sums(self.components.shape[2])
+
+        def spread(at: Tensor, log_weights: Tensor, components: Tensor) -> Tensor:
+            r = (log_weights + self._exponents(at, components)).softmax(-1)
+            return (1 - r.amax(-1, keepdim=True)).clamp(min=unit).sqrt()
+
+        centred = self._centred(self.components).repeat_interleave(self.heads // self.components.shape[1], 1)
+        variances = centred[..., self.size :]
+        radius = centred[..., : self.size].norm(dim=-1).amax(-1)[..., None, None]
+        trace = (variances.sum(-1) * (self.size // variances.shape[-1])).amax(-1)[..., None, None]
+        length = lam.norm(dim=-1, keepdim=True)
+        size = length * radius + trace * length.square() / 2
+        far = unit * (radius + trace * length) * (1 + 4 * (1 + size) * self._in_blocks(spread, lam))
+        close = unit * (4 * size * radius + trace * length)
+        return torch.where(size <= SMALL, torch.minimum(close, far), far).squeeze(-1)
+
+    def _centred(self, components: Tensor) -> Tensor:
+        """Components whose means are less their mean: a common vector changes no responsibility, only rounding."""
+        means, variances = components.split([self.size, components.shape[-1] - self.size], -1)
+        return torch.cat([means - means.mean(-2, keepdim=True), variances], -1)
+
+    def _exponents(self, at: Tensor, components: Tensor) -> Tensor:
+        return self._lifted(at) @ self._centred(components).mT
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:

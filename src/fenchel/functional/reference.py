@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fenchel.arguments.causal_bias import without_causal_bias
 from fenchel.arguments.tensor import checked_argument
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.transport_arguments import checked_transport
@@ -49,6 +50,9 @@ def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tu
     A row without one is given the uniform preference, so that no NaN arises; callers put zeros there.
     """
     shape = (*query.shape[:3], key.shape[2])
+    log_preference = without_causal_bias(
+        "log_preference", log_preference, query.shape[2], key.shape[2], query.device
+    )
     if log_preference is None:
         log_preference = query.new_zeros(())
     if log_preference.dtype == torch.bool:

@@ -328,7 +328,7 @@ def relative_gap(
 
 def _as_scores(given: RelativeArguments, estimator: str) -> bool:
     """Whether all that the templates do is to score keys, so that ⟨z, r⟩ may stand where log-weights do."""
-    return estimator == "first_order" and is_softmax(given.closeness)
+    return estimator == "first_order" and is_softmax(given.closeness) and given.key.shape[2] > 0
 
 
 def _scored(given: RelativeArguments) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments.causal_bias import without_causal_bias
 from fenchel.arguments.tensor import (
     WHOLE,
     broadcasts_to,
@@ -112,6 +113,7 @@ def checked_relative(
                 "table of each pair, with as many rows"
             )
     queries, keys, rows = query.shape[2], key.shape[2], relative.shape[2]
+    log_preference = without_causal_bias("log_preference", log_preference, queries, keys, query.device)
     if index is not None:
         index = _checked_index(index, (query.shape[0], queries, keys), rows, query)
     elif rows != queries + keys - 1:

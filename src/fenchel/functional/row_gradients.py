@@ -66,8 +66,10 @@ def with_row_gradients(
         ctx.options = len(inputs) - 4
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        log_preference, wanted = ctx.saved_tensors[3], ctx.needs_input_grad[2]
-        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *ctx.saved_tensors, wanted)
+        # Read once: under checkpointing what is saved is computed again when it is read, and is then no longer there.
+        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[2]
+        log_preference = saved[3]
+        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *saved, wanted)
         to_preference = found.to(log_preference.dtype) if wanted else None
         return to_evidence, to_templates, to_preference, to_alpha, *(None,) * ctx.options
 

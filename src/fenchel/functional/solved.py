@@ -13,6 +13,7 @@ from fenchel.functional.untraced import untraced
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
 from fenchel.solver.equation import AbstractEquation, Expansion, StationaryPoint
+from fenchel.solver.options import check_evidence
 from fenchel.solver.second_order import second_order_point
 from fenchel.solver.staged import WORKING_ARRAYS, StagedSolver
 
@@ -49,6 +50,8 @@ def solved_dual_point(
 def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
     """The same without gradient."""
     tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
+    if estimator == "exact":
+        check_evidence(problem.evidence, problem.alpha_column, of_op=True)
     layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
     dual, missed = layout.empty(problem.conjugate.dim), 0
     # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.

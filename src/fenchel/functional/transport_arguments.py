@@ -22,7 +22,7 @@ from fenchel.arguments.tensor import (
 from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
 from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, positive_column
+from fenchel.functional.arguments import AttentionArguments, check_some_keys, positive_column
 from fenchel.functional.precision import under_autocast, without_autocast
 from fenchel.preference.mask import log_weights
 
@@ -98,6 +98,7 @@ def checked_transport(
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
     """
+    check_some_keys(given.query, given.key, given.value)
     lead = given.query.shape[:2]
     sources, values = given.key.to(dtype), given.value.to(dtype)
     templates = sources

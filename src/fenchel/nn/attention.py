@@ -282,7 +282,7 @@ class MultiheadAttention(HeadProblems):
         average_attn_weights: bool = True,
         is_causal: bool = False,
         *,
-        query_offset: int = 0,
+        query_offset: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Infer, and answer with the mean of the values; as in ``torch.nn.MultiheadAttention``.
 
@@ -292,18 +292,21 @@ class MultiheadAttention(HeadProblems):
             value: (N, S, vdim), (S, N, vdim) or (S, vdim).
             key_padding_mask: (N, S) or (S,). bool, True = padding; or float, added to the scores.
             need_weights: Whether to return the weights, which takes memory for all of them.
-            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to the scores.
+            attn_mask: (L, S) or (N * num_heads, L, S). bool, True = masked; or float, added to the scores; or a
+                ``CausalBias`` of ``torch.nn.attention.bias``.
             average_attn_weights: Whether returned weights are the mean over heads.
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
-            query_offset: Position of the first query among the keys, for preferences that look at positions; S - L
-                where keys come from a cache.
+            query_offset: Position of the first query among the keys, for preferences and evidence that look at
+                positions: S - L where keys come from a cache. Where L < S these need it (0 between two sequences that
+                begin at the same place); None is 0 elsewhere.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or the weights p after dropout: (N, L, S), or
             (N, num_heads, L, S) if not averaged, without N if unbatched, with a column for every added template.
 
         Raises:
-            ProblemError: On a wrong shape, dtype or device, or ``is_causal`` without ``attn_mask``.
+            ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, or ``query_offset``
+                left out where it is needed.
         """
         return self._attended(
             query,

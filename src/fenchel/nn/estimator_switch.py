@@ -35,9 +35,8 @@ def use_estimator(
     Each chosen head answers with :math:`E_{p(\lambda)}[v]`, where λ is the estimator's for its own templates,
     preference and evidence. Every other head, and every other layer, stays as it is. The counterpart of
     :func:`fenchel.integrations.transformers.use_backend` for modules with :class:`~fenchel.nn.MultiheadAttention`,
-    :class:`~fenchel.nn.MixtureAttention`, :class:`~fenchel.nn.ContinuousAttention`,
-    :class:`~fenchel.nn.TransportAttention` or
-    :class:`~fenchel.models.AttentionPooling` anywhere in them.
+    :class:`~fenchel.nn.MixtureAttention`, :class:`~fenchel.nn.ContinuousAttention` or
+    :class:`~fenchel.nn.TransportAttention` anywhere in them.
 
     What the layers did before they do again at the end, after an exception too; parameters and attributes are never
     touched, and a copy or a file that is made inside of the block is of the model without it. Contexts nest: the inner

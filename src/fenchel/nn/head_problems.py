@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.causal_bias import without_causal_bias
 from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.certificate import AttentionCertificate
@@ -66,7 +67,7 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
         average_attn_weights: bool,
         is_causal: bool,
         *,
-        query_offset: int,
+        query_offset: int | None,
         given: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
         """A call of ``torch.nn.MultiheadAttention``, with whatever else the layer was given for its problems."""
@@ -90,6 +91,9 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
             batched=layout.batched,
             device=query.device,
         )
+        if query_offset is None and m >= n and not torch.compiler.is_compiling():
+            # Own preferences may read the number; a graph with an open number of tokens cannot be asked for it.
+            query_offset = 0
         inputs = AttentionInputs(
             batch,
             heads,
@@ -124,12 +128,15 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
         given: Any,
     ) -> Inferred:
         extended = (self._extended(keys, self.bias_k), self._extended(values, self.bias_v))
-        problem, tied = self._problem(queries, *extended, inputs.query_offset)
+        problem, tied = self._problem(queries, *extended, inputs)
         problem = self._refined(problem, inputs, given)
         if self.preference is not None and not need_weights and self._can_fuse(problem, inputs, masks):
             return infer_fused(problem, self.preference, inputs)
         prior = None if self.preference is None else self.preference(inputs)
         if prior is not None:
+            prior = without_causal_bias(
+                "the answer of preference", prior, inputs.queries, inputs.keys, queries.device
+            )
             check_tensor(
                 "the answer of preference", prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK
             )
@@ -180,7 +187,7 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
         return torch.cat([sequence, *added], 2) if added else sequence
 
     def _problem(
-        self, queries: Tensor, keys: Tensor, values: Tensor, query_offset: int
+        self, queries: Tensor, keys: Tensor, values: Tensor, inputs: AttentionInputs
     ) -> tuple[Problem, Tensor | None]:
         """What is asked of the heads, and what of log u is tied to their templates."""
         alpha, radius, evidence = self.alpha, self.radius, self.evidence
@@ -190,7 +197,7 @@ class HeadProblems(AttendingLayer, LastCall, nn.MultiheadAttention):
             normalised=self.normalize_templates,
             penalised=self.keep_norm_penalty,
         )
-        at = {"query_offset": query_offset} if isinstance(evidence, AbstractPositionalEvidence) else {}
+        at = {"query_offset": inputs.first_query} if isinstance(evidence, AbstractPositionalEvidence) else {}
         z, templates, scale = checked_answer(evidence, evidence(queries, keys, **at))
         relative = tied = None
         if isinstance(templates, RelativeTemplates):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
 from fenchel.arguments.tensor import MASK, check_device, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.preference.dense import combined
@@ -55,7 +56,8 @@ def torch_masks(
     """Check the masks of a call and turn them to the sense of preferences.
 
     Args:
-        attn_mask: (L, S) or (N * num_heads, L, S), bool with True = masked, or float, which is added to the scores.
+        attn_mask: (L, S) or (N * num_heads, L, S), bool with True = masked, or float, which is added to the scores; or
+            a ``torch.nn.attention.bias.CausalBias`` of L and S.
         key_padding_mask: (N, S), or (S,) for a call without a batch; bool with True = padding, or float.
         sizes: N, num_heads, L and S.
         batched: Whether the call has a batch.
@@ -66,7 +68,9 @@ def torch_masks(
     """
     batch, heads, queries, keys = sizes
     attention = padding = None
-    if attn_mask is not None:
+    if is_causal_bias(attn_mask):
+        attention = without_causal_bias("attn_mask", attn_mask, queries, keys, device)
+    elif attn_mask is not None:
         _check("attn_mask", attn_mask, device)
         shared, own = (queries, keys), (batch * heads, queries, keys)
         if attn_mask.shape not in (shared, own):

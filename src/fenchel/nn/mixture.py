@@ -164,7 +164,7 @@ class MixtureAttention(MultiheadAttention):
         is_causal: bool = False,
         *,
         variances: Tensor | None = None,
-        query_offset: int = 0,
+        query_offset: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Infer, and answer with what is read; as in :meth:`fenchel.nn.MultiheadAttention.forward`.
 
@@ -179,7 +179,8 @@ class MixtureAttention(MultiheadAttention):
             is_causal: A hint that ``attn_mask``, which has to be given, is causal.
             variances: Of the projected keys, for a layer that was built with ``variances="given"``: finite and at least
                 0, in the layout of ``key`` with a last dimension of E, of num_heads (one a head), or of 1 (one a key).
-            query_offset: Position of the first query among the keys, for preferences that look at positions.
+            query_offset: Position of the first query among the keys, as in
+                :meth:`fenchel.nn.MultiheadAttention.forward`.
 
         Returns:
             The output, of the layout of ``query`` and width E; and None, or the responsibilities, after dropout where

@@ -17,7 +17,7 @@ def nested_self_attention(
     value: Tensor,
     *,
     plain: bool,
-    query_offset: int,
+    query_offset: int | None,
 ) -> Tensor:
     """Pad, attend without the padding, and nest again.
 

@@ -54,5 +54,5 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
     return call._replace(
         projection=key_projection(layer, key) if call.problem.templates is keys else None,
         key_padding=inputs.key_padding,
-        asks_itself=inputs.query_offset > 0 or lies_in(query, key),
+        asks_itself=bool(inputs.query_offset) or lies_in(query, key),
     )

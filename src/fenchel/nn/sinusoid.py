@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import FLOATING, INTEGERS, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.sizes import check_choice, check_positive, check_sizes
 
@@ -30,7 +31,8 @@ def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str
         (..., width), in the floating dtype of ``places``, or torch's default for whole numbers.
 
     Raises:
-        ProblemError: If ``width`` is odd, or another argument cannot be used.
+        ProblemError: If ``places`` is not a tensor of real or whole numbers, ``width`` is odd, or another argument
+            cannot be used.
 
     Reference:
         Vaswani et al. 2017, Attention is all you need, section 3.5.
@@ -40,6 +42,8 @@ def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.8415, 0.5403]])
     """
+    form = "of places, real or whole numbers, such as torch.arange(20)"
+    check_tensor("places", places, form, dtypes=(*FLOATING, *INTEGERS))
     check_choice("sinusoids", LAYOUTS, layout=layout)
     dtype = places.dtype if places.is_floating_point() else torch.get_default_dtype()
     angles = places.unsqueeze(-1) * frequencies(width, base, owner="sinusoids").to(places.device)

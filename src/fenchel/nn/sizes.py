@@ -13,8 +13,7 @@ from fenchel.errors import ProblemError
 __all__ = ["check_choice", "check_grid", "check_parameters", "check_pixels", "check_positive", "check_sizes"]
 
 # Where the table has a rule for a size under another name; else it is that for any size.
-_RULES = {name: name for name in ("max_steps", "width", "depth", "mlp_width", "patch_size")}
-_RULES.update(heads="head_count", num_heads="head_count")
+_RULES = {"max_steps": "max_steps", "width": "width", "heads": "head_count", "num_heads": "head_count"}
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:

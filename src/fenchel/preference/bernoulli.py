@@ -77,7 +77,9 @@ class Bernoulli(AbstractProduct):
         adding = torch.where(self.logits > 0, above, torch.log1p(one * torch.expm1(near)))
         falls = logsigmoid(-self.logits) - logsigmoid(-self.logits - lam)
         rises = lam + logsigmoid(self.logits) - logsigmoid(self.logits + lam)
-        return torch.where(small, adding, torch.where(self.logits > 0, rises, falls))
+        # Where λ outweighs the logit, rising would add it to λ and lose it.
+        rising = (self.logits > 0) & (self.logits + lam > 0)
+        return torch.where(small, adding, torch.where(rising, rises, falls))
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:

@@ -25,6 +25,9 @@ __all__ = ["Box", "TruncatedExponential"]
 SMALL = 0.5
 """Where the series takes over: its terms shrink by 40 each."""
 
+BOTH_SMALL = 0.75
+"""Up to where differences are taken from the series."""
+
 COEFFICIENTS = [
     2 * (-1) ** (n + 1) * math.fsum(k ** (-2 * n) for k in range(1, 2000)) / math.pi ** (2 * n)
     for n in range(3, 13)
@@ -50,10 +53,15 @@ def _split(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def log_sinhc(x: Tensor) -> Tensor:
     r""":math:`\log(\sinh x/x)`."""
+    return torch.where(x.abs() < SMALL, 0, x.abs()) + _log_sinhc_rest(x)
+
+
+def _log_sinhc_rest(x: Tensor) -> Tensor:
+    r""":math:`\log(\sinh x/x)`, less :math:`\lvert x\rvert` where x is not small."""
     small, near, far = _split(x)
     series = near.square() * _series(near, [c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS)])
     size = far.abs()
-    return torch.where(small, series, size + torch.log1p(-torch.exp(-2 * size)) - torch.log(2 * size))
+    return torch.where(small, series, torch.log1p(-torch.exp(-2 * size)) - torch.log(2 * size))
 
 
 def langevin(x: Tensor) -> Tensor:
@@ -62,13 +70,70 @@ def langevin(x: Tensor) -> Tensor:
     return torch.where(small, near * _series(near, COEFFICIENTS), 1 / torch.tanh(far) - 1 / far)
 
 
-def langevin_slope(x: Tensor) -> Tensor:
-    r""":math:`1/x^2 - 1/\sinh^2 x`."""
+def _series_less(x: Tensor, origin: Tensor, coefficients: list[float]) -> tuple[Tensor, Tensor]:
+    """A polynomial in x², and what it is more than at an origin, divided by x² less that of the origin."""
+    square, other = x.square(), origin.square()
+    total, apart = torch.zeros_like(x), torch.zeros_like(x)
+    for coefficient in reversed(coefficients):
+        apart = apart * other + total
+        total = total * square + coefficient
+    return total, apart
+
+
+def _pair(x: Tensor, origin: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
+    """Where both are small, and both there; where both are not and have one sign, and their sizes there."""
+    least, most = torch.minimum(x.abs(), origin.abs()), torch.maximum(x.abs(), origin.abs())
+    near, far = most <= BOTH_SMALL, (least >= SMALL) & (x * origin > 0)
+    return (
+        near,
+        (x.where(near, 0), origin.where(near, 0)),
+        far,
+        (x.abs().where(far, 1), origin.abs().where(far, 1)),
+    )
+
+
+def _falling_less(size: Tensor, other: Tensor, step: Tensor) -> Tensor:
+    """What e^(-2x) is more than at another, for a step from there to x."""
+    return torch.exp(-2 * torch.minimum(size, other)) * torch.expm1(-2 * step.abs()) * torch.sign(step)
+
+
+def log_sinhc_less(x: Tensor, origin: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`\log(\sinh x/x)` less that of an origin, which is a step away; and less how much larger x is.
+
+    The first is right where both are small, the second elsewhere.
+    """
+    near, close, far, sizes = _pair(x, origin)
+    _, apart = _series_less(*close, [0.0, *(c / (2 * n + 2) for n, c in enumerate(COEFFICIENTS))])
+    grown = step.where(far, 0) * torch.sign(origin)
+    lower = -torch.expm1(-2 * torch.minimum(*sizes))
+    tails = torch.log1p(_falling_less(*sizes, grown).abs() / lower) * torch.sign(grown)
+    rests = [_log_sinhc_rest(y) - torch.where(y.abs() < SMALL, y.abs(), 0) for y in (x, origin)]
+    beyond = torch.where(far, tails - torch.log1p(grown / sizes[1]), rests[0] - rests[1])
+    return torch.where(near, apart * step * (x + origin).where(near, 0), 0), beyond
+
+
+def end_distance(x: Tensor) -> Tensor:
+    r""":math:`1 - (\coth\lvert x\rvert - 1/\lvert x\rvert)` for x that is not small."""
+    size = x.abs()
+    return size.reciprocal() - _tail(size)
+
+
+def _tail(size: Tensor) -> Tensor:
+    r""":math:`\coth x - 1` of positive x, which does not overflow."""
+    falling = torch.exp(-2 * size)
+    return 2 * falling / (1 - falling)
+
+
+def langevin_slope(x: Tensor, half: Tensor) -> Tensor:
+    r""":math:`w^2(1/x^2 - 1/\sinh^2 x)`."""
     small, near, far = _split(x)
     series = _series(near, [(2 * n + 1) * c for n, c in enumerate(COEFFICIENTS)])
-    # 1/sinh² = 4 e^(-2x)/(1 - e^(-2x))², which does not overflow.
-    falling = torch.exp(-2 * far.abs())
-    return torch.where(small, series, far.square().reciprocal() - 4 * falling / (1 - falling).square())
+    # 1/sinh² = 4 e^(-2x)/(1 - e^(-2x))², which does not overflow; w/x is squared, as x² may overflow.
+    size, square = far.abs(), half.square()
+    falling = torch.exp(-2 * size)
+    return torch.where(
+        small, square * series, (half / size).square() - 4 * square * (falling / (1 - falling).square())
+    )
 
 
 class AbstractBetween(AbstractProduct):
@@ -100,17 +165,20 @@ class AbstractBetween(AbstractProduct):
         """Half the width of the box."""
         return (self.high - self.low) / 2
 
-    @override
-    def cumulant(self, lam: Tensor) -> Tensor:
-        half, start = self.half(), self.slope
-        rise = log_sinhc(half * (start + lam)) - log_sinhc(half * start)
-        return (self.low + self.high) / 2 * lam + rise
+    def _end(self, x: Tensor) -> Tensor:
+        """The end to which a slope of this sign leads."""
+        return torch.where(x > 0, self.high, self.low)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         half = self.half()
-        return (self.low + self.high) / 2 + half * langevin(half * (self.slope + lam))
+        x = half * (self.slope + lam)
+        small, near, far = _split(x)
+        middle = (self.low + self.high) / 2 + half * (near * _series(near, COEFFICIENTS))
+        distance = half * end_distance(far)
+        by_end = torch.where(far > 0, self.high - distance, self.low + distance)
+        return torch.where(small, middle, by_end)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
@@ -121,7 +189,7 @@ class AbstractBetween(AbstractProduct):
     @override
     def variance(self, lam: Tensor) -> Tensor:
         half = self.half()
-        return half.square() * langevin_slope(half * (self.slope + lam))
+        return langevin_slope(half * (self.slope + lam), half)
 
     @override
     def lost(self, lam: Tensor) -> Tensor:
@@ -195,6 +263,13 @@ class Box(AbstractBetween):
     def slope(self) -> Tensor:
         return torch.zeros_like(self.low)
 
+    @override
+    def cumulant(self, lam: Tensor) -> Tensor:
+        x = self.half() * lam
+        # Far out from the end, as the middle and half the width would cancel.
+        start = torch.where(x.abs() < SMALL, (self.low + self.high) / 2, self._end(x))
+        return start * lam + _log_sinhc_rest(x)
+
 
 class TruncatedExponential(AbstractBetween):
     r"""Independent coordinates with density in proportion to :math:`e^{\theta x}` between two ends.
@@ -226,3 +301,33 @@ class TruncatedExponential(AbstractBetween):
     @override
     def slope(self) -> Tensor:
         return self.theta
+
+    @override
+    def cumulant(self, lam: Tensor) -> Tensor:
+        half, start = self.half(), self.slope
+        x, origin = half * (start + lam), half * start
+        series, beyond = log_sinhc_less(x, origin, half * lam)
+        near = torch.maximum(x.abs(), origin.abs()) <= BOTH_SMALL
+        # Far out by the end, as the middle and half the width would cancel.
+        end = self._end(torch.where(x == 0, origin, x))
+        far = end * lam + beyond - torch.where(x * origin < 0, 2 * origin.abs(), 0)
+        return torch.where(near, (self.low + self.high) / 2 * lam + series, far)
+
+    @override
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        shift, tiny = super().tilted_shift(lam), self._tiny(lam)
+        if values_are_known(lam) and not bool(tiny.any()):
+            return shift
+        # The difference of both means would be rounding.
+        return torch.where(tiny, lam * self.variance(lam / 2), shift)
+
+    def _tiny(self, lam: Tensor) -> Tensor:
+        """Where a tilt is so small that the variance does not change on the way there."""
+        return (self.half() * lam).abs() < 1e-7
+
+    @override
+    def lost(self, lam: Tensor) -> Tensor:
+        lost, tiny = super().lost(lam), self._tiny(lam)
+        if values_are_known(lam) and not bool(tiny.any()):
+            return lost
+        return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)

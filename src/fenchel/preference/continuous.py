@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -14,8 +14,13 @@ from fenchel.arguments.tensor import check_vectors
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.gaussian import Gaussian
-from fenchel.preference.legendre import Rule
 from fenchel.preference.moments import GaussianMoments, moments
+from fenchel.preference.place_arguments import (
+    checked_accuracy,
+    checked_edges,
+    checked_numbers,
+    checked_points,
+)
 from fenchel.preference.quadrature import Places, Quadrature
 
 __all__ = ["AbstractContinuous", "Continuous1d", "Continuous2d"]
@@ -41,6 +46,7 @@ class AbstractContinuous(AbstractPreference):
         basis: Places | str,
         density: Gaussian | Places | None,
         edges: tuple[tuple[float, ...], ...] | None,
+        points: tuple[tuple[float, ...], ...],
         accuracy: float,
         dtype: torch.dtype | None,
         device: torch.device | str | None,
@@ -81,8 +87,8 @@ class AbstractContinuous(AbstractPreference):
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in (torch.float32, torch.float64):
             raise ProblemError(f"dtype is {shown(dtype)}; expected torch.float32 or torch.float64")
-        rule = Rule(edges, _checked_accuracy(accuracy))
-        self.form = Quadrature(function, density, rule, dtype, torch.device(device or "cpu"))
+        accuracy, device = checked_accuracy(accuracy), torch.device(device or "cpu")
+        self.form = Quadrature(function, density, edges, points, accuracy, dtype, device)
 
     def _of(self, form: GaussianMoments | Quadrature) -> Self:
         made = object.__new__(type(self))
@@ -234,9 +240,11 @@ class Continuous1d(AbstractContinuous):
     .. math:: \log M(\lambda) = \log\int u(x)\,e^{\langle\psi(x), \lambda\rangle}\,dx
 
     With :math:`\psi(x) = (x, x^2)` and a Gaussian u on the whole line p is Gaussian, in closed form; else integrals
-    are taken on an interval by Gauss and Legendre's rule, halving panels until cumulant and mean no longer move.
-    What halving changed last is counted in the bounds of an estimate, and integrals that do not converge are an
-    error.
+    are taken on an interval by Gauss and Legendre's rule, on panels that are halved until cumulant, mean and
+    covariance no longer move, at every λ that is asked for. What halving changed last is counted in the bounds of an
+    estimate, and integrals that do not converge are an error. No rule sees a narrow peak that lies between its first
+    nodes, whose distance is up to 1/1300 of the interval, beside another part of the density that is larger at all of
+    them: name places near such peaks as ``points``.
 
     Args:
         basis: ψ, a differentiable function of places (n, 1) that gives (n, d), such as a module; or ``"quadratic"``.
@@ -245,7 +253,10 @@ class Continuous1d(AbstractContinuous):
             interval are alike.
         interval: Where integrals are taken, (low, high); None for the closed form.
         breaks: Places within, where basis or density jump or bend, so that panels begin there.
-        accuracy: To which integrals have to converge, relative to the largest template; not below rounding.
+        points: Places within, near which there may be narrow peaks, 64 at most: panels are small there from the start,
+            down to 1e-9 of the interval. A peak is found if its width is at least a tenth of its distance to a point.
+        accuracy: To which integrals have to converge: log M absolutely, the mean relative to the standard deviation of
+            the templates, their covariance relative to its trace; not below rounding.
         dtype: float32 or float64, of what is computed: torch's default, or the Gaussian's. Basis and density are
             evaluated in float64 if they can be.
         device: Likewise.
@@ -276,14 +287,18 @@ class Continuous1d(AbstractContinuous):
         interval: Interval | None = None,
         *,
         breaks: Sequence[float] = (),
+        points: Sequence[float] = (),
         accuracy: float = 1e-12,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        edges = None if interval is None else (_edges("interval", interval, breaks),)
-        if interval is None and len(_numbers("breaks", breaks)):
-            raise ProblemError("breaks are given without an interval; expected interval= too")
-        super().__init__(basis, density, edges, accuracy, dtype, device)
+        edges = None if interval is None else (checked_edges("interval", interval, breaks),)
+        inner, looked = checked_numbers("breaks", breaks), checked_numbers("points", points)
+        for name, given in (("breaks", inner), ("points", looked)):
+            if interval is None and given:
+                raise ProblemError(f"{name} are given without an interval; expected interval= too")
+        places = checked_points(points, [(place,) for place in looked], edges)
+        super().__init__(basis, density, edges, places, accuracy, dtype, device)
 
 
 class Continuous2d(AbstractContinuous):
@@ -291,14 +306,18 @@ class Continuous2d(AbstractContinuous):
 
     With :math:`\psi(x) = (x, xx^\top)`, six numbers a place, and a Gaussian u on the whole plane p is Gaussian, in
     closed
-    form: an ellipse. Otherwise as :class:`Continuous1d`, on a rectangle.
+    form: an ellipse. Otherwise as :class:`Continuous1d`, on a rectangle, with first nodes whose distance is
+    up to 1/80 of its sides: peaks narrower than that, beside a wider density, want ``points``.
 
     Args:
         basis: ψ, a differentiable function of places (n, 2) that gives (n, d); or ``"quadratic"``.
         density: u: a :class:`~fenchel.Gaussian` of dimension 2, or log u, (n,) of places (n, 2), or None.
         interval: The rectangle in which integrals are taken, ((low, high), (low, high)); None for the closed form.
         breaks: Where basis or density jump or bend, a list for each of both dimensions.
-        accuracy: To which integrals have to converge, relative to the largest template; not below rounding.
+        points: Places (x, y) within, near which there may be narrow peaks, 16 at most: panels are small there from the
+            start, down to 1.5e-5 of the sides.
+        accuracy: To which integrals have to converge: log M absolutely, the mean relative to the standard deviation of
+            the templates, their covariance relative to its trace; not below rounding.
         dtype: float32 or float64, of what is computed: torch's default, or the Gaussian's. Basis and density are
             evaluated in float64 if they can be.
         device: Likewise.
@@ -326,6 +345,7 @@ class Continuous2d(AbstractContinuous):
         interval: Sequence[Interval] | None = None,
         *,
         breaks: Sequence[Sequence[float]] = ((), ()),
+        points: Sequence[Sequence[float]] = (),
         accuracy: float = 1e-12,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -338,34 +358,10 @@ class Continuous2d(AbstractContinuous):
                     "(low, high)), "
                     "and two lists of breaks"
                 )
-            edges = tuple(_edges(f"interval[{i}]", interval[i], breaks[i]) for i in range(2))
-        super().__init__(basis, density, edges, accuracy, dtype, device)
-
-
-def _numbers(name: str, values: Any) -> list[float]:
-    try:
-        return [float(value) for value in values]
-    except (TypeError, ValueError):
-        raise ProblemError(f"{name} is {shown(values)}; expected numbers") from None
-
-
-def _edges(name: str, interval: Any, breaks: Any) -> tuple[float, ...]:
-    ends, inner = _numbers(name, interval), _numbers("breaks", breaks)
-    if len(ends) != 2 or not -1e300 < ends[0] < ends[1] < 1e300:
-        raise ProblemError(
-            f"{name} is {shown(interval)}; expected two finite numbers, the lower first, such as (0.0, 1.0)"
-        )
-    found = tuple(sorted({*ends, *inner}))
-    if found[0] != ends[0] or found[-1] != ends[1] or not all(ends[0] <= place <= ends[1] for place in inner):
-        raise ProblemError(f"breaks are {shown(breaks)}; expected places within {name} {tuple(ends)}")
-    if len(found) > 65:
-        raise ProblemError(f"breaks are {len(found) - 2} places; expected 63 at most")
-    return found
-
-
-def _checked_accuracy(accuracy: Any) -> float:
-    if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 < accuracy < 1:
-        raise ProblemError(
-            f"accuracy is {shown(accuracy)}; expected a number above 0 and below 1, such as 1e-12"
-        )
-    return float(accuracy)
+            edges = tuple(checked_edges(f"interval[{i}]", interval[i], breaks[i]) for i in range(2))
+        if not isinstance(points, Sequence | Tensor):
+            raise ProblemError(f"points are {shown(points)}; expected a list of places (x, y)")
+        if interval is None and len(points):
+            raise ProblemError("points are given without an interval; expected interval= too")
+        places = checked_points(points, [tuple(checked_numbers("points", place)) for place in points], edges)
+        super().__init__(basis, density, edges, places, accuracy, dtype, device)

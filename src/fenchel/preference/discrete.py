@@ -15,7 +15,9 @@ from fenchel.preference.parameters import (
     check_dtype,
     checked_log_weights,
     checked_sample_shape,
+    displacement,
     drawn_indices,
+    log_mean_exp,
     picked,
     widened,
 )
@@ -129,7 +131,16 @@ class Discrete(AbstractPreference):
 
         Shape (..., m) for ``lam`` of shape (..., m, d).
         """
-        return torch.logsumexp(self.log_weights + self.potential(lam), -1)
+        self.check_point("lam", lam)
+        center, templates = self._centred()
+        common = (lam @ center.mT).squeeze(-1)
+        return log_mean_exp(self.potential(lam), lam @ templates.mT, common, self.log_weights)
+
+    def _centred(self) -> tuple[Tensor, Tensor]:
+        """The mean of the templates that count for some query, (..., 1, d), and templates less that."""
+        counted = (self.log_weights > -torch.inf).any(-2, keepdim=True).to(self.templates.dtype)
+        center = counted @ self.templates / counted.sum(-1, keepdim=True)
+        return center, self.templates - center
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
@@ -137,13 +148,25 @@ class Discrete(AbstractPreference):
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        p = torch.softmax(self.log_weights + self.potential(lam), -1)
+        self.check_point("lam", lam)
+        _, templates = self._centred()
+        p = torch.softmax(self.log_weights + lam @ templates.mT, -1)
+        mean = p @ templates
 
         def product(vector: Tensor) -> Tensor:
-            images = self.potential(vector)
-            return (p * (images - (p * images).sum(-1, keepdim=True))) @ self.templates
+            self.check_point("vector", vector)
+            images = vector @ templates.mT
+            moved = p * (images - (p * images).sum(-1, keepdim=True))
+            # About the mean once more: what is left over lies at the template that has nearly all weight.
+            return moved @ templates - moved.sum(-1, keepdim=True) * mean
 
         return product
+
+    @override
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        _, templates = self._centred()
+        return displacement(lam @ templates.mT, self.log_weights) @ templates
 
     def covariance_product(self, vector: Tensor) -> Tensor:
         r"""The product :math:`\Sigma v` with the covariance of u, shape (..., m, d) for ``vector`` (..., m, d)."""

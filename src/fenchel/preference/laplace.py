@@ -42,8 +42,9 @@ class AbstractTwoSided(AbstractProduct):
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
         left, right = self.rates()
-        return self.location + (1 / right - 1 / left) + self.tilted_shift(lam)
+        return self.location + (1 / (right - lam) - 1 / (left + lam))
 
     @override
     def mean_rounding(self) -> Tensor:

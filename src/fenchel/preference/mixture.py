@@ -26,6 +26,7 @@ from fenchel.preference.parameters import (
     checked_sample_shape,
     displacement,
     drawn_indices,
+    log_mean_exp,
     picked,
     sums,
 )
@@ -171,10 +172,9 @@ class GaussianMixture(AbstractPreference):
     def log_mgf(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         rows, center = self._rows(lam), self._center()
-        around = torch.logsumexp(
-            self.log_weights + self._exponents(rows, self.means - center), -1, keepdim=True
-        )
-        return self._back(around + rows @ center.mT).squeeze(-1)
+        plain, centred = (self._exponents(rows, means) for means in (self.means, self.means - center))
+        found = log_mean_exp(plain, centred, (rows @ center.mT).squeeze(-1), self.log_weights)
+        return self._back(found.unsqueeze(-1)).squeeze(-1)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
@@ -198,13 +198,16 @@ class GaussianMixture(AbstractPreference):
         rows, centers = self._rows(lam), self.means - self._center()
         covariances = self._covariances
         r = torch.softmax(self.log_weights + self._exponents(rows, centers), -1)
+        mean = r @ centers + covariances.combined(r, rows)
 
         def product(vector: Tensor) -> Tensor:
             v = self._rows(vector)
             along = v @ centers.mT + covariances.forms(rows, v)
             moved = r * (along - (r * along).sum(-1, keepdim=True))
+            # About the mean once more: what is left over lies at the component that has nearly all weight.
+            rest = moved.sum(-1, keepdim=True)
             return self._back(
-                moved @ centers + covariances.combined(moved, rows) + covariances.combined(r, v)
+                moved @ centers + covariances.combined(moved, rows) + covariances.combined(r, v) - rest * mean
             )
 
         return product

@@ -14,7 +14,7 @@ from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
-from fenchel.preference.legendre import Rule
+from fenchel.preference.panels import refined, starting
 from fenchel.preference.parameters import sums
 
 __all__ = ["GaussianMoments", "moments"]
@@ -25,7 +25,10 @@ def moments(places: Tensor) -> Tensor:
     return torch.cat([places, (places.unsqueeze(-1) * places.unsqueeze(-2)).flatten(-2)], -1)
 
 
-_WIDE = Rule(((-9.0, 9.0),), 1e-10)
+ROUNDS = 8
+"""How often values may turn out to be much larger between the places that were looked at, at most."""
+
+WIDE = 9.0
 """In standard deviations: what is outside is less than rounding."""
 
 
@@ -170,37 +173,56 @@ class GaussianMoments(AbstractPreference):
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         r""":math:`\mathbb{E}[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
-        level, accuracy = 1, max(1e-10, 64 * torch.finfo(self.dtype).eps)
-        before, _ = self._expected(function, level - 1)
-        found, size = self._expected(function, level)
-        while bool(((found - before).abs() > accuracy * size).any()):
-            if level == _WIDE.finest:
-                raise ProblemError(
-                    f"the expectation did not converge to {accuracy:.1g}: the function changes too fast within the "
-                    "density; "
-                    "expected a smoother one, or smaller variances"
-                )
-            level, before = level + 1, found
-            found, size = self._expected(function, level)
-        return found
+        places, root = self.places.mean(), Full("covariance", self.places.covariance()).root()
 
-    def _expected(self, function: Callable[[Tensor], Tensor], level: int) -> tuple[Tensor, Tensor]:
-        """The mean by a rule for standard normal numbers, and the largest value."""
-        k, rule = self._k, Rule(_WIDE.edges[:1] * self._k, _WIDE.accuracy)
-        normals, log_lengths = rule.nodes(level, self.device)
-        log_weights = log_lengths - normals.square().sum(-1) / 2 - k * math.log(2 * math.pi) / 2
-        root = Full("covariance", self.places.covariance()).root()
-        places = self.places.mean().unsqueeze(-2) + normals.to(self.dtype) @ root.mT
-        values = function(places.reshape(-1, k))
-        check_tensor("function", values, "(n, v) of places (n, k)")
-        if values.dim() != 2 or values.shape[0] != places.numel() // k:
+        def at(normals: Tensor) -> Tensor:
+            """Values at standard normal numbers (n, k), mapped to the places of every query, (n, ..., m or 1, v)."""
+            moved = places.unsqueeze(-2) + normals.to(self.dtype) @ root.mT
+            return self._called(function, moved.movedim(-2, 0))
+
+        panels = starting(((-WIDE, WIDE),) * self._k, ()).to(self.device)
+        accuracy = max(1e-10, 64 * torch.finfo(self.dtype).eps)
+        settled = True
+        with torch.no_grad():
+            sizes = torch.zeros((), dtype=torch.float64)
+            for _ in range(ROUNDS):
+                largest = at(panels.nodes()[0]).flatten(1).double().abs().amax(0)
+                if bool((largest <= 16 * sizes).all()):
+                    break
+                # Each query relative to itself, as far as it is seen.
+                sizes = largest.clamp(min=1e-50 * float(largest.amax()) or 1.0)
+                found = refined(
+                    panels,
+                    lambda normals, sizes=sizes: (
+                        _log_normal(normals).unsqueeze(0),
+                        at(normals).flatten(1).double() / sizes,
+                    ),
+                    rows=len(sizes),
+                    accuracy=accuracy,
+                    eps=torch.finfo(self.dtype).eps,
+                    span=1.0,
+                    exponent=sizes.new_zeros(1),
+                )
+                panels, settled = found.panels, bool(found.settled.all())
+        if not settled:
             raise ProblemError(
-                f"function gives shape {tuple(values.shape)} at places {(places.numel() // k, k)}; expected a row "
-                "of numbers "
-                "for each place"
+                f"the expectation did not converge to {accuracy:.1g}: the function changes too fast within the "
+                "density; expected a smoother one, or smaller variances"
             )
-        values = values.to(self.dtype).reshape(*places.shape[:-1], -1)
-        return log_weights.exp().to(self.dtype) @ values, values.abs().amax()
+        normals, log_lengths = panels.halved().nodes()
+        weights = (_log_normal(normals) + log_lengths).exp().to(self.dtype)
+        return torch.tensordot(weights, at(normals), 1)
+
+    def _called(self, function: Callable[[Tensor], Tensor], places: Tensor) -> Tensor:
+        """A function's values (..., v) at places (..., k)."""
+        values = function(places.reshape(-1, self._k))
+        check_tensor("function", values, "(n, v) of places (n, k)")
+        if values.dim() != 2 or values.shape[0] != places.numel() // self._k:
+            raise ProblemError(
+                f"function gives shape {tuple(values.shape)} at places {(places.numel() // self._k, self._k)}; "
+                "expected a row of numbers for each place"
+            )
+        return values.to(self.dtype).reshape(*places.shape[:-1], -1)
 
     @override
     def to(self, dtype: torch.dtype) -> GaussianMoments:
@@ -209,6 +231,11 @@ class GaussianMoments(AbstractPreference):
     @override
     def queries(self, part: slice) -> GaussianMoments:
         return GaussianMoments(self.places.queries(part))
+
+
+def _log_normal(places: Tensor) -> Tensor:
+    """The log density of standard normal numbers (n, k), (n,)."""
+    return -(places.square() + math.log(2 * math.pi)).sum(-1) / 2
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

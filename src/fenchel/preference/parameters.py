@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import shown
+from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
 from fenchel.arguments.tensor import MASK, check_device, check_tensor, values_are_known
 from fenchel.closeness.response import near_displacement
 from fenchel.closeness.rounding import SMALL, UNIT, summed
@@ -27,6 +28,7 @@ __all__ = [
     "displacement",
     "drawn_indices",
     "has",
+    "log_mean_exp",
     "normal",
     "picked",
     "sums",
@@ -171,6 +173,8 @@ def checked_log_weights(log_weights: Any, n: int, like: Tensor, *, of: str, thin
     Raises:
         ProblemError: On a wrong shape, NaN or +inf, or rows that are masked throughout.
     """
+    if is_causal_bias(log_weights):
+        log_weights = without_causal_bias("log_weights", log_weights, log_weights.seq_len_q, n, like.device)
     check_tensor("log_weights", log_weights, f"(n,), (m, n) or (..., m, n) for n = {n} {thing}", dtypes=MASK)
     if log_weights.dim() == 0 or log_weights.shape[-1] != n:
         raise ProblemError(
@@ -248,6 +252,24 @@ def displacement(exponents: Tensor, log_weights: Tensor) -> Tensor:
     if known and not bool(small.any()):
         return r - w
     return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
+
+
+def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:
+    r""":math:`\log\sum_i w_i e^{x_i}`, (..., m): to rounding relative to itself where x hardly differ.
+
+    Args:
+        plain: x, (..., m, n).
+        centred: The same less what is common to all, computed without cancellation.
+        at_center: What is common, (..., m).
+        log_weights: log w, (..., m or 1, n), which sum to one.
+    """
+    counted = centred.masked_fill(torch.isneginf(log_weights), 0)
+    small = counted.abs().amax(-1, keepdim=True) <= SMALL
+    near = torch.log1p((log_weights.exp() * torch.expm1(counted.where(small, 0))).sum(-1))
+    whole, around = torch.logsumexp(log_weights + plain, -1), torch.logsumexp(log_weights + centred, -1)
+    # Far out what is common may be much larger than the whole, or nearly all of it.
+    far = torch.where(whole.abs() < at_center.abs() / 2, whole, around + at_center)
+    return torch.where(small.squeeze(-1), near + at_center, far)
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:

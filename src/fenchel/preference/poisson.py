@@ -42,26 +42,32 @@ class Poisson(AbstractProduct):
 
     @override
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
-        # Half of the exponents of the dtype: squares, of which norms are made, are finite too.
-        return None, math.log(torch.finfo(self.dtype).max) / 2 - self.rate.log().clamp(min=0)
+        # Half of the exponents of the dtype: squares of the mean, of which norms are made, are finite too.
+        return None, math.log(torch.finfo(self.dtype).max) / 2 - self.rate.log()
 
     @override
     def cumulant(self, lam: Tensor) -> Tensor:
-        return self.rate * torch.expm1(lam)
+        # e^λ - 1 = (e^(λ/2) - 1)(e^(λ/2) + 1): a tiny rate admits a λ whose own exponential is not finite.
+        half = torch.expm1(lam / 2)
+        return self.rate * half * (half + 2)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        return self.rate * lam.exp()
+        return self._tilted_rate(lam)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        return self.rate * torch.expm1(lam)
+        return self.cumulant(lam)
 
     @override
     def variance(self, lam: Tensor) -> Tensor:
-        return self.rate * lam.exp()
+        return self._tilted_rate(lam)
+
+    def _tilted_rate(self, lam: Tensor) -> Tensor:
+        root = (lam / 2).exp()
+        return self.rate * root * root
 
     @override
     def lost(self, lam: Tensor) -> Tensor:
@@ -69,7 +75,7 @@ class Poisson(AbstractProduct):
 
     @override
     def _tilted(self, lam: Tensor) -> Poisson:
-        return self._like(rate=self.rate * lam.exp())
+        return self._like(rate=self._tilted_rate(lam))
 
     @override
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

@@ -1,13 +1,14 @@
-r"""Integrals over places in an interval or a rectangle, by panels that are halved until nothing moves.
+r"""Integrals over places in an interval or a rectangle, on panels that are halved where nothing has converged yet.
 
 On the nodes :math:`x_i` of Gauss and Legendre's rule with weights :math:`\omega_i` a density over places is a list
-of templates :math:`\psi(x_i)` with log weights :math:`\log\omega_i + \log u(x_i)`. How far cumulant and mean of one
-rule are from those of the rule with half as many panels says how far the finer one is from the integral at most,
-once they converge.
+of templates :math:`\psi(x_i)` with log weights :math:`\log\omega_i + \log u(x_i)`. For every λ panels are found anew,
+on which cumulant, mean and covariance at λ have converged: nothing depends on earlier calls. How far the rule on
+panels is from the rule on their halves says how far the finer one is from the integral at most, once they converge.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,17 +16,18 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_tensor, values_are_known
+from fenchel.arguments.tensor import check_not_mapped, check_tensor
 from fenchel.closeness.rounding import UNIT
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractPreference, Shape
 from fenchel.preference.gaussian import Gaussian
-from fenchel.preference.legendre import Rule
+from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
 from fenchel.preference.parameters import (
     check_entries,
     checked_sample_shape,
     displacement,
     drawn_indices,
+    log_mean_exp,
     picked,
     sums,
 )
@@ -41,12 +43,16 @@ class Quadrature(AbstractPreference):
 
     .. math:: \log M(\lambda) = \log\int u(x)\,e^{\langle\psi(x), \lambda\rangle}\,dx
 
+    Integrals are computed in float64, and what they give is rounded.
+
     Args:
         basis: ψ, from places (n, k) to (n, d).
         density: u: a Gaussian of places; or its logarithm, from places to (n,), not necessarily normalised; or None,
             the same everywhere.
-        rule: Where and how finely integrals are taken.
-        dtype: Of what is computed. Basis and density are evaluated in float64 if they can be, else in this.
+        edges: In each dimension the places between which panels begin, in rising order.
+        points: Places (k numbers each) around which panels are small from the start.
+        accuracy: To which integrals have to converge.
+        dtype: Of arguments and results. Basis and density are evaluated in float64 if they can be, else in this.
         device: Where.
     """
 
@@ -56,19 +62,27 @@ class Quadrature(AbstractPreference):
         self,
         basis: Places,
         density: Gaussian | Places | None,
-        rule: Rule,
+        edges: tuple[tuple[float, ...], ...],
+        points: tuple[tuple[float, ...], ...],
+        accuracy: float,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.basis, self.density, self.rule = basis, density, rule
-        self._dtype, self._device, self._level = dtype, device, 1
+        self.basis, self.density = basis, density
+        self._edges, self._accuracy = edges, accuracy
+        self._dtype, self._device = dtype, device
         self._tilt: Tensor | None = None
-        places, _ = rule.nodes(0, device)
+        places, _ = starting(edges, (), 0).to(device).nodes()
         self._given = torch.float64 if self._takes_float64(places) else dtype
-        templates = self._templates(places)
+        self._templates(places)
         self._log_density(places)
-        # A common vector changes nothing but rounding; one for all levels, so that their cumulants compare.
-        self._dim, self._center = templates.shape[-1], templates.detach().mean(-2, keepdim=True)
+        self._start = starting(edges, points).to(device)
+        with torch.no_grad():
+            templates = self._templates(self._start.nodes()[0])
+        # A common vector changes nothing but rounding.
+        self._dim, self._center = templates.shape[-1], templates.mean(-2, keepdim=True)
+        self._size = largest(templates - self._center)
+        self._largest = largest(templates)
 
     def _like(self, **changes: Any) -> Quadrature:
         copy = object.__new__(Quadrature)
@@ -100,7 +114,8 @@ class Quadrature(AbstractPreference):
     @property
     @override
     def width(self) -> int:
-        return max(self._dim, len(self.rule.nodes(self._level, self._device)[1]))
+        halves = 2 ** len(self._edges)
+        return max(self._dim, halves * len(self._start.nodes()[1]))
 
     def _takes_float64(self, places: Tensor) -> bool:
         """Whether basis and density can be evaluated in float64, where they are certified; else in the dtype alone."""
@@ -123,14 +138,14 @@ class Quadrature(AbstractPreference):
                 "a row of d numbers for each place"
             )
         check_entries("basis(places)", found, torch.isfinite, "finite numbers at every place")
-        return found.to(self._dtype)
+        return found.double()
 
     def _log_density(self, places: Tensor) -> Tensor:
         """Log u at places (n, k), (..., m or 1, n)."""
         if self.density is None:
-            return torch.zeros(1, places.shape[0], dtype=self._dtype, device=self._device)
+            return torch.zeros(1, places.shape[0], dtype=torch.float64, device=self._device)
         if isinstance(self.density, Gaussian):
-            return self.density.log_density_of_all(places.to(self._dtype))
+            return self.density.to(torch.float64).log_density_of_all(places)
         return self._called_density(places).unsqueeze(0)
 
     def _called_density(self, places: Tensor) -> Tensor:
@@ -149,144 +164,186 @@ class Quadrature(AbstractPreference):
             lambda x: x < torch.inf,
             "finite logarithms, or -inf where there is none",
         )
-        return found.to(self._dtype)
+        return found.double()
 
-    def _at(self, level: int) -> tuple[Tensor, Tensor]:
-        """Templates (n, d), and log weights (..., m or 1, n) that sum to one."""
-        places, log_lengths = self.rule.nodes(level, self._device)
-        templates, log_weights = (
-            self._templates(places),
-            self._log_density(places) + log_lengths.to(self._dtype),
-        )
+    def _weighed(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Centred templates (n, d) and the log of the density (..., m or 1, n), not normalised, at places (n, k)."""
+        templates, log_density = self._templates(places) - self._center, self._log_density(places)
         if self._tilt is not None:
-            log_weights = log_weights + self._tilt @ templates.mT
-        return templates, log_weights.log_softmax(-1)
+            log_density = log_density + self._tilt.double() @ templates.mT
+        return templates, log_density
 
-    def _moved(self, lam: Tensor, level: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The cumulant less what a common vector adds, the shift of the mean, and the largest centred template."""
-        templates, log_weights = self._at(level)
-        templates = templates - self._center
-        exponents = lam @ templates.mT
-        moved = displacement(exponents, log_weights) @ templates
-        return torch.logsumexp(log_weights + exponents, -1), moved, templates.norm(dim=-1).amax()
-
-    def _error(self, lam: Tensor, level: int) -> tuple[Tensor, Tensor]:
-        """How far the mean of a level is from that of the one before; that and the cumulant's, relative, (..., m)."""
-        (coarse, before, _), (fine, after, size) = self._moved(lam, level - 1), self._moved(lam, level)
-        apart = (after - before).norm(dim=-1)
-        relative = apart / size.clamp(min=torch.finfo(lam.dtype).tiny)
-        return apart, torch.maximum(relative, (fine - coarse).abs() / (1 + fine.abs()))
+    def _at(self, panels: Panels) -> tuple[Tensor, Tensor]:
+        """Centred templates (n, d), and log weights (..., m or 1, n) that sum to one."""
+        places, log_lengths = panels.nodes()
+        templates, log_density = self._weighed(places)
+        return templates, (log_density + log_lengths).log_softmax(-1)
 
     @property
     def _few(self) -> float:
-        return max(self.rule.accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._given, self._dtype)))
+        return max(self._accuracy, *(64 * torch.finfo(dtype).eps for dtype in (self._given, self._dtype)))
 
-    def _settled(self, lam: Tensor) -> int:
-        """The level from which on nothing moves, or the finest."""
+    def _refined(
+        self, panels: Panels, lam: Tensor | None, function: Callable[[Tensor], Tensor] | None = None
+    ) -> Convergence:
+        """Panels on which integrals at λ converge: those of a function from places to (n, v), or of the templates."""
+        check_not_mapped(f"the integrals of {self._name}", lam, self._tilt)
+        size, scale = self._size, self._largest
+        if function is not None:
+            values = function(panels.nodes()[0])
+            size = scale = largest(values)
+
+        def at(places: Tensor) -> tuple[Tensor, Tensor]:
+            templates, log_weights = self._weighed(places)
+            if lam is not None:
+                log_weights = log_weights + lam.double() @ templates.mT
+            return log_weights, (templates if function is None else function(places)) / size
+
+        lead = self.lead if lam is None else torch.broadcast_shapes(self.lead, lam.shape[:-1])
+        exponent = torch.zeros(lead, dtype=torch.float64, device=self._device)
+        for vector in (lam, self._tilt):
+            if vector is not None:
+                exponent = exponent + vector.double().norm(dim=-1) * self._size
+        return refined(
+            panels,
+            at,
+            rows=math.prod(lead),
+            accuracy=self._few,
+            eps=torch.finfo(self._given).eps,
+            span=scale / size,
+            exponent=exponent,
+        )
+
+    def _converged(self, lam: Tensor | None, *, at_rest: bool = False) -> Convergence:
+        """Panels for integrals at λ, and if asked at 0 too."""
         with torch.no_grad():
-            lam, level = lam.detach(), self._level
-            if not values_are_known(lam):
-                return level
-            while level < self.rule.finest and not bool((self._error(lam, level)[1] <= self._few).all()):
-                level += 1
-        self._level = level
-        return level
+            rest = self._refined(self._start, None) if at_rest or lam is None else None
+            if lam is None:
+                assert rest is not None  # noqa: S101
+                return rest
+            if rest is None:
+                return self._refined(self._start, lam.detach())
+            found = self._refined(rest.panels, lam.detach())
+            return Convergence(found.panels, found.settled & rest.settled)
+
+    def _panels(self, lam: Tensor | None, *, at_rest: bool = False) -> Panels:
+        """Panels on whose halves integrals at λ have converged, and if asked those at 0.
+
+        Raises:
+            ProblemError: Where they do not.
+        """
+        found = self._converged(lam, at_rest=at_rest)
+        if bool(found.settled.all()):
+            return found.panels
+        where = tuple(int(i) for i in (~found.settled).nonzero()[0])
+        raise ProblemError(
+            f"the integrals of {self._name} do not converge for {int((~found.settled).sum())} of "
+            f"{found.settled.numel()} queries (first at index {where}) to {self._few:.1g} with "
+            f"{self._count(found.panels):,} places: density or basis change too fast for them. {REMEDY}"
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"Continuous{len(self._edges)}d"
+
+    def _count(self, panels: Panels) -> int:
+        return len(panels.halved().nodes()[1])
+
+    def _moved(self, lam: Tensor, panels: Panels) -> Tensor:
+        """The shift of the mean by the rule on some panels, in float64."""
+        templates, log_weights = self._at(panels)
+        return displacement(lam.double() @ templates.mT, log_weights) @ templates
 
     @override
     def unsettled(self, lam: Tensor) -> Tensor:
-        with torch.no_grad():
-            return ~(self._error(lam.detach(), self._settled(lam))[1] <= self._few)
+        return ~self._converged(lam, at_rest=True).settled
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        templates, log_weights = self._at(self._settled(lam))
-        return torch.logsumexp(log_weights + lam @ templates.mT, -1)
+        templates, log_weights = self._at(self._panels(lam, at_rest=True).halved())
+        wide = lam.double()
+        plain, common = wide @ (templates + self._center).mT, (wide @ self._center.mT).squeeze(-1)
+        return log_mean_exp(plain, wide @ templates.mT, common, log_weights).to(self._dtype)
 
     def _probabilities(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        templates, log_weights = self._at(self._settled(lam))
-        return templates, (log_weights + lam @ templates.mT).softmax(-1)
+        templates, log_weights = self._at(self._panels(lam).halved())
+        return templates, (log_weights + lam.double() @ templates.mT).softmax(-1)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
         templates, p = self._probabilities(lam)
-        return p @ templates
+        return (p @ templates + self._center).to(self._dtype)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        return self._moved(lam, self._settled(lam))[1]
+        return self._moved(lam, self._panels(lam, at_rest=True).halved()).to(self._dtype)
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
         templates, p = self._probabilities(lam)
+        mean = p @ templates
 
         def product(vector: Tensor) -> Tensor:
-            along = vector @ templates.mT
-            return (p * (along - (p * along).sum(-1, keepdim=True))) @ templates
+            wide = vector.double()
+            # About the mean twice, so that nothing cancels where the density is narrow.
+            along = wide @ templates.mT - (wide * mean).sum(-1, keepdim=True)
+            weights = p * along
+            return (weights @ templates - weights.sum(-1, keepdim=True) * mean).to(self._dtype)
 
         return product
 
     @override
     def rounding(self, lam: Tensor) -> Tensor:
         """What halving panels changed last, and what sums over so many nodes may lose."""
-        level = self._settled(lam)
-        size = self._moved(lam[..., :1, :], level)[2]
-        exponent = lam.norm(dim=-1) * size
-        lost = 64 * UNIT * size * exponent.clamp(max=1) * (1 + exponent)
-        return self._error(lam, level)[0] + lost
+        panels = self._panels(lam, at_rest=True)
+        apart = (self._moved(lam, panels.halved()) - self._moved(lam, panels)).norm(dim=-1)
+        exponent = lam.norm(dim=-1) * self._size
+        lost = 64 * UNIT * self._size * exponent.clamp(max=1) * (1 + exponent)
+        return apart + lost
 
     @override
     def mean_rounding(self) -> Tensor:
-        """Templates may be much larger than their mean."""
-        templates, log_weights = self._at(self._level)
-        return (sums(log_weights.shape[-1]) * templates.norm(dim=-1).amax()).expand(1)
+        """Templates may be much larger than their mean; and what halving panels changed last of the mean at rest."""
+        panels = self._panels(None)
+        templates, log_weights = self._at(panels.halved())
+        before, own = self._at(panels)
+        apart = (log_weights.exp() @ templates - own.exp() @ before).norm(dim=-1)
+        return apart + sums(log_weights.shape[-1]) * self._largest
 
     def expectation(self, function: Places) -> Tensor:
         r""":math:`\mathbb{E}_u[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
         return self._like(basis=function, _tilt=None)._mean_under(self)
 
     def _mean_under(self, weighing: Quadrature) -> Tensor:
-        def at(level: int) -> tuple[Tensor, Tensor]:
-            values = self._templates(self.rule.nodes(level, self._device)[0])
-            return weighing._at(level)[1].exp() @ values, values.abs().amax()
-
-        level = weighing._settled(weighing._rest())
-        (before, _), (found, size) = at(level - 1), at(level)
-        while bool(((found - before).abs() > self._few * size).any()):
-            if level == self.rule.finest:
-                raise self.not_settled("the expectation", "function")
-            level, before = level + 1, found
-            found, size = at(level)
-        return found
-
-    def not_settled(self, what: str, basis: str) -> ProblemError:
-        """The error of integrals that do not converge."""
-        places = len(self.rule.nodes(self.rule.finest, self._device)[1])
-        return ProblemError(
-            f"{what} did not converge to {self._few:.1g} with {places:,} places: density or {basis} change too fast "
-            "for "
-            "them. Make alpha or the evidence smaller, give breaks= where they jump or bend, or a larger accuracy="
-        )
+        with torch.no_grad():
+            found = weighing._refined(weighing._start, None, self._templates)
+        if not bool(found.settled.all()):
+            raise ProblemError(
+                f"the expectation did not converge to {self._few:.1g} with {self._count(found.panels):,} places: "
+                f"density or function change too fast for them. {REMEDY}"
+            )
+        panels = found.panels.halved()
+        values = self._templates(panels.nodes()[0])
+        return (weighing._at(panels)[1].exp() @ values).to(self._dtype)
 
     @override
     def tilted(self, lam: Tensor) -> Quadrature:
         self.check_point("lam", lam)
-        level = self._settled(lam)
-        return self._like(_tilt=lam if self._tilt is None else self._tilt + lam, _level=level)
+        self._panels(lam)
+        return self._like(_tilt=lam if self._tilt is None else self._tilt + lam)
 
     def sample_places(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Places, shape (\*shape, ..., m or 1, k): to the distance of the finest nodes, and without gradient."""
-        sizes, level = checked_sample_shape(shape, generator, self._device), self.rule.finest
+        r"""Places, shape (\*shape, ..., m or 1, k): to the distance of many nodes, and without gradient."""
+        sizes = checked_sample_shape(shape, generator, self._device)
         with torch.no_grad():
-            _, log_weights = self._at(level)
+            panels = self._panels(None).halved().finer()
+            _, log_weights = self._at(panels)
             weights = log_weights.exp().expand(*self.lead, -1)
             index = drawn_indices(weights, sizes, generator)
-            begin, end = (
-                picked(part.to(self._dtype).unsqueeze(0), index, 1)
-                for part in self.rule.cells(level, self._device)
-            )
+            begin, end = (picked(part.to(self._dtype).unsqueeze(0), index, 1) for part in panels.cells())
             share = torch.rand(begin.shape, generator=generator, dtype=self._dtype, device=self._device)
             return begin + share * (end - begin)
 
@@ -296,25 +353,28 @@ class Quadrature(AbstractPreference):
 
     def _everywhere(self, places: Tensor) -> Tensor:
         """ψ at places (..., k), (..., d)."""
-        return self._templates(places.reshape(-1, places.shape[-1])).reshape(*places.shape[:-1], self._dim)
+        templates = self._templates(places.double().reshape(-1, places.shape[-1]))
+        return templates.to(self._dtype).reshape(*places.shape[:-1], self._dim)
 
     @override
     def log_density(self, points: Tensor) -> Tensor:
         """The log density at places (..., m, k), (..., m); -inf outside."""
-        edges = [(edges[0], edges[-1]) for edges in self.rule.edges]
-        inner = torch.stack([points[..., i].clamp(a, b) for i, (a, b) in enumerate(edges)], -1)
+        wide = points.double()
+        inner = torch.stack([wide[..., i].clamp(axis[0], axis[-1]) for i, axis in enumerate(self._edges)], -1)
         if self.density is None:
             density = inner.new_zeros(inner.shape[:-1])
         elif isinstance(self.density, Gaussian):
-            density = self.density.log_density(inner)
+            density = self.density.to(torch.float64).log_density(inner)
         else:
             density = self._called_density(inner.reshape(-1, inner.shape[-1])).reshape(inner.shape[:-1])
-        places, log_lengths = self.rule.nodes(self._settled(self._rest()), self._device)
-        whole = self._log_density(places) + log_lengths.to(self._dtype)
+        places, log_lengths = self._panels(None).halved().nodes()
+        _, whole = self._weighed(places)
         if self._tilt is not None:
-            density = density + (self._everywhere(inner) * self._tilt).sum(-1)
-            whole = whole + self._tilt @ self._templates(places).mT
-        return (density - torch.logsumexp(whole, -1)).masked_fill((inner != points).any(-1), -torch.inf)
+            templates = self._templates(inner.reshape(-1, inner.shape[-1])) - self._center
+            tilts = templates.reshape(*inner.shape[:-1], self._dim) * self._tilt.double()
+            density = density + tilts.sum(-1)
+        found = density - torch.logsumexp(whole + log_lengths, -1)
+        return found.masked_fill((inner != wide).any(-1), -torch.inf).to(self._dtype)
 
     @override
     def to(self, dtype: torch.dtype) -> Quadrature:
@@ -323,7 +383,6 @@ class Quadrature(AbstractPreference):
         tilt, density = self._tilt, self.density
         return self._like(
             _dtype=dtype,
-            _center=self._center.to(dtype),
             _tilt=None if tilt is None else tilt.to(dtype),
             density=density.to(dtype) if isinstance(density, Gaussian) else density,
         )

@@ -10,7 +10,7 @@ from fenchel.errors import InputError
 from fenchel.runs.extras import require_packages
 from fenchel.storage import guarded_writing
 
-__all__ = ["LOCK_FILE", "claimed", "held", "tried"]
+__all__ = ["LOCK_FILE", "claimed", "tried"]
 
 LOCK_FILE = "fenchel.lock"
 """In a folder that a run is writing to."""
@@ -50,7 +50,7 @@ def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tried(path: Path, *, extra: str = "train") -> Iterator[bool]:
+def tried(path: Path, *, extra: str) -> Iterator[bool]:
     """Take a lock if it is free, and give it back at the end.
 
     Args:
@@ -64,27 +64,6 @@ def tried(path: Path, *, extra: str = "train") -> Iterator[bool]:
         OutputError: If the file cannot be made.
         MissingExtraError: If filelock is not installed.
     """
-    with _taken(path, wait=False, extra=extra) as free:
-        yield free
-
-
-@contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Wait for a lock, and give it back at the end.
-
-    Args:
-        path: As in ``tried``.
-
-    Raises:
-        OutputError: If the file cannot be made.
-        MissingExtraError: If filelock is not installed.
-    """
-    with _taken(path, wait=True, extra="train"):
-        yield
-
-
-@contextlib.contextmanager
-def _taken(path: Path, *, wait: bool, extra: str) -> Iterator[bool]:
     require_packages(extra, "filelock")
     from filelock import FileLock, Timeout
 
@@ -92,7 +71,7 @@ def _taken(path: Path, *, wait: bool, extra: str) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         with guarded_writing(path):
             try:
-                stack.enter_context(lock.acquire(blocking=wait))
+                stack.enter_context(lock.acquire(blocking=False))
                 free = True
             except Timeout:
                 free = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from fenchel.arguments import checked, shown
 from fenchel.data.digest import tensors_digest
 from fenchel.errors import InputError, ModelError
 from fenchel.nn.attending import attention_layers
+from fenchel.runs.loader import LoadedRun
 from fenchel.storage.digest import PREFIX
 
 __all__ = ["RunModel", "device_and_dtype", "evaluating", "image_processor", "on_device", "seeded"]
@@ -95,6 +96,17 @@ class RunModel:
             commit or (_weights_digest(model) if attention_layers(model) else None),
         )
 
+    @classmethod
+    def of_run(cls, run: LoadedRun, **where: Any) -> RunModel:
+        """The model that a loader gave, under the name of its folder.
+
+        Args:
+            run: What the loader gave.
+            **where: ``device``, ``dtype`` and ``revision``; see ``of``.
+        """
+        found = cls.of(run.model, None, **where)
+        return replace(found, name=run.folder, revision=_weights_digest(found.model))
+
 
 def _weights_digest(model: nn.Module) -> str:
     """What tells a model of no name from another of its class."""
@@ -114,7 +126,7 @@ def image_processor(found: RunModel, revision: str | None) -> Any:
     if found.tokenizer is None and not hasattr(found.model, "config") and attention_layers(found.model):
         raise InputError(
             f"{type(found.model).__name__} was given images without an image processor. Give what makes its inputs in "
-            "the place of the tokenizer, the folder of its training, or ready-made inputs such as [{'images': tensor}]."
+            "the place of the tokenizer, or ready-made inputs such as [{'images': tensor}]."
         )
     check_reads_images(found.model, getattr(found.tokenizer, "input_name", "pixel_values"))
     if found.tokenizer is not None:

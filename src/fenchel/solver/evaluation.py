@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fenchel.certificate import LEAST
 from fenchel.closeness.rounding import UNIT, summed
 from fenchel.native import kernels
 from fenchel.solver.coordinates import AbstractCoordinates, GramCoordinates, dot
@@ -143,6 +144,10 @@ def certified_error(
     error = square.sqrt() / dual_norm + hidden + 2.2 * potential * spread / dual_norm
     if isinstance(coordinates, GramCoordinates):
         error = error.masked_fill(~(dual_norm > CANCELLATION * evidence_norm), torch.inf)
+    # Squares that underflow say nothing of how large what they are the squares of is.
+    error = error.masked_fill(evidence_norm < LEAST, torch.inf)
     # No evidence: λ* = 0 = αz.
     nothing = (square == 0) & (evidence_norm == 0)
+    if bool(nothing.any()):
+        nothing = nothing & (rows.evidence == 0).all(-1)
     return error.nan_to_num(nan=torch.inf).masked_fill(nothing, 0)

@@ -13,7 +13,7 @@ from fenchel.estimate import Estimate, EstimateBuilder
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.coordinates import check_coordinates
-from fenchel.solver.options import check_call, check_curved, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
 from fenchel.solver.staged import WORKING_ARRAYS, StagedSolver
 
 __all__ = ["check_convergence", "exact"]
@@ -51,7 +51,8 @@ def exact(
         The estimate, whose bounds come from the problem and λ alone.
 
     Raises:
-        ProblemError: On a tolerance, step limit, coordinates or closeness that cannot be used.
+        ProblemError: On a tolerance, step limit, coordinates or closeness that cannot be used, and on evidence that is
+            not 0 and so small that float64 does not hold the square of what rounding leaves of it, 6.7e-139.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -69,6 +70,7 @@ def exact(
     check_iterations(tol, max_steps, throw)
     checked_argument("coordinates", coordinates)
     check_coordinates(problem, coordinates)
+    check_evidence(problem.evidence, problem.alpha_column)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
     # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.

@@ -15,7 +15,7 @@ from fenchel.problem import Problem
 from fenchel.solver.exact import check_convergence
 from fenchel.solver.loop import iterate
 from fenchel.solver.newton import HALFWAY
-from fenchel.solver.options import check_call, check_curved, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
 from fenchel.solver.staged import MARGIN
 
 __all__ = ["gradient_ascent"]
@@ -50,7 +50,7 @@ def gradient_ascent(
         The estimate with its bounds.
 
     Raises:
-        ProblemError: If the tolerance is not positive.
+        ProblemError: If the tolerance is not positive, and on evidence that :func:`~fenchel.solver.exact` refuses.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -66,6 +66,7 @@ def gradient_ascent(
     check_call(problem, memory_budget)
     check_curved(problem, "gradient_ascent")
     check_iterations(tol, max_steps, throw)
+    check_evidence(problem.evidence, problem.alpha_column)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
     with torch.no_grad():

@@ -121,7 +121,8 @@ class WorkingStage:
         target = target.masked_fill(~going.unsqueeze(-1), torch.inf)
         coordinates = self.newton.low_precision or self._coordinates
         found = by_conjugate_gradients(coordinates, state, target)
-        return state.x.double().add_(found.step), steps + going
+        # In a new array: where no step was taken x is the evidence itself, in float64 that of the problem.
+        return state.x.double() + found.step, steps + going
 
     def _direction(self, coordinates: AbstractCoordinates, state: NewtonState, target: Tensor) -> Direction:
         """A direction fine enough to end where one step is left, if that is not much finer than was asked for."""

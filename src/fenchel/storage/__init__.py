@@ -5,7 +5,7 @@ from fenchel.storage.files import atomic_path, check_writable, guarded_writing, 
 from fenchel.storage.form import Form
 from fenchel.storage.marked_text import between_marks, marked_names
 from fenchel.storage.strict_json import json_text, parse_json, write_json
-from fenchel.storage.tensors import read_description, read_tensors, write_tensors
+from fenchel.storage.tensors import read_tensors, write_tensors
 
 __all__ = [
     "Form",
@@ -16,7 +16,6 @@ __all__ = [
     "json_text",
     "marked_names",
     "parse_json",
-    "read_description",
     "read_document",
     "read_tensors",
     "removed_if_empty",

@@ -16,7 +16,6 @@ __all__ = [
     "Mismatch",
     "Shown",
     "TensorSchema",
-    "anything",
     "check_tensors",
     "listing",
     "mapping",
@@ -147,10 +146,6 @@ def mapping(check: Check) -> Check:
             check(entry, _inside(where, name))
 
     return check_all
-
-
-def anything(value: Any, where: str) -> None:
-    """Whatever JSON holds."""
 
 
 def record(

@@ -16,7 +16,7 @@ from fenchel.storage.files import atomic_path, guarded_writing, reason_of
 from fenchel.storage.form import CHANGED, Form, refused, size_of_file
 from fenchel.storage.strict_json import json_text, parse_json
 
-__all__ = ["read_description", "read_tensors", "write_tensors"]
+__all__ = ["read_tensors", "write_tensors"]
 
 # A safetensors file is the length of its header in 8 bytes, the header as JSON, and the tensors. The header begins with
 # the metadata: one entry, whose text begins with the digest and goes on with what describes the tensors.
@@ -64,42 +64,22 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
             not what the form says.
         MissingExtraError: If safetensors is not installed.
     """
-    with _opened(path, form, whole=True) as opened:
+    with _opened(path, form) as opened:
         description = _description(path, form, opened.metadata() or {})
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     return tensors, description
 
 
-def read_description(path: Path, form: Form) -> Any:
-    """Read what describes the tensors of a file, and none of them, however many there are.
-
-    The digest is not compared: whoever works with the tensors reads them with ``read_tensors``, which does.
-
-    Args:
-        path: The file; it is never changed.
-        form: What it has to be.
-
-    Returns:
-        The description, which is what the form's schema says.
-
-    Raises:
-        InputError: If the file is not there, is something else, or its description is not what the form says.
-        MissingExtraError: If safetensors is not installed.
-    """
-    with _opened(path, form, whole=False) as opened:
-        return _description(path, form, opened.metadata() or {})
-
-
 @contextlib.contextmanager
-def _opened(path: Path, form: Form, *, whole: bool) -> Iterator[Any]:
-    """The file, sealed; ``whole``: with every byte as it was written."""
+def _opened(path: Path, form: Form) -> Iterator[Any]:
+    """The file, with every byte as it was written."""
     _safetensors()
     from safetensors import SafetensorError, safe_open
 
     size = size_of_file(path, form)
     try:
         with path.open("rb") as file:
-            _check_seal(path, form, file, size, whole=whole)
+            _check_seal(path, form, file, size)
         with safe_open(str(path), framework="pt") as opened:
             yield opened
     except OSError as error:
@@ -121,13 +101,13 @@ def _description(path: Path, form: Form, metadata: Mapping[str, str]) -> Any:
     return found[2]
 
 
-def _check_seal(path: Path, form: Form, file: BinaryIO, size: int, *, whole: bool) -> None:
+def _check_seal(path: Path, form: Form, file: BinaryIO, size: int) -> None:
     header = _header(path, form, file, size)
     found = _DIGEST.search(header)
     if found is None:
         _refuse_unsealed(path, form, header)
         return
-    if whole and digest_of_file(file, _LENGTH_BYTES + found.start(1)) != PREFIX + found[1].decode():
+    if digest_of_file(file, _LENGTH_BYTES + found.start(1)) != PREFIX + found[1].decode():
         raise refused(path, form, CHANGED)
 
 

@@ -32,11 +32,6 @@ class Interval:
     low: float | None = None
     high: float | None = None
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the interval is there and zero is outside of it."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
 
 Statistic = Callable[[Tensor], Tensor]
 """From (R, N) weights of the units in R samples to R numbers."""
@@ -84,7 +79,7 @@ class Bootstrap:
     @staticmethod
     def around(estimate: float, samples: Tensor) -> Interval:
         """The percentile interval of resampled values. Resamples in which the statistic is not defined are left out."""
-        defined = samples[~samples.isnan()]
+        defined = samples[samples.isfinite()]
         if not len(defined):
             return Interval(estimate)
         tail = (1 - _LEVEL) / 2

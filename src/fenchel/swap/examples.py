@@ -53,7 +53,6 @@ class ExampleTask:
         targets: What losses and scores are worked out from besides the output; the batch's inputs where None.
         loss: Lower is better; None without.
         score: Higher is better; None without.
-        score_name: What the score is called.
         described: What else belongs in the manifest.
     """
 
@@ -65,16 +64,12 @@ class ExampleTask:
         targets: Targets | None = None,
         loss: Measure | None = None,
         score: Measure | None = None,
-        loss_name: str = "loss",
-        score_name: str = "score",
         described: Mapping[str, Any] | None = None,
     ) -> None:
         self._examples, self.unit, self._targets = examples, unit, targets
         self._measures = {
             name: measure for name, measure in (("loss", loss), ("score", score)) if measure is not None
         }
-        names = {"loss": loss_name, "score": score_name}
-        self._names = {name: names[name] for name in self._measures}
         self._described = dict(described or {})
 
     def description(self) -> dict[str, Any]:
@@ -83,7 +78,7 @@ class ExampleTask:
         return {
             "task": "examples",
             "unit": self.unit,
-            "measures": self._names,
+            "measures": {name: name for name in self._measures},
             "texts": self._examples.description,
             **({} if reads == "text" else {"reads": reads}),
             "text_sha256": self._examples.text_sha256,
@@ -92,7 +87,7 @@ class ExampleTask:
 
     def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
         """See ``Task``."""
-        output, stacks = observe_layers(model, inputs, step.counted)
+        output, stacks = observe_layers(model, inputs, step.counted, step.counted_decoder)
         target = _moved(step.target, device_and_dtype(model)[0])
         found = {
             name: _measured(name, measure, output, target, len(step.units))
@@ -109,7 +104,7 @@ class ExampleTask:
             yield Step(
                 inputs=dict(batch.inputs),
                 counted=batch.counted,
-                counted_decoder=None,
+                counted_decoder=batch.counted_decoder,
                 labels=None,
                 units=torch.arange(unit, after),
                 after={**asdict(batch.after), "unit": after},

@@ -1,4 +1,4 @@
-"""What one forward of a model with attention layers of ``fenchel.nn`` says: each layer's output, and the model's."""
+"""What one forward of a model says on examples: the output of each of its attention layers, and its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
+from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.nn.attending import attention_layers
+from fenchel.swap.layer_switch import has_own_layers
 from fenchel.swap.observation import Stack
 
 __all__ = ["observe_layers"]
@@ -20,7 +22,10 @@ _NAMED = ("logits", "last_hidden_state")
 
 
 def observe_layers(
-    model: nn.Module, inputs: Mapping[str, Tensor], counted: Tensor | None
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    counted: Tensor | None,
+    counted_decoder: Tensor | None = None,
 ) -> tuple[Any, tuple[Stack, Stack]]:
     """Run the model once.
 
@@ -28,6 +33,7 @@ def observe_layers(
         model: In evaluation mode.
         inputs: Its keyword arguments, of B rows.
         counted: (B, n) bool, which positions count wherever there are n of them; None: all.
+        counted_decoder: (B, m) bool, the same of a decoder beside an encoder; of the output it is asked first.
 
     Returns:
         What the model returned, and two stacks: ``attention``, the outputs of its attention layers, and ``output``, its
@@ -43,7 +49,7 @@ def observe_layers(
         output = model(**inputs)
     kind = type(model).__name__
     layers = []
-    for name, layer in attention_layers(model).items():
+    for name, layer in _layers(model).items():
         called = name or kind
         calls = [
             _positions(one, rows, called, batch_first=getattr(layer, "batch_first", True))
@@ -62,7 +68,8 @@ def observe_layers(
             f"{kind} has NaN or infinity in its output on these inputs. Check its weights, and its dtype: float16 "
             "overflows where bfloat16 and float32 do not"
         )
-    return output, (_stack("attention", layers, counted), _stack("output", [own], counted))
+    masks = [mask for mask in (counted, counted_decoder) if mask is not None]
+    return output, (_stack("attention", layers, masks), _stack("output", [own], masks[::-1]))
 
 
 @contextmanager
@@ -74,7 +81,7 @@ def _listening(model: nn.Module, found: dict[str, list[Tensor]]) -> Iterator[Non
 
         return heard
 
-    hooks = [layer.register_forward_hook(listener(name)) for name, layer in _modules(model)]
+    hooks = [layer.register_forward_hook(listener(name)) for name, layer in _layers(model).items()]
     try:
         yield
     finally:
@@ -82,9 +89,11 @@ def _listening(model: nn.Module, found: dict[str, list[Tensor]]) -> Iterator[Non
             hook.remove()
 
 
-def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    named = attention_layers(model)
-    return ((name, module) for name, module in model.named_modules() if name in named)
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Attention layers of ``fenchel.nn``; without any, the attention modules of transformers."""
+    if has_own_layers(model):
+        return {name: module for name, module in model.named_modules() if name in attention_layers(model)}
+    return {name: module for module, name in attention_modules(model).items()}
 
 
 def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> Tensor:
@@ -120,11 +129,12 @@ def _tensor_of(output: Any, kind: str) -> Tensor:
     return output
 
 
-def _stack(name: str, states: list[Tensor], counted: Tensor | None) -> Stack:
-    return Stack(name, tuple(states), tuple(_counted(one, counted) for one in states), by_row=True)
+def _stack(name: str, states: list[Tensor], masks: Sequence[Tensor]) -> Stack:
+    return Stack(name, tuple(states), tuple(_counted(one, masks) for one in states), by_row=True)
 
 
-def _counted(states: Tensor, counted: Tensor | None) -> Tensor:
-    if counted is not None and counted.shape == states.shape[:2]:
-        return counted.to(states.device)
+def _counted(states: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    for counted in masks:
+        if counted.shape == states.shape[:2]:
+            return counted.to(states.device)
     return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)

@@ -4,22 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
 from fenchel.auditing.capture_arguments import check_all_attend
+from fenchel.auditing.own_estimator import own_estimators
 from fenchel.errors import ModelError
+from fenchel.integrations.transformers.attention_modules import calls_registry
 from fenchel.nn.attending import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.estimator_switch import inferring_otherwise
 
-__all__ = ["has_own_layers", "switchable_layers", "switched_layers"]
+__all__ = ["as_first_order", "has_own_layers", "switchable_layers", "switched_layers"]
 
 
 def has_own_layers(model: object) -> bool:
     """Whether a model's attention is switched in its layers, and not in the attention registry of transformers."""
     if not isinstance(model, nn.Module) or not attention_layers(model):
         return False
-    return all(base.__name__ != "PreTrainedModel" for base in type(model).__mro__)
+    return all(base.__name__ != "PreTrainedModel" for base in type(model).__mro__) or not calls_registry(
+        model
+    )
+
+
+def as_first_order(model: Any) -> str | None:
+    """Has every attention of a trained model infer by first order, of which a swap starts.
+
+    Args:
+        model: Changed.
+
+    Returns:
+        The estimators that it was trained with, where one is another.
+    """
+    trained_with = {layer.estimator for layer in attention_layers(model).values()}
+    for layer in attention_layers(model).values():
+        layer.estimator = "first_order"
+    if not trained_with:
+        trained_with = {*own_estimators(model).values()}
+        if trained_with != {"first_order"}:
+            model.set_attn_implementation("fenchel_first_order")
+    return " and ".join(sorted(trained_with - {"first_order"})) or None
 
 
 def switchable_layers(model: nn.Module) -> dict[str, AttendingLayer]:

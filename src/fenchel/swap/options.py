@@ -131,8 +131,12 @@ class SwapOptions:
             "target_column": self.target_column,
         }
 
-    def refuse_options_of_text(self, read: str) -> None:
+    def refuse_options_of_text(self, read: str, *, limited: bool = False) -> None:
         """Refuse options that say how texts are read, where something else is.
+
+        Args:
+            read: What is.
+            limited: Whether it can be read up to a number of tokens.
 
         Raises:
             InputError: Naming the first.
@@ -140,7 +144,7 @@ class SwapOptions:
         given = {
             "max length": self.max_length,
             "stride": self.stride,
-            "max tokens": self.max_tokens,
+            **({} if limited else {"max tokens": self.max_tokens}),
             **{name.replace("_", " "): value for name, value in self.of_text.items()},
         }
         changed = {

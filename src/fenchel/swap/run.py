@@ -46,8 +46,6 @@ def swap(
     texts: Readable | None = None,
     *,
     images: str | Path | None = None,
-    test_images: int | None = None,
-    test_examples: int | None = None,
     loss: Measure | None = None,
     score: Measure | None = None,
     pairs: str | Path | Iterable[Sequence[object]] | None = None,
@@ -79,6 +77,7 @@ def swap(
     resume: bool = False,
     overwrite: bool = False,
     checkpoint_seconds: float = 60.0,
+    loader: str | Path | None = None,
 ) -> SwapReport:
     """What does a trained model compute when its attention infers otherwise, and is that more than smoothing?
 
@@ -96,17 +95,14 @@ def swap(
 
     Args:
         model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder, without a head); or
-            a module with attention layers of :mod:`fenchel.nn`; or the folder of a training.
+            a module with attention layers of :mod:`fenchel.nn`; or, with ``loader``, the folder of a run.
         tokenizer: Its tokenizer; None to load the one of a named model. In its place, an image processor.
-        texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings. For a module with
-            attention layers of :mod:`fenchel.nn` also batches: each the inputs by name, or a tensor for the first of
-            them; or a pair of these and what ``loss`` and ``score`` are to know besides.
-        images: In the place of texts, for such a module: a folder of images, or one image.
-        test_images: Where ``model`` is the folder of a training and neither texts nor images are given: so many of the
-            images that it was tested on, equally many of each class. Default: all that it was tested on. The
-            cross-entropy and the accuracy are then measured.
-        test_examples: The same for a training on something else, of what its task measures of single examples.
-        loss: From what such a module returns for B examples, and their target (the inputs, where none came with
+        texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings. Also batches: each the
+            inputs by name, or a tensor for the first of them; or a pair of these and what ``loss`` and ``score`` are to
+            know besides; or a mapping with these under ``inputs`` and a ``loss`` and ``score`` of its own, as on the
+            page on capture.
+        images: In the place of texts, for a model that reads images: a folder of them, or one.
+        loss: From what the model returns for B examples, and their target (the inputs, where none came with
             them), to (B,) numbers; lower is better.
         score: Likewise; higher is better.
         pairs: Scored pairs of sentences: a table with tabs, or (sentence, sentence, score) each.
@@ -138,6 +134,9 @@ def swap(
         resume: Go on with the interrupted swap that the folder holds.
         overwrite: Start anew whatever the folder holds.
         checkpoint_seconds: Least time between two savings.
+        loader: A Python file with ``load(folder) -> (model, batches)``, which is run to load the folder ``model``, in
+            the place of texts, images and pairs. A model that was trained with another estimator is swapped from its
+            first-order form, which the report says.
 
     Returns:
         What was found.
@@ -149,17 +148,7 @@ def swap(
         OutputError: If the folder cannot be written to.
         MissingExtraError: If an optional package is missing.
     """
-    given = Given(
-        model,
-        tokenizer,
-        texts,
-        pairs,
-        images,
-        checked("test_images", test_images),
-        checked("test_examples", test_examples),
-        loss,
-        score,
-    )
+    given = Given(model, tokenizer, texts, pairs, images, loss, score, checked("loader", loader))
     options = SwapOptions.checked(
         estimators=estimators,
         alphas=alphas,

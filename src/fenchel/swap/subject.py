@@ -10,28 +10,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fenchel.arguments import shown
-from fenchel.auditing.trained import is_training, refuse_tested, trained_inputs, trained_model
-from fenchel.auditing.trained_examples import TrainedExamples
 from fenchel.data.batch import Batch
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import open_images
-from fenchel.data.labelled_images import LabelledImages
 from fenchel.data.ready_batches import ReadyBatches
 from fenchel.data.text.documents import Documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
+from fenchel.runs.loader import LoadedRun, load_run, refuse_beside_loader
 from fenchel.runs.model import RunModel, image_processor
 from fenchel.swap.examples import ExampleTask, Measure
 from fenchel.swap.language import LanguageTask
-from fenchel.swap.layer_switch import has_own_layers
+from fenchel.swap.layer_switch import as_first_order, has_own_layers
 from fenchel.swap.options import SwapOptions
 from fenchel.swap.pairs import ScoredPairs
 from fenchel.swap.sentences import SentenceTask
 from fenchel.swap.tasks import task_of
-from fenchel.swap.trained import as_first_order, trained_task
 
 __all__ = ["Given", "Subject"]
 
@@ -61,10 +57,9 @@ class Given:
         texts: Texts; or batches of ready-made inputs.
         pairs: Scored pairs of sentences.
         images: A folder of images, or one.
-        test_images: How many of the images that a training was tested on.
-        test_examples: How many of the examples that one on something else was tested on.
         loss: Of an output and its target, for each example.
         score: Likewise, higher is better.
+        loader: The file that loads the model and its batches.
     """
 
     model: str | nn.Module
@@ -72,10 +67,9 @@ class Given:
     texts: Any
     pairs: Any
     images: str | Path | None
-    test_images: int | None
-    test_examples: int | None
     loss: Measure | None
     score: Measure | None
+    loader: Path | None = None
 
     def __post_init__(self) -> None:
         for name, measure in (("loss", self.loss), ("score", self.score)):
@@ -87,7 +81,12 @@ class Given:
     @property
     def of_layers(self) -> bool:
         """Whether attention layers of ``fenchel.nn`` are switched."""
-        return is_training(self.model) or has_own_layers(self.model)
+        return has_own_layers(self.model)
+
+    @property
+    def _reads_texts(self) -> bool:
+        """Whether a model of transformers reads texts or pairs, and not examples as any model does."""
+        return not self.of_layers and self.images is None and not _are_batches(self.texts)
 
     def opened(self, options: SwapOptions) -> _Opened:
         """The texts, pairs and images, seen to be there before a model is loaded.
@@ -95,37 +94,32 @@ class Given:
         Raises:
             InputError: If there is nothing to read, or something that does not go with the model.
         """
-        if not self.of_layers:
+        if self.loader is not None:
+            given = {
+                name: getattr(self, name)
+                for name in ("tokenizer", "texts", "images", "pairs", "loss", "score")
+            }
+            refuse_beside_loader(self.loader, **given, revision=options.revision, max_pairs=options.max_pairs)
+            options.refuse_options_of_text("what a loader loads", limited=True)
+            return _Opened()
+        if self._reads_texts:
             self._refuse_all_but_texts()
             return _Opened(options.documents(self.texts), options.scored(self.pairs))
         if self.pairs is not None or options.max_pairs is not None:
             raise InputError(
-                "scored pairs are for models of transformers that embed sentences. Leave them out; with batches a "
-                "score of each example can be given: fenchel.swap.swap(model, None, batches, score=function)."
+                "scored pairs are for models of transformers that embed sentences, and nothing is read beside them. "
+                "Leave them out; with batches a score of each example can be given: fenchel.swap.swap(model, None, "
+                "batches, score=function)."
             )
-        whole = is_training(self.model) and self.images is None and self.texts is None
-        if (self.texts is None) == (self.images is None) and not whole:
+        if (self.texts is None) == (self.images is None):
             raise InputError(
                 "there is nothing to read: give batches of inputs, such as [{'images': tensor}], or images "
                 "(--images FOLDER)."
                 if self.texts is None
                 else "both texts and images were given; a swap reads one of them. Leave --text or --images out."
             )
-        if not whole:
-            refuse_tested(test_images=self.test_images, test_examples=self.test_examples)
-        if whole or self.images is not None:
-            options.refuse_options_of_text("images")
-        if whole:
-            if self.loss is not None or self.score is not None:
-                raise InputError(
-                    "a loss or a score was given, and that of the training is taken where its own test images are read."
-                    " Leave it out, or give batches."
-                )
-            own = trained_inputs(
-                str(self.model), test_images=self.test_images, test_examples=self.test_examples
-            )
-            return _Opened(examples=own) if isinstance(own, TrainedExamples) else _Opened(images=own)
         if self.images is not None:
+            options.refuse_options_of_text("images")
             return _Opened(images=open_images(self.images))
         if _are_texts(self.texts):
             return _Opened(options.documents(self.texts))
@@ -135,21 +129,16 @@ class Given:
     def _refuse_all_but_texts(self) -> None:
         if self.texts is None and self.pairs is None and self.images is None:
             raise InputError(
-                "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both."
+                "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both; or the file "
+                "that loads the folder of a run (--loader FILE)."
             )
-        given = {
-            "images": self.images,
-            "test images": self.test_images,
-            "test examples": self.test_examples,
-            "loss": self.loss,
-            "score": self.score,
-        }
+        given = {"loss": self.loss, "score": self.score}
         wrong = next((name for name, value in given.items() if value is not None), None)
         if wrong is not None:
             raise InputError(
                 f"{wrong} cannot be given with a model of transformers, of which a swap measures the loss or the "
-                "embeddings of texts (--text FILE). It is for the folder of a training, or, from Python, for "
-                "a model with attention layers of fenchel.nn."
+                "embeddings of texts (--text FILE). It is for batches of inputs, from Python, or for a model with "
+                "attention layers of fenchel.nn."
             )
 
     def subject(self, opened: _Opened, options: SwapOptions) -> Subject:
@@ -168,34 +157,26 @@ class Given:
             "dtype": options.dtype,
             "revision": options.revision,
         }
-        if not self.of_layers:
+        if self.loader is not None:
+            run = load_run(self.loader, self.model)
+            found = RunModel.of_run(run, **where)
+            return Subject(found, found.model, _examples_of_run(found, run, options))
+        if self._reads_texts:
             found = RunModel.of(self.model, self.tokenizer, **where, with_head=opened.scored is None)
             return Subject(found, *task_of(found, opened.documents, opened.scored, options))
-        given = {"texts": self.texts, "images": self.images}
-        reads = next((name for name, value in given.items() if value is not None), None)
-        found = trained_model(self.model, reads=reads, **where)
-        found = found or RunModel.of(self.model, self.tokenizer, **where)
+        found = RunModel.of(self.model, self.tokenizer, **where, with_head=True)
         return Subject(found, found.model, self._examples(found, opened, options))
 
     def _examples(self, found: RunModel, opened: _Opened, options: SwapOptions) -> ExampleTask:
-        if opened.examples is not None:
-            return trained_task(opened.examples, as_first_order(found.model))
         if opened.images is not None:
             processor = image_processor(found, options.revision)
-            images = ImageBatches(opened.images, processor, config=processor, batch_size=options.batch_size)
-            if not isinstance(opened.images, LabelledImages):
-                return ExampleTask(images, unit="images", loss=self.loss, score=self.score)
-            labels = opened.images.dataset.labels
-            return ExampleTask(
-                images,
-                unit="images",
-                targets=lambda batch: labels[[document - 1 for document in batch.documents]],
-                loss=_cross_entropy,
-                score=_hits,
-                loss_name="cross-entropy",
-                score_name="accuracy",
-                described={"test_images": len(opened.images)},
+            images = ImageBatches(
+                opened.images,
+                processor,
+                config=getattr(found.model, "config", processor),
+                batch_size=options.batch_size,
             )
+            return ExampleTask(images, unit="images", loss=self.loss, score=self.score)
         if opened.documents is not None:
             if found.tokenizer is None:
                 raise InputError(
@@ -211,12 +192,18 @@ class Given:
                 max_tokens=options.max_tokens,
             )
             return ExampleTask(windows, unit="windows", loss=self.loss, score=self.score)
-        inputs, targets = _parted(opened.batches or [], found.model)
+        batches = opened.batches or []
+        inputs, targets = _parted(batches, found.model)
+        ready = ReadyBatches(inputs, config=getattr(found.model, "config", None))
+        own = _own_measures(inputs) if self.loss is None and self.score is None else {}
+        if own:
+            return ExampleTask(
+                ready, unit="examples", targets=_whole, loss=own.get("loss"), score=own.get("score")
+            )
 
         def target(batch: Batch) -> Any:
             return targets[batch.after.document - 1]
 
-        ready = ReadyBatches(inputs, config=getattr(found.model, "config", None))
         paired = any(one is not None for one in targets)
         return ExampleTask(
             ready, unit="examples", targets=target if paired else None, loss=self.loss, score=self.score
@@ -228,8 +215,70 @@ class _Opened:
     documents: Documents | None = None
     scored: ScoredPairs | None = None
     images: Any = None
-    examples: TrainedExamples | None = None
     batches: list[Any] | None = None
+
+
+def _examples_of_run(found: RunModel, run: LoadedRun, options: SwapOptions) -> ExampleTask:
+    """What a loader gave, each row an example."""
+    trained_with, own = as_first_order(found.model), _own_measures(run.batches)
+    ready = ReadyBatches(
+        run.batches,
+        config=getattr(found.model, "config", None),
+        max_tokens=options.max_tokens,
+        loader=run.loader,
+    )
+    return ExampleTask(
+        ready,
+        unit="examples",
+        targets=_whole,
+        loss=own.get("loss"),
+        score=own.get("score"),
+        described={
+            **run.manifest,
+            "max_tokens": options.max_tokens,
+            **({} if trained_with is None else {"trained_with": trained_with}),
+        },
+    )
+
+
+def _own_measures(batches: Iterable[Any]) -> dict[str, Measure]:
+    """The loss and the score that batches bring with them, by what the first of them has."""
+    first = next(iter(batches), None)
+    if not isinstance(first, Mapping) or not isinstance(first.get("inputs"), Mapping):
+        return {}
+    return {name: _own_measure(name) for name in ("loss", "score") if first.get(name) is not None}
+
+
+def _own_measure(name: str) -> Measure:
+    def measure(output: Any, batch: Batch) -> Tensor:
+        own = getattr(batch, name)
+        if own is None:
+            raise InputError(
+                f"batch {batch.after.document} has no {name} and the first has one; expected one for each, or none."
+            )
+        return own(_on_processor(output))
+
+    return measure
+
+
+def _on_processor(output: Any) -> Any:
+    """What a model returned on the CPU, where batches are, and in float32 if it was in half precision."""
+    if isinstance(output, Tensor):
+        return output.float().cpu() if output.dtype in (torch.float16, torch.bfloat16) else output.cpu()
+    if isinstance(output, Mapping):
+        return type(output)(**{name: _on_processor(value) for name, value in output.items()})
+    if isinstance(output, list | tuple):
+        moved = map(_on_processor, output)
+        return type(output)(*moved) if hasattr(output, "_fields") else type(output)(moved)
+    return output
+
+
+def _whole(batch: Batch) -> Batch:
+    return batch
+
+
+def _are_batches(texts: Any) -> bool:
+    return isinstance(texts, Sequence) and bool(len(texts)) and isinstance(texts[0], Mapping)
 
 
 def _are_texts(texts: Any) -> bool:
@@ -249,7 +298,7 @@ def _iterated(texts: Any) -> Iterable[Any]:
 
 def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Tensor]], list[Any]]:
     """The inputs of each batch by name, and what came with them."""
-    inputs, targets = [], []
+    inputs, targets, rows = [], [], 0
     for number, batch in enumerate(batches, start=1):
         own, target = batch, None
         if isinstance(batch, list | tuple):
@@ -261,15 +310,18 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Te
             own, target = batch
         if isinstance(own, Tensor):
             own = {_first_argument(model): own}
+        said = own if isinstance(own, Mapping) and isinstance(own.get("inputs"), Mapping) else {}
+        own = said.get("inputs", own)
         if not isinstance(own, Mapping) or not all(isinstance(value, Tensor) for value in own.values()):
             raise InputError(
                 f"batch {number} is {shown(own)}; expected the model's inputs, a mapping of names to tensors or one "
                 "tensor, or a pair of these and their target."
             )
         _check_names(model, own)
-        inputs.append(dict(own))
+        inputs.append(dict(said or own))
         targets.append(target)
-    if inputs and not any(len(value) for own in inputs for value in own.values() if value.dim()):
+        rows += sum(len(value) for value in own.values() if value.dim())
+    if inputs and not rows:
         raise InputError("there are no examples: the batches have no rows. Give at least one.")
     without = next((number for number, one in enumerate(targets, start=1) if one is None), None)
     if without is not None and any(one is not None for one in targets):
@@ -300,11 +352,3 @@ def _first_argument(model: nn.Module) -> str:
             "tensors."
         )
     return first
-
-
-def _cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropy(output.float(), labels, reduction="none")
-
-
-def _hits(output: Tensor, labels: Tensor) -> Tensor:
-    return (output.argmax(-1) == labels).to(torch.float64)

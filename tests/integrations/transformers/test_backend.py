@@ -174,3 +174,29 @@ def test_a_compiled_model_is_compiled_once_and_says_the_same():
         found = [compiled(**inputs).last_hidden_state for _ in range(3)]
     assert len(compilations) == 1
     torch.testing.assert_close(found[-1], model(**inputs).last_hidden_state, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("estimator", NAMES)
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_gradient_checkpointing_changes_no_gradient(family, estimator, reentrant):
+    model = tiny_model(family, attn_implementation=NAMES[estimator])
+    inputs = tiny_inputs(family)
+    # Dropout is 0 in these configurations; models checkpoint in training alone.
+    model.train()
+
+    def gradients() -> dict[str, Tensor]:
+        model.zero_grad()
+        model(**inputs).last_hidden_state.sin().sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    expected = gradients()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    found = gradients()
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-8, atol=1e-10)

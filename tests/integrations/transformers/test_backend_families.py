@@ -199,6 +199,19 @@ def test_gradients_reach_the_relative_position_bias_of_t5(stack, estimator):
     assert found == pytest.approx(slope, rel=1e-6)
 
 
+def test_values_of_a_few_times_the_smallest_number_of_a_half_type_are_no_other_attention():
+    inputs = tiny_inputs("t5", dtype=torch.float16)
+    model = tiny_model("t5", dtype=torch.float16, attn_implementation="eager")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(".v.weight"):
+                weight.mul_(2e-7 / float(weight.abs().max()))
+        expected = model(**inputs).last_hidden_state
+        with use_backend(model, "first_order"):
+            found = model(**inputs).last_hidden_state
+    torch.testing.assert_close(found, expected)
+
+
 def test_dropout_of_the_model_acts_in_training():
     model, inputs = without_dropout(tiny_model("bert")), tiny_inputs("bert")
     with use_backend(model, "exact"):

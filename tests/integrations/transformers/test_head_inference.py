@@ -10,7 +10,7 @@ from fenchel.errors import InputError
 from fenchel.integrations.transformers.head_inference import OWN, AttentionProblem, Inference, infer
 
 B, H, M, N = 2, 4, 3, 5
-EXACT = Inference("exact", 0.7)
+EXACT = Inference("exact", 0.7, tol=1e-12)
 
 
 @pytest.fixture(params=[4, 2, 1], ids=lambda key_heads: f"{key_heads}-key-heads")
@@ -29,7 +29,7 @@ def all_of(problem: AttentionProblem, how: Inference, heads: list[int] | None = 
 
 
 def same(one, other) -> None:
-    # What a row is solved together with decides how many iterations it takes beyond its tolerance of 1e-10.
+    # What a row is solved together with decides how many iterations it takes beyond its tolerance of 1e-12.
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 

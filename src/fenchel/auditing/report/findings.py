@@ -201,13 +201,6 @@ class Findings:
         """The mean over all queries of a layer."""
         return self.mean(metric, [head for head in self.of_kind(kind) if head.key.layer == layer])
 
-    def extent(self, metric: str) -> tuple[float, float] | None:
-        """The least and the greatest of the heads' finite means."""
-        means = [
-            value for head in self.heads if (value := head.value(metric)) is not None and math.isfinite(value)
-        ]
-        return (min(means), max(means)) if means else None
-
     def farthest(self, metric: str, number: int) -> list[Head]:
         """The heads with the greatest means, greatest first; the earlier head where two are equal."""
         measured = [head for head in self.heads if head.value(metric) is not None]

@@ -13,7 +13,10 @@ from fenchel.data.text.lines import file_lines, file_sha256, file_text, readable
 from fenchel.data.text.tables import Columns, Row, dataset_rows, jsonl_rows, parquet_rows
 from fenchel.errors import InputError
 
-__all__ = ["Document", "Documents", "check_text", "open_documents"]
+__all__ = ["DEMO", "Document", "Documents", "check_text", "open_documents"]
+
+DEMO = "demo"
+"""The name of the text that comes with the package."""
 
 _TABLE_ENDINGS = (".csv", ".tsv")
 _FILE_ENDINGS = (".txt", ".text", ".md", ".jsonl", ".json", ".ndjson", ".parquet", ".gz", *_TABLE_ENDINGS)
@@ -123,6 +126,7 @@ def open_documents(
     Args:
         source: Path of a plain text file (one document a line), a ``.jsonl`` or ``.parquet`` file (text and
             jsonl also as ``.gz``); or a name of the ``datasets`` library, ``NAME[:CONFIG][@SPLIT]``; or
+            ``demo``, a short text that comes with the package (a file of that name is ``./demo``); or
             strings, one document each.
         whole_file: Take a plain text file for one document.
         text_column: Column of a table that holds the texts. Default: ``text``.
@@ -147,7 +151,9 @@ def open_documents(
         _refuse("Python strings", whole_file=whole_file, columned=columned)
         return _from_strings(source)
     path, name = checked("text", source), str(source)
-    if isinstance(source, str) and _is_dataset(source, path):
+    if source == DEMO:
+        path = Path(__file__).with_name("demo.txt")
+    elif isinstance(source, str) and _is_dataset(source, path):
         _refuse(f"dataset {name!r}", whole_file=whole_file)
         return Documents(name, lambda: dataset_rows(name, columns))
     readable_file(path)

@@ -107,7 +107,10 @@ def _described_by(folder: Path, tokenizer: Any) -> Iterator[Path]:
 def _require_safe(name: str, files: list[str]) -> None:
     """Refuse a model whose files are no model, or whose weights are pickled (loading those runs code)."""
     if "config.json" not in files:
-        raise ModelError(f"{name} has no config.json; expected a model saved with save_pretrained")
+        raise ModelError(
+            f"{name} has no config.json; expected a model saved with save_pretrained. For the folder of a run of an "
+            "example give the file that loads it: --loader examples/NAME.py (loader=...)"
+        )
     if any(file.endswith(".safetensors") for file in files):
         return
     pickled = [file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]

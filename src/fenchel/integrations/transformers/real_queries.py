@@ -53,6 +53,11 @@ class RealQueries:
             )
         return real & counted.to(real.device)
 
+    def fits(self, query: Tensor, *, decoder: bool) -> bool:
+        """Whether something is known of as many queries (B, H, m, d) as there are."""
+        real = self._decoder if decoder else self._main
+        return real is not None and tuple(real.shape) == (query.shape[0], query.shape[2])
+
     def __call__(self, site: str, query: Tensor, empty_rows: Tensor | None, *, decoder: bool) -> Tensor:
         """The real queries at one site.
 

@@ -11,6 +11,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.evidence.arguments import check_heads, check_pair
 from fenchel.nn.evidence.positional import AbstractPositionalEvidence
 from fenchel.nn.evidence.templates import RelativeTemplates
+from fenchel.nn.first_query import first_query_position
 from fenchel.nn.sizes import check_grid, check_pixels, check_positive, check_sizes
 
 __all__ = ["RelativeGridKeys"]
@@ -60,7 +61,7 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         self.columns = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
 
     def forward(
-        self, query: Tensor, key: Tensor, query_offset: int = 0
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
     ) -> tuple[Tensor, RelativeTemplates, float]:
         """The query, and keys with the vectors of their offsets."""
         check_pair(query, key)
@@ -74,9 +75,10 @@ class RelativeGridKeys(AbstractPositionalEvidence):
                     f"{name} has shape {tuple(tensor.shape)}, but RelativeGridKeys was built with dim={2 * half}, the "
                     "last."
                 )
-        last = query_offset + query.shape[2]
+        first = first_query_position(query_offset, query.shape[2], key.shape[2])
+        last = first + query.shape[2]
         check_pixels("RelativeGridKeys", self.grid, key.shape[2], last)
-        queries = torch.arange(query_offset, last, device=key.device).unsqueeze(-1)
+        queries = torch.arange(first, last, device=key.device).unsqueeze(-1)
         keys = torch.arange(key.shape[2], device=key.device)
         row, column = (
             (at(keys) - at(queries)).clamp(-self.reach, self.reach) + self.reach

@@ -24,14 +24,15 @@ class AbstractPositionalEvidence(AbstractEvidence):
 
     @abstractmethod
     def forward(
-        self, query: Tensor, key: Tensor, query_offset: int = 0
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
     ) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
         """The evidence, the templates and their scale.
 
         Args:
             query: (B, H, m, d).
             key: (B, H or fewer, n, d).
-            query_offset: Place of the first query on the keys' axis; n - m where keys come from a cache.
+            query_offset: Place of the first query on the keys' axis; n - m where keys come from a cache. None is 0
+                where m ≥ n, and an error where m < n; a layer always gives a number.
 
         Returns:
             z (B, H, m, d), templates (B, H or fewer, n, d), or :class:`RelativeTemplates` where they differ by query,

@@ -11,6 +11,7 @@ from fenchel.errors import ProblemError
 from fenchel.nn.evidence.arguments import check_heads, check_pair, template_scale
 from fenchel.nn.evidence.positional import AbstractPositionalEvidence
 from fenchel.nn.evidence.templates import RelativeTemplates
+from fenchel.nn.first_query import first_query_position
 from fenchel.nn.sizes import check_positive, check_sizes
 
 __all__ = ["RelativeKeys"]
@@ -52,7 +53,7 @@ class RelativeKeys(AbstractPositionalEvidence):
         self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
 
     def forward(
-        self, query: Tensor, key: Tensor, query_offset: int = 0
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
     ) -> tuple[Tensor, RelativeTemplates, float]:
         """The query, and keys with the vectors of their distances."""
         check_pair(query, key)
@@ -65,7 +66,8 @@ class RelativeKeys(AbstractPositionalEvidence):
                 )
         check_dtype("query", query, self.weight.dtype, "RelativeKeys")
         check_device("query", query, self.weight.device, "RelativeKeys")
-        i = torch.arange(query_offset, query_offset + query.shape[2], device=key.device).unsqueeze(-1)
+        first = first_query_position(query_offset, query.shape[2], key.shape[2])
+        i = torch.arange(first, first + query.shape[2], device=key.device).unsqueeze(-1)
         distance = torch.arange(key.shape[2], device=key.device) - i
         index = distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
         templates = RelativeTemplates(key, self.weight.unsqueeze(0).to(query.dtype), index)

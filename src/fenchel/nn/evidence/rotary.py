@@ -10,6 +10,7 @@ from torch import Tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.evidence.arguments import check_pair, template_scale
 from fenchel.nn.evidence.positional import AbstractPositionalEvidence
+from fenchel.nn.first_query import first_query_position
 from fenchel.nn.sinusoid import LAYOUTS, frequencies
 from fenchel.nn.sizes import check_choice, check_positive
 
@@ -60,7 +61,9 @@ class Rotary(AbstractPositionalEvidence):
         # No buffer: a module that is cast to half types would turn far places by other angles.
         self._frequencies = frequencies(dim, base, owner="Rotary", argument="dim")
 
-    def forward(self, query: Tensor, key: Tensor, query_offset: int = 0) -> tuple[Tensor, Tensor, float]:
+    def forward(
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
+    ) -> tuple[Tensor, Tensor, float]:
         """Both, turned by their places."""
         check_pair(query, key)
         for name, tensor in (("query", query), ("key", key)):
@@ -68,7 +71,8 @@ class Rotary(AbstractPositionalEvidence):
                 raise ProblemError(
                     f"{name} has shape {tuple(tensor.shape)}, but Rotary was built with dim={self.dim}, the last."
                 )
-        return self._turned(query, query_offset), self._turned(key, 0), template_scale(self.scale, key)
+        first = first_query_position(query_offset, query.shape[2], key.shape[2])
+        return self._turned(query, first), self._turned(key, 0), template_scale(self.scale, key)
 
     def _turned(self, vectors: Tensor, first: int) -> Tensor:
         places = torch.arange(first, first + vectors.shape[-2], device=vectors.device)

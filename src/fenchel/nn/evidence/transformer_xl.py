@@ -11,6 +11,7 @@ from fenchel.functional.relative_shift import of_pairs
 from fenchel.nn.evidence.arguments import check_heads, check_pair, template_scale
 from fenchel.nn.evidence.positional import AbstractPositionalEvidence
 from fenchel.nn.evidence.templates import RelativeTemplates
+from fenchel.nn.first_query import first_query_position
 from fenchel.nn.sinusoid import frequencies, sinusoids
 from fenchel.nn.sizes import check_positive, check_sizes
 
@@ -69,7 +70,7 @@ class TransformerXL(AbstractPositionalEvidence):
         self.distance_importance = nn.Parameter(torch.zeros(heads, dim))
 
     def forward(
-        self, query: Tensor, key: Tensor, query_offset: int = 0
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
     ) -> tuple[Tensor, RelativeTemplates, float]:
         """The query, keys with the codes of their distances, and the preference that is made of both."""
         check_pair(query, key)
@@ -84,7 +85,7 @@ class TransformerXL(AbstractPositionalEvidence):
         check_device("query", query, self.distance_weight.device, "TransformerXL")
         m, n = query.shape[2], key.shape[2]
         # Row ρ is that of pairs with j - i = ρ - m + 1 for queries counted from 0, so of this distance back.
-        back = query_offset + m - 1 - torch.arange(m + n - 1, device=query.device)
+        back = first_query_position(query_offset, m, n) + m - 1 - torch.arange(m + n - 1, device=query.device)
         code = sinusoids(back.to(torch.float64), width, base=self.base, layout="halves")
         relative = code.to(self.distance_weight.dtype) @ self.distance_weight.mT
         scale = template_scale(self.scale, key)

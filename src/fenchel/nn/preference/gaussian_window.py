@@ -99,12 +99,11 @@ class GaussianWindow(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The Gaussian's logarithm, from tables with an entry for every head, or for every query and head."""
-        position, heads = inputs.query_position(), self.heads or 1
-        precision = self._precision(inputs)
+        precision, heads = self._precision(inputs), self.heads or 1
         width_is_predicted = precision.dim() == 3
         if self.location is None:
             shift = table(self.shift) if self.shift is not None else precision.new_zeros(heads)
-            pace = self.pace
+            position, pace = inputs.query_position(), self.pace
 
             def from_query(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
                 row = head_row(h, heads)

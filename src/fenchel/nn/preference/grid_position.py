@@ -62,7 +62,7 @@ class GridPosition(AbstractPreference):
     def check(self, inputs: AttentionInputs) -> None:
         """Hold tokens against the grid."""
         super().check(inputs)
-        check_pixels("GridPosition", self.grid, inputs.keys, inputs.query_offset + inputs.queries)
+        check_pixels("GridPosition", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
 
     def extra_repr(self) -> str:
         """Heads and grid."""

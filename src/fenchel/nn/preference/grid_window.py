@@ -58,7 +58,7 @@ class GridWindow(AbstractPreference):
     def check(self, inputs: AttentionInputs) -> None:
         """Hold tokens against the grid."""
         super().check(inputs)
-        check_pixels("GridWindow", self.grid, inputs.keys, inputs.query_offset + inputs.queries)
+        check_pixels("GridWindow", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
 
     def extra_repr(self) -> str:
         """Grid and reach."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import BOOL, FLOATING, check_device, check_tensor
 from fenchel.errors import ProblemError
+from fenchel.nn.first_query import first_query_position
 
 __all__ = ["AttentionInputs"]
 
@@ -34,7 +35,9 @@ class AttentionInputs:
         query_inputs: The layer's inputs at the queries, (B, m, width).
         key_inputs: The layer's inputs at the keys, the sentence or the image, (B, n, width).
         key_padding: True where a key is padding, bool (B, n), as in :class:`torch.nn.MultiheadAttention`.
-        query_offset: Position of the first query; n - m when decoding with a cache.
+        query_offset: Position of the first query; n - m when decoding with a cache. None where it was not given:
+            preferences that look at positions then take 0 where m ≥ n, and raise an error where m < n. Read
+            :attr:`first_query`, :attr:`query_positions` or :meth:`query_position`, which do so.
         query_padding: True where a query is padding, bool (B, m), for preferences that ask how many queries there are.
 
     Raises:
@@ -55,11 +58,12 @@ class AttentionInputs:
     query_inputs: Tensor | None = None
     key_inputs: Tensor | None = None
     key_padding: Tensor | None = None
-    query_offset: int = 0
+    query_offset: int | None = None
     query_padding: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "heads", "queries", "keys", "query_offset"):
+        sizes = ("batch", "heads", "queries", "keys")
+        for name in sizes if self.query_offset is None else (*sizes, "query_offset"):
             size = getattr(self, name)
             # Sizes of a graph have a type of their own, and are held to whatever they are compared with.
             whole = isinstance(size, int | torch.SymInt) and not isinstance(size, bool)
@@ -128,17 +132,32 @@ class AttentionInputs:
         return tensor
 
     def query_position(self) -> Callable[[Tensor], Tensor]:
-        """The function from the index of a query to its position, for functions of indices to use."""
-        if self.query_offset == 0:
+        """The function from the index of a query to its position, for functions of indices to use.
+
+        Raises:
+            ProblemError: As :attr:`first_query`.
+        """
+        first = self.first_query
+        if first == 0:
             return _unchanged
         # A number would be compiled into a kernel, which would then be compiled again for every offset.
-        offset = torch.full((), self.query_offset, dtype=torch.long, device=self.device)
+        offset = torch.full((), first, dtype=torch.long, device=self.device)
         return lambda index: index + offset
+
+    @property
+    def first_query(self) -> int:
+        """Position of the first query.
+
+        Raises:
+            ProblemError: If ``query_offset`` was not given and there are fewer queries than keys.
+        """
+        return first_query_position(self.query_offset, self.queries, self.keys)
 
     @property
     def query_positions(self) -> Tensor:
         """Absolute positions of the queries, int64 (m,)."""
-        return torch.arange(self.query_offset, self.query_offset + self.queries, device=self.device)
+        first = self.first_query
+        return torch.arange(first, first + self.queries, device=self.device)
 
     @property
     def key_positions(self) -> Tensor:

@@ -62,12 +62,14 @@ class LearnedBias(AbstractPreference):
         """Hold heads, device and positions against those of the bias."""
         super().check(inputs)
         _, max_queries, max_keys = self.bias.shape
-        queries = inputs.query_offset + inputs.queries
         if inputs.keys > max_keys:
             raise ProblemError(
                 f"LearnedBias was built with max_keys={max_keys}, but there are {inputs.keys} keys."
             )
-        if 1 < max_queries < queries:
+        if max_queries == 1:
+            return
+        queries = inputs.first_query + inputs.queries
+        if max_queries < queries:
             raise ProblemError(
                 f"LearnedBias was built with max_queries={max_queries}, but the last query is at position {queries} "
                 "(counted from 1)."
@@ -76,7 +78,7 @@ class LearnedBias(AbstractPreference):
     def _placed(self, inputs: AttentionInputs) -> Tensor:
         """(heads, m or 1, n)."""
         placed = cut(self.bias, 2, 0, inputs.keys)
-        return placed if self.bias.shape[1] == 1 else cut(placed, 1, inputs.query_offset, inputs.queries)
+        return placed if self.bias.shape[1] == 1 else cut(placed, 1, inputs.first_query, inputs.queries)
 
     def extra_repr(self) -> str:
         """Sizes."""

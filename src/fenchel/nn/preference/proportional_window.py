@@ -21,8 +21,8 @@ class ProportionalWindow(AbstractPreference):
 
     Of m queries and n keys, query i is at the share :math:`(i + \tfrac12)/m` of its own sequence, and
     :math:`c_i = (i + \tfrac12)\,n/m - \tfrac12` at the same share of the other. m and n count what is not padding,
-    which is taken to stand at the end; queries before the first one count too. The logarithm
-    of :math:`\sigma_h` is a parameter.
+    which is taken to stand at the end; queries before the first one, ``query_offset`` of them, count too: it is 0
+    where all queries are given at once. The logarithm of :math:`\sigma_h` is a parameter.
 
     Args:
         heads: Number of heads, or 1 to share the width.
@@ -36,7 +36,7 @@ class ProportionalWindow(AbstractPreference):
 
     Example:
         >>> from fenchel.nn.preference import AttentionInputs
-        >>> inputs = AttentionInputs(1, 1, 2, 4, torch.device("cpu"), torch.float32)
+        >>> inputs = AttentionInputs(1, 1, 2, 4, torch.device("cpu"), torch.float32, query_offset=0)
         >>> (-2 * ProportionalWindow(heads=1, width=1.0)(inputs)[0, 0, 0]).tolist()  # around 0.5
         [0.25, 0.25, 2.25, 6.25]
     """
@@ -60,7 +60,7 @@ class ProportionalWindow(AbstractPreference):
                 (inputs.queries, inputs.query_padding),
             )
         ]
-        share = counts[0] / (counts[1] + inputs.query_offset).clamp_min(1)
+        share = counts[0] / (counts[1] + inputs.first_query).clamp_min(1)
         places = (inputs.query_positions + 0.5) * share - 0.5
 
         def from_place(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

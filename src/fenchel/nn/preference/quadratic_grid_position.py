@@ -101,7 +101,9 @@ class QuadraticGridPosition(AbstractPreference):
 
     def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
         """The paraboloid at the shift from q to k."""
-        position, heads = inputs.query_position(), self.heads or 1
+        # All pixels begin with the first, however many keys there are.
+        all_pixels = inputs.query_offset is None and inputs.queries == self.grid[0] * self.grid[1]
+        position, heads = _own if all_pixels else inputs.query_position(), self.heads or 1
         curvature, centre = self.curvature, table(self.centre)
         own = self.grid[1]
         others = own + 2 * self.padding[1]
@@ -119,7 +121,7 @@ class QuadraticGridPosition(AbstractPreference):
         """Hold tokens against the grids."""
         super().check(inputs)
         (rows, columns), (up, left) = self.grid, self.padding
-        last = inputs.query_offset + inputs.queries
+        last = (inputs.query_offset or 0) + inputs.queries
         keys = (rows + 2 * up) * (columns + 2 * left)
         if inputs.keys != keys or last > rows * columns:
             raise ProblemError(
@@ -132,6 +134,10 @@ class QuadraticGridPosition(AbstractPreference):
         """Grid, heads and padding."""
         padding = f", padding={self.padding}" if any(self.padding) else ""
         return f"grid={self.grid}, heads={self.heads}{padding}"
+
+
+def _own(index: Tensor) -> Tensor:
+    return index
 
 
 def _checked_padding(name: str, padding: int | tuple[int, int]) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class RelativePosition(AbstractPreference):
     Example:
         >>> import torch
         >>> from fenchel.nn.preference import AttentionInputs
-        >>> inputs = AttentionInputs(2, 8, 5, 7, torch.device("cpu"), torch.float32)
+        >>> inputs = AttentionInputs(2, 8, 5, 7, torch.device("cpu"), torch.float32, query_offset=0)
         >>> RelativePosition(heads=8)(inputs).shape
         torch.Size([1, 8, 5, 7])
     """

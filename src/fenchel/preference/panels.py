@@ -1,0 +1,372 @@
+r"""Panels of an interval or a rectangle, halved where integrals over them have not converged.
+
+The integrals are those of a weight :math:`w(x)` and of the first and second moments of a vector :math:`t(x)` under
+it. On each panel the rule of Gauss and Legendre is compared with the same rule on its halves (quarters of a
+rectangle), and panels on which they differ are halved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from fenchel.preference.legendre import legendre
+
+__all__ = ["REMEDY", "Convergence", "Panels", "largest", "refined", "starting"]
+
+REMEDY = (
+    "Make alpha or the evidence smaller, name with points= where they are concentrated and with breaks= where they "
+    "jump or bend, or give a larger accuracy="
+)
+"""What to do where integrals do not converge."""
+
+SAMPLED = {1: 3, 2: 1}
+"""How often panels are halved for samples besides."""
+
+START = {1: 64, 2: 4}
+"""Panels along each side that integrals begin with, at least."""
+
+NEAR = {1: 2.0**-30, 2: 2.0**-16}
+"""Sides of the panels at a place that a user names, relative to the whole."""
+
+MORE = {1: 1024, 2: 384}
+"""How many panels are added to those at the start, at most."""
+
+LAG = 3
+"""How much oftener than a panel those beside it may be halved."""
+
+SMALLEST = 2.0**-46
+"""Side of a panel that is not halved any more, relative to the whole."""
+
+LOST = 1e-4
+"""Relative rounding of the weights from which on an integral counts as not converged."""
+
+AT_ONCE = 2**22
+"""Weights (rows times nodes) that are computed at once."""
+
+
+@cache
+def _rule(k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The rule in k dimensions: nodes in (-1, 1)^k, logarithms of weights, and cells of the unit cube."""
+    nodes, weights = legendre()
+    ends = weights.cumsum(0) / 2
+    ends[-1] = 1
+    begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+
+    def grid(part: Tensor) -> Tensor:
+        return torch.stack([axis.flatten() for axis in torch.meshgrid([part] * k, indexing="ij")], -1)
+
+    return grid(nodes), grid(weights.log()).sum(-1), grid(begins), grid(ends)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Intervals or rectangles that do not overlap.
+
+    Attributes:
+        begin: Lower corners, (p, k), in float64.
+        end: Upper corners, likewise.
+        depth: How often each was halved, (p,).
+    """
+
+    begin: Tensor
+    end: Tensor
+    depth: Tensor
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def size(self) -> Tensor:
+        """The lengths of the sides, (p, k)."""
+        return self.end - self.begin
+
+    def to(self, device: torch.device) -> Panels:
+        """The same on a device."""
+        return Panels(self.begin.to(device), self.end.to(device), self.depth.to(device))
+
+    def part(self, which: Tensor | slice) -> Panels:
+        """Some of them."""
+        return Panels(self.begin[which], self.end[which], self.depth[which])
+
+    def joined(self, other: Panels) -> Panels:
+        """Both lists, one after the other."""
+        pairs = ((self.begin, other.begin), (self.end, other.end), (self.depth, other.depth))
+        return Panels(*(torch.cat(pair) for pair in pairs))
+
+    def _corners(self) -> Tensor:
+        """The corners of a unit cell, (2^k, k)."""
+        k = self.begin.shape[-1]
+        axes = [torch.tensor([False, True], device=self.begin.device)] * k
+        return torch.stack([part.flatten() for part in torch.meshgrid(axes, indexing="ij")], -1)
+
+    def halved(self) -> Panels:
+        """Every panel halved along each side; the parts of a panel follow one another."""
+        upper, middle = self._corners(), ((self.begin + self.end) / 2).unsqueeze(1)
+        begin = torch.where(upper, middle, self.begin.unsqueeze(1))
+        end = torch.where(upper, self.end.unsqueeze(1), middle)
+        depth = (self.depth + 1).repeat_interleave(len(upper))
+        return Panels(begin.flatten(0, 1), end.flatten(0, 1), depth)
+
+    def lagging(self) -> Tensor:
+        """Which panels have a side in common with one that was halved much oftener, bool (p,).
+
+        A peak at the border of two panels is seen from one of them alone where the other is too large: its outermost
+        nodes are 1/200 of its side from the border.
+        """
+        if int(self.depth.amax() - self.depth.amin()) <= LAG:
+            return torch.zeros_like(self.depth, dtype=torch.bool)
+        overlap = torch.minimum(self.end.unsqueeze(1), self.end) - torch.maximum(
+            self.begin.unsqueeze(1), self.begin
+        )
+        beside = (overlap >= 0).all(-1) & ((overlap == 0).sum(-1) <= 1)
+        return (beside & (self.depth > self.depth.unsqueeze(1) + LAG)).any(-1)
+
+    def finer(self) -> Panels:
+        """Halved so often that samples have the distance of many nodes."""
+        panels = self
+        for _ in range(SAMPLED[self.begin.shape[-1]]):
+            panels = panels.halved()
+        return panels
+
+    def nodes(self) -> tuple[Tensor, Tensor]:
+        """Places (n, k) and the logarithms of their weights (n,); the nodes of a panel follow one another."""
+        at, log_weights, _, _ = (part.to(self.begin.device) for part in _rule(self.begin.shape[-1]))
+        middle, half = ((self.begin + self.end) / 2).unsqueeze(1), self.size.unsqueeze(1) / 2
+        places = middle + half * at
+        return places.flatten(0, 1), (half.log().sum(-1) + log_weights).flatten()
+
+    def cells(self) -> tuple[Tensor, Tensor]:
+        """Where the cells that nodes stand for begin and end, (n, k) each, in the order of the nodes."""
+        _, _, begins, ends = (part.to(self.begin.device) for part in _rule(self.begin.shape[-1]))
+        low, size = self.begin.unsqueeze(1), self.size.unsqueeze(1)
+        return (low + size * begins).flatten(0, 1), (low + size * ends).flatten(0, 1)
+
+    def around(self, places: Tensor, smallest: float, whole: Tensor) -> Panels:
+        """Panels that hold one of some places (q, k), halved until their sides are short.
+
+        Args:
+            places: Where.
+            smallest: Sides that are short, relative to the whole.
+            whole: The sides of the whole, (k,).
+        """
+        panels = self
+        while True:
+            size = panels.size.unsqueeze(1)
+            holds = (panels.begin.unsqueeze(1) <= places) & (places <= panels.end.unsqueeze(1))
+            long = (size > smallest * whole) & (size > 2**12 * torch.finfo(size.dtype).eps * places.abs())
+            chosen = (holds & long).all(-1).any(-1)
+            chosen = chosen | panels.lagging()
+            if not bool(chosen.any()):
+                return panels
+            panels = panels.part(~chosen).joined(panels.part(chosen).halved())
+
+
+@cache
+def starting(
+    edges: tuple[tuple[float, ...], ...], points: tuple[tuple[float, ...], ...], level: int | None = None
+) -> Panels:
+    """The panels that integrals begin with: as fine everywhere, and finer around some places.
+
+    Args:
+        edges: In each dimension the places between which panels begin, in rising order.
+        points: The places.
+        level: How often the intervals between edges are halved; where None, so often that there are enough panels.
+    """
+    begins, ends = [], []
+    for axis in edges:
+        least = START[len(edges)] // (len(axis) - 1)
+        count = 2 ** (max(least - 1, 0).bit_length() if level is None else level)
+        parts = [torch.linspace(a, b, count + 1, dtype=torch.float64) for a, b in pairwise(axis)]
+        begins.append(torch.cat([part[:-1] for part in parts]))
+        ends.append(torch.cat([part[1:] for part in parts]))
+    begin, end = (
+        torch.stack([part.flatten() for part in torch.meshgrid(axes, indexing="ij")], -1)
+        for axes in (begins, ends)
+    )
+    panels = Panels(begin, end, torch.zeros(len(begin), dtype=torch.int64))
+    if not points:
+        return panels
+    at = torch.tensor(points, dtype=torch.float64)
+    return panels.around(at, NEAR[len(edges)], end.amax(0) - begin.amin(0))
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What :func:`refined` found.
+
+    Attributes:
+        panels: On whose halves the integrals are taken.
+        settled: Where they converge, bool (..., m).
+    """
+
+    panels: Panels
+    settled: Tensor
+
+
+@dataclass(frozen=True)
+class _Integrals:
+    """Integrals of 1, t and t² (elementwise) about a centre over each of p panels, for all rows.
+
+    Attributes:
+        top: Logarithm of the largest weight, (..., m, p), in units of whose exponential the integrals are.
+        own: By the rule on the panel, (..., m, p, 1 + 2d).
+        fine: By the rule on its halves, likewise.
+        centre: (p, d).
+    """
+
+    top: Tensor
+    own: Tensor
+    fine: Tensor
+    centre: Tensor
+
+    def part(self, which: Tensor) -> _Integrals:
+        return _Integrals(
+            self.top[..., which],
+            self.own[..., which, :],
+            self.fine[..., which, :],
+            self.centre[which],
+        )
+
+
+def _joined(parts: list[_Integrals]) -> _Integrals:
+    return _Integrals(
+        torch.cat([part.top for part in parts], -1),
+        torch.cat([part.own for part in parts], -2),
+        torch.cat([part.fine for part in parts], -2),
+        torch.cat([part.centre for part in parts]),
+    )
+
+
+Weighing = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From places (n, k) to the logarithms of weights (..., m, n), and to t, (n, d), both in float64."""
+
+
+def _integrals(panels: Panels, at: Weighing, rows: int) -> _Integrals:
+    """Of all panels, some at a time."""
+
+    def parts() -> Iterator[_Integrals]:
+        halves = 2 ** panels.begin.shape[-1]
+        of_panel = len(panels.part(slice(0, 1)).nodes()[1])
+        step = max(1, AT_ONCE // (rows * of_panel * halves))
+        for start in range(0, len(panels), step):
+            some = panels.part(slice(start, start + step))
+            whole, halved = (_weighed(each, at, len(some)) for each in (some, some.halved()))
+            centre = whole[1].mean(-2)
+            top = torch.maximum(whole[0].amax(-1), halved[0].amax(-1)).clamp(min=-1e300)
+            own, fine = (_moments(log, t - centre.unsqueeze(-2), top) for log, t in (whole, halved))
+            yield _Integrals(top, own, fine, centre)
+
+    return _joined(list(parts()))
+
+
+def _weighed(panels: Panels, at: Weighing, count: int) -> tuple[Tensor, Tensor]:
+    """Logarithms of weights (..., m, p, n) and t (p, n, d), the nodes of so many groups of panels."""
+    places, log_lengths = panels.nodes()
+    log_weights, t = at(places)
+    return (log_weights + log_lengths).unflatten(-1, (count, -1)), t.unflatten(0, (count, -1))
+
+
+def _moments(log_weights: Tensor, t: Tensor, top: Tensor) -> Tensor:
+    features = torch.cat([torch.ones_like(t[..., :1]), t, t.square()], -1)
+    weights = (log_weights - top.unsqueeze(-1)).exp()
+    rows = weights.flatten(0, -3).transpose(0, 1) @ features
+    return rows.transpose(0, 1).unflatten(0, weights.shape[:-2])
+
+
+def refined(
+    panels: Panels,
+    at: Weighing,
+    *,
+    rows: int,
+    accuracy: float,
+    eps: float,
+    span: float,
+    exponent: Tensor,
+) -> Convergence:
+    """Halve panels until mass, mean and covariance of t under the weights no longer change by it.
+
+    The mass has to converge to an accuracy relative to itself, the mean relative to the standard deviation of t, the
+    variances relative to their sum; none of them below rounding.
+
+    Args:
+        panels: Those at the start.
+        at: Weights and t at places.
+        rows: How many weights a place has.
+        accuracy: What is asked for.
+        eps: The rounding unit of what ``at`` gives.
+        span: How large the numbers are that t is a difference of.
+        exponent: How large the numbers are of which the logarithms of weights are sums, (..., m). Rows in which it is
+            not finite are not looked at.
+
+    Returns:
+        The panels, and which rows have converged.
+    """
+    halves = 2 ** panels.begin.shape[-1]
+    limit = len(panels) + MORE[panels.begin.shape[-1]]
+    whole = panels.end.amax(0) - panels.begin.amin(0)
+    found = _integrals(panels, at, rows)
+    while True:
+        shares, noise = _shares(found, panels, accuracy, eps, span, exponent)
+        lost = noise > LOST
+        settled = ~exponent.isfinite() | ((shares.sum(-1) <= 1) & ~lost)
+        size, far = panels.size, torch.maximum(panels.begin.abs(), panels.end.abs())
+        divisible = ((size > SMALLEST * whole) & (size > 2**12 * eps * far)).all(-1)
+        wanted = (shares * len(panels) > 1) & ~(settled | lost).unsqueeze(-1)
+        lagging = panels.lagging()
+        chosen = (wanted.flatten(0, -2).any(0) & divisible) | lagging
+        if not bool(chosen.any()) or len(panels) + int(chosen.sum()) * (halves - 1) > limit:
+            return Convergence(panels, settled & ~lagging.any())
+        new = panels.part(chosen).halved()
+        panels = panels.part(~chosen).joined(new)
+        found = _joined([found.part(~chosen), _integrals(new, at, rows)])
+
+
+def _shares(
+    found: _Integrals, panels: Panels, accuracy: float, eps: float, span: float, exponent: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How much of what is tolerated each panel uses up, (..., m, p); and the relative rounding of weights, (..., m)."""
+    d = found.centre.shape[-1]
+    top = found.top.amax(-1, keepdim=True)
+    scale = (found.top - top).exp().unsqueeze(-1)
+    # The halves may miss what the panel saw.
+    sums = [(part[..., :1] * scale).sum(-2, keepdim=True) for part in (found.fine, found.own)]
+    total = torch.maximum(*sums)
+    fine, apart = found.fine * scale / total, (found.fine - found.own) * scale / total
+    mass, first, second = fine.split([1, d, d], -1)
+    mean = (first + mass * found.centre).sum(-2, keepdim=True)
+    off = found.centre - mean
+    variance = (second + 2 * off * first + off.square() * mass).sum((-2, -1)).clamp(min=0)
+    deviation = variance.sqrt()
+    of_mass, of_first, of_second = apart.split([1, d, d], -1)
+    errors = (
+        of_mass.squeeze(-1).abs(),
+        (of_first + off * of_mass).norm(dim=-1),
+        (of_second + 2 * off * of_first + off.square() * of_mass).abs().sum(-1),
+    )
+    # Places are rounded relative to themselves, and weights change on the scale of the panels that hold them.
+    far = torch.maximum(panels.begin.abs(), panels.end.abs())
+    of_places = (mass.squeeze(-1) * (far / panels.size).amax(-1)).sum(-1)
+    noise = 16 * eps * (1 + exponent + top.squeeze(-1).abs() + of_places)
+    relative, floor = noise.clamp(min=accuracy), 64 * eps * span
+    tolerated = (
+        relative,
+        relative * deviation + floor,
+        relative * variance + floor * deviation + floor**2,
+    )
+    tiny = torch.finfo(noise.dtype).tiny
+    shares = [
+        error / most.clamp(min=tiny).unsqueeze(-1) for error, most in zip(errors, tolerated, strict=True)
+    ]
+    return torch.stack(shares).amax(0), noise
+
+
+def largest(vectors: Tensor) -> float:
+    """The norm of the longest of vectors (n, d); 1 where all are 0."""
+    with torch.no_grad():
+        return float(vectors.detach().norm(dim=-1).amax()) or 1.0

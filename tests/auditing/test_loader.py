@@ -1,0 +1,121 @@
+"""Audits of runs through a loader: the same numbers as by hand, token texts in the report, the file in the manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fenchel
+from fenchel.auditing.capture import Capture
+from fenchel.auditing.report import render_html
+from fenchel.auditing.report.reproduce import command
+from fenchel.errors import InputError, ModelError
+from fenchel.nn import MultiheadAttention
+from fenchel.nn.preference import Causal
+from fenchel.runs.loader import load_run
+from tests.loaders import LAYERS, TRANSFORMERS, written
+
+CODES = {"layers": (LAYERS, "exact"), "transformers": (TRANSFORMERS, "fenchel_exact")}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_run_is_audited_through_its_loader(tmp_path: Path, name: str) -> None:
+    loader, run = written(tmp_path, *CODES[name])
+    report = fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none")
+    found = load_run(loader, run)
+    by_hand = (
+        fenchel.audit(found.model.eval(), None, list(found.batches), space="key")
+        if name != "layers"
+        else None
+    )
+    if by_hand is not None:
+        assert [head["gap_mean"] for head in by_hand.heads] == [head["gap_mean"] for head in report.heads]
+    manifest = report.manifest
+    assert (manifest["model"], manifest["space"], manifest["reads"]) == (str(run), "key", "examples")
+    assert (manifest["loader"], manifest["documents"], manifest["tokens"]) == (str(loader), 12, 54)
+    assert manifest["loader_sha256"] == found.sha256
+    assert "infers by its exact estimate" in manifest["convention"]
+    assert {head["queries"] for head in report.heads} == {54}
+    assert f"--loader {loader}" in command(manifest)
+    example = next(iter(report.far_queries.values()))[0]
+    assert example.passage is not None
+    assert set(map(str.strip, example.passage.pieces)) <= {"[CLS]", "cat", "sat", "mat", "dog", "ran", "."}
+    assert example.token.strip() in {"[CLS]", "cat", "sat", "mat", "dog", "ran", "."}
+    assert "[CLS]" in render_html(report)
+    assert all(item.command is None or f"--loader {loader}" in item.command for item in report.suggestions)
+    again = fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none", resume=True)
+    assert again.heads == report.heads
+    loader.write_text(loader.read_text() + "\n# changed\n")
+    with pytest.raises(InputError, match="loader sha256"):
+        fenchel.audit(str(run), loader=loader, directory=tmp_path / "audit", baseline="none", resume=True)
+
+
+def test_a_model_of_transformers_attends_as_it_was_trained_while_it_is_captured(tmp_path: Path) -> None:
+    loader, run = written(tmp_path, TRANSFORMERS, "fenchel_exact")
+    found = load_run(loader, run)
+    model, inputs = found.model.eval(), next(iter(found.batches))["inputs"]
+    with torch.no_grad():
+        own = model(**inputs).logits
+        model.set_attn_implementation("fenchel_first_order")  # pyright: ignore[reportCallIssue]
+        first = model(**inputs).logits
+        model.set_attn_implementation("fenchel_exact")  # pyright: ignore[reportCallIssue]
+    seen = []
+    model.register_forward_hook(lambda *given: seen.append(given[2].logits))
+    with Capture(model, space="key", consume=lambda call: None) as capture:
+        capture.run(inputs)
+    torch.testing.assert_close(seen[0], own, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(first, own, rtol=1e-2)
+
+
+class Writer(nn.Module):
+    """An encoder, and a decoder that attends to itself and to the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.encode, self.decode, self.cross = (MultiheadAttention(8, 2, batch_first=True) for _ in range(3))
+        self.decode.preference = Causal()
+
+    def forward(self, source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+        x, y = self.embed(source), self.embed(target)
+        x = x + self.encode(x, x, x, key_padding_mask=~mask)[0]
+        y = y + self.decode(y, y, y)[0]
+        return y + self.cross(y, x, x, key_padding_mask=~mask)[0]
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_tokens_of_an_encoder_and_of_a_decoder_are_told_apart(length: int) -> None:
+    torch.manual_seed(0)
+    source, target = torch.randint(1, 20, (2, 6)), torch.randint(1, 20, (2, length))
+    mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    batch = {
+        "inputs": {"source": source, "target": target, "mask": mask},
+        "counted": mask,
+        "tokens": [["a1", "a2", "a3", "a4", "a5", "a6"], ["a1", "a2", "a3", "a4"]],
+        "tokens_decoder": [[f"b{place}" for place in range(count)] for count in (length, length - 1)],
+    }
+    report = fenchel.audit(Writer().eval(), None, [batch], space="key")
+    queries = {head["kind"]: head["queries"] for head in report.heads}
+    assert queries == {"encoder_self": 10, "decoder_self": 2 * length - 1, "cross": 2 * length - 1}
+    for key, (example, *_) in report.far_queries.items():
+        asked, read = {"encoder_self": "aa", "decoder_self": "bb", "cross": "ba"}[key.kind]
+        assert example.token.startswith(asked)
+        assert {template.token[0] for template in example.templates} == {read}
+
+
+def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
+    loader, run = written(tmp_path, LAYERS, "first_order")
+    given: dict[str, Any] = {"texts": ["a"], "images": tmp_path, "revision": "main", "tokenizer": object()}
+    for name, value in given.items():
+        with pytest.raises(InputError, match=f"{name} was given beside a loader"):
+            fenchel.audit(str(run), loader=loader, **{name: value})
+    with pytest.raises(InputError, match="max length is an option of texts, and a loader was given"):
+        fenchel.audit(str(run), loader=loader, max_length=5)
+    with pytest.raises(ModelError, match=r"has no config\.json.*--loader examples/NAME\.py"):
+        fenchel.audit(str(run), None, ["a text"])
+    limited = fenchel.audit(str(run), loader=loader, max_tokens=10)
+    assert limited.manifest["tokens"] == 18  # the first batch

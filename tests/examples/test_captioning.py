@@ -1,0 +1,147 @@
+"""examples/captioning.py: soft, hard and no attention to cells of toy images, and what is refused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import pytest
+import torch
+from PIL import Image
+from sacrebleu.metrics.bleu import BLEU
+
+import captioning
+from common import Training, load_run
+from fenchel.errors import InputError
+
+SMALL: dict[str, Any] = {"image_size": 16, "width": 32, "depth": 2, "dropout": 0.0, "quiet": True}
+
+
+def task(**told: Any) -> captioning.Captioning:
+    return captioning.Captioning(captioning.CaptionOptions(**SMALL | told))
+
+
+def test_says_more_than_the_mean_of_all_cells_lets_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {}
+    for attention in ("soft", "mean"):
+        out = str(tmp_path / attention)
+        told = {"epochs": 10, "learning_rate": 5e-3, "attention": attention, "gate": False, "out": out}
+        found[attention] = Training(captioning.Captioning, captioning.CaptionOptions(**SMALL | told)).run()[
+            "test"
+        ]
+    assert found["soft"]["loss"] < found["mean"]["loss"]
+
+    read, model = load_run(captioning.Captioning, captioning.CaptionOptions, tmp_path / "soft")
+    batch = read.batch(read.splits["test"], training=False)
+    with torch.no_grad():
+        records = read.records(model, batch)
+        scores = model(images=batch["images"], words=batch["words"])
+    nats = torch.nn.functional.cross_entropy(scores.mT, batch["labels"], ignore_index=0, reduction="sum")
+    pieces = int((batch["labels"] != 0).sum())
+    assert found["soft"]["loss"] == pytest.approx(float(nats) / pieces, rel=1e-4)
+    images = list({one["image"]: one for one in records}.values())
+    sides = [[one["right"][side] for one in images] for side in (0, 1)]
+    said = [one["caption"] for one in images]
+    assert found["soft"]["bleu"] == pytest.approx(BLEU(lowercase=True).corpus_score(said, sides).score)
+
+    loaded, batches = captioning.load(tmp_path / "soft")
+    with torch.no_grad():
+        losses = torch.cat([one["loss"](loaded(**one["inputs"])) for one in batches])
+    expected = [one["nats"] / one["pieces"] for one in records]
+    assert torch.allclose(losses, torch.tensor(expected), atol=1e-4)
+
+    capsys.readouterr()
+    told = captioning.UseOptions(beam=2, heatmap=str(tmp_path / "seen.png"))
+    captioning.use(read, cast(captioning.Captioner, model), told)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert (tmp_path / "seen.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("told", [
+    {"decoder": "xu"},
+    {"decoder": "xu", "attention": "hard"},
+    {"attention": "hard", "gradient": "straight_through", "preference": "context"},
+    {"attention": "mean"},
+    {"coverage": 1.0, "estimator": "exact", "gate": False},
+])  # fmt: skip
+def test_words_one_after_another_are_words_at_once(told: dict[str, Any]) -> None:
+    made = task(**told)
+    torch.manual_seed(0)
+    model = made.model().double().eval()
+    batch = made.batch(made.splits["test"][:3], training=False)
+    images, words = batch["images"].double(), batch["words"]
+    with torch.no_grad():
+        together, state, found = model(images=images, words=words), model.read(images), []
+        for place in range(words.shape[1]):
+            scores, state = model.step(words[:, : place + 1], state)
+            found.append(scores)
+    assert torch.allclose(torch.stack(found, 1), together, atol=1e-6 if "exact" in told.values() else 1e-10)
+    loss, count = made.loss(made.model().train(), made.batch(made.splits["train"][:4], training=True))
+    loss.backward()
+    assert count > 0
+    assert bool(loss.isfinite())
+
+
+def test_the_mean_of_reinforce_is_the_gradient_of_the_expected_loss() -> None:
+    made = task(attention="hard", entropy=0.0, baseline_decay=0.0, gate=False)
+    torch.manual_seed(0)
+    model = made.model().double().train()
+    batch = made.batch(made.splits["train"][:1], training=True)
+    batch = batch | {
+        "images": batch["images"].double(),
+        "words": batch["words"][:, :1],
+        "labels": batch["labels"][:, :1],
+    }
+    parameter = cast(torch.nn.Linear, model.evidence).weight
+
+    def gradient(loss: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(loss, parameter, allow_unused=True)[0]
+
+    cells, log_u, *_ = model.read(batch["images"])
+    states, _ = model.lstm(model.embed(batch["words"]))
+    _, weights, _ = model.look(states, cells, log_u)
+    every = model.scores(states, cells)  # of each cell in turn: (1, cells, pieces)
+    losses = -every.log_softmax(-1)[0, :, batch["labels"][0, 0]]
+    exact = gradient((weights[0, 0] * losses.detach()).sum())
+    draws = []
+    for _ in range(600):
+        loss, _ = made.loss(model, batch)
+        draws.append(gradient(loss))
+    mean, spread = torch.stack(draws).mean(0), torch.stack(draws).std(0) / 600**0.5
+    assert bool(((mean - exact).abs() <= 6 * spread + 1e-9).all())
+    assert float(exact.norm()) > 3 * float((mean - exact).norm())
+
+
+def encoded(cut: int | None = None) -> dict[str, Any]:
+    file = io.BytesIO()
+    Image.new("RGB", (20, 10), (200, 30, 90)).save(file, "PNG")
+    return {"bytes": file.getvalue()[:cut], "path": None}
+
+
+def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
+    good = {"image": [encoded()] * 20, "captions": [["a pink image", "pink"]] * 20}
+    for name, rows in {
+        "good": good,
+        "empty": good | {"captions": [*good["captions"][:-1], [" "]]},
+        "cut": good | {"image": [*good["image"][:-1], encoded(40)]},
+        "other": {"text": ["a"] * 20},
+    }.items():
+        (tmp_path / name).mkdir()
+        datasets.Dataset.from_dict(rows).to_parquet(str(tmp_path / name / "train.parquet"))
+    made = task(data=str(tmp_path / "good"))
+    assert [len(made.splits[name]) for name in ("train", "validation", "test")] == [32, 4, 4]
+    memory = task(data=str(tmp_path / "good"), held_out=0.0)
+    assert len(memory.splits["test"]) == len(memory.splits["train"]) == 40
+    for told, named in (
+        ({"data": str(tmp_path / "empty")}, "row 19"),
+        ({"data": str(tmp_path / "cut")}, "row 19"),
+        ({"data": str(tmp_path / "other")}, "image"),
+        ({"image_size": 18}, "image_size"),
+        ({"held_out": 0.5}, "held_out"),
+    ):
+        with pytest.raises(InputError, match=named):
+            task(**told)

@@ -1,0 +1,187 @@
+"""examples/fill_mask.py: masked words, next sentences, translations, next words and classes on toy texts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import BertForPreTraining
+
+import fill_mask
+import passages
+from common import Training, load_run
+from fenchel.errors import InputError
+
+SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0, "quiet": True}
+
+
+def task(**told: Any) -> fill_mask.FillMask:
+    return fill_mask.FillMask(fill_mask.FillOptions(**SMALL | told))
+
+
+def test_finds_words_that_the_most_frequent_one_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = fill_mask.FillOptions(out=str(tmp_path / "run"), epochs=3, learning_rate=3e-3, **SMALL)
+    found = Training(fill_mask.FillMask, options).run()
+    assert found["test"]["masked_accuracy"] > found["test"]["unigram_accuracy"] + 0.2
+
+    read, model = load_run(fill_mask.FillMask, fill_mask.FillOptions, tmp_path / "run")
+    rows = [read.splits["test"][one] for numbers in read.batches("test", 8, None) for one in numbers]
+    batch = read.batch(rows, training=False)
+    with torch.no_grad():
+        records = read.records(model, batch)
+    hits = sum(w == a for one in records for w, a in zip(one["words"], one["answers"], strict=True))
+    words = [word for one in records for word in one["words"]]
+    assert found["test"]["masked_accuracy"] == pytest.approx(hits / len(words))
+    common = max(range(read.tokenizer.get_vocab_size()), key=lambda word: sum(
+        (one.first + one.second).count(word) for one in read.splits["train"]
+    ))  # fmt: skip
+    assert found["test"]["unigram_accuracy"] == pytest.approx(words.count(common) / len(words))
+
+    loaded, batches = fill_mask.load(tmp_path / "run")
+    with torch.no_grad():
+        losses = torch.cat([one["loss"](loaded(**one["inputs"])) for one in batches])
+    expected = [one["loss"] / max(len(one["words"]), 1) for one in records]
+    assert torch.allclose(losses, torch.tensor(expected), atol=1e-4)
+    assert [len(row) for one in batches for row in one["tokens"]] == batch["attention_mask"].sum(1).tolist()
+
+    capsys.readouterr()
+    fill_mask.use(
+        read,
+        cast(fill_mask.Blanks, model),
+        fill_mask.UseOptions(texts=["the [MASK] near the river [MASK] of oka ."]),
+    )
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2
+    with pytest.raises(InputError, match="MASK"):
+        fill_mask.use(read, cast(fill_mask.Blanks, model), fill_mask.UseOptions(texts=["no blank"]))
+
+
+def test_next_sentences_of_a_few_passages_can_be_learned_by_heart() -> None:
+    made = task(objective="mask_next", train_texts=48)
+    torch.manual_seed(0)
+    model = made.model()
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    rows = made.splits["train"]
+    batches = [made.batch(rows[start : start + 12], training=False) for start in range(0, 48, 12)]
+    labels = torch.cat([batch["labels"] for batch in batches])
+    assert 0.3 < float(labels.double().mean()) < 0.7
+    for _ in range(30):
+        for batch in batches:
+            optimiser.zero_grad()
+            cross_entropy(model(**fill_mask.inputs(batch))["classes"], batch["labels"]).backward()
+            optimiser.step()
+    with torch.no_grad():
+        said = torch.cat([model(**fill_mask.inputs(batch))["classes"].argmax(-1) for batch in batches])
+    assert float((said == labels).double().mean()) > 0.95
+
+
+def test_what_is_hidden() -> None:
+    made = task(shares="60/10/30", rate=0.4)
+    torch.manual_seed(0)
+    rows = made.splits["train"]
+    batch = made.batch(rows, training=True)
+    whole = [[passages.FIRST, *one.first, *one.second, passages.END] for one in rows]
+    true = fill_mask.padded(whole)
+    places, seen = batch["places"], batch["input_ids"]
+    assert torch.equal(batch["targets"], true[places])
+    assert torch.equal(seen[~places], true[~places])
+    assert bool((batch["targets"] > passages.MASK).all())
+    words = int((true > passages.MASK).sum())
+    chosen = seen[places]
+    for share, expected, count in (
+        (len(chosen) / words, 0.4, words),
+        (float((chosen == passages.MASK).double().mean()), 0.6, len(chosen)),
+    ):
+        assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / count)
+    tested = [made.batch(rows[:9], training=False) for _ in range(2)]
+    assert torch.equal(tested[0]["input_ids"], tested[1]["input_ids"])
+    assert bool((tested[0]["input_ids"][tested[0]["places"]] == passages.MASK).all())
+
+
+def test_translations_stand_where_their_text_stands() -> None:
+    made = task(objective="tlm")
+    batch = made.batch(made.splits["train"][:3], training=True)
+    for row, one in enumerate(made.splits["train"][:3]):
+        begin = len(one.first) + 2
+        assert batch["token_type_ids"][row, begin] == 1
+        assert batch["position_ids"][row, : begin + 2].tolist() == [*range(begin), 1, 2]
+
+
+def test_a_causal_model_does_not_see_what_it_says() -> None:
+    made = task(objective="causal")
+    torch.manual_seed(0)
+    model = made.model().double().eval()
+    batch = fill_mask.inputs(made.batch(made.splits["train"][:2], training=True))
+    changed = batch | {"input_ids": batch["input_ids"].clone(), "places": torch.zeros_like(batch["places"])}
+    changed["places"][0, :5] = True
+    before = model(**changed)["words"]
+    changed["input_ids"][0, 5:9] = 7
+    assert torch.allclose(model(**changed)["words"], before, atol=1e-12)
+
+
+def test_a_uniform_preference_is_bert() -> None:
+    made = task(objective="mask_next", preference="uniform")
+    torch.manual_seed(0)
+    model = made.model().double().eval()
+    batch = fill_mask.inputs(made.batch(made.splits["train"][:4], training=False))
+    places = batch.pop("places")
+    bert = BertForPreTraining(model.config).double().eval()
+    bert.load_state_dict({name: one for name, one in model.state_dict().items() if name != "log_preference"})
+    bert.set_attn_implementation("eager")
+    with torch.no_grad():
+        found, expected = model(**batch, places=places), bert(**batch)
+    assert torch.allclose(found["words"], expected.prediction_logits[places], atol=1e-10)
+    assert torch.allclose(found["classes"], expected.seq_relationship_logits, atol=1e-10)
+
+
+def test_classes_begin_with_the_weights_of_a_run(tmp_path: Path) -> None:
+    options = fill_mask.FillOptions(out=str(tmp_path / "run"), epochs=1, train_texts=40, **SMALL)
+    Training(fill_mask.FillMask, options).run()
+    made = task(objective="classify", pretrained=str(tmp_path / "run"))
+    _, before = load_run(fill_mask.FillMask, fill_mask.FillOptions, tmp_path / "run")
+    state, model = before.state_dict(), made.model()
+    assert all(
+        torch.equal(one, state[name]) for name, one in model.state_dict().items() if "seq_rel" not in name
+    )
+    assert model.cls.seq_relationship.out_features == len(made.classes) == 6
+    loss, count = made.loss(model, made.batch(made.splits["train"][:8], training=True))
+    assert count == 8
+    loss.backward()
+    assert float(cast(torch.Tensor, model.log_preference.grad).abs().max()) > 0
+
+
+def test_running_text_is_split_by_headings_or_by_lines(tmp_path: Path) -> None:
+    lines = [" = One = ", "", "A b . C d .", " = = Part = = ", "E f .", " = Two = ", "G ."]
+    assert passages.articles_of(lines) == [
+        [("= One =",), ("A b .",), ("C d .",), ("= = Part = =",), ("E f .",)],
+        [("= Two =",), ("G .",)],
+    ]
+    assert len(passages.articles_of(["a ."] * 250)) == 3
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(["One sentence here . And one more ."] * 900))
+    made = task(data=str(file))
+    assert all(len(made.splits[name]) > 0 for name in ("train", "validation", "test"))
+
+
+def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    datasets.Dataset.from_dict({"words": ["a"] * 30}).to_parquet(str(folder / "train.parquet"))
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n\n")
+    for told, named in (
+        ({"data": str(folder)}, "text"),
+        ({"data": str(tmp_path / "missing")}, "--data toy"),
+        ({"data": str(empty)}, "text"),
+        ({"shares": "80/10"}, "shares"),
+        ({"pretrained": "run"}, "pretrained"),
+    ):
+        with pytest.raises(InputError, match=named):
+            task(**told)

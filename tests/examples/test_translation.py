@@ -1,0 +1,230 @@
+"""The translator learns a toy language by attention, and says of itself what can be computed anew."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from torch import Tensor, nn
+
+import common
+import fenchel
+import translation
+from decoding import BEGIN, END, weights_of
+from fenchel.errors import InputError
+from fenchel.nn import use_estimator
+from translation import Translation, TranslationOptions, UseOptions
+
+
+def trained(folder: Path, **options: Any) -> dict[str, Any]:
+    told = TranslationOptions(out=str(folder), quiet=True, epochs=2, preference="aligned", **options)
+    return common.Training(Translation, told).run()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("translation")
+    trained(folder)
+    return folder
+
+
+def metrics_of(run: Path) -> dict[str, float]:
+    return json.loads((run / common.METRICS).read_text())["test"]
+
+
+def test_attention_beats_one_context_for_all_words(run: Path, tmp_path: Path) -> None:
+    found, control = metrics_of(run), trained(tmp_path, context="mean")["test"]
+    assert found["bleu"] > control["bleu"] + 20
+    assert found["loss"] < control["loss"] - 0.5
+
+
+def test_bleu_is_that_of_the_records(run: Path) -> None:
+    records = [json.loads(line) for line in (run / "test.jsonl").read_text().splitlines()]
+    pairs = [(one["translation"].split(), one["reference"].split()) for one in records]
+    logarithm = 0.0
+    for order in range(1, 5):
+        right = said = 0
+        for translated, reference in pairs:
+            counts, wanted = (
+                Counter(tuple(side[k : k + order]) for k in range(len(side) - order + 1))
+                for side in (translated, reference)
+            )
+            right, said = right + (counts & wanted).total(), said + counts.total()
+        logarithm += math.log(right / said) / 4
+    lengths = [sum(len(pair[side]) for pair in pairs) for side in (0, 1)]
+    shortness = min(0.0, 1 - lengths[1] / lengths[0])
+    assert metrics_of(run)["bleu"] == pytest.approx(100 * math.exp(logarithm + shortness), rel=1e-6)
+
+
+def test_batches_for_audits_have_the_loss_of_the_test(run: Path) -> None:
+    model, batches = translation.load(run)
+    nats = pieces = 0.0
+    documents = []
+    for batch in batches:
+        source, target = batch["inputs"]["source"], batch["inputs"]["target"]
+        with torch.no_grad():
+            scores = model(**batch["inputs"])
+        counts = batch["counted_decoder"].sum(1)
+        nats += float((batch["loss"](scores) * counts).sum())
+        pieces += int(counts.sum())
+        documents += batch["documents"]
+        assert ((batch["score"](scores) >= 0) & (batch["score"](scores) <= 1)).all()
+        assert batch["counted"].shape == source.shape
+        for row, texts in zip(source, batch["tokens"], strict=True):
+            assert len(texts) == int((row != 0).sum())
+        for row, texts in zip(target, batch["tokens_decoder"], strict=True):
+            assert len(texts) == int((row != 0).sum())
+            assert texts[0] == "[BOS]"
+    assert nats / pieces == pytest.approx(metrics_of(run)["loss"], rel=1e-5)
+    assert sorted(documents) == [*range(1, 101)]
+
+
+def test_use_translates_and_scores_the_test(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, model = common.load_run(Translation, TranslationOptions, run)
+    translation.use(task, model, UseOptions())
+    *lines, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [one["source"] for one in lines] == [pair.source for pair in task.splits["test"]]
+    assert last["bleu"] == pytest.approx(metrics_of(run)["bleu"], rel=1e-6)
+    assert "tok:13a" in last["signature"]
+    sentence = lines[0]["source"]
+    translation.use(task, model, UseOptions(sentences=[sentence], beam=4, length_power=0.0))
+    (beam,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert beam["log_probability"] >= lines[0]["log_probability"] - 1e-4
+    with pytest.raises(InputError, match="empty"):
+        translation.use(task, model, UseOptions(sentences=[" "]))
+
+
+NUMBERS = torch.tensor([[7, 12, 9, END], [8, END, 0, 0]]), torch.tensor([[BEGIN, 11, 6], [BEGIN, 9, 0]])
+
+
+def small(**options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    told = TranslationOptions(width=16, **options)
+    if told.model == "transformer":
+        return translation.TransformerTranslator(told, (40, 50)).eval()
+    return translation.LSTMTranslator(told, (40, 50), 0.9).eval()
+
+
+KINDS = [
+    {"query": "paper"},
+    {"query": "paper", "score": "additive", "preference": "location"},
+    {"query": "bahdanau", "score": "additive", "preference": "context", "depth": 2},
+    {"query": "bahdanau", "context": "mean"},
+    {"query": "luong", "score": "dot", "preference": "predicted", "depth": 2, "head": "add"},
+    {"query": "luong", "score": "general", "preference": "relative", "order": 1.5},
+    {"context": "last"},
+    {"model": "transformer", "depth": 2},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+def test_words_said_one_by_one_have_the_scores_of_training(kind: dict[str, Any]) -> None:
+    model: Any = small(**kind)
+    source, target = NUMBERS
+    with torch.no_grad():
+        expected, state, found = model(source=source, target=target), model.read(source), []
+        for place in range(target.shape[1]):
+            scores, state = model.step(target[:, : place + 1], state)
+            found.append(scores)
+        alone = model(source=source[1:, :2], target=target[1:, :2])
+    real = target != 0
+    torch.testing.assert_close(torch.stack(found, 1)[real], expected[real], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(alone[0], expected[1, :2], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS[4:6] + KINDS[7:], ids=("luong", "sparse", "transformer"))
+def test_the_weights_that_are_drawn_are_those_of_attention_to_the_source(kind: dict[str, Any]) -> None:
+    model, (source, target) = small(**kind), NUMBERS
+    weights = weights_of(model, source=source, target=target)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3))
+    assert (weights[1, :, 2:] == 0).all()
+    with pytest.raises(InputError, match="no attention"):
+        weights_of(small(context="mean"), source=source, target=target)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"query": "bahdanau"}, {"model": "transformer"}], ids=("lstm", "transformer")
+)
+def test_audits_find_every_head(kind: dict[str, Any]) -> None:
+    model, (source, target) = small(**kind), NUMBERS
+    report: Any = fenchel.audit(model, None, [{"source": source, "target": target}], space="key")
+    kinds = Counter(head["kind"] for head in report.heads)
+    assert kinds == ({"cross": 1} if "query" in kind else {"encoder_self": 4, "decoder_self": 4, "cross": 4})
+
+
+def test_another_estimator_changes_the_scores() -> None:
+    model, (source, target) = small(query="luong"), NUMBERS
+    with torch.no_grad(), use_estimator(model, "exact"):
+        exact = model(source=source, target=target)
+    own = small(query="luong", estimator="exact")
+    torch.testing.assert_close(exact, own(source=source, target=target))
+    assert not torch.allclose(exact, model(source=source, target=target), atol=1e-5)
+
+
+def written(folder: Path, **columns: list[Any]) -> str:
+    datasets.Dataset.from_dict(columns).to_parquet(folder / "train.parquet")
+    return str(folder)
+
+
+def test_pairs_come_from_two_columns_of_a_folder(tmp_path: Path) -> None:
+    data = written(tmp_path, fr=["un chien court"] * 20, it=["un cane corre"] * 20, other=[1] * 20)
+    task = Translation(TranslationOptions(data=data, source="fr", target="it", out=str(tmp_path / "run")))
+    assert {name: len(split) for name, split in task.splits.items()} == {
+        "train": 16,
+        "validation": 2,
+        "test": 2,
+    }
+    assert task.splits["test"][0][:2] == ("un chien court", "un cane corre")
+    assert task.tokenizers[1].decode(task.splits["test"][0].labels) == "un cane corre"
+    again = Translation(TranslationOptions(data=data, source="fr", target="it"))
+    assert [one.to_str() for one in again.tokenizers] == [one.to_str() for one in task.tokenizers]
+
+
+def test_wrong_data_are_refused_in_one_line(tmp_path: Path) -> None:
+    data = written(tmp_path, en=["a dog"] * 19 + [" "], de=["ein Hund"] * 20)
+    with pytest.raises(InputError, match="no column nl; it has en, de"):
+        Translation(TranslationOptions(data=data, target="nl"))
+    with pytest.raises(InputError, match=r"row \d.*not empty"):
+        Translation(TranslationOptions(data=data))
+    data = written(tmp_path, en=["a dog"] * 20, de=["ein Hund"] * 20)
+    with pytest.raises(InputError, match="--longest"):
+        Translation(TranslationOptions(data=data, longest=0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"width": 15}, {"width": 18}, {"dropout": 1.0}, {"score": "additive", "estimator": "exact"}],
+    ids=("odd", "heads", "dropout", "additive"),
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"expected|Leave"):
+        TranslationOptions(**wrong)
+
+
+def test_pairs_of_a_batch_are_about_as_long_and_all_are_seen(tmp_path: Path) -> None:
+    task = Translation(TranslationOptions(out=str(tmp_path)))
+    lengths = [len(pair.labels) for pair in task.splits["train"]]
+    first, second = (list(task.batches("train", 64, epoch)) for epoch in (0, 1))
+    assert sorted(one for batch in first for one in batch) == [*range(len(lengths))]
+    assert first != second
+    assert first == list(task.batches("train", 64, 0))
+    spread = [max(lengths[one] for one in batch) - min(lengths[one] for one in batch) for batch in first]
+    assert sum(spread) / len(spread) < (max(lengths) - min(lengths)) / 4
+
+
+def test_the_loss_is_that_of_torch(tmp_path: Path) -> None:
+    task = Translation(TranslationOptions(out=str(tmp_path)))
+    torch.manual_seed(0)
+    model = task.model()
+    batch = task.batch(task.splits["test"][:9], training=True)
+    loss, count = task.loss(model, batch)
+    scores: Tensor = model(source=batch["source"], target=batch["target"])
+    kept = {"ignore_index": 0, "label_smoothing": 0.1, "reduction": "sum"}
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(scores.mT, batch["labels"], **kept))
+    assert count == int((batch["labels"] != 0).sum())

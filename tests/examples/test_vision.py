@@ -1,0 +1,179 @@
+"""examples/vision.py: ViT and OT-ViT on toy images, partner images, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import pytest
+import scipy.stats
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import vision
+from common import Training
+from fenchel.errors import CostWarning, InputError
+from fenchel.nn import TransportAttention
+
+pytestmark = pytest.mark.filterwarnings(f"ignore::{CostWarning.__module__}.{CostWarning.__name__}")
+
+SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0}
+
+
+def task(**told: Any) -> vision.Vision:
+    return vision.Vision(vision.VisionOptions(**SMALL | told))
+
+
+def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp_path: Path) -> None:
+    options = vision.VisionOptions(
+        out=str(tmp_path / "run"), epochs=3, learning_rate=3e-3, quiet=True, augment=False, **SMALL
+    )
+    found = Training(vision.Vision, options).run()
+    splits = task().splits
+    means, labels = (
+        {name: torch.stack([f(one) for one in split]).numpy() for name, split in splits.items()}
+        for f in (lambda one: one[0].float().mean((1, 2)), lambda one: one[1])
+    )
+    control = LogisticRegression().fit(means["train"], labels["train"]).score(means["test"], labels["test"])
+    assert found["test"]["accuracy"] > control + 0.3
+
+    read, model = vision.load_run(vision.Vision, vision.VisionOptions, tmp_path / "run")
+    records = [
+        record
+        for numbers in read.batches("test", 50, None)
+        for record in read.records(
+            model, read.batch([read.splits["test"][one] for one in numbers], training=False)
+        )
+    ]
+    right = [record["label"] == record["answer"] for record in records]
+    assert found["test"]["accuracy"] == pytest.approx(sum(right) / len(right))
+
+    loaded, batches = vision.load(tmp_path / "run")
+    loss, score = (
+        torch.cat([batch[name](loaded(**batch["inputs"])) for batch in batches]) for name in ("loss", "score")
+    )
+    assert float(loss.detach().mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
+    assert float(score.mean()) == pytest.approx(found["test"]["accuracy"])
+    assert [one for batch in batches for one in batch["documents"]] == list(range(1, 201))
+
+    vision.use(
+        read, cast(vision.VisionTransformer, model), vision.UseOptions(picture=str(tmp_path / "seen.png"))
+    )
+    assert (tmp_path / "seen.png").stat().st_size > 0
+
+
+def test_partners_are_others_of_the_class_and_pairs_stay_together() -> None:
+    one = task(train_images=0)
+    order = list(one.batches("train", 64, 3))
+    assert sorted(number for numbers in order for number in numbers) == list(range(600))
+    labels = torch.tensor(
+        [[int(one.splits["train"][number][1]) for number in numbers] for numbers in order[:-1]]
+    )
+    assert torch.equal(labels[:, ::2], labels[:, 1::2])
+
+    torch.manual_seed(0)
+    labels = torch.randint(3, (400,))
+    labels[7] = 9  # alone in its class
+    found = vision.partners(labels, 0.5)
+    joined = found >= 0
+    assert 0.4 < float(joined.double().mean()) < 0.6
+    assert torch.equal(labels[found[joined]], labels[joined])
+    assert not bool((found == torch.arange(400)).any())
+    assert int(found[7]) == -1
+    assert bool((vision.partners(torch.arange(5), 1.0) == -1).all())
+
+
+@pytest.mark.parametrize("model", ["vit", "ot-vit"])
+def test_templates_of_an_equal_partner_change_nothing_where_preference_is_shared(model: str) -> None:
+    torch.manual_seed(0)
+    made = task(model=model, extra="shared").model().double().eval()
+    image = torch.randn(1, 1, 16, 16, dtype=torch.float64)
+    images = torch.cat([image, image])
+    with torch.no_grad():
+        alone, joined = made(images), made(images, torch.tensor([1, -1]))
+    assert torch.allclose(joined[1], alone[1], rtol=0, atol=1e-12)
+    if model == "vit":  # each weight is halved, and each template there twice
+        assert torch.allclose(joined[0], alone[0], rtol=0, atol=1e-12)
+
+
+def test_the_width_of_the_paper_gives_its_number_of_parameters() -> None:
+    options = vision.VisionOptions()
+    for name in ("vit", "ot-vit"):
+        options.model = name
+        made = vision.VisionTransformer(options, 3, 32, 100)
+        assert 3.15e6 < sum(one.numel() for one in made.parameters()) < 3.25e6
+    assert cast(TransportAttention, made.layers[-1].self_attn).gamma == 16.0
+
+
+def test_augmented_images_are_shifted_by_at_most_four_pixels() -> None:
+    torch.manual_seed(0)
+    images = torch.zeros(50, 1, 16, 16, dtype=torch.uint8)
+    images[:, :, 8, 8] = 255
+    found = vision.augmented(images)
+    assert found.dtype == torch.uint8
+    assert found.shape == images.shape
+    _, _, rows, columns = found.nonzero().unbind(1)
+    assert len(rows) == 50
+    assert bool((rows - 8).abs().max() <= 4)
+    assert bool(((columns - 8).abs().minimum((columns - 7).abs()) <= 4).all())  # mirrored: 7 is where 8 was
+
+
+def images_folder(folder: Path, **changed: Any) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (40, 8, 8), dtype=torch.uint8, generator=generator).numpy()
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"]))
+    rows = {"image": list(pixels), "label": [0, 1] * 20}
+    made = datasets.Dataset.from_dict(rows, features=features).cast_column(
+        "image", datasets.Image(decode=False)
+    )
+    table = cast(dict[str, Any], made.to_dict()) | changed
+    folder.mkdir()
+    datasets.Dataset.from_dict(table).to_parquet(str(folder / "train.parquet"))
+    return folder
+
+
+def test_reads_a_folder_of_images(tmp_path: Path) -> None:
+    one = task(data=str(images_folder(tmp_path / "images")), train_images=20)
+    assert [len(one.splits[name]) for name in ("train", "validation", "test")] == [20, 4, 4]
+    assert one.splits["train"][0][0].shape == (1, 8, 8)
+    labels = [int(label) for _, label in one.splits["train"]]
+    assert 9 <= sum(labels) <= 11
+
+
+def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
+    good = images_folder(tmp_path / "good")
+    rows = cast(dict[str, Any], datasets.Dataset.from_parquet(str(good / "train.parquet")).to_dict())
+    cut = [
+        {"bytes": one["bytes"][:40], "path": None} if n == 3 else one for n, one in enumerate(rows["image"])
+    ]
+    truncated = images_folder(tmp_path / "truncated", image=cut)
+    other = tmp_path / "other"
+    other.mkdir()
+    datasets.Dataset.from_dict({"text": ["a"] * 20}).to_parquet(str(other / "train.parquet"))
+    for told, named in (
+        ({"data": str(truncated)}, "row"),
+        ({"data": str(other)}, "image"),
+        ({"data": str(tmp_path / "missing")}, "--data toy"),
+        ({"data": str(good), "patch_size": 3}, "patch_size"),
+        ({"batch_size": 63}, "batch_size"),
+        ({"model": "vit", "extra": "zero"}, "--extra"),
+    ):
+        with pytest.raises(InputError, match=named):
+            task(**told)
+
+
+def test_a_table_sets_paired_differences_beside_the_numbers_of_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def finished(options: vision.VisionOptions) -> dict[str, Any]:
+        gain = 0.03 + 0.01 * options.seed if options.model == "ot-vit" else 0.0
+        return {"test": {"accuracy": 0.5 + 0.1 * options.seed + gain}}
+
+    monkeypatch.setattr(vision, "finished", finished)
+    vision.table(vision.TableOptions(table="2", out=str(tmp_path), data=["some/cifar10_jpeg"], seeds=3))
+    *_, first, second = capsys.readouterr().out.strip().splitlines()
+    half = 0.01 * scipy.stats.t.ppf(0.975, 2) / 3**0.5
+    assert [one.strip() for one in first.split("|")[3:5]] == ["ViT", "0.751"]
+    assert [one.strip() for one in second.split("|")[3:5]] == ["OT-ViT", "0.772"]
+    assert f"0.0400 ± {half:.4f}" in second

@@ -1,0 +1,160 @@
+"""Certificates of attention in float32 against the duality gap in float64: rounding is in the bounds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import Discrete, InferenceProblem, Tsallis
+from fenchel import functional as F
+
+
+class Drawn(NamedTuple):
+    query: Tensor
+    key: Tensor
+    log_preference: Tensor | None
+    alpha: float | Tensor
+
+
+def drawn(seed: int) -> Drawn:
+    """A call in float32 whose keys share an offset of up to a thousand times their spread, all sizes at random."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def number(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=generator))
+
+    def one_of(*choices: Any) -> Any:
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    n, d, m = one_of(2, 3, 7, 33, 150), one_of(1, 2, 8, 64), one_of(1, 5)
+    spread, offset = 10 ** number(-2, 2), one_of(0.0, 10 ** number(-1, 3))
+    key = spread * (normal(1, 2, n, d) + offset * normal(1, 2, 1, d))
+    query = normal(1, 2, m, d)
+    query = query / query.norm(dim=-1, keepdim=True) * 10 ** number(-6, 2) / spread
+    masks = {
+        "none": None,
+        "bool": torch.rand(1, 1, m, n, generator=generator) < 0.7,
+        "shared": normal(n) * one_of(1, 10),
+        "own": normal(2, m, n) * one_of(1, 10),
+        "far": normal(m, n) + one_of(-1e4, 300.0),
+    }
+    mask = masks[one_of(*masks)]
+    if mask is not None and mask.dtype == torch.bool:
+        mask[..., 0] = True
+    return Drawn(query, key, mask, one_of(1.0, 0.3, 20.0, torch.rand(2, 1, generator=generator) + 0.1))
+
+
+def gradient_norms(call: Drawn) -> tuple[Tensor, Tensor]:
+    """The norm of the dual's gradient at λ = αz and α, (2, m) in float64."""
+    query, key = call.query[0].double(), call.key[0].double()
+    log_u = torch.zeros(1, key.shape[1], dtype=torch.float64)
+    if call.log_preference is not None:
+        given = call.log_preference
+        log_u = torch.where(given, 0.0, -torch.inf) if given.dtype == torch.bool else given
+        log_u = (
+            log_u.double().reshape(-1, *log_u.shape[-2:]) if log_u.dim() > 1 else log_u.double().unsqueeze(0)
+        )
+    log_u = log_u.expand(2, -1, -1) if log_u.dim() == 3 else log_u.expand(2, query.shape[1], -1)
+    alpha = call.alpha.double() if isinstance(call.alpha, Tensor) else torch.full((2, 1), call.alpha).double()
+    alpha = alpha.expand(2, query.shape[1])
+    preference = Discrete(key - key.mean(-2, keepdim=True), log_u)
+    problem = InferenceProblem(preference, query, alpha)
+    return problem.dual_gradient(alpha.unsqueeze(-1) * query).norm(dim=-1), alpha
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("trained", [False, True])
+def test_no_bound_is_below_the_truth_and_they_are_close_to_it(part: int, trained: bool) -> None:
+    ratios = []
+    for seed in range(50 * part, 50 * (part + 1)):
+        call = drawn(seed)
+        query = call.query.requires_grad_(trained)
+        options = {"log_preference": call.log_preference, "alpha": call.alpha, "scale": 1.0}
+        _, certificate = F.attention_with_certificate(query, call.key, call.key, **options)
+        norm, alpha = gradient_norms(Drawn(query.detach(), *call[1:]))
+        for bound, truth in zip(certificate, (alpha / 2 * norm.square(), norm, alpha * norm), strict=True):
+            # What is below float32's range is not 0.
+            assert bool((bound[0].double() >= truth).all()), (seed, call)
+            assert bool(((bound[0] == 0) == (truth == 0)).all()) or bool((truth < 1e-30).any())
+        ratios.append((certificate.mean_error[0].double() / norm)[norm > 0])
+    assert float(torch.cat(ratios).median()) < 1.02
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_an_offset_of_the_keys_changes_no_bound(estimator: str) -> None:
+    """Keys are multiples of 1/16, so that the offset rounds nothing."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 2, 6, 8, generator=generator)
+    key = (torch.randn(1, 2, 20, 8, generator=generator) * 16).round() / 16
+    for mask in (None, torch.randn(20, generator=generator), torch.randn(6, 20, generator=generator)):
+        options: dict[str, Any] = {"log_preference": mask, "estimator": estimator}
+        expected = F.attention_with_certificate(query, key, key, **options)[1]
+        found = F.attention_with_certificate(query, key + 512, key, **options)[1]
+        if estimator == "exact":
+            assert bool((found.dual_error <= 2e-5 * query.norm(dim=-1)).all())
+        else:
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=0)
+
+
+def test_what_is_masked_for_all_queries_of_a_head_does_not_loosen_the_bounds() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 4, n, 8, generator=generator) for n in (3, 12))
+    kept = torch.arange(12) < 9
+    key[:, :, ~kept] = 1e4
+    alone = F.attention_with_certificate(query, key[:, :, kept], key[:, :, kept])[1]
+    for mask in (kept, torch.where(kept, 0.0, -torch.inf)):
+        found = F.attention_with_certificate(query, key, key, log_preference=mask)[1]
+        for one, other in zip(found, alone, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=0)
+
+
+def test_fast_products_are_allowed_for() -> None:
+    """Where torch is told to round the factors of float32 products, bounds allow for it, used or not."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 2, n, 16, generator=generator) for n in (5, 40))
+    usual = F.attention_with_certificate(query, key, key)[1]
+    torch.set_float32_matmul_precision("medium")
+    try:
+        fast = F.attention_with_certificate(query, key, key)[1]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    norm, _ = gradient_norms(Drawn(query, key / 4, None, 1.0))
+    assert bool((fast.mean_error[0].double() >= norm).all())
+    assert bool((fast.mean_error > usual.mean_error + 1e-4).all())
+
+
+def test_a_compiled_certificate_has_the_same_allowance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 2, n, 16, generator=generator) for n in (5, 40))
+    compiled = torch.compile(F.attention_with_certificate, fullgraph=True, backend="aot_eager")
+    found, expected = (function(query, key, key)[1] for function in (compiled, F.attention_with_certificate))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("csiszar", [False, True])
+@pytest.mark.parametrize("order", [1.5, 2.0])
+def test_no_bound_of_another_closeness_is_below_the_truth(order: float, csiszar: bool) -> None:
+    closeness, ratios = Tsallis(order, relative="csiszar" if csiszar else "bregman"), []
+    for seed in range(60):
+        call = drawn(seed)._replace(log_preference=None)
+        alpha = call.alpha.expand(2, call.query.shape[2]) if isinstance(call.alpha, Tensor) else call.alpha
+        options = {"alpha": call.alpha, "scale": 1.0, "closeness": closeness}
+        _, certificate = F.attention_with_certificate(call.query, call.key, call.key, **options)
+        key = call.key[0].double()
+        column = torch.as_tensor(alpha, dtype=torch.float32).double()
+        problem = InferenceProblem(
+            Discrete(key - key.mean(-2, keepdim=True)), call.query[0].double(), column, closeness
+        )
+        norm = problem.dual_gradient(column.unsqueeze(-1) * call.query[0].double()).norm(dim=-1)
+        for bound, truth in zip(certificate, (column / 2 * norm.square(), norm, column * norm), strict=True):
+            assert bool((bound[0].double() >= truth).all()), (seed, call)
+        ratios.append((certificate.mean_error[0].double() / norm)[norm > 0])
+    assert float(torch.cat(ratios).median()) < 1.05

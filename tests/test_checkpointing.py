@@ -1,0 +1,187 @@
+"""Gradient checkpointing of whatever has a gradient of its own: the same values and gradients as without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fenchel import Discrete, Gaussian, InferenceProblem, OptimalTransport, Tsallis
+from fenchel import functional as F
+from fenchel.closeness import sparse_weights
+from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
+from fenchel.nn.preference import ALiBi, Causal, RelativePosition
+from tests.functional.calls import ESTIMATORS, call
+
+pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
+
+reentrant_or_not = pytest.mark.parametrize("reentrant", [False, True])
+every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
+
+Function = Callable[..., Tensor]
+
+
+def check_checkpointed(
+    function: Function, inputs: Sequence[Tensor], reentrant: bool, parameters: Sequence[Tensor] = ()
+) -> None:
+    """Compare value and gradients of a function to those of the same function under checkpointing."""
+    leaves = (*inputs, *parameters)
+    direction = torch.randn(
+        function(*inputs).shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
+    )
+    expected = function(*inputs)
+    slopes = torch.autograd.grad((expected * direction).sum(), leaves, allow_unused=True)
+    assert any(bool((slope != 0).any()) for slope in slopes if slope is not None)
+    # Inputs of layers in a stack are no leaves.
+    first = checkpoint(function, *(part * 1.0 for part in inputs), use_reentrant=reentrant)
+    assert isinstance(first, Tensor)
+    torch.testing.assert_close(first, expected, rtol=1e-12, atol=1e-12)
+    # A reentrant checkpoint takes no torch.autograd.grad.
+    for leaf in leaves:
+        leaf.grad = None
+    (first * direction).sum().backward()
+    for leaf, slope in zip(leaves, slopes, strict=True):
+        if slope is None:
+            assert leaf.grad is None
+        else:
+            torch.testing.assert_close(leaf.grad, slope, rtol=1e-10, atol=1e-12)
+
+
+OPS: dict[str, Callable[..., Tensor]] = {
+    "attention": F.attention,
+    "with certificate": lambda *x, **o: F.attention_with_certificate(*x, **o)[0],
+    "weights": lambda q, k, v, **o: F.attention_weights(q, k, **o) @ v,
+    "sparse": lambda *x, **o: F.attention(*x, closeness=Tsallis(1.5), **o),
+    "transport": lambda *x, **o: F.transport_attention(*x, gamma=0.7, cost="squared_euclidean", **o),
+    "relative": lambda q, k, v, **o: F.relative_attention(
+        q, k, v, torch.linspace(-1, 1, 33, dtype=torch.float64).view(1, 1, 11, 3), **o
+    ),
+    "mixture": lambda q, k, v, **o: F.mixture_attention(q, k, 0.3 * k.square() + 0.1, v, **o),
+}
+
+
+@reentrant_or_not
+@every_estimator
+@pytest.mark.parametrize("preference", [None, (7,), (4, 5, 7)])
+@pytest.mark.parametrize("op", OPS)
+def test_ops(op: str, preference: tuple[int, ...] | None, estimator: str, reentrant: bool) -> None:
+    tensors = call(preference=preference, masked=0.0, batch=1)
+    names = ["query", "key", "value", *(["log_preference"] if preference else [])]
+
+    def function(query: Tensor, key: Tensor, value: Tensor, log_preference: Tensor | None = None) -> Tensor:
+        return OPS[op](query, key, value, log_preference=log_preference, estimator=estimator)
+
+    check_checkpointed(function, [tensors[name] for name in names], reentrant)
+
+
+@reentrant_or_not
+@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
+def test_gaps(estimator: str, reentrant: bool) -> None:
+    tensors = call(preference=(5, 7), masked=0.0, batch=1)
+    inputs = [tensors[name] for name in ("query", "key", "log_preference")]
+    check_checkpointed(lambda q, k, u: F.gap(q, k, log_preference=u, estimator=estimator), inputs, reentrant)
+
+
+@reentrant_or_not
+@every_estimator
+def test_hashing(estimator: str, reentrant: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, 2, 16, 4, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)
+    )
+    rotations = torch.randn(1, 4, 2, 2, dtype=torch.float64, generator=generator)
+
+    def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        buckets = F.hash_buckets(query, rotations)
+        return F.hashing_attention(query, key, value, buckets, chunk=4, estimator=estimator)
+
+    check_checkpointed(function, [query, key, value], reentrant)
+
+
+@reentrant_or_not
+@pytest.mark.parametrize("csiszar", [False, True])
+@pytest.mark.parametrize("a", [0.05, 0.5, 0.7, 1.0])
+def test_sparse_weights(a: float, csiszar: bool, reentrant: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    f, log_u = (
+        torch.randn(4, 6, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2)
+    )
+    check_checkpointed(
+        lambda f, u: sparse_weights(f, u.log_softmax(-1), a, csiszar=csiszar), [f, log_u], reentrant
+    )
+
+
+CLOSENESSES: dict[str, Any] = {
+    "KL": None,
+    "sparse": Tsallis(1.5),
+    "transport": OptimalTransport("squared_euclidean", 0.7),
+}
+
+
+@reentrant_or_not
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, "gradient_ascent"])
+@pytest.mark.parametrize("preference", [*CLOSENESSES, "Gaussian"])
+def test_estimates(preference: str, estimator: str, reentrant: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+    templates, log_weights, evidence = drawn(7, 3), drawn(7), drawn(5, 3)
+
+    def function(templates: Tensor, log_weights: Tensor, evidence: Tensor) -> Tensor:
+        if preference == "Gaussian":
+            covariance = templates.mT @ templates + torch.diag(log_weights[:3].exp())
+            u: Any = Gaussian(templates[0], covariance)
+        else:
+            u = Discrete(templates, log_weights)
+        problem = InferenceProblem(u, evidence, alpha=0.7, closeness=CLOSENESSES.get(preference))
+        estimate = problem.solve(
+            estimator, **({"max_steps": 5, "throw": False} if estimator == "gradient_ascent" else {})
+        )
+        return torch.cat([estimate.mean, estimate.dual], -1)
+
+    check_checkpointed(function, [templates, log_weights, evidence], reentrant)
+
+
+WIDTH, HEADS = 12, 3
+LAYERS: dict[str, Callable[[str], nn.Module]] = {
+    "softmax": lambda e: MultiheadAttention(WIDTH, HEADS, batch_first=True, estimator=e),
+    "biased": lambda e: MultiheadAttention(
+        WIDTH,
+        HEADS,
+        batch_first=True,
+        estimator=e,
+        preference=Causal() * RelativePosition(HEADS) * ALiBi(HEADS),
+    ),
+    "sparse": lambda e: MultiheadAttention(
+        WIDTH, HEADS, batch_first=True, estimator=e, closeness=Tsallis(1.5)
+    ),
+    "mixture": lambda e: MixtureAttention(WIDTH, HEADS, batch_first=True, estimator=e),
+    "transport": lambda e: TransportAttention(WIDTH, HEADS, estimator=e),
+    "continuous": lambda e: ContinuousAttention(WIDTH, HEADS, basis=6, estimator=e),
+}
+
+TORCHS_SIGNATURE = ("softmax", "biased", "sparse", "mixture")
+
+
+@reentrant_or_not
+@every_estimator
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers(kind: str, estimator: str, reentrant: bool) -> None:
+    torch.manual_seed(0)
+    layer = LAYERS[kind](estimator).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    x = torch.randn(2, 6, WIDTH, dtype=torch.float64).requires_grad_()
+    parameters = [p for p in layer.parameters() if p.requires_grad]
+
+    def function(x: Tensor) -> Tensor:
+        found = layer(x, x, x, need_weights=False) if kind in TORCHS_SIGNATURE else layer(x, x, x)
+        return found[0] if isinstance(found, tuple) else found
+
+    check_checkpointed(function, [x], reentrant, parameters)

@@ -1,0 +1,108 @@
+"""The scripts in docs/figures draw what independent computations give, and the recorded numbers are theirs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.neighbors import KernelDensity
+
+ROOT = Path(__file__).parents[1]
+NUMBERS = ROOT / "docs" / "results" / "figures"
+NAMES = (
+    "alpha",
+    "convergence",
+    "figure3",
+    "kernel_regression",
+    "position_encodings",
+    "positions",
+    "spotlight",
+)
+
+sys.path.insert(0, str(ROOT / "docs" / "figures"))
+style = importlib.import_module("style")
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return json.loads((NUMBERS / f"{name.replace('_', '-')}.json").read_text())
+
+
+def numbers_of(value: Any) -> np.ndarray:
+    """All numbers in a record, one after the other."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return np.concatenate([np.zeros(0), *map(numbers_of, value)])
+    return np.array([value] if isinstance(value, float) else [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_numbers_are_those_of_the_script_and_can_be_drawn(name: str, tmp_path: Path) -> None:
+    script, before = importlib.import_module(name), recorded(name)
+    with mpl.rc_context(style.SETTINGS):
+        script.draw(before).savefig(tmp_path / "picture.png", dpi=50)
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    assert (ROOT / "docs" / "images" / "figures" / f"{name.replace('_', '-')}.png").is_file()
+    if name in ("alpha", "convergence"):  # they take seconds; what they solve is tested elsewhere
+        return
+    found = numbers_of(style.plain(script.measure()))
+    np.testing.assert_allclose(found, numbers_of(before), rtol=2e-4, atol=2e-6)
+
+
+def test_figure_3_is_solved_as_scipy_solves_it() -> None:
+    script = importlib.import_module("figure3")
+    t, u, z = (np.array(one) for one in (script.TEMPLATES, script.WEIGHTS, script.EVIDENCE))
+    u = u / u.sum()
+    for panel in recorded("figure3")["panels"]:
+        alpha = panel["alpha"]
+
+        def dual(lam: np.ndarray, alpha: float = alpha) -> float:
+            return float(np.log(np.sum(u * np.exp((t - u @ t) @ lam))) - lam @ z + lam @ lam / (2 * alpha))
+
+        lam = minimize(dual, alpha * z, method="BFGS", options={"gtol": 1e-10}).x
+        p, first = (u * np.exp(t @ one) for one in (lam, alpha * z))
+        exact, first = p @ t / p.sum(), first @ t / first.sum()
+        np.testing.assert_allclose(panel["exact"], exact, atol=1e-5)
+        np.testing.assert_allclose(panel["first_order"], first, atol=1e-5)
+        assert panel["apart"] == pytest.approx(np.linalg.norm(exact - first), abs=1e-5)
+        assert (
+            panel["apart"] <= panel["apart_at_most"] == pytest.approx(np.linalg.norm(first - u @ t), abs=1e-5)
+        )
+        # The smaller disc, whose diameter is from the first-order mean to that of the preference.
+        assert np.linalg.norm(exact - (first + u @ t) / 2) <= panel["apart_at_most"] / 2 + 1e-9
+
+
+def test_weights_of_kernel_regression_are_those_of_a_kernel() -> None:
+    script = importlib.import_module("kernel_regression")
+    training, places = (
+        torch.linspace(0, 3, 7, dtype=torch.float64),
+        torch.tensor([0.4, 2.9], dtype=torch.float64),
+    )
+    kernels = [
+        KernelDensity(bandwidth=0.5).fit([[float(one)]]).score_samples(places[:, None].numpy())
+        for one in training
+    ]
+    expected = np.exp(np.stack(kernels, 1))
+    np.testing.assert_allclose(
+        script.weights(places, training, 2.0), expected / expected.sum(1, keepdims=True), rtol=1e-10
+    )
+
+
+def test_pictures_of_an_audit_show_the_means_of_its_heads(tmp_path: Path) -> None:
+    audited = importlib.import_module("audited")
+    for name in ("deviations", "covariance"):
+        numbers = recorded(name)
+        with mpl.rc_context(style.SETTINGS):
+            getattr(audited, f"draw_{name}")(numbers).savefig(tmp_path / f"{name}.png", dpi=50)
+    layers = numbers["kinds"]["encoder_self"]
+    means = audited.of_layers(layers, "model", "total_variation")
+    assert means[0] == pytest.approx(np.mean([head["total_variation"] for head in layers[0]["model"]]))
+    assert len(means) == len(layers)

@@ -1,0 +1,227 @@
+"""What ops and layers make of their inputs: nothing, bytes before and after; and what exact ops refuse."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fenchel.nn
+from fenchel import ProblemError
+from fenchel import functional as F
+from fenchel.closeness import Tsallis, sparse_weights
+
+B, H, N, D = 2, 2, 9, 3
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+ESTIMATORS = ("first_order", "second_order", "exact")
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+Call = Callable[[], Any]
+
+
+def tensors_in(found: Any) -> list[Tensor]:
+    """All tensors of a result."""
+    if isinstance(found, Tensor):
+        return [found]
+    parts = found if isinstance(found, tuple) else vars(found).values() if hasattr(found, "__dict__") else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def in_memory(tensors: dict[str, Tensor]) -> dict[str, bytes]:
+    """The bytes of each tensor."""
+    return {
+        name: part.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for name, part in tensors.items()
+    }
+
+
+def check_unchanged(call: Call, given: dict[str, Tensor]) -> None:
+    """Call, and differentiate what can be; nothing that was given changes, nor does the gradient that comes in."""
+    before = in_memory(given)
+    found = [part for part in tensors_in(call()) if part.requires_grad]
+    assert in_memory(given) == before, "by the call"
+    if found:
+        incoming = {str(i): torch.randn_like(part) for i, part in enumerate(found)}
+        arrived = in_memory(incoming)
+        torch.autograd.backward(found, list(incoming.values()))
+        assert in_memory(given) == before, "by the backward pass"
+        assert in_memory(incoming) == arrived, "of what the backward pass is given"
+
+
+def tensors(dtype: torch.dtype, queries: int, size: float, batch: int, heads: int) -> dict[str, Tensor]:
+    """What ops are called with: one query or more, of a size, and more keys than twice the dimensions."""
+    generator = torch.Generator().manual_seed(queries)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+    def positive(*shape: int) -> Tensor:
+        return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5).to(dtype).requires_grad_()
+
+    given = {
+        "query": (size * normal(batch, heads, queries, D).detach()).requires_grad_(),
+        "key": normal(batch, heads, N, D),
+        "value": normal(batch, heads, N, 2),
+        "log_preference": normal(batch, heads, queries, N),
+        "alpha": positive(heads, 1),
+        "relative": normal(1, heads, N, D),
+        "variances": positive(batch, heads, N, D),
+        "atoms": normal(batch, heads, 2, D),
+        "atom_values": normal(batch, heads, 2, 2),
+        "gamma": positive(),
+    }
+    return given
+
+
+def calls(of: dict[str, Tensor], estimator: str) -> Iterator[tuple[str, Call]]:
+    """Every function of :mod:`fenchel.functional` that takes an estimator, by name."""
+    q, k, v = of["query"], of["key"], of["value"]
+    believed: dict[str, Any] = {"log_preference": of["log_preference"], "alpha": of["alpha"]}
+    options: dict[str, Any] = {**believed, "estimator": estimator}
+    solved = {**options, "tol": 1e-2 if q.dtype.itemsize < 4 else 1e-4}
+    index = torch.arange(N).expand(q.shape[2], N)
+    for name in ("attention", "attention_with_certificate"):
+        yield name, lambda name=name: getattr(F, name)(q, k, v, **solved)
+    yield "attention", lambda: F.attention(q, k, v, dropout_p=0.5, **solved)
+    yield "attention_weights", lambda: F.attention_weights(q, k, **solved)
+    yield "attention", lambda: F.attention(q, k, v, closeness=Tsallis(1.5), **solved)
+    if estimator == "first_order":
+        yield "gap", lambda: F.gap(q, k, **options)
+        yield "relative_gap", lambda: F.relative_gap(q, k, of["relative"], index, **options)
+    for name in ("relative_attention", "relative_attention_with_certificate"):
+        yield name, lambda name=name: getattr(F, name)(q, k, v, of["relative"], index, **solved)
+    yield (
+        "relative_attention_weights",
+        lambda: F.relative_attention_weights(q, k, of["relative"], index, **solved),
+    )
+    for name in ("mixture_attention", "mixture_attention_with_certificate"):
+        yield name, lambda name=name: getattr(F, name)(q, k, of["variances"], v, **solved)
+    yield "mixture_attention_weights", lambda: F.mixture_attention_weights(q, k, of["variances"], **solved)
+    atoms = {"atoms": of["atoms"], "atom_values": of["atom_values"]}
+    yield (
+        "transport_attention",
+        lambda: F.transport_attention(
+            q, k, v, gamma=of["gamma"], cost="squared_euclidean", **atoms, **solved
+        ),
+    )
+    tokens, buckets = (
+        q[:, :, :1].expand(-1, -1, N, -1),
+        torch.arange(N).remainder(3).expand(*q.shape[:2], 1, N),
+    )
+    hashed = {"estimator": estimator, "tol": solved["tol"], "chunk": 3}
+    yield "hashing_attention", lambda: F.hashing_attention(tokens, k, v, buckets.contiguous(), **hashed)
+
+
+@every_dtype
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(("queries", "size", "batch", "heads"), [(4, 1.0, B, H), (1, 1e-2, 1, 1)])
+def test_no_op_changes_its_inputs(
+    estimator: str, dtype: torch.dtype, queries: int, size: float, batch: int, heads: int
+) -> None:
+    given = tensors(dtype, queries, size, batch, heads)
+    for name, call in calls(given, estimator):
+        try:
+            check_unchanged(call, given)
+        except AssertionError as error:
+            raise AssertionError(name) from error
+
+
+def test_the_calls_above_are_all_ops() -> None:
+    given = tensors(torch.float64, 2, 1.0, B, H)
+    called = {name for name, _ in calls(given, "first_order")}
+    ops = {name for name in F.__all__ if inspect.isfunction(getattr(F, name))}
+    # These two take integers and positions, and no estimator.
+    assert ops - called == {"hash_buckets", "hashing_log_preference"}
+
+
+def faint_call(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One query at which rounding shows in float64, keys, and a preference that is sure of one of them."""
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.rand(3, generator=generator, dtype=torch.float64)
+    query, key, log_preference = (
+        torch.randn(1, 1, *shape, generator=generator, dtype=torch.float64)
+        for shape in ((1, D), (N, D), (1, N))
+    )
+    size, length = 10 ** (-14 + 4 * exponents[0]), 10 ** (-2 + 1.5 * exponents[1])
+    return size * query, length * key, 15 * exponents[2] * log_preference
+
+
+def test_exact_attention_leaves_one_faint_query_as_it_is() -> None:
+    """And answers it as it answers two of it."""
+    for seed in range(40):
+        query, key, log_preference = faint_call(seed)
+        before = query.clone()
+        options: dict[str, Any] = {"log_preference": log_preference, "estimator": "exact", "tol": 1e-4}
+        alone, one = F.attention_with_certificate(query, key, key, **options)
+        assert query.equal(before), seed
+        options["log_preference"] = log_preference.expand(1, 1, 2, N)
+        both, two = F.attention_with_certificate(query.expand(1, 1, 2, D), key, key, **options)
+        apart = (alone - both).norm(dim=-1)
+        assert bool((apart <= one.mean_error + two.mean_error).all()), seed
+
+
+def test_exact_ops_refuse_a_query_whose_square_underflows() -> None:
+    given = {name: part.detach() for name, part in tensors(torch.float64, 4, 1.0, B, H).items()}
+    given["query"][1, 0, 2] *= 1e-160
+    for name, call in calls(given, "exact"):
+        if name == "hashing_attention":
+            # Of which these calls take the first query alone.
+            continue
+        with pytest.raises(ProblemError, match=r"query of 1 of \d+ queries is so small"):
+            call()
+    given["query"][1, 0, 2] = 0
+    for _, call in calls(given, "exact"):
+        call()
+
+
+LAYERS: dict[str, Callable[[str, torch.dtype], nn.Module]] = {
+    "MultiheadAttention": lambda estimator, dtype: fenchel.nn.MultiheadAttention(
+        6, 2, batch_first=True, estimator=estimator, tol=1e-3, learn_alpha=True, dtype=dtype
+    ),
+    "MultiheadAttention, sparse": lambda estimator, dtype: fenchel.nn.MultiheadAttention(
+        6, 2, batch_first=True, estimator=estimator, tol=1e-3, closeness=Tsallis(1.5), dtype=dtype
+    ),
+    "MixtureAttention": lambda estimator, dtype: fenchel.nn.MixtureAttention(
+        6, 2, batch_first=True, estimator=estimator, tol=1e-3, dtype=dtype
+    ),
+    "TransportAttention": lambda estimator, dtype: fenchel.nn.TransportAttention(
+        6, 2, gamma=1.0, cost="squared_euclidean", estimator=estimator, tol=1e-3, dtype=dtype
+    ),
+    "ContinuousAttention": lambda estimator, dtype: fenchel.nn.ContinuousAttention(
+        6, 2, estimator=estimator, tol=1e-3, dtype=dtype
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_no_layer_changes_its_inputs_or_its_parameters(name: str, estimator: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = LAYERS[name](estimator, dtype)
+    for queries, size in ((3, 1.0), (1, 1e-3)):
+        x, memory = (torch.randn(1, length, 6, dtype=dtype) for length in (queries, N))
+        given = {"query": (size * x).requires_grad_(), "memory": memory.requires_grad_()}
+        own = dict(layer.named_parameters()) | dict(layer.named_buffers())
+        others = (given["memory"],) * (1 if name == "TransportAttention" else 2)
+        check_unchanged(lambda others=others, given=given: layer(given["query"], *others), given | own)
+
+
+@every_dtype
+@pytest.mark.parametrize("csiszar", [False, True])
+@pytest.mark.parametrize("a", [0.3, 0.5, 1.0])
+def test_sparse_weights_change_neither_scores_nor_preference(
+    a: float, csiszar: bool, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, believed = (
+        (3 * torch.randn(4, 7, generator=generator)).to(dtype).requires_grad_() for _ in range(2)
+    )
+    given = {"scores": scores, "log_preference": believed}
+    for preference in (None, believed):
+        check_unchanged(
+            lambda preference=preference: sparse_weights(scores, preference, a, csiszar=csiszar), given
+        )
