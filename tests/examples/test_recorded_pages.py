@@ -6,7 +6,9 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from tests.pages import ROOT, page
 
@@ -49,24 +51,35 @@ def section(name: str, title: str) -> str:
     return page(f"docs/{name}.md").split(f"### {title}\n")[1].split("\n### ")[0].split("\n## ")[0]
 
 
+def interval(values: list[float]) -> list[float]:
+    half = [float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))] if len(values) > 1 else []
+    return [float(np.mean(values)), *half]
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_tables_are_what_was_recorded(name: str) -> None:
+    """Means and paired differences to the arm without one, or to the mean of its own kind, from the runs."""
     text, found = section(*SECTIONS[name]), recorded(name)
-    rows = table(text)
-    assert set(rows) == {cell["label"] for cell in found["cells"]}
-    for cell in found["cells"]:
-        for place, kind in enumerate(("accuracy", "difference")):
-            one, shown = cell[kind], numbers(rows[cell["label"]][place])
-            if one is None:
+    rows, labels = table(text), {cell["arm"]: cell["label"] for cell in found["cells"]}
+    assert set(rows) == set(labels.values())
+    runs: dict[str, dict[int, float]] = {arm: {} for arm in labels}
+    for run in found["runs"]:
+        (metric,) = (one for one in run if one.startswith("test_"))
+        runs[run["arm"]][run["seed"]] = run[metric]
+    plain = next(arm for arm, label in labels.items() if rows[label][1] == "–")
+    for arm, label in labels.items():
+        control = "demo-mean" if arm.startswith("demo") else plain
+        pairs = [value - runs[control][seed] for seed, value in runs[arm].items() if seed in runs[control]]
+        for cell, values in zip(rows[label], (list(runs[arm].values()), pairs), strict=False):
+            shown = numbers(cell)
+            if values is pairs and arm == control:
                 assert shown == []
                 continue
-            digits = 0.00006 if abs(one["mean"]) < 2 else 0.006
-            assert shown[0] == pytest.approx(one["mean"], abs=digits)
-            if len(shown) > 1:
-                assert shown[1] == pytest.approx(one["half_width"], abs=digits)
-            else:  # of one seed, or where it would leave what the quantity can be
-                assert one["half_width"] is None or one["half_width"] > 0.05
-    assert f"({'results'}/{name}.json), commit " in text
+            step = 10.0 ** -len(re.findall(r"\d\.(\d+)", cell)[0])  # of the last digit that is shown
+            # One seed has no interval; "± –" stands for one that leaves what the quantity can be.
+            expected = interval(values)[: 1 if "± –" in cell else 2]
+            assert shown == pytest.approx(expected, abs=0.51 * step)
+    assert f"(results/{name}.json), commit " in text
     assert f"images/{name}.png" in text
 
 
