@@ -83,3 +83,13 @@ def test_the_gap_is_zero_where_nothing_is_learned_from_the_query() -> None:
     for estimator in ESTIMATORS:
         assert float(F.gap(**nothing, estimator=estimator).max()) < 1e-28
         assert float(F.gap(**tensors, estimator=estimator).max()) > 1e-3
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
+def test_an_offset_of_the_keys_costs_no_digits(estimator: str) -> None:
+    """Keys are multiples of 1/16, so that the offset rounds nothing in float32."""
+    generator = torch.Generator().manual_seed(0)
+    query = 0.1 * torch.randn(1, 2, 6, 8, generator=generator)
+    key = (torch.randn(1, 2, 20, 8, generator=generator) * 16).round() / 16
+    found = F.gap(query, key + 512, estimator=estimator)
+    torch.testing.assert_close(found, F.gap(query, key, estimator=estimator), rtol=2e-3, atol=0)

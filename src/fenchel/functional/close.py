@@ -102,10 +102,11 @@ def _bound_on_gradient(rows: CloseRows, dual: Tensor) -> Tensor:
     modulus = torch.as_tensor(problem.conjugate.modulus, device=dual.device).double().unsqueeze(-1)
     moved = 2 * length * radius.square() / modulus
     of_sums = 4 * products + (4 * summed(count) + 64) * unit
-    of_vectors = 4 * unit * (norm_of(rows.evidence) + length / rows.alpha)
+    unmet = norm_of(rows.evidence - dual / rows.alpha)
+    of_vectors = 4 * unit * (unmet + 2 * length / rows.alpha)
     lost = (2 * products + (summed(dim) + 10) * unit) * moved + of_sums * radius
     computed = norm_of(problem.dual_gradient(dual)) + lost.nan_to_num(nan=torch.inf)
-    known = norm_of(rows.evidence - dual / rows.alpha) + torch.fmin(moved, 2 * radius)
+    known = unmet + torch.fmin(moved, 2 * radius)
     return (torch.minimum(computed, known) + of_vectors) * (1 + (summed(dim) + 16) * unit)
 
 

@@ -105,7 +105,9 @@ def gap(
     with without_autocast(query):
         # A difference of means, squared: in half types it would be rounding and little else.
         dtype = compute_dtype(given.query.dtype)
+        # A vector that keys share changes nothing but rounding.
         wide = given.key.to(dtype)
+        wide = wide - wide.detach().mean(-2, keepdim=True)
         given = replace(given, query=given.query.to(dtype), key=wide, value=wide)
         column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
         dual = dual_point(given, estimator, None, 1)
