@@ -11,9 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness import KL, AbstractCloseness
-from fenchel.closeness.response import AbstractResponse
 from fenchel.conjugate import FiniteConjugate
-from fenchel.conjugate.response import MeanResponse
 from fenchel.problem import Problem
 from fenchel.selection import SHARED
 
@@ -48,13 +46,8 @@ class AbstractBlock(ABC):
     alpha: Tensor
 
     @property
-    @abstractmethod
-    def response(self) -> AbstractResponse:
-        """How weights, or means where there are no weights to work with, respond to potentials."""
-
-    @property
     def offsets(self) -> Tensor | None:
-        """Vectors (g, n, d) whose inner products with λ the response takes, or None where it takes λ itself.
+        """Vectors (g, n, d) whose inner products with λ weights depend on, or None where there are no templates.
 
         Templates less their :func:`centre`: a common vector changes neither weights nor dual point (fact 3), only
         rounding.
@@ -117,7 +110,7 @@ class AbstractBlock(ABC):
 
 @dataclass(frozen=True)
 class QueryBlock(AbstractBlock):
-    """Rows whose closeness offers a response row by row, over templates that a group shares.
+    """Rows whose closeness gives weights row by row, over templates that a group shares.
 
     Attributes:
         templates: (g, n, d).
@@ -135,20 +128,15 @@ class QueryBlock(AbstractBlock):
 
     @property
     @override
-    def response(self) -> AbstractResponse:
-        return self.closeness.response(self.log_preference)
-
-    @property
-    @override
     def offsets(self) -> Tensor:
         return centred(self.templates, self.log_preference)
 
     @override
     def shift(self, dual: Tensor) -> Tensor:
-        response, potential = self.response, dual @ self.templates.mT
-        weights = response.at(response.argument(torch.ones_like(self.alpha), potential))
+        potential = dual @ self.templates.mT
+        weights = self.closeness.weights(potential, self.log_preference)
         # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
-        return response.displacement(potential, weights) @ self.templates
+        return self.closeness.displacement(potential, weights, self.log_preference) @ self.templates
 
     @override
     def over_templates(self) -> QueryBlock:
@@ -156,7 +144,7 @@ class QueryBlock(AbstractBlock):
 
     @override
     def rest_mean(self) -> Tensor:
-        return self.response.rest @ self.templates
+        return self.closeness.rest(self.log_preference) @ self.templates
 
     @override
     def smoothness(self) -> Tensor:
@@ -167,7 +155,7 @@ class QueryBlock(AbstractBlock):
 
     @override
     def excess(self, dual: Tensor) -> Tensor:
-        rest, potential = self.response.rest, dual @ self.offsets.mT
+        rest, potential = self.closeness.rest(self.log_preference), dual @ self.offsets.mT
         above = self.closeness.conjugate(potential, self.log_preference)
         at_zero = self.closeness.conjugate(torch.zeros_like(potential[..., :1, :]), self.log_preference)
         return above - at_zero - torch.linalg.vecdot(rest.expand_as(potential), potential)
@@ -203,11 +191,6 @@ class ConjugateBlock(AbstractBlock):
         d, r = problem.conjugate.dim, problem.shape[-1]
         evidence = problem.evidence.expand(*problem.shape, d).reshape(-1, r, d)
         return cls(problem, evidence, problem.alpha.expand(problem.shape).reshape(-1, r, 1))
-
-    @property
-    @override
-    def response(self) -> AbstractResponse:
-        return MeanResponse(self.problem.conjugate, tuple(self.problem.shape))
 
     @override
     def shift(self, dual: Tensor) -> Tensor:

@@ -43,7 +43,6 @@ class Estimate:
             rounding, below about :math:`10^{-15}\lVert\alpha z\rVert`, it is relative to ‖αz‖: λ may then be wrong in
             every digit. The bounds hold there too, and those on mean and weights say what the answer is worth.
         alpha: α of each query, shape (..., m).
-        operator_products: Products of one row with the Gram matrix or with the templates, summed over rows.
         modulus: σ, by which D is strongly convex in the 1-norm of the weights: 1 for KL, γ for optimal transport;
             :class:`~fenchel.Tsallis` says its own.
         conjugate: φ of the problem, which knows the distribution of a dual point. See ``distribution``.
@@ -63,7 +62,6 @@ class Estimate:
     steps: Tensor
     converged: Tensor
     alpha: Tensor
-    operator_products: int = 0
     modulus: float | Tensor = 1.0
     conjugate: AbstractConjugate | None = None
 
@@ -172,7 +170,6 @@ class EstimateBuilder:
         self._bounds = {name: layout.empty() for name in BOUNDS}
         self._steps = layout.empty(dtype=torch.int64).zero_()
         self._converged = layout.empty(dtype=torch.bool)
-        self.operator_products = 0
 
     def put(
         self, groups: Tensor, rows: Tensor, certificate: Certificate, steps: Tensor | None = None
@@ -200,7 +197,6 @@ class EstimateBuilder:
             steps=back(self._steps),
             converged=back(self._converged),
             alpha=self.layout.problem.alpha.expand(self.layout.lead).clone(),
-            operator_products=self.operator_products,
             modulus=self._modulus,
             conjugate=self.layout.problem.conjugate,
         )

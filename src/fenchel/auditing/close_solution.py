@@ -19,8 +19,8 @@ from fenchel.conjugate import conjugate_of
 from fenchel.layout import layout_of
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
-from fenchel.solver.second_order import second_order_point
-from fenchel.solver.staged import WORKING_ARRAYS, StagedSolver
+from fenchel.solver.closed_form import second_order_point
+from fenchel.solver.exact import WORKING_ARRAYS, solved_block
 
 __all__ = ["CloseSolution", "close_solutions"]
 
@@ -131,9 +131,8 @@ def _solved(
     steps, converged = layout.empty(dtype=torch.int64), layout.empty(dtype=torch.bool)
     for groups, rows, part in layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
         where = (groups[:, None], rows[None, :])
-        found = StagedSolver(part, problem.dtype, BEYOND * tol, max_steps, "auto", memory_budget)
-        dual[where] = found.certificate.dual.double()
-        steps[where], converged[where] = found.steps, found.certificate.meets(tol)
+        certificate, steps[where] = solved_block(part, problem.dtype, tol=BEYOND * tol, max_steps=max_steps)
+        dual[where], converged[where] = certificate.dual.double(), certificate.meets(tol)
         second[where] = second_order_point(part.to(torch.float64))
     back = layout.restore
     return CloseSolution(

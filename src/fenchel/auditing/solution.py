@@ -1,4 +1,4 @@
-"""The exact solution of every query of a layer, block by block, certified in float64."""
+"""The exact solution of every query of a layer under softmax, block by block, and what an audit measures there."""
 
 from __future__ import annotations
 
@@ -8,159 +8,197 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from fenchel.auditing.capture import AttentionCall
-from fenchel.auditing.group import LayerGroup, solved_by_passes
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, rows_in_block
-from fenchel.native import kernels
-from fenchel.selection import rows_where
-from fenchel.solver.certified import CertifiedSolver
-from fenchel.solver.coordinates import AbstractCoordinates
-from fenchel.solver.newton import Newton, NewtonState
-from fenchel.solver.passes import PassResponse
-from fenchel.solver.served import served
-from fenchel.solver.staged import refine_rows
+from fenchel.blocks import QueryBlock, centre
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.preference.mask import may_attend
+from fenchel.solver.closed_form import second_order_point
+from fenchel.solver.driver import Solution, infer
+from fenchel.solver.family import TemplateFamily, TemplatePoint, norm, total
 
-__all__ = ["BlockSolution", "PartSolution", "exact_duals", "exact_solutions"]
+__all__ = ["BlockSolution", "exact_duals", "exact_solutions"]
 
-WORKING_ARRAYS = 32
+WORKING_ARRAYS = 24
 """Arrays of shape (rows, max(n, d)) alive at once, those in float64 counted twice beside a narrower dtype."""
 
-PASS_ARRAYS = 14
-"""The same where rows are solved by passes: preferences, and the weights of which patterns are sums."""
+BEYOND = 0.05
+"""Residuals are brought to this part of the tolerance, so that what is measured at λ* is its own."""
 
 
-@dataclass(frozen=True)
-class ExactPoint:
-    """The exact answers of rows, as nearly as they are known; all (g, r', ...).
+class LayerGroup:
+    r"""What queries with the same templates share, computed in float64 and rounded once.
 
-    Attributes:
-        x: Coordinates of the dual point, (g, r', size).
-        potential: The potential over α there, up to a constant a row, (g, r', n).
-        dual_norm: ‖λ‖/α, (g, r').
-        moved: ‖λ/α - z‖, (g, r').
-        mean: Coordinates of the mean h, (g, r', size).
-        image: The potential over α of the point that stands for h, (g, r', n).
-        weights: p, (g, r', n), where it came with these.
-        variation: The total variation between attention's weights and p, (g, r'), likewise.
-    """
+    Templates are written in an orthonormal basis of their span, with k = min(n, d) coordinates: evidence outside of it
+    stays in λ = α(z + ...) as it is (fact 3), and all that is needed of it is its length.
 
-    x: Tensor
-    potential: Tensor
-    dual_norm: Tensor
-    moved: Tensor
-    mean: Tensor
-    image: Tensor
-    weights: Tensor | None
-    variation: Tensor | None
-
-    @classmethod
-    def of(
-        cls,
-        coordinates: AbstractCoordinates,
-        first: NewtonState,
-        point: tuple[Tensor, Tensor],
-        answer: tuple[Tensor, Tensor],
-    ) -> ExactPoint:
-        """From coordinates of the dual point and its potential over α, and the same of the mean and what stands for it.
-
-        A potential (g, r', n) may differ by a constant a row.
-        """
-        (x, potential), rows = point, first.rows
-        native = served(coordinates, rows, first.weights, x, potential)
-        if native is None:
-            apart, lifted = x - first.x, potential - coordinates.scaled_potential(rows, first.lifted)
-            square = coordinates.dual_square(rows, x, first.lifted + lifted)
-            moved, weights, variation = coordinates.inner(apart, apart, lifted), None, None
-        else:
-            weights, (beyond, moved, differences) = kernels.exact_point(
-                rows.evidence, first.weights, x, potential, native.log_preference, native.alpha
-            )
-            square, variation = rows.evidence_square.squeeze(-1) + beyond, differences / 2
-        dual_norm, moved = (part.clamp(min=0).sqrt() for part in (square, moved))
-        return cls(x, potential, dual_norm, moved, *answer, weights, variation)
-
-
-@dataclass(frozen=True)
-class PartSolution:
-    """Rows of a block in one coordinate system.
+    Args:
+        problem: The layer.
+        where: The groups.
+        alpha: α.
 
     Attributes:
-        coordinates: The coordinates.
-        first: Where attention stands, (g, r').
-        exact: The exact point, in the same dtype.
-        outside: How many keys before and after those that the rows are solved with have no weight in any of them.
+        where: The groups.
+        centre: Mean of the templates that may be chosen, in these coordinates, working dtype, (g, 1, k).
+        centre_length: Its length, (g, 1, 1).
+        templates: The templates less their centre, float64, (g, n, k).
     """
 
-    coordinates: AbstractCoordinates
-    first: NewtonState
-    exact: ExactPoint
-    outside: tuple[int, int] = (0, 0)
+    def __init__(self, problem: LayerProblem, where: slice, alpha: float) -> None:
+        self.where, self._alpha, self._dtype = where, alpha, problem.queries.dtype
+        preference = problem.log_preference
+        preference = preference if len(preference) == 1 else preference[where]
+        templates = problem.vectors[where].double() * problem.scaling
+        middle = centre(templates, may_attend(preference.flatten(1, 2)))
+        templates = templates - middle
+        n, d = templates.shape[-2:]
+        self._lift = None if problem.lift is None else problem.lift.double()
+        self._basis: Tensor | None = None
+        self._second_order: Tensor | None = None
+        if n < d:
+            self._basis, triangle = torch.linalg.qr(templates.mT)
+            templates = triangle.mT
+        self.templates = templates
+        self.centre = (middle if self._basis is None else middle @ self._basis).to(self._dtype)
+        self.centre_length = norm(middle).to(self._dtype)
 
     @cached_property
-    def weights(self) -> tuple[Tensor, Tensor]:
-        """Attention's weights and the exact ones, each (g, r', n)."""
-        rows, first = self.first.rows, self.first
-        if self.exact.weights is not None:
-            return first.weights, self.exact.weights
-        argument = rows.response.argument(rows.alpha, self.exact.potential)
-        if not isinstance(rows.response, PassResponse):
-            return first.weights, rows.response.at(argument)
-        weights = (rows.response.weights(point) for point in (first.argument, argument))
-        attention, exact = (pad(of_rows, self.outside) for of_rows in weights)
-        return attention, exact
+    def _maps(self) -> Tensor | None:
+        """By which queries become evidence in these coordinates, (g or 1, h or 1, d_h, k); None where they are it."""
+        if self._basis is None:
+            return None if self._lift is None else self._lift.unsqueeze(0)
+        lift = self._basis.unsqueeze(1)
+        return lift if self._lift is None else self._lift @ lift
 
-    @property
-    def variation(self) -> Tensor:
-        """The total variation between the two, (g, r')."""
-        if self.exact.variation is not None:
-            return self.exact.variation
-        attention, exact = self.weights
-        return (attention - exact).abs().sum(-1) / 2
+    @cached_property
+    def _outer(self) -> Tensor | None:
+        """The form of the query that is ‖z‖² outside of the span, (g, h or 1, d_h, d_h)."""
+        if self._basis is None:
+            return None
+        assert self._maps is not None  # noqa: S101 -- there is a basis
+        whole = torch.eye(self._maps.shape[-2], dtype=torch.float64, device=self._maps.device)
+        whole = whole if self._lift is None else self._lift @ self._lift.mT
+        # What rounding leaves of it must not count as length.
+        return whole * (1 - 1e-13) - self._maps @ self._maps.mT
+
+    def evidence(self, block: LayerBlock) -> tuple[Tensor, Tensor | None]:
+        """Z of a block's queries, (g, r, k), and the length of what is outside of the span, (g, r, 1)."""
+        queries, h = block.queries, block.where[1]
+        if self._maps is None:
+            return queries.flatten(1, 2), None
+        maps = self._maps[:, h] if self._maps.shape[1] > 1 else self._maps
+        inside = (queries @ maps.to(queries.dtype)).flatten(1, 2)
+        if self._outer is None:
+            return inside, None
+        form = self._outer[:, h] if self._outer.shape[1] > 1 else self._outer
+        wide = queries.double()
+        square = total((wide @ form) * wide).clamp(min=0)
+        return inside, square.sqrt().flatten(1, 2).to(queries.dtype)
+
+    def rows(self, block: LayerBlock, evidence: Tensor) -> QueryBlock:
+        """A block's rows in the working dtype."""
+        preference = block.log_preference
+        if max(preference.shape[1:3]) > 1:
+            preference = preference.expand(-1, *block.queries.shape[1:3], -1)
+        preference = preference.flatten(1, 2).to(self._dtype).log_softmax(-1)
+        alpha = torch.full((1, 1, 1), self._alpha, dtype=self._dtype, device=evidence.device)
+        return QueryBlock(self.templates.to(self._dtype), preference, evidence, alpha)
+
+    def second_order(self, rows: QueryBlock) -> Tensor:
+        """λ₂ of a block's rows, (g, r, k)."""
+        if rows.log_preference.shape[1] > 1:
+            return second_order_point(rows)
+        if self._second_order is None:
+            identity = torch.eye(self.templates.shape[-1], dtype=torch.float64, device=rows.evidence.device)
+            wide = rows.to(torch.float64)
+            one = replace(wide, evidence=identity.expand(len(self.templates), -1, -1))
+            self._second_order = second_order_point(one).to(self._dtype)
+        return rows.evidence @ self._second_order
+
+    def dual(self, block: LayerBlock, lam: Tensor) -> Tensor:
+        """Dual points in the space of the templates, float64, (g, r, d), of those in these coordinates."""
+        lam = lam.double()
+        if self._basis is None:
+            return lam
+        queries = block.queries.double()
+        whole = queries if self._lift is None else queries @ self._lift[block.where[1]]
+        whole = whole.flatten(1, 2)
+        outside = whole - whole @ self._basis @ self._basis.mT
+        return lam @ self._basis.mT + self._alpha * outside
 
 
 @dataclass(frozen=True)
 class BlockSolution:
-    """Attention's point and the exact one of every query of a block.
+    """Attention's answer and the exact one of every query of a block.
 
     Attributes:
         group: What the queries share.
         block: The queries.
-        point: Coordinates of the points that were certified, or were not, in float64, (g, r, size).
-        whole: All rows, in the working dtype; the exact point is one iteration further than the certified one.
-        factorised: Rows that this left uncertified: their indices (g, r'), and what a factorisation made of them, in
-            float64.
-        steps: Iterations and Newton steps, (g, h, q).
-        converged: Whether the float64 certificate of the point meets the tolerance, bool (g, h, q).
+        rows: Their problems, in the working dtype.
+        outside: The length of the evidence outside of the span, (g, r, 1), or None.
+        found: The exact dual points.
+        converged: Whether the certificate meets the tolerance, bool (g, h, q).
     """
 
     group: LayerGroup
     block: LayerBlock
-    point: Tensor
-    whole: PartSolution
-    factorised: tuple[tuple[Tensor, PartSolution], ...]
-    steps: Tensor
+    rows: QueryBlock
+    outside: Tensor | None
+    found: Solution
     converged: Tensor
 
+    @property
+    def steps(self) -> Tensor:
+        """Of the exact solve, (g, h, q)."""
+        return self.found.steps.reshape(self.converged.shape)
+
     def dual(self) -> Tensor:
-        """The points λ that were certified, float64, (g, h, q, d)."""
-        dual = self.group.dual(self.block, self.point)
-        for index, part in self.factorised:
-            solved = self.group.alpha * part.exact.x
-            dual = dual.scatter(1, index.unsqueeze(-1).expand_as(solved), solved)
-        return dual.reshape(*self.block.queries.shape[:3], -1)
+        """λ*, float64, (g, h, q, d)."""
+        found = self.group.dual(self.block, self.found.dual)
+        return found.reshape(*self.converged.shape, -1)
+
+    @cached_property
+    def _points(self) -> tuple[TemplatePoint, TemplatePoint]:
+        family, dual = TemplateFamily(self.rows), self.found.dual.to(self.rows.evidence.dtype)
+        return family.at(self.rows.alpha * self.rows.evidence), family.at(dual)
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r, n)."""
-        first, exact = self.whole.weights
-        for index, part in self.factorised:
-            of_part = part.weights
-            everywhere = index.unsqueeze(-1).expand_as(of_part[0])
-            first = first.scatter(1, everywhere, of_part[0].to(first.dtype))
-            exact = exact.scatter(1, everywhere, of_part[1].to(exact.dtype))
-        return first, exact
+        first, exact = self._points
+        return first.weights, exact.weights
+
+    def _length(self, lam: Tensor) -> Tensor:
+        """‖λ‖ with the part outside of the span, (g, r, 1)."""
+        return norm(lam) if self.outside is None else torch.hypot(norm(lam), self.rows.alpha * self.outside)
+
+    def measures(self) -> dict[str, Tensor]:
+        """Each of ``METRICS``, (g, h, q)."""
+        rows, (at_first, at_exact) = self.rows, self._points
+        first, exact = rows.alpha * rows.evidence, self.found.dual.to(rows.evidence.dtype)
+        second = self.group.second_order(rows)
+        tiny = torch.finfo(first.dtype).tiny
+        length, shift = self._length(exact), norm(at_first.shift)
+        room = self._length(first) / rows.alpha - shift
+        # ‖h*‖ of the mean less the centre, and the centre, of which the part outside of the span is not in coordinates.
+        inside = at_exact.weights @ at_exact.templates
+        mean = (
+            self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
+        )
+        values = {
+            "relative_deviation": norm(exact - first) / length,
+            "second_order_deviation": norm(exact - second) / length,
+            "total_variation": total((at_first.weights - at_exact.weights).abs()) / 2,
+            "mean_error": norm(at_first.shift - at_exact.shift) / mean.clamp(min=tiny).sqrt(),
+            "certificate": torch.where(room > 0, shift / room, torch.inf),
+            "gap": rows.alpha / 2 * shift.square(),
+            "predicted_deviation": norm(second - first) / self._length(second).clamp(min=tiny),
+        }
+        still = length == 0
+        for name in ("relative_deviation", "second_order_deviation", "certificate", "predicted_deviation"):
+            # No evidence: λ* = αz = 0, and every estimator is exact.
+            values[name] = values[name].masked_fill(still, 0)
+        return {name: value.reshape(self.converged.shape) for name, value in values.items()}
 
 
 def exact_solutions(
@@ -172,77 +210,41 @@ def exact_solutions(
     max_steps: int,
     memory_budget: int,
 ) -> Iterator[BlockSolution]:
-    r"""Solve a layer: in its dtype, in float64 what float64 does not certify, by factorisation what is left.
+    r"""Solve a layer, each row to a certificate that includes what rounding can hide.
 
     Args:
         problem: The layer.
-        counted: Queries that are wanted, bool (groups, heads, m); the others are left at attention's point.
+        counted: Queries that are wanted, bool (groups, heads, m); the others are given no evidence.
         alpha: α > 0.
-        tol: Relative tolerance, :math:`\alpha\lVert\nabla\mathcal{D}(\lambda)\rVert \le \mathtt{tol}\,
-            \lVert\lambda\rVert` with everything computed in float64 from what was captured.
+        tol: Relative tolerance on λ.
         max_steps: Steps that a query may take.
         memory_budget: Bytes of working memory.
 
     Yields:
         Solutions of blocks of queries that together make the layer.
     """
-    group, passes = None, solved_by_passes(problem.vectors, tol)
-    arrays = PASS_ARRAYS if passes else WORKING_ARRAYS
-    for block in problem.blocks(memory_budget, arrays, of_a_cache=not passes):
+    group = None
+    for block in problem.blocks(memory_budget, WORKING_ARRAYS):
         if group is None or group.where != block.where[0]:
-            group = LayerGroup(problem, block.where[0], alpha, tol)
-        yield _solved(group, block, counted[block.where], tol, max_steps, memory_budget)
-
-
-def _solved(
-    group: LayerGroup, block: LayerBlock, counted: Tensor, tol: float, max_steps: int, memory_budget: int
-) -> BlockSolution:
-    solver = CertifiedSolver(
-        group.working, group.wide, low_precision=group.low_precision, tol=tol, max_steps=max_steps
-    )
-    square = group.evidence_square(block)
-    keys = group.usable_keys(block)
-    rows, wide_rows = group.rows(block, keys, square)
-    first = solver.start(rows)
-    # Rows that are stalled at the start are left alone.
-    first = replace(first, stalled=~counted.reshape(first.error.shape))
-    found = solver.solve(first, wide_rows)
-    steps, converged = found.steps, (found.error <= tol) & ~first.stalled
-    point, answer = (found.further, found.potential), (found.mean, found.image)
-    exact = ExactPoint.of(group.working, first, point, answer)
-    outside = keys.start, group.templates.shape[1] - keys.stop
-    whole = PartSolution(group.working, first, exact, outside)
-    factorised: list[tuple[Tensor, PartSolution]] = []
-    failing = ~converged & ~first.stalled & (steps < max_steps)
-    if bool(failing.any()):
-        # In float64 and template coordinates a row takes several times what it took until here, and a Hessian more.
-        most = rows_in_block(group.templates, memory_budget // (8 * WORKING_ARRAYS), 8, of_a_cache=False)
-        for index in rows_where(failing).split(min(most, max(1, failing.shape[1] // 4)), dim=1):
-            rows = group.template_rows(block, index)
-            again = refine_rows(
-                group.query_block(rows),
-                group.dual(block, found.x, index),
-                steps.gather(1, index),
-                tol=tol,
-                max_steps=max_steps,
-                memory_budget=memory_budget // 2,
-            )
-            coordinates = group.template_coordinates
-            # Refreshed: of near-dead heads p - u is lost unless it is computed relative to itself.
-            method = Newton(coordinates, tol=tol, refresh=True)
-            start, state = method.start(rows), method.start(rows, again.dual / rows.alpha)
-            answer = (
-                coordinates.complement(rows, state.x) - state.residual,
-                state.lifted + state.lifted_residual,
-            )
-            exact = ExactPoint.of(coordinates, start, (state.x, state.lifted), answer)
-            factorised.append((index, PartSolution(coordinates, start, exact)))
-            steps = steps.scatter(1, index, again.steps)
-            converged = converged.scatter(1, index, again.error <= tol)
-    shape = block.queries.shape[:3]
-    return BlockSolution(
-        group, block, found.x, whole, tuple(factorised), steps.reshape(shape), converged.reshape(shape)
-    )
+            group = LayerGroup(problem, block.where[0], alpha)
+        wanted = counted[block.where]
+        evidence, outside = group.evidence(block)
+        mask = wanted.flatten(1, 2).unsqueeze(-1)
+        evidence = evidence.masked_fill(~mask, 0)
+        outside = None if outside is None else outside.masked_fill(~mask, 0)
+        rows = group.rows(block, evidence)
+        beyond = None if outside is None else rows.alpha * outside
+        found = infer(
+            TemplateFamily(rows),
+            evidence,
+            rows.alpha,
+            tol=tol,
+            max_steps=max_steps,
+            beyond=beyond,
+            enough=BEYOND,
+        )
+        converged = (found.error <= tol * found.reference).reshape(wanted.shape) & wanted
+        yield BlockSolution(group, block, rows, outside, found, converged)
 
 
 def exact_duals(
@@ -261,7 +263,7 @@ def exact_duals(
         call: What reached the attention function.
         space: ``"input"`` or ``"key"``.
         alpha: α > 0.
-        tol: Relative tolerance on λ that the float64 certificate has to meet.
+        tol: Relative tolerance on λ that the certificate has to meet.
         max_steps: Steps a query may take.
         memory_budget: Bytes of working memory.
         heads: Heads to solve, from 1; all where None.

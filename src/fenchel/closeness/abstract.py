@@ -9,7 +9,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fenchel.closeness.response import AbstractResponse
 from fenchel.closeness.rounding import SMALL, UNIT
 from fenchel.preference import Discrete
 
@@ -59,7 +58,10 @@ class AbstractCloseness(ABC):
         Where f is small it is right to rounding relative to itself, not to the weights.
         """
         apart = weights - self.rest(log_preference)
-        small = potential.detach().abs().amax(-1, keepdim=True) <= SMALL * self._modulus_column()
+        counted = potential.detach()
+        if log_preference.shape[-1] == potential.shape[-1]:
+            counted = counted.masked_fill(torch.isneginf(log_preference), 0)
+        small = counted.abs().amax(-1, keepdim=True) <= SMALL * self._modulus_column()
         if not bool(small.any()):
             return apart
         near = self.near_displacement(potential.masked_fill(~small, 0), log_preference)
@@ -110,14 +112,16 @@ class AbstractCloseness(ABC):
     """Whether weights have a derivative almost everywhere, of which steps are made; else there is first order alone."""
 
     rowwise: bool = False
-    """Whether weights depend on a query's potential and preference alone and :meth:`response` says how: a fast path."""
+    r"""Whether weights depend on a query's potential and preference alone, and the curvature is that of weights q."""
 
-    def response(self, log_preference: Tensor) -> AbstractResponse:
-        """Weights and curvature of rows, for log u (g or 1, r or 1, n); asked for where ``rowwise`` is true.
+    def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        r"""The q of :math:`\nabla^2 D^* = \operatorname{diag} q - qq^\top/\sum_i q_i` (fact 12), (..., m, n).
 
-        Tensors of the closeness that have rows for queries have had them taken by :meth:`rows`.
+        Asked for where ``rowwise`` is true, with tensors whose rows have been taken by :meth:`rows`.
         """
-        raise NotImplementedError(f"{type(self).__name__} says that it is rowwise and has no response")
+        raise NotImplementedError(
+            f"{type(self).__name__} says that it is rowwise and has no curvature_weights"
+        )
 
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where no tensor of its own has rows for queries."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness.abstract import AbstractCloseness
-from fenchel.closeness.offsets import LEAST_LOG_WEIGHT
+from fenchel.closeness.threshold import LEAST_LOG_WEIGHT
 from fenchel.errors import ProblemError
 
 __all__ = ["Hard"]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel.closeness.abstract import AbstractCloseness
-from fenchel.closeness.response import SoftmaxResponse, near_displacement
-from fenchel.closeness.rounding import LINEAR, UNIT
+from fenchel.closeness.rounding import LINEAR, UNIT, near_displacement
 
 __all__ = ["KL"]
 
@@ -67,9 +66,10 @@ class KL(AbstractCloseness):
         p = self.weights(potential, log_preference)
         return lambda vector: p * (vector - (p * vector).sum(-1, keepdim=True))
 
-    def response(self, log_preference: Tensor) -> SoftmaxResponse:
-        """The softmax around log u."""
-        return SoftmaxResponse.to_preference(log_preference)
+    def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        """P itself."""
+        del log_preference
+        return weights
 
     def __repr__(self) -> str:
         return "KL()"

@@ -1,10 +1,13 @@
-r"""What sums in float64 may lose, in units of its rounding."""
+r"""What sums may lose to rounding, and differences of weights that do not cancel."""
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["LINEAR", "SMALL", "UNIT", "summed"]
+import torch
+from torch import Tensor
+
+__all__ = ["LINEAR", "SMALL", "UNIT", "near_displacement", "summed"]
 
 UNIT = 2.0**-53
 """Largest relative error of one operation in float64."""
@@ -25,3 +28,13 @@ def summed(count: int) -> float:
     Higham and Mary, 2019). Bounds on such sums are statistical and no worst cases.
     """
     return min(float(count), 8 + 2 * math.sqrt(count))
+
+
+def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
+    r"""What a small potential (..., m, n) adds to u, to rounding relative to itself.
+
+    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
+    """
+    e = torch.expm1(potential)
+    mass = (preference * e).sum(-1, keepdim=True)
+    return preference * (e - mass) / (1 + mass)

@@ -22,10 +22,8 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_tensor, values_are_known
 from fenchel.closeness.deformed import log_of_positive, slope_of_deformed_log
-from fenchel.closeness.offsets import LEAST_LOG_WEIGHT
-from fenchel.closeness.threshold import threshold_weights
+from fenchel.closeness.threshold import LEAST_LOG_WEIGHT, threshold_weights
 from fenchel.errors import ProblemError
-from fenchel.native import kernels
 
 __all__ = ["curvature_weights", "sparse_weights"]
 
@@ -167,11 +165,6 @@ def _as_potential(
 def _of_potential(
     gradient: Tensor, weights: Tensor, log_preference: Tensor | None, a: float | Tensor, csiszar: bool
 ) -> Tensor:
-    if not csiszar and isinstance(a, float) and a in (0.5, 1.0):
-        # Not where gradients are recorded, for a second derivative: torch has to see what is computed.
-        given = (weights, gradient.contiguous())
-        if kernels.serves(*given, dtype=weights.dtype):
-            return kernels.differentiated(*given, squares=a == 0.5)
     q = curvature_weights(weights, log_preference, a, csiszar=csiszar)
     level = torch.linalg.vecdot(q, gradient) / q.sum(-1)
     return q * (gradient - level.unsqueeze(-1))

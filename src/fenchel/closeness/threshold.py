@@ -13,7 +13,7 @@ at a = 1. Newton's method on N = 1 from where the largest p is one rises to the 
 
 At a = 1 this is Michelot's algorithm, which ends after finitely many steps at the support that a sort would find; at
 any a it takes three to six as a rule. A bracket catches what rounding may do, the last step is added to the differences
-:math:`x_i - \tau` and not to τ, and entries below where it starts are never looked at again by native code.
+:math:`x_i - \tau` and not to τ.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.closeness.offsets import (
-    DIRECT_FROM,
-    LEAST_LOG_WEIGHT,
-    LEAST_ORDER,
-    Offsets,
-    is_native,
-    native_weights,
-)
+__all__ = ["DIRECT_FROM", "LEAST_LOG_WEIGHT", "small_displacement", "threshold_weights"]
 
-__all__ = ["threshold_weights"]
+LEAST_LOG_WEIGHT = -87.0
+"""Log weights below this are masks in every dtype: float32 holds no such weight (e⁻⁸⁷ is about 10⁻³⁸)."""
+
+DIRECT_FROM = 0.1
+"""From this a on powers of differences lose nothing; below it differences of logarithms do not."""
+
+LEAST_ORDER = 1e-30
+"""The a that stands for 0: what differs is below rounding in both dtypes."""
 
 MOST = 100
 """Steps at most; 15 are the most that is known, and at small a and scores of 10⁹, which rounding blurs, 55."""
@@ -65,8 +65,6 @@ def threshold_weights(
     n = shape[-1]
     if 0 in shape:
         return potential.new_zeros(shape)
-    if is_native(potential) and (float(a.min()) if isinstance(a, Tensor) else a) >= DIRECT_FROM:
-        return _natively(potential.expand(shape), log_preference, a, csiszar)
     f = potential.expand(shape).reshape(-1, n)
     log_u = None if log_preference is None else _rows(log_preference, shape)
     rows_of_a = _rows(a.to(potential.dtype), (*shape[:-1], 1)) if isinstance(a, Tensor) else a
@@ -83,21 +81,6 @@ def threshold_weights(
         else:
             found[part] = _solved(f[part], preferred, here, csiszar)
     return found.reshape(shape)
-
-
-def _natively(potential: Tensor, log_preference: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
-    """Rows of float32 are computed in float64, in the nearest cache."""
-    shape, n = potential.shape, potential.shape[-1]
-    if log_preference is None and csiszar:
-        log_preference = potential.new_zeros(1, n).log_softmax(-1)
-    f = potential.contiguous()
-    # As solvers have it, groups and rows stay what they are; else everything is one group.
-    if not all(part.dim() == 3 for part in (f, log_preference, a) if isinstance(part, Tensor)):
-        log_preference = None if log_preference is None else _rows(log_preference, shape).unsqueeze(0)
-        a = _rows(a, (*shape[:-1], 1)).unsqueeze(0) if isinstance(a, Tensor) else a
-        f = f.reshape(1, -1, n)
-    given = None if log_preference is None else Offsets.of(log_preference, a, csiszar=csiszar)
-    return native_weights(f, given, a).reshape(shape)
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -284,3 +267,42 @@ class _Logarithms(_Powers):
     def _at(self, s: Tensor) -> tuple[Tensor, Tensor]:
         rise = (s * self._a if self._ratio is None else s * self._a * self._ratio).clamp_(min=-1)
         return (torch.log1p(rise) / self._a + self._log_u).exp_(), rise
+
+
+def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: bool) -> Tensor:
+    r"""What a small potential adds to u, to rounding relative to itself, (..., n).
+
+    .. math:: p_i - u_i = u_i\left([1 + a c_i(f_i - \tau)]_+^{1/a} - 1\right), \qquad \sum_i (p_i - u_i) = 0
+
+    with :math:`c = u^{-a}` in Bregman's sense and 1 in Csiszár's; by Newton's method on the sum, which is
+    convex and decreasing in τ.
+
+    Args:
+        f: (..., n), finite.
+        log_u: Broadcasts to (..., n).
+        a: β - 1, a number or a tensor that broadcasts to (..., 1).
+        csiszar: In Csiszár's sense.
+    """
+    masked = log_u < LEAST_LOG_WEIGHT
+    u = log_u.masked_fill(masked, -torch.inf).exp()
+    a = a.clamp(min=LEAST_ORDER) if isinstance(a, Tensor) else max(a, LEAST_ORDER)
+    ratio = 1.0 if csiszar else (log_u.clamp(min=LEAST_LOG_WEIGHT) * -a).exp()
+    f = f.masked_fill(masked, 0)
+    q = (u * ratio).expand_as(f)
+    tau = (q * f).sum(-1, keepdim=True) / q.sum(-1, keepdim=True)
+    low = f.masked_fill(masked, torch.inf).amin(-1, keepdim=True)
+    high = f.masked_fill(masked, -torch.inf).amax(-1, keepdim=True)
+    found, enough = f, 4 * torch.finfo(f.dtype).eps * torch.maximum(low.abs(), high.abs())
+    for _ in range(MOST):
+        rise = (a * ratio * (f - tau)).clamp_(min=-1)
+        logarithm = torch.log1p(rise) / a
+        found = u * torch.expm1(logarithm)
+        slope = (u * ratio * logarithm.exp() / (rise + 1)).masked_fill_((rise == -1) | masked, 0)
+        step = found.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+        following = torch.minimum(torch.maximum(tau + step, low), high)
+        moved = following - tau
+        if bool((moved.abs() <= enough).all()):
+            # The last step, too small to be added to τ.
+            return found - slope * moved
+        tau = following
+    return found

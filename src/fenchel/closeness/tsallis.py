@@ -27,13 +27,10 @@ from fenchel.arguments.tensor import (
 )
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.deformed import deformed_difference, deformed_log, log_of_positive
-from fenchel.closeness.displacement import small_displacement
 from fenchel.closeness.kl import KL
-from fenchel.closeness.offsets import DIRECT_FROM, LEAST_LOG_WEIGHT, Offsets
-from fenchel.closeness.response import AbstractResponse
-from fenchel.closeness.rounding import SMALL, UNIT
+from fenchel.closeness.rounding import UNIT
 from fenchel.closeness.sparse_weights import curvature_weights, sparse_weights
-from fenchel.closeness.tsallis_response import TsallisResponse
+from fenchel.closeness.threshold import DIRECT_FROM, LEAST_LOG_WEIGHT, small_displacement
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
 
@@ -93,10 +90,6 @@ class Tsallis(AbstractCloseness):
         self._count: int | None = None
 
     rowwise = True
-
-    @property
-    def _own(self) -> tuple[float | Tensor, float | Tensor]:
-        return self.order, self.temperature
 
     @property
     def _csiszar(self) -> bool:
@@ -170,12 +163,9 @@ class Tsallis(AbstractCloseness):
     @override
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
         r""":math:`v \mapsto \tfrac1\theta(\operatorname{diag} q - qq^\top/\sum_i q_i) v` (fact 12)."""
-        weights, theta = self.weights(potential, log_preference), self._theta
-        q = weights
-        if not self._is_softmax:
-            q = curvature_weights(weights, _normalised(log_preference), self._a, csiszar=self._csiszar)
+        q = self.curvature_weights(self.weights(potential, log_preference), log_preference)
         mass = q.sum(-1, keepdim=True)
-        return lambda vector: q * (vector - (q * vector).sum(-1, keepdim=True) / mass) / theta
+        return lambda vector: q * (vector - (q * vector).sum(-1, keepdim=True) / mass)
 
     @override
     def rest(self, log_preference: Tensor) -> Tensor:
@@ -222,26 +212,11 @@ class Tsallis(AbstractCloseness):
         return torch.zeros_like(mean_error), of_potential + own * UNIT
 
     @override
-    def response(self, log_preference: Tensor) -> AbstractResponse:
-        if self._is_softmax and isinstance(self.temperature, float) and self.temperature == 1:
-            return KL().response(log_preference)
-        like = log_preference = _normalised(log_preference)
-        own = [part.detach() if isinstance(part, Tensor) else part for part in self._own]
-        order, theta, modulus = (
-            _of_rows(torch.as_tensor(part, dtype=like.dtype, device=like.device))
-            for part in (*own, self.modulus)
-        )
-        one = order.numel() == 1
-        fixed = (float(order) if isinstance(own[0], Tensor) else own[0]) - 1 if one else torch.nan
-        a, small = None if one else order - 1, SMALL * modulus
-        rest = self.rest(log_preference)
-        # Where rows have orders or temperatures of their own they do not share what is at rest either.
-        rest = rest.expand(torch.broadcast_shapes(rest.shape, theta.shape, order.shape))
-        exponent = fixed if a is None else a
-        direct = (fixed if a is None else float(a.min())) >= DIRECT_FROM
-        given = Offsets.of(log_preference, exponent, csiszar=self._csiszar) if direct else None
-        unit = bool((theta == 1).all())
-        return TsallisResponse(log_preference, rest, theta, a, small, given, fixed, self._csiszar, unit)
+    def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        if self._is_softmax:
+            return weights / self._theta
+        q = curvature_weights(weights, _normalised(log_preference), self._a, csiszar=self._csiszar)
+        return q / self._theta
 
     @property
     @override
@@ -296,11 +271,6 @@ class Tsallis(AbstractCloseness):
 
 def _column(own: float | Tensor) -> float | Tensor:
     return own.unsqueeze(-1) if isinstance(own, Tensor) and own.dim() else own
-
-
-def _of_rows(own: Tensor) -> Tensor:
-    """(g or 1, r or 1, 1)."""
-    return own.reshape(1, 1, 1) if own.numel() == 1 else own.unsqueeze(-1)
 
 
 def _normalised(log_preference: Tensor) -> Tensor:

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import is_transformed, second_derivative_of
 from fenchel.functional.grid import Block, Grid, rows
 from fenchel.functional.operator import with_gradient
 from fenchel.functional.precision import compute_dtype, without_autocast
+from fenchel.solver.implicit import is_transformed, second_derivative_of
 
 __all__ = ["attend"]
 

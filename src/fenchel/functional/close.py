@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import implicit_dual_point
 from fenchel.arguments.tensor import values_are_known
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.rounding import summed
@@ -23,6 +22,7 @@ from fenchel.functional.precision import unit_of_products, without_autocast
 from fenchel.functional.recomputed import recomputed
 from fenchel.functional.solved import equation_of, solution_of
 from fenchel.functional.untraced import untraced
+from fenchel.solver.implicit import implicit_dual_point
 
 __all__ = ["CloseAttention"]
 

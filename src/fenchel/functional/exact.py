@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import implicit_gradients
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.row_gradients import with_row_gradients
+from fenchel.functional.row_gradients import implicit_gradients, with_row_gradients
 from fenchel.functional.rowwise import Rowwise
+from fenchel.solver.driver import infer
+from fenchel.solver.family import TemplateFamily
 from fenchel.solver.options import check_evidence
-from fenchel.solver.staged import solve_rows
 
 __all__ = ["exact_dual_point"]
 
@@ -50,9 +50,9 @@ def _exact(
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for block, rows in rowwise.blocks():
-            found = solve_rows(rows, tol=tol, max_steps=max_steps)
+            found = infer(TemplateFamily(rows), rows.evidence, rows.alpha, tol=tol, max_steps=max_steps)
             rowwise.put(dual, block, found.dual)
-            rowwise.put(error, block, found.error.unsqueeze(-1))
+            rowwise.put(error, block, (found.error / found.reference).masked_fill(found.error == 0, 0))
         _check(error.squeeze(-1), tol, max_steps)
         _check_range(dual, templates)
         return dual

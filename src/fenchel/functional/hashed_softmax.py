@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import differentiated_once
 from fenchel.functional.hash_order import HashOrder
 from fenchel.layout import keep_freed_memory
+from fenchel.solver.implicit import differentiated_once
 
 __all__ = ["MeetingRule", "hashed_softmax"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import is_transformed
+from fenchel.solver.implicit import is_transformed
 
 __all__ = ["with_gradient"]
 

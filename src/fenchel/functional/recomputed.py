@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fenchel.adjoint import is_transformed
+from fenchel.solver.implicit import is_transformed
 
 __all__ = ["recomputed"]
 

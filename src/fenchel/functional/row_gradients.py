@@ -1,4 +1,20 @@
-"""The gradient of an op that solves for a dual point of every query, whatever it solves."""
+r"""Gradients of ops that solve for a dual point of every query, by the implicit function theorem (fact 8).
+
+At λ* the gradient of the dual vanishes, and the negative of its derivative is :math:`H = I/\alpha +
+\operatorname{Cov}_p(T)`. For a gradient g of λ* let :math:`\nu = H^{-1} g`. Then, with :math:`D_p =
+\operatorname{diag} p - pp^\top`, :math:`f = D_p T\nu` and :math:`w = D_u T\nu`,
+
+.. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2, \qquad \partial\log u = w - f,
+    \qquad \partial T = (u - p)^\top \nu - f^\top \lambda
+
+whatever number of steps led to λ*. The second-order point :math:`\lambda = \alpha x`, :math:`(I + \alpha\Sigma)x = z`,
+is a linear solve already. With :math:`y = (I + \alpha\Sigma)^{-1}\alpha g`, :math:`a = Ty - \langle u, Ty\rangle` and
+:math:`b = Tx - \langle u, Tx\rangle` its gradients are
+
+.. math:: \partial z = y, \qquad \partial\alpha = \langle g, x\rangle - y^\top\Sigma x, \qquad
+    \partial\log u = -\alpha\,u\circ(a \circ b - \langle u, a \circ b\rangle), \qquad
+    \partial T = -\alpha\bigl((u\circ b)^\top y + (u \circ a)^\top x\bigr)
+"""
 
 from __future__ import annotations
 
@@ -8,13 +24,59 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import DualGradients, second_derivative_of
 from fenchel.blocks import QueryBlock
 from fenchel.functional.operator import with_gradient
 from fenchel.functional.precision import without_autocast
-from fenchel.functional.rowwise import Rowwise, RowwiseGradients
+from fenchel.functional.rowwise import DualGradients, Rowwise, RowwiseGradients
+from fenchel.solver.driver import solved_to_rounding
+from fenchel.solver.family import TemplateFamily, total
+from fenchel.solver.implicit import second_derivative_of
 
-__all__ = ["with_row_gradients"]
+__all__ = ["implicit_gradients", "second_order_gradients", "with_row_gradients"]
+
+
+def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> DualGradients:
+    """Gradients to the data of a block of rows, given the gradient of their solutions.
+
+    Args:
+        block: The rows.
+        dual: λ*, (g, r, d).
+        gradient: g, (g, r, d).
+    """
+    point = TemplateFamily(block).at(dual)
+    preference, weights = block.log_preference.exp(), point.weights
+    nu = solved_to_rounding(point, gradient, block.alpha)
+    lifted = nu @ point.templates.mT
+    inferred = weights * (lifted - total(weights * lifted))
+    believed = preference * (lifted - total(preference * lifted))
+    return DualGradients(
+        evidence=nu,
+        templates=(preference - weights).mT @ nu - inferred.mT @ dual,
+        log_weights=believed - inferred,
+        alpha=total(nu * dual) / block.alpha.square(),
+    )
+
+
+def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> DualGradients:
+    """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
+
+    Args:
+        block: The rows.
+        dual: λ, (g, r, d).
+        gradient: g, (g, r, d).
+    """
+    point = TemplateFamily(block).at(torch.zeros_like(dual))
+    preference, x = point.weights, dual / block.alpha
+    y = solved_to_rounding(point, gradient, block.alpha)
+    a, b = (lift - total(preference * lift) for lift in (v @ point.templates.mT for v in (y, x)))
+    product = a * b
+    covariance = total(preference * product)
+    return DualGradients(
+        evidence=y,
+        templates=-((preference * b).mT @ (block.alpha * y) + (preference * a).mT @ dual),
+        log_weights=-block.alpha * preference * (product - covariance),
+        alpha=total(gradient * x) - covariance,
+    )
 
 
 def with_row_gradients(

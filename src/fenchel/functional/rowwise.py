@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import DualGradients
 from fenchel.blocks import QueryBlock
 from fenchel.functional.grid import Block, Grid, grouped, rows
 
-__all__ = ["Rowwise", "RowwiseGradients"]
+__all__ = ["DualGradients", "Rowwise", "RowwiseGradients"]
+
+
+@dataclass(frozen=True)
+class DualGradients:
+    """Gradients to what a dual point depends on.
+
+    Attributes:
+        evidence: (g, r, d).
+        templates: (g, n, d).
+        log_weights: (g, r, n), of each row.
+        alpha: (g, r, 1), of each row.
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    log_weights: Tensor
+    alpha: Tensor
 
 
 class Rowwise:

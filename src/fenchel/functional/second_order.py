@@ -2,7 +2,7 @@ r"""The second-order dual point, :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1
 
 Where the queries of a head share preference and α, one d × d matrix a head is factorised, in plain torch operations.
 Else every query has a covariance of its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the
-templates, and Σ is never formed. The gradient is one more such solve (:mod:`fenchel.adjoint.gradients`).
+templates, and Σ is never formed. The gradient is one more such solve (:mod:`fenchel.functional.row_gradients`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import second_order_gradients, second_order_rows
 from fenchel.arguments.tensor import values_are_known
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.row_gradients import with_row_gradients
+from fenchel.functional.row_gradients import second_order_gradients, with_row_gradients
 from fenchel.functional.rowwise import Rowwise
+from fenchel.solver.closed_form import second_order_point
 
 __all__ = ["inverse", "preference_weights", "second_order_dual_point"]
 
@@ -93,7 +93,7 @@ def _second_order(
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual = evidence.new_empty(evidence.shape)
         for block, rows in rowwise.blocks():
-            rowwise.put(dual, block, second_order_rows(rows))
+            rowwise.put(dual, block, second_order_point(rows))
         return dual
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import implicit_dual_point
 from fenchel.blocks import QueryBlock
 from fenchel.errors import ConvergenceError
 from fenchel.functional.exact import DEFAULT_TOL
 from fenchel.functional.untraced import untraced
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
-from fenchel.solver.equation import AbstractEquation, Expansion, StationaryPoint
+from fenchel.solver.closed_form import second_order_point
+from fenchel.solver.exact import WORKING_ARRAYS, solved_block
+from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
 from fenchel.solver.options import check_evidence
-from fenchel.solver.second_order import second_order_point
-from fenchel.solver.staged import WORKING_ARRAYS, StagedSolver
 
 __all__ = ["equation_of", "solution_of", "solved_dual_point"]
 
@@ -59,9 +58,9 @@ def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: 
     for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, arrays, itemsize):
         where = (groups[:, None], rows[None, :])
         if estimator == "exact":
-            found = StagedSolver(block, problem.dtype, tol, max_steps, "auto", DEFAULT_MEMORY_BUDGET)
-            dual[where] = found.certificate.dual
-            missed += int((~found.certificate.meets(tol)).sum())
+            certificate, _ = solved_block(block, problem.dtype, tol=tol, max_steps=max_steps)
+            dual[where] = certificate.dual
+            missed += int((~certificate.meets(tol)).sum())
         else:
             block = block.to(torch.float64) if isinstance(block, QueryBlock) else block
             dual[where] = second_order_point(block).to(problem.dtype)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.adjoint import differentiated_once
 from fenchel.closeness.coupling import is_lost, scaled_exponential
 from fenchel.functional.precision import without_autocast
+from fenchel.solver.implicit import differentiated_once
 
 __all__ = ["factored_average"]
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
 from fenchel.arguments.tensor import MASK, check_device, check_tensor, values_are_known
-from fenchel.closeness.response import near_displacement
-from fenchel.closeness.rounding import SMALL, UNIT, summed
+from fenchel.closeness.rounding import SMALL, UNIT, near_displacement, summed
 from fenchel.errors import ProblemError
 from fenchel.preference import mask
 

@@ -11,12 +11,12 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate
 from fenchel.problem import Problem
+from fenchel.solver.closed_form import first_order as first_order
+from fenchel.solver.closed_form import second_order as second_order
 from fenchel.solver.constrained import constrained as constrained
-from fenchel.solver.equation import AbstractEquation, Expansion, Proportion, StationaryPoint
 from fenchel.solver.exact import exact as exact
-from fenchel.solver.first_order import first_order as first_order
 from fenchel.solver.gradient_ascent import gradient_ascent as gradient_ascent
-from fenchel.solver.second_order import second_order as second_order
+from fenchel.solver.implicit import AbstractEquation, Expansion, Proportion, StationaryPoint
 
 __all__ = [
     "ESTIMATORS",

@@ -6,17 +6,28 @@ Why it converges, what the certificate guarantees and what it costs: ``docs/exac
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from fenchel.arguments.tensor import checked_argument
+from fenchel.blocks import AbstractBlock
+from fenchel.certificate import Certificate, certify
 from fenchel.errors import ConvergenceError
 from fenchel.estimate import Estimate, EstimateBuilder
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
-from fenchel.solver.coordinates import check_coordinates
+from fenchel.solver.driver import infer
+from fenchel.solver.family import family_of
 from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
-from fenchel.solver.staged import WORKING_ARRAYS, StagedSolver
 
-__all__ = ["check_convergence", "exact"]
+__all__ = ["WORKING_ARRAYS", "check_convergence", "exact", "solved_block"]
+
+WORKING_ARRAYS = 24
+"""Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
+
+MARGIN = 0.7
+"""The driver aims at this part of the tolerance: its certificate and that of an estimate are two evaluations."""
+
+CLOSER = 0.1
+"""What it aims at, in float64, for rows whose certificate says that they are not there."""
 
 
 def exact(
@@ -26,7 +37,6 @@ def exact(
     max_steps: int = 50,
     throw: bool = True,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
-    coordinates: str = "auto",
 ) -> Estimate:
     r"""Maximise the dual (7) to a certified relative accuracy.
 
@@ -34,8 +44,8 @@ def exact(
               \lVert\lambda - \lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert
               \le \mathtt{tol}\cdot\lVert\lambda\rVert
 
-    Newton's method with conjugate gradients runs in the problem's dtype; queries whose fresh float64
-    certificate does not meet the tolerance are refined in float64, at last by factorisation.
+    Mixing and Newton's method run in the problem's dtype; queries whose certificate, computed in float64, does not meet
+    the tolerance are solved on in float64.
 
     Args:
         problem: What to solve.
@@ -43,15 +53,12 @@ def exact(
         max_steps: Steps a query may take.
         throw: Raise where the tolerance is not met; otherwise see ``estimate.converged``.
         memory_budget: Bytes of working memory besides input and result; queries are solved in blocks that fit.
-        coordinates: ``"gram"`` (products with the n × n Gram matrix), ``"template"`` (two products with the n × d
-            templates), or ``"auto"``: the cheaper. Where the closeness offers no response row by row, λ's own are the
-            only ones, and ``"auto"``.
 
     Returns:
         The estimate, whose bounds come from the problem and λ alone.
 
     Raises:
-        ProblemError: On a tolerance, step limit, coordinates or closeness that cannot be used, and on evidence that is
+        ProblemError: On a tolerance, step limit or closeness that cannot be used, and on evidence that is
             not 0 and so small that float64 does not hold the square of what rounding leaves of it, 6.7e-139.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
@@ -68,8 +75,6 @@ def exact(
     check_call(problem, memory_budget)
     check_curved(problem, "exact")
     check_iterations(tol, max_steps, throw)
-    checked_argument("coordinates", coordinates)
-    check_coordinates(problem, coordinates)
     check_evidence(problem.evidence, problem.alpha_column)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
@@ -77,13 +82,35 @@ def exact(
     arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
     with torch.no_grad():
         for groups, rows, block in builder.layout.blocks(memory_budget, arrays, itemsize):
-            found = StagedSolver(block, problem.dtype, tol, max_steps, coordinates, memory_budget)
-            builder.put(groups[:, None], rows[None, :], found.certificate, found.steps)
-            builder.operator_products += found.operator_products
+            certificate, steps = solved_block(block, problem.dtype, tol=tol, max_steps=max_steps)
+            builder.put(groups[:, None], rows[None, :], certificate, steps)
     estimate = builder.build()
     if throw:
         check_convergence(estimate, tol, max_steps)
     return estimate
+
+
+def solved_block(
+    block: AbstractBlock, dtype: torch.dtype, *, tol: float, max_steps: int
+) -> tuple[Certificate, Tensor]:
+    """The dual points of a block, certified in float64, and the steps that each row took, int64 (g, r).
+
+    Args:
+        block: The rows, in the problem's dtype.
+        dtype: To which results are rounded.
+        tol: Relative tolerance on λ.
+        max_steps: Steps that a row may take.
+    """
+    found = infer(family_of(block), block.evidence, block.alpha, tol=MARGIN * tol, max_steps=max_steps)
+    wide, dual, steps = block.to(torch.float64), found.dual.double(), found.steps
+    certificate = certify(wide, dual, dtype)
+    missed = ~certificate.meets(tol) & (steps < max_steps)
+    if bool(missed.any()):
+        options = {"tol": CLOSER * tol, "max_steps": max_steps, "start": dual, "wanted": missed}
+        again = infer(family_of(wide), wide.evidence, wide.alpha, **options)
+        dual = torch.where(missed.unsqueeze(-1), again.dual, dual)
+        certificate, steps = certify(wide, dual, dtype), steps + again.steps
+    return certificate, steps
 
 
 def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:

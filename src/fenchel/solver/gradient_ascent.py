@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor
 
@@ -12,11 +10,9 @@ from fenchel.certificate import certify, reference_norm
 from fenchel.estimate import Estimate, EstimateBuilder
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
-from fenchel.solver.exact import check_convergence
-from fenchel.solver.loop import iterate
-from fenchel.solver.newton import HALFWAY
+from fenchel.solver.exact import MARGIN, check_convergence
+from fenchel.solver.family import family_of, norm
 from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
-from fenchel.solver.staged import MARGIN
 
 __all__ = ["gradient_ascent"]
 
@@ -71,77 +67,37 @@ def gradient_ascent(
     itemsize = torch.finfo(problem.dtype).bits // 8
     with torch.no_grad():
         for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
-            method = _Ascent()
-            outcome = iterate(
-                method.step,
-                method.start(block),
-                tol=MARGIN * tol,
-                max_steps=max_steps,
-                selectable=block.response.selectable,
-            )
-            certificate = certify(block.to(torch.float64), outcome.state.dual.double(), problem.dtype)
-            builder.put(groups[:, None], rows[None, :], certificate, outcome.steps)
+            dual, steps = _ascend(block, MARGIN * tol, max_steps)
+            certificate = certify(block.to(torch.float64), dual.double(), problem.dtype)
+            builder.put(groups[:, None], rows[None, :], certificate, steps)
     estimate = builder.build()
     if throw:
         check_convergence(estimate, tol, max_steps)
     return estimate
 
 
-@dataclass(frozen=True)
-class _AscentState:
-    block: AbstractBlock
-    first_order_norm: Tensor
-    alpha: Tensor
-    dual: Tensor
-    gradient: Tensor
-    size: Tensor
-    step: Tensor
-    safe_step: Tensor
-    error: Tensor
-    stalled: Tensor
+def _ascend(block: AbstractBlock, tol: float, max_steps: int) -> tuple[Tensor, Tensor]:
+    """Dual points of a block, (g, r, d), and the steps that each row took, int64 (g, r)."""
+    family, alpha = family_of(block), block.alpha.expand(*block.evidence.shape[:2], 1)
+    bound, first = block.smoothness(), alpha * block.evidence
+    least = torch.zeros_like(alpha) if bound is None else (1 / (1 / alpha + bound)).expand_as(alpha)
+    step = alpha if bound is None else least
+    dual = family.start(first)
+    steps = torch.zeros(alpha.shape[:2], dtype=torch.int64, device=alpha.device)
 
+    def slope(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = block.evidence - at / alpha - family.at(at).shift
+        size = norm(gradient)
+        reference = reference_norm(norm(at), norm(first))
+        return gradient, size, alpha * size > tol * reference
 
-class _Ascent:
-    def start(self, block: AbstractBlock) -> _AscentState:
-        g, r = block.evidence.shape[:2]
-        alpha = block.alpha.expand(g, r, 1)
-        bound, first = block.smoothness(), alpha * block.evidence
-        reach = block.response.reach(torch.zeros_like(first), first) if block.offsets is None else None
-        start = first if reach is None else first * torch.where(reach > 1, 1, HALFWAY * reach).unsqueeze(-1)
-        state = _AscentState(
-            block=block,
-            first_order_norm=first.norm(dim=-1),
-            alpha=alpha,
-            dual=start,
-            gradient=torch.zeros_like(first),
-            size=torch.zeros_like(alpha),
-            step=alpha if bound is None else 1 / (1 / alpha + bound),
-            safe_step=torch.zeros_like(alpha) if bound is None else 1 / (1 / alpha + bound),
-            error=torch.zeros_like(first[..., 0]),
-            stalled=torch.zeros_like(first[..., 0], dtype=torch.bool),
-        )
-        return self._moved(state, start)
-
-    def _moved(self, state: _AscentState, dual: Tensor) -> _AscentState:
-        gradient = state.block.evidence - dual / state.alpha - state.block.shift(dual)
-        reference = reference_norm(dual.norm(dim=-1), state.first_order_norm)
-        size = gradient.norm(dim=-1, keepdim=True)
-        error = (state.alpha * size).squeeze(-1) / reference
-        return replace(
-            state, dual=dual, gradient=gradient, size=size, error=error.masked_fill(size.squeeze(-1) == 0, 0)
-        )
-
-    def step(self, state: _AscentState, active: Tensor) -> _AscentState:
-        tried = self._moved(state, state.dual + state.step * state.gradient)
-        kept = (tried.size < state.size) | (state.step <= state.safe_step)
-        kept &= active.unsqueeze(-1)
-        halved = torch.maximum(state.step / 2, state.safe_step)
-        step = torch.where(kept, 2 * state.step, torch.where(active.unsqueeze(-1), halved, state.step))
-        return replace(
-            state,
-            dual=torch.where(kept, tried.dual, state.dual),
-            gradient=torch.where(kept, tried.gradient, state.gradient),
-            size=torch.where(kept, tried.size, state.size),
-            error=torch.where(kept.squeeze(-1), tried.error, state.error),
-            step=step,
-        )
+    gradient, size, going = slope(dual)
+    while bool(going.any()) and int(steps.max()) < max_steps:
+        tried = dual + step * gradient
+        new_gradient, new_size, new_going = slope(tried)
+        kept = ((new_size < size) | (step <= least)) & going
+        step = torch.where(kept, 2 * step, torch.where(going, torch.maximum(step / 2, least), step))
+        steps += going.squeeze(-1)
+        dual, gradient = torch.where(kept, tried, dual), torch.where(kept, new_gradient, gradient)
+        size, going = torch.where(kept, new_size, size), torch.where(kept, new_going, going)
+    return dual, steps

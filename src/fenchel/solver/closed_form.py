@@ -1,0 +1,210 @@
+r"""The closed forms: first order, which is attention, and second order, one Newton step from no evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
+from fenchel.certificate import certify
+from fenchel.errors import DomainError
+from fenchel.estimate import Estimate, EstimateBuilder, estimate_at
+from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.problem import Problem
+from fenchel.solver.driver import solved_to_rounding
+from fenchel.solver.family import family_of
+from fenchel.solver.options import check_call, check_curved
+
+__all__ = ["check_domain", "first_order", "second_order", "second_order_point"]
+
+WORKING_ARRAYS = 12
+
+HALVINGS = 60
+
+
+def first_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
+    r"""Take λ = αz: dot-product attention where u is uniform.
+
+    .. math:: \lambda = \alpha z, \qquad \hat h = \sum_i t_i \frac{u_i e^{\alpha\langle t_i, z\rangle}}
+              {\sum_j u_j e^{\alpha\langle t_j, z\rangle}}
+
+    Its gap is :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`: α times half the squared shift of the output (fact 1).
+
+    Args:
+        problem: What to estimate, with any closeness.
+        memory_budget: Bytes of working memory for the bounds, which are evaluated in float64.
+
+    Returns:
+        The estimate with its bounds.
+
+    Raises:
+        DomainError: If αz is where log M is infinite, with the largest α for which it is not.
+
+    Reference:
+        Eqs. (14) and (16).
+
+    Example:
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> t, z = torch.eye(2, dtype=torch.float64), torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        >>> first_order(InferenceProblem(Discrete(t), z)).weights      # softmax of (1, 0)
+        tensor([[0.7311, 0.2689]], dtype=torch.float64)
+    """
+    check_call(problem, memory_budget)
+    with torch.no_grad():
+        dual = first_order_point(problem)
+        check_domain(problem, dual, "first_order", first_order_point)
+    return estimate_at(problem, dual, memory_budget)
+
+
+def first_order_point(problem: Problem) -> Tensor:
+    """The dual points αz of a problem, (..., m, d)."""
+    return problem.alpha_column * problem.evidence
+
+
+def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET) -> Estimate:
+    r"""Take the maximiser of the dual with log M replaced by its second-order expansion (12).
+
+    .. math:: \lambda = \alpha(I + \alpha\Sigma)^{-1} z
+
+    Exact whenever u is Gaussian. Σ is the covariance of u under :class:`~fenchel.KL`, and the curvature
+    :math:`\nabla^2\varphi(0)` in general: :math:`\tfrac1\gamma\sum_i u_i\Sigma_i` for optimal transport. In float64.
+
+    Args:
+        problem: What to estimate.
+        memory_budget: Bytes of working memory.
+
+    Returns:
+        The estimate with its bounds.
+
+    Raises:
+        DomainError: If a dual point is where log M is infinite, with the largest α for which it is not.
+
+    Reference:
+        Eq. (13); Appendix D.
+
+    Example:
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> u = Discrete(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))       # Σ = 1
+        >>> second_order(InferenceProblem(u, torch.tensor([[1.0]], dtype=torch.float64))).dual
+        tensor([[0.5000]], dtype=torch.float64)
+    """
+    check_call(problem, memory_budget)
+    check_curved(problem, "second_order")
+    builder = EstimateBuilder(problem, tol=64 * torch.finfo(problem.dtype).eps)
+    with torch.no_grad():
+        for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize=8):
+            wide = block.to(torch.float64)
+            dual = second_order_point(wide)
+            if isinstance(wide, ConjugateBlock):
+                points = dual.reshape(*wide.problem.shape, -1)
+                check_domain(wide.problem, points, "second_order", _points_of, int(rows[0]))
+            builder.put(groups[:, None], rows[None, :], certify(wide, dual, problem.dtype))
+    return builder.build()
+
+
+def _points_of(problem: Problem) -> Tensor:
+    return second_order_point(ConjugateBlock.of(problem)).reshape(*problem.shape, -1)
+
+
+def second_order_point(block: AbstractBlock) -> Tensor:
+    r"""The maximiser of the dual's expansion at 0, (g, r, d), in the dtype of the block.
+
+    .. math:: \lambda = \alpha(I + \alpha\nabla^2\varphi(0))^{-1} z
+
+    Where all rows of a group share preference and α, one Hessian a group is factorised; else conjugate gradients solve
+    for each row, and a factorisation where they do not get there.
+    """
+    if isinstance(block, QueryBlock) and block.log_preference.shape[1] == block.alpha.shape[1] == 1:
+        rest = block.closeness.rest(block.log_preference)
+        curved = block.closeness.curvature_weights(rest, block.log_preference)
+        if curved.shape[1] == 1:
+            return _with_one_hessian(block, curved)
+    point = family_of(block).at(torch.zeros_like(block.evidence))
+    return solved_to_rounding(point, block.evidence, block.alpha)
+
+
+def _with_one_hessian(block: QueryBlock, curved: Tensor) -> Tensor:
+    r"""For a curvature :math:`\operatorname{diag} q - qq^\top/\sum q`, given q (g or 1, 1, n)."""
+    templates, alpha, evidence = block.offsets, block.alpha, block.evidence
+    mean = curved @ templates / curved.sum(-1, keepdim=True)
+    root = (templates - mean) * curved.clamp(min=0).sqrt().mT
+    n, d = templates.shape[-2:]
+    if d <= n:
+        return alpha * _solved(alpha * (root.mT @ root), evidence)
+    # Woodbury: (I + αRᵀR)⁻¹ = I - αRᵀ(I + αRRᵀ)⁻¹R, n × n instead of d × d.
+    within = _solved(alpha * (root @ root.mT), evidence @ root.mT)
+    return alpha * (evidence - alpha * (within @ root))
+
+
+def _solved(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Rows (g, r, k) times (I + A)⁻¹ for A symmetric and positive, (g, k, k)."""
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    factor, failed = torch.linalg.cholesky_ex(matrix + identity)
+    if not bool(failed.any()):
+        return torch.cholesky_solve(rows.mT, factor).mT
+    # Where A is so large that rounding leaves I + A not positive definite.
+    values, vectors = torch.linalg.eigh(matrix)
+    return (rows @ vectors / (1 + values.clamp(min=0)).unsqueeze(-2)) @ vectors.mT
+
+
+def check_domain(
+    problem: Problem, dual: Tensor, name: str, closed_form: Callable[[Problem], Tensor], first: int = 0
+) -> None:
+    r"""Refuse dual points of a closed form that are outside of the domain of log M.
+
+    Args:
+        problem: Whose.
+        dual: λ, (..., m, d).
+        name: Of the estimator, for the message.
+        closed_form: The dual points of any problem, by which the largest admissible α is found. The points of all
+            smaller α have to be inside.
+        first: Number of the problem's first query, for the message.
+
+    Raises:
+        DomainError: Naming how many queries, the one that is farthest outside, and the largest α that it admits.
+    """
+    conjugate = problem.conjugate
+    inside = conjugate.inside(dual)
+    if inside is None or bool(inside.all()):
+        return
+    outside = (~inside).expand(problem.shape)
+    reach = conjugate.reach(torch.zeros_like(dual), dual)
+    reach = (inside.to(dual.dtype) if reach is None else reach).expand(problem.shape)
+    flat = int(reach.nan_to_num(nan=0.0).masked_fill(~outside, torch.inf).argmin())
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), problem.shape))
+    alpha = float(problem.alpha.expand(problem.shape)[where])
+    largest = _largest_alpha(problem, where, alpha, closed_form)
+    where = (*where[:-1], where[-1] + first)
+    raise DomainError(
+        f"{name} puts the dual point of {int(outside.sum())} of {outside.numel()} queries where log M of the "
+        f"{type(problem.preference).__name__} preference is infinite or overflows (farthest at index {where}, where "
+        "alpha is "
+        f"{alpha:.6g} and the largest admissible alpha {largest:.6g}): make alpha or the evidence smaller there, or "
+        "use the estimator 'exact', which stays inside",
+        query=where,
+        largest_alpha=largest,
+    )
+
+
+def _largest_alpha(
+    problem: Problem, where: tuple[int, ...], alpha: float, closed_form: Callable[[Problem], Tensor]
+) -> float:
+    """The largest α that a query admits, to six digits and rounded down, so that it is admissible itself."""
+    row = problem.queries(slice(where[-1], where[-1] + 1))
+    at = (*where[:-1], 0)
+
+    def admits(tried: float) -> bool:
+        trial = row.with_alpha(torch.full(tuple(row.shape), tried, dtype=torch.float64))
+        inside = trial.conjugate.inside(closed_form(trial))
+        return inside is None or bool(inside.expand(trial.shape)[at])
+
+    low, high = -700.0, math.log(alpha)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if admits(math.exp(middle)) else (low, middle)
+    found = math.exp(low)
+    unit = 10.0 ** (math.floor(math.log10(found)) - 5)
+    return float(f"{(math.ceil(found / unit * (1 - 1e-9)) - 1) * unit:.6g}")

@@ -1,0 +1,370 @@
+r"""The one way to λ*: mixing, Newton's method for the rows that it leaves, float64 for those that rounding leaves.
+
+A row is done when its certificate says so: :math:`\alpha\lVert z - \lambda/\alpha - s(\lambda)\rVert` and what rounding
+can hide in it are at most ``tol`` times ‖λ‖. What mixing, lines and paths are for: ``docs/exact-solver.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fenchel.selection import gather_rows, rows_where
+from fenchel.solver.family import Family, Line, Point, norm, total
+
+__all__ = ["Solution", "infer", "solved_to_rounding"]
+
+MIXINGS = 8
+"""Fixed-point iterations at most; rows of trained models take 3 to 5."""
+
+DAMPING = 0.8
+
+STRAGGLERS = 0.005
+"""Share of rows that is left to Newton's method rather than mixing all of them once more."""
+
+ENOUGH = 0.5
+"""Rows at this fraction of the tolerance take no step more; rounding may use the rest."""
+
+PATIENCE = 12
+"""Newton steps before a row starts again on the path in α."""
+
+NEAR = 1e-2
+"""Relative residual below which a narrow dtype leaves a row to float64 rather than to the path."""
+
+STAGE = 8.0
+"""Factor by which α grows on the path, and the Newton steps that a stage takes, to a fifth of λ."""
+
+STEPS_OF_STAGE = 5
+
+FACTORISE_UP_TO = 1024
+"""Largest Hessian, in rows and columns, that is factorised query by query."""
+
+BLOCK_BYTES = 2**26
+"""Size aimed at for one array (rows, n) of Newton's method."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Dual points of a block of rows.
+
+    Attributes:
+        dual: λ, (g, r, k), in the dtype in which it was last computed.
+        error: Bound on ‖λ - λ*‖, (g, r, 1): infinite where nothing is known.
+        reference: What a relative tolerance is relative to, (g, r, 1).
+        steps: Mixings and Newton steps, int64 (g, r).
+    """
+
+    dual: Tensor
+    error: Tensor
+    reference: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one problem in one dtype.
+
+    Attributes:
+        family: Φ.
+        evidence: z, (g, r, k).
+        alpha: α, (g, r, 1).
+        beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
+        tol: Relative tolerance.
+        enough: The part of it to which residuals are brought.
+    """
+
+    family: Family
+    evidence: Tensor
+    alpha: Tensor
+    beyond: Tensor | None
+    tol: float
+    enough: float
+
+    def reference(self, lam: Tensor) -> Tensor:
+        """‖λ‖, or ‖αz‖ where λ is zero to rounding."""
+        length, first = norm(lam), norm(self.alpha * self.evidence)
+        if self.beyond is not None:
+            length, first = torch.hypot(length, self.beyond), torch.hypot(first, self.beyond)
+        return torch.where(length > 16 * torch.finfo(lam.dtype).eps * first, length, first)
+
+    def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
+        """Rows whose residual is above what is wanted, bool (g, r, 1)."""
+        return ~(residual <= self.enough * self.tol * self.reference(lam))
+
+    def bound(self, lam: Tensor, residual: Tensor, *, accurate: bool) -> Tensor:
+        """The certificate: residual and what rounding can hide."""
+        hidden = self.alpha * self.family.rounding(lam, accurate=accurate)
+        return residual + hidden + 4 * torch.finfo(lam.dtype).eps * norm(lam)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Where a method arrived: dual points, the bound on their error, which still move, and steps, (g, r, ...)."""
+
+    dual: Tensor
+    bound: Tensor
+    moving: Tensor
+    steps: Tensor
+
+
+def infer(
+    family: Family,
+    evidence: Tensor,
+    alpha: Tensor,
+    *,
+    tol: float,
+    max_steps: int,
+    beyond: Tensor | None = None,
+    start: Tensor | None = None,
+    wanted: Tensor | None = None,
+    enough: float = ENOUGH,
+) -> Solution:
+    """Maximise the dual for every row.
+
+    Args:
+        family: Φ.
+        evidence: z, (g, r, k); its dtype is the first in which is computed.
+        alpha: α, (g or 1, r or 1, 1).
+        tol: Relative tolerance on λ.
+        max_steps: Steps that a row may take.
+        beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
+        start: Where to start, (g, r, k); the first-order point where None.
+        wanted: Rows that are wanted, bool (g, r); nothing is known of the others.
+        enough: The part of the tolerance to which residuals are brought.
+    """
+    alpha = alpha.expand(*evidence.shape[:2], 1)
+    lam = family.start(alpha * evidence if start is None else start.to(evidence.dtype))
+    nothing = (evidence == 0).all(-1, keepdim=True)
+    lam = lam.masked_fill(nothing, 0)
+    error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
+    steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
+    whole = Rows(family, evidence, alpha, beyond, tol, enough)
+    for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
+        left = ~(error <= tol * _rows(whole, None, lam.dtype).reference(lam))
+        if wanted is not None:
+            left = left & wanted.unsqueeze(-1)
+        for method in (_mix, _follow):
+            count = int(left.sum(1).max())
+            if count == 0:
+                break
+            taken = family.selectable and count < evidence.shape[1]
+            index = rows_where(left.squeeze(-1)) if taken else None
+            part, own = _rows(whole, index, dtype), _picked(lam, index).to(dtype)
+            found = method(part, own, max_steps)
+            lam, error = lam.to(dtype), error.to(dtype)
+            better = (found.bound < _picked(error, index)) & _picked(left, index)
+            again = found.moving | ~(found.bound <= tol * part.reference(found.dual)) & (
+                dtype == torch.float64
+            )
+            lam = _put(lam, torch.where(better, found.dual, _picked(lam, index)), index)
+            error = _put(error, torch.where(better, found.bound, _picked(error, index)), index)
+            added = found.steps * _picked(left, index).squeeze(-1)
+            steps = _put(steps, _picked(steps, index) + added, index)
+            left = left & (again if index is None else _put(torch.zeros_like(left), again, index))
+    whole = _rows(whole, None, lam.dtype)
+    return Solution(lam, error, whole.reference(lam), steps)
+
+
+def _rows(rows: Rows, index: Tensor | None, dtype: torch.dtype) -> Rows:
+    """Some of the rows, in a dtype."""
+    family = rows.family if index is None else rows.family.take(index)
+    beyond = None if rows.beyond is None else _picked(rows.beyond, index).to(dtype)
+    parts = (_picked(x, index).to(dtype) for x in (rows.evidence, rows.alpha))
+    return Rows(family.to(dtype), *parts, beyond, rows.tol, rows.enough)
+
+
+def _picked(x: Tensor, index: Tensor | None) -> Tensor:
+    return x if index is None else gather_rows(x, index)
+
+
+def _put(into: Tensor, part: Tensor, index: Tensor | None) -> Tensor:
+    if index is None:
+        return part
+    return into.scatter(1, index if into.dim() == 2 else index.unsqueeze(-1).expand_as(part), part)
+
+
+def _mix(rows: Rows, lam: Tensor, max_steps: int) -> _Found:
+    r"""Damped fixed point :math:`\lambda \leftarrow \alpha(z - s(\lambda))` with Anderson extrapolation (fact 15).
+
+    One evaluation an iteration; rows that do not fall, or not to the tolerance, still move.
+    """
+    best, residual = lam, torch.full_like(rows.alpha, torch.inf)
+    history: list[tuple[Tensor, Tensor]] = []
+    moving, steps = torch.ones_like(residual, dtype=torch.bool), 0
+    while True:
+        r = rows.alpha * (rows.evidence - rows.family.shift(lam)) - lam
+        size = norm(r)
+        falling = size < 0.5 * residual
+        better = size < residual
+        best, residual = torch.where(better, lam, best), torch.where(better, size, residual)
+        moving = rows.moving(best, residual)
+        few = float((falling & moving).to(lam.dtype).mean()) <= STRAGGLERS
+        if few or steps == min(MIXINGS, max_steps):
+            break
+        steps += 1
+        following = _extrapolated(lam, r, size, history)
+        history = [(lam, r), *history][:2]
+        lam = torch.where(following.isfinite().all(-1, keepdim=True), following, lam + DAMPING * r)
+    counts = torch.full(lam.shape[:2], steps, dtype=torch.int64, device=lam.device)
+    return _Found(best, rows.bound(best, residual, accurate=False), moving, counts)
+
+
+def _extrapolated(lam: Tensor, r: Tensor, size: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The point that mixing goes to from λ with residual r, given the last one or two."""
+    if not history:
+        return lam + DAMPING * r
+    # In units of the residual, or squares of small ones underflow.
+    size = size.clamp(min=torch.finfo(lam.dtype).tiny)
+    apart = [((r - other) / size, lam - point) for point, other in history]
+    unit = r / size
+    first = apart[0][0]
+    a, p = total(first * first), total(first * unit)
+    if len(apart) == 1:
+        weights = [p / (a * (1 + 1e-5)).clamp(min=1e-30)]
+    else:
+        second = apart[1][0]
+        b, c, q = total(first * second), total(second * second), total(second * unit)
+        ridge = 0.5e-5 * (a + c) + 1e-30
+        a, c = a + ridge, c + ridge
+        determinant = a * c - b * b
+        weights = [(p * c - q * b) / determinant, (q * a - p * b) / determinant]
+    point, mixed = lam, r
+    for weight, (of_residual, of_point) in zip(weights, apart, strict=True):
+        point, mixed = point - weight * of_point, mixed - weight * size * of_residual
+    return point + DAMPING * mixed
+
+
+def _follow(rows: Rows, lam: Tensor, max_steps: int) -> _Found:
+    """Newton's method; rows that do not arrive follow the path of solutions from a small α (fact 21)."""
+    found = _newton(rows, lam, min(PATIENCE, max_steps))
+    best, residual, steps = found.dual, found.bound, found.steps
+    moving = found.moving
+    left = max_steps - PATIENCE
+    far = moving if lam.dtype == torch.float64 else moving & (residual > NEAR * rows.reference(best))
+    if left > 0 and bool(far.any()):
+        alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
+        point = alpha * rows.evidence
+        while bool((alpha < rows.alpha).any()):
+            stage = replace(rows, alpha=alpha, tol=0.4, enough=ENOUGH)
+            point = _newton(stage, point, STEPS_OF_STAGE).dual
+            alpha = torch.minimum(STAGE * alpha, rows.alpha)
+            steps = steps + moving.squeeze(-1)
+        last = _newton(rows, point, left)
+        better = last.bound < residual
+        best, residual = torch.where(better, last.dual, best), torch.where(better, last.bound, residual)
+        steps = steps + last.steps * moving.squeeze(-1)
+        moving = rows.moving(best, residual)
+    return _Found(best, rows.bound(best, residual, accurate=True), moving, steps)
+
+
+def _newton(rows: Rows, lam: Tensor, most: int) -> _Found:
+    """Newton's method with an exact line; the bound that it returns is the residual alone."""
+    best, residual = lam, torch.full_like(rows.alpha, torch.inf)
+    since = torch.zeros_like(residual)
+    # What a narrow dtype cannot resolve is left to float64.
+    patience = 9 if lam.dtype == torch.float64 else 3
+    steps = torch.zeros(lam.shape[:2], dtype=torch.int64, device=lam.device)
+    tiny = torch.finfo(lam.dtype).tiny
+    for step in range(most + 1):
+        here = rows.family.at(lam)
+        gradient = rows.evidence - lam / rows.alpha - here.shift
+        size = norm(gradient)
+        scaled = rows.alpha * size
+        since = torch.where(scaled < 0.9 * residual, 0, since + 1)
+        better = scaled < residual
+        best, residual = torch.where(better, lam, best), torch.where(better, scaled, residual)
+        moving = rows.moving(best, residual)
+        going = moving & (since < patience)
+        if step == most or not bool(going.any()):
+            break
+        # The line is measured in it, or small evidence underflows.
+        size = size.clamp(min=tiny)
+        unit = gradient / size
+        direction = newton_direction(here, unit, rows.alpha, rtol=0.05)
+        length = _line(here, direction, size, unit, rows.alpha)
+        lam = lam + torch.where(length.isfinite() & moving, length, 0) * size * direction
+        steps += moving.squeeze(-1)
+    return _Found(best, residual, moving, steps)
+
+
+def newton_direction(
+    here: Point, vector: Tensor, alpha: Tensor, *, rtol: float, most: int | None = None, slack: float = 2.0
+) -> Tensor:
+    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v.
+
+    In closed form where there is one; else by conjugate gradients, at most ``most`` of them, and by Cholesky
+    factorisation for the rows where these end above ``slack`` times ``rtol``.
+    """
+    closed = here.resolvent(alpha, vector)
+    if closed is not None:
+        return closed
+    k = vector.shape[-1]
+    found = conjugate_gradients(here.product, vector, alpha, rtol, k // 4 + 16 if most is None else most)
+    missed = (norm(vector - found / alpha - here.product(found)) > slack * rtol * norm(vector)).squeeze(-1)
+    if k > FACTORISE_UP_TO or not bool(missed.any()):
+        return found
+    inverse_alpha = (1 / alpha.expand_as(vector[..., :1])[missed]).expand(-1, k)
+    factor, failed = torch.linalg.cholesky_ex(here.matrices(missed) + torch.diag_embed(inverse_alpha))
+    solved = torch.cholesky_solve(vector[missed].unsqueeze(-1), factor).squeeze(-1)
+    usable = (failed == 0).unsqueeze(-1) & solved.isfinite().all(-1, keepdim=True)
+    return found.index_put((missed,), torch.where(usable, solved, found[missed]))
+
+
+def solved_to_rounding(here: Point, vector: Tensor, alpha: Tensor) -> Tensor:
+    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to some roundings of v, whose size does not matter."""
+    size = norm(vector).clamp(min=torch.finfo(vector.dtype).tiny)
+    rtol = 8 * torch.finfo(vector.dtype).eps
+    return size * newton_direction(here, vector / size, alpha, rtol=rtol, most=60, slack=64)
+
+
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor], vector: Tensor, alpha: Tensor, rtol: float, most: int
+) -> Tensor:
+    r""":math:`(I/\alpha + A)^{-1}v` for the operator ``product`` of A, to ``rtol`` of v for each row (g, r, k)."""
+    tiny = torch.finfo(vector.dtype).tiny
+    found, residual, direction = torch.zeros_like(vector), vector, vector
+    square = total(vector * vector)
+    stop = rtol**2 * square
+    for _ in range(most):
+        image = direction / alpha + product(direction)
+        length = torch.where(square > stop, square / total(direction * image).clamp(min=tiny), 0)
+        found, residual = found + length * direction, residual - length * image
+        following = total(residual * residual)
+        if not bool((following > stop).any()):
+            break
+        direction, square = residual + following / square.clamp(min=tiny) * direction, following
+    return found
+
+
+def _line(
+    here: Point, direction: Tensor, size: Tensor, unit: Tensor, alpha: Tensor, looks: int = 20
+) -> Tensor:
+    """The largest of the dual along a direction, to a tenth of its slope: Newton from t = 1, kept in a bracket.
+
+    The line needs no value of the dual; strong concavity bounds the step.
+    """
+    tiny = torch.finfo(size.dtype).tiny
+    slope, curvature = (
+        total(unit * direction).clamp(min=0),
+        (total(direction * direction) / alpha).clamp(min=tiny),
+    )
+    low, high = torch.zeros_like(slope), slope / curvature
+    reach = here.reach(size * direction)
+    if reach is not None:
+        high = torch.minimum(high, 0.95 * reach)
+    look: Line = here.along(direction, size)
+    t = torch.minimum(torch.ones_like(low), high)
+    for _ in range(looks):
+        moved, derivative = look(t)
+        rest = slope - t * curvature - moved
+        done = rest.abs() <= 0.1 * slope
+        if bool(done.all()):
+            break
+        low, high = torch.where(rest > 0, t, low), torch.where(rest > 0, high, t)
+        newton = t + rest / (curvature + derivative)
+        inside = (newton > low) & (newton < high)
+        t = torch.where(done, t, torch.where(inside, newton, (low + high) / 2))
+    return t

@@ -1,0 +1,361 @@
+r"""What the driver asks of a preference and a closeness: φ at rows of dual points, through the shift of the mean.
+
+Shapes: g groups of r rows with k coordinates. Everything is written in :math:`s(\lambda) = \nabla\varphi(\lambda) -
+\nabla\varphi(0)`, with which the gradient of the dual is :math:`z - \lambda/\alpha - s(\lambda)` and two means are
+never subtracted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from typing_extensions import override
+
+from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness.rounding import SMALL
+from fenchel.selection import gather_rows
+
+__all__ = ["Family", "FunctionFamily", "Point", "TemplateFamily", "family_of", "norm"]
+
+Line = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+OF_MEANS = 64
+"""Roundings that a mean is taken to cost where the preference does not say how it computes one."""
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
+    top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return (x / top).norm(dim=-1, keepdim=True) * top
+
+
+def total(x: Tensor) -> Tensor:
+    """Sum over the last dimension, kept."""
+    return x.sum(-1, keepdim=True)
+
+
+class Point(ABC):
+    r"""Φ at dual points: the shift to rounding relative to itself, and the second derivative."""
+
+    @property
+    @abstractmethod
+    def shift(self) -> Tensor:
+        r""":math:`s(\lambda)`, (g, r, k)."""
+
+    @abstractmethod
+    def product(self, vector: Tensor) -> Tensor:
+        r""":math:`\nabla^2\varphi(\lambda)v`, (g, r, k)."""
+
+    @abstractmethod
+    def matrices(self, rows: Tensor) -> Tensor:
+        r""":math:`\nabla^2\varphi(\lambda)` of the rows that are marked in ``rows`` (g, r), (any, k, k)."""
+
+    @abstractmethod
+    def along(self, direction: Tensor, size: Tensor) -> Line:
+        r"""The line whose value and derivative at t, each (g, r, 1), are those of s in units of ``size``.
+
+        .. math:: t \mapsto \langle s(\lambda + t\,\mathtt{size}\,\delta) - s(\lambda), \delta\rangle / \mathtt{size}
+        """
+
+    def reach(self, step: Tensor) -> Tensor | None:
+        """How many times a step (g, r, k) stays in the domain, (g, r, 1); None where any number does."""
+        del step
+        return None
+
+    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v` where it has a closed form."""
+        del alpha, vector
+        return None
+
+
+class Family(ABC):
+    """Φ for rows of queries."""
+
+    selectable = True
+    """Whether some of the rows can be taken by themselves."""
+
+    @abstractmethod
+    def shift(self, lam: Tensor) -> Tensor:
+        r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
+
+    @abstractmethod
+    def at(self, lam: Tensor) -> Point:
+        """Φ at dual points (g, r, k)."""
+
+    @abstractmethod
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        """Bound on the error of :meth:`shift`, or of ``at(lam).shift`` where accurate, (g, r, 1)."""
+
+    @abstractmethod
+    def easy(self, lam: Tensor) -> Tensor:
+        """An α from which Newton's method arrives for evidence of any size along ``lam``, (g, r, 1)."""
+
+    def start(self, lam: Tensor) -> Tensor:
+        """The first-order point, or one between it and 0 where it is outside of the domain."""
+        return lam
+
+    def take(self, index: Tensor) -> Family:
+        """The same for the rows ``index`` (g, r')."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be taken apart")
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same in another dtype, computed from what was given."""
+
+
+def family_of(block: AbstractBlock) -> Family:
+    """The family of a block: templates where the closeness gives weights row by row, else φ as a function."""
+    if isinstance(block, QueryBlock):
+        return TemplateFamily(block)
+    assert isinstance(block, ConjugateBlock)  # noqa: S101 -- there are two kinds
+    return FunctionFamily(block)
+
+
+class TemplateFamily(Family):
+    r"""Templates under a closeness whose curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12).
+
+    Args:
+        block: The rows; their evidence is not looked at.
+        index: Which of its rows, (g, r'); None is all.
+
+    Attributes:
+        templates: Centred, (g, n, k).
+    """
+
+    def __init__(self, block: QueryBlock, index: Tensor | None = None) -> None:
+        self._block, self._index = block, index
+        self.templates = block.offsets
+        preference, closeness = block.log_preference, block.closeness
+        self._uniform = preference.shape[1] == 1 and bool((preference == preference[..., :1]).all())
+        if index is not None:
+            preference = gather_rows(preference, index)
+            closeness = closeness.rows(lambda own: gather_rows(own.unsqueeze(-1), index).squeeze(-1))
+        self._preference, self._closeness = preference, closeness
+        self._is_softmax = isinstance(closeness, KL)
+        self.radius = norm(self.templates).amax(-2, keepdim=True)
+        if self._uniform:
+            self._levels: Tensor | float = 0.0
+        else:
+            finite = preference.masked_fill(torch.isneginf(preference), 0)
+            self._levels = finite.abs().amax((-2, -1), keepdim=True)
+        self._rest = self._mean(
+            self.templates.new_zeros(len(self.templates), preference.shape[1], self.templates.shape[-1])
+        )
+
+    def _mean(self, lam: Tensor) -> Tensor:
+        if not self._is_softmax:
+            return self._closeness.weights(lam @ self.templates.mT, self._preference) @ self.templates
+        mask = None
+        if not self._uniform:
+            mask = self._preference.expand(len(lam), lam.shape[1], -1).unsqueeze(0)
+        # One fused attention call; an expanded query takes a slow path.
+        query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
+        return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self._mean(lam) - self._rest
+
+    @override
+    def at(self, lam: Tensor) -> TemplatePoint:
+        return TemplatePoint(self.templates, self._closeness, self._preference, lam)
+
+    @override
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        unit, (n, k) = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:]
+        length = norm(lam)
+        of_logits = (k + 8) * unit * length * self.radius
+        if self._is_softmax:
+            of_weights = (n**0.5 + 8 + 4 * self._levels) * unit
+            moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
+            return 2 * self.radius * (of_logits + of_weights * moved)
+        if lam.dtype != torch.float64:
+            return torch.full_like(length, torch.inf)
+        _, lost = self._closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
+        lost = torch.as_tensor(lost, dtype=lam.dtype, device=lam.device)
+        lost = lost if lost.dim() == 0 else lost.unsqueeze(-1)
+        of_sums = (n**0.5 + 8) * unit
+        whole = 2 * self.radius * (2 * lost + of_sums)
+        if not accurate:
+            return whole + of_logits * 0
+        modulus = torch.as_tensor(self._closeness.modulus, dtype=lam.dtype, device=lam.device)
+        modulus = modulus if modulus.dim() == 0 else modulus.unsqueeze(-1)
+        near = length * self.radius <= SMALL * modulus
+        return torch.where(near, 3 * length / modulus * self.radius * (whole + of_sums * self.radius), whole)
+
+    @override
+    def easy(self, lam: Tensor) -> Tensor:
+        modulus = torch.as_tensor(self._closeness.modulus, dtype=lam.dtype, device=lam.device)
+        modulus = modulus if modulus.dim() == 0 else modulus.unsqueeze(-1)
+        return (modulus / self.radius.square().clamp(min=torch.finfo(lam.dtype).tiny)).expand_as(lam[..., :1])
+
+    @override
+    def take(self, index: Tensor) -> TemplateFamily:
+        if self._index is not None:
+            index = self._index.gather(1, index)
+        return TemplateFamily(self._block, index)
+
+    @override
+    def to(self, dtype: torch.dtype) -> TemplateFamily:
+        return self if dtype == self.templates.dtype else TemplateFamily(self._block.to(dtype), self._index)
+
+
+class TemplatePoint(Point):
+    """Templates at dual points, with explicit weights (g, r, n)."""
+
+    def __init__(
+        self, templates: Tensor, closeness: AbstractCloseness, preference: Tensor, lam: Tensor
+    ) -> None:
+        self.templates, self._closeness, self._preference = templates, closeness, preference
+        self._logits = lam @ templates.mT
+        self.weights = closeness.weights(self._logits, preference)
+        self._curved = closeness.curvature_weights(self.weights, preference)
+        self._mass = total(self._curved)
+        self._transposed = templates.mT.contiguous()
+        self._mean = self._curved @ templates / self._mass
+
+    @cached_property
+    @override
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        moved = self._closeness.displacement(self._logits, self.weights, self._preference)
+        return moved @ self.templates
+
+    @override
+    def product(self, vector: Tensor) -> Tensor:
+        lifted = (vector @ self._transposed).mul_(self._curved)
+        return lifted @ self.templates - self._mass * self._mean * total(self._mean * vector)
+
+    @override
+    def matrices(self, rows: Tensor) -> Tensor:
+        centred = self.templates[rows.nonzero()[:, 0]] - self._mean[rows].unsqueeze(1)
+        return centred.mT @ (self._curved[rows].unsqueeze(-1) * centred)
+
+    @override
+    def along(self, direction: Tensor, size: Tensor) -> Line:
+        lifted = direction @ self.templates.mT
+        lifted = lifted - total(self._curved * lifted) / self._mass
+
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            step = t * size * lifted
+            weights = self._closeness.weights(self._logits + step, self._preference)
+            moved = weights - self.weights
+            if isinstance(self._closeness, KL):
+                small = step.abs().amax(-1, keepdim=True) <= SMALL
+                moved = torch.where(small, self.weights * torch.expm1(torch.where(small, step, 0)), moved)
+            curved = self._closeness.curvature_weights(weights, self._preference)
+            first = total(curved * lifted)
+            return total(moved * lifted) / size, total(curved * lifted.square()) - first.square() / total(
+                curved
+            )
+
+        return look
+
+
+class FunctionFamily(Family):
+    """Φ of any preference and closeness, as a function; its rows cannot be taken apart."""
+
+    selectable = False
+
+    def __init__(self, block: ConjugateBlock) -> None:
+        self._block = block
+        self._conjugate, self._shape = block.problem.conjugate, tuple(block.problem.shape)
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """Rows (g, r, any) in the problem's shape."""
+        return rows.reshape(*self._shape, rows.shape[-1])
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self._block.shift(lam)
+
+    @override
+    def at(self, lam: Tensor) -> FunctionPoint:
+        return FunctionPoint(self, self._block, lam)
+
+    @override
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        if lam.dtype != torch.float64:
+            return torch.full_like(lam[..., :1], torch.inf)
+        known = self._block.rounding(lam)
+        if known is not None:
+            return known.unsqueeze(-1)
+        # Certified by the weights, or from both means, in the end.
+        return OF_MEANS / 64 * torch.finfo(lam.dtype).eps * norm(self._block.shift(lam))
+
+    @override
+    def easy(self, lam: Tensor) -> Tensor:
+        bound = self._conjugate.smoothness()
+        if bound is not None:
+            steepest = bound.expand(self._shape).reshape(lam[..., :1].shape)
+        else:
+            direction = lam / norm(lam)
+            zero = self.whole(torch.zeros_like(lam))
+            steepest = norm(self._conjugate.curvature(zero)(self.whole(direction)).reshape(lam.shape))
+        return 1 / (1 + steepest)
+
+    @override
+    def start(self, lam: Tensor) -> Tensor:
+        reach = self._conjugate.reach(self.whole(torch.zeros_like(lam)), self.whole(lam))
+        if reach is None:
+            return lam
+        reach = reach.reshape(lam[..., :1].shape)
+        return torch.where(reach > 1, 1, reach / 2) * lam
+
+    @override
+    def to(self, dtype: torch.dtype) -> FunctionFamily:
+        return self if dtype == self._block.evidence.dtype else FunctionFamily(self._block.to(dtype))
+
+
+class FunctionPoint(Point):
+    """Φ, as a function, at dual points."""
+
+    def __init__(self, family: FunctionFamily, block: ConjugateBlock, lam: Tensor) -> None:
+        self._family, self._block, self._lam = family, block, lam
+        self._conjugate = block.problem.conjugate
+        self._curvature = self._conjugate.curvature(family.whole(lam))
+
+    @cached_property
+    @override
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._block.shift(self._lam)
+
+    @override
+    def product(self, vector: Tensor) -> Tensor:
+        return self._curvature(self._family.whole(vector)).reshape(vector.shape)
+
+    @override
+    def matrices(self, rows: Tensor) -> Tensor:
+        identity = torch.eye(self._lam.shape[-1], dtype=self._lam.dtype, device=self._lam.device)
+        columns = [self.product(unit.expand_as(self._lam).contiguous())[rows] for unit in identity]
+        return torch.stack(columns, -1)
+
+    @override
+    def along(self, direction: Tensor, size: Tensor) -> Line:
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            there = self._lam + t * size * direction
+            moved = total((self._block.shift(there) - self.shift) * direction) / size
+            curvature = self._conjugate.curvature(self._family.whole(there))
+            curved = curvature(self._family.whole(direction)).reshape(direction.shape)
+            return moved, total(curved * direction)
+
+        return look
+
+    @override
+    def reach(self, step: Tensor) -> Tensor | None:
+        found = self._conjugate.reach(self._family.whole(self._lam), self._family.whole(step))
+        return None if found is None else found.reshape(step[..., :1].shape)
+
+    @override
+    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        whole = self._family.whole
+        found = self._conjugate.resolvent(
+            whole(self._lam), whole(alpha.expand_as(vector[..., :1])), whole(vector)
+        )
+        return None if found is None else alpha * found.reshape(vector.shape)

@@ -1,0 +1,203 @@
+r"""Gradients of dual points by the implicit function theorem, never by unrolling a solver (fact 8).
+
+A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data. The
+residual is differentiated by autograd at a fixed λ, so that whatever the problem is made of gets its gradient, listed
+anywhere or not.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fenchel.errors import ProblemError
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
+from fenchel.problem import Problem
+from fenchel.solver.driver import solved_to_rounding
+from fenchel.solver.family import family_of
+
+__all__ = [
+    "AbstractEquation",
+    "Expansion",
+    "Proportion",
+    "StationaryPoint",
+    "differentiated_once",
+    "implicit_dual_point",
+    "is_transformed",
+    "second_derivative_of",
+]
+
+WORKING_ARRAYS = 12
+
+
+class AbstractEquation(ABC):
+    r"""A residual that vanishes at the answer, with :math:`H = I/\alpha + \nabla^2\varphi` somewhere."""
+
+    @abstractmethod
+    def residual(self, problem: Problem, lam: Tensor) -> Tensor:
+        """R at a fixed λ (..., m, d), as a function of everything that the problem is made of, (..., m, d)."""
+
+    @abstractmethod
+    def curved_at(self, lam: Tensor) -> Tensor:
+        """Where the curvature in H is taken, (..., m, d)."""
+
+    def answer(self, problem: Problem) -> Tensor | None:
+        """The answer itself, where it can be written down, (..., m, d)."""
+        del problem
+        return None
+
+
+class StationaryPoint(AbstractEquation):
+    r""":math:`\nabla\mathcal{D}(\lambda) = 0`: the maximiser of the dual."""
+
+    @override
+    def residual(self, problem: Problem, lam: Tensor) -> Tensor:
+        return problem.dual_gradient(lam)
+
+    @override
+    def curved_at(self, lam: Tensor) -> Tensor:
+        return lam
+
+
+class Expansion(AbstractEquation):
+    r""":math:`z - \lambda/\alpha - \nabla^2\varphi(0)\lambda = 0`: the maximiser of its second-order expansion."""
+
+    @override
+    def residual(self, problem: Problem, lam: Tensor) -> Tensor:
+        curved = problem.conjugate.curvature(torch.zeros_like(lam))(lam)
+        return problem.evidence - lam / problem.alpha_column - curved
+
+    @override
+    def curved_at(self, lam: Tensor) -> Tensor:
+        return torch.zeros_like(lam)
+
+
+class Proportion(AbstractEquation):
+    r""":math:`z - \lambda/\alpha = 0`: its answer is αz, which autograd differentiates any number of times."""
+
+    @override
+    def residual(self, problem: Problem, lam: Tensor) -> Tensor:
+        return problem.evidence - lam / problem.alpha_column
+
+    @override
+    def curved_at(self, lam: Tensor) -> Tensor:
+        return torch.zeros_like(lam)
+
+    @override
+    def answer(self, problem: Problem) -> Tensor:
+        return problem.alpha_column * problem.evidence
+
+
+def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tensor) -> Tensor:
+    r"""A dual point that a solver found, joined to the problem's data.
+
+    Args:
+        problem: The problem, whose data may require gradients.
+        equation: What the dual point solves.
+        dual: λ, (..., m, d), which is taken for the solution.
+
+    Returns:
+        The same numbers, with gradients to everything that the problem is made of.
+    """
+    answer = equation.answer(problem)
+    if answer is not None:
+        return answer.expand_as(dual)
+    fixed = dual.detach()
+    residual = equation.residual(problem, fixed).expand_as(fixed)
+    return _Implicit.apply(residual, fixed, problem, equation)
+
+
+class _Implicit(torch.autograd.Function):
+    """λ, as a function of the residual that it makes zero."""
+
+    @staticmethod
+    def forward(residual: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation) -> Tensor:
+        return dual.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        residual, dual, ctx.problem, ctx.equation = inputs
+        ctx.save_for_backward(residual, dual)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        residual, dual = ctx.saved_tensors
+        return _solved_once(gradients[0], dual, ctx.problem, ctx.equation, residual), None, None, None
+
+
+def _solved(
+    gradient: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation, residual: Tensor
+) -> Tensor:
+    """H⁻¹ times a gradient. The residual is there for what depends on the data in a second derivative."""
+    layout = layout_of(problem)
+    at, right = layout.arrange(equation.curved_at(dual)), layout.arrange(gradient)
+    found, itemsize = torch.empty_like(at), torch.finfo(problem.dtype).bits // 8
+    for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, itemsize):
+        where = (groups[:, None], rows[None, :])
+        found[where] = solved_to_rounding(family_of(block).at(at[where]), right[where], block.alpha)
+    return layout.restore(found)
+
+
+def second_derivative_of(what: str) -> Callable[..., Any]:
+    """The backward pass of a function that has none: it raises, saying of what the second derivative was wanted."""
+
+    def refuse(ctx: Any, *gradients: Any) -> Any:
+        raise ProblemError(
+            f"the second derivative of {what} is not implemented; fenchel.functional.reference is differentiable any "
+            "number of times"
+        )
+
+    return refuse
+
+
+def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., Any]:
+    """A function that computes gradients, as one whose own derivative is refused.
+
+    ``torch.autograd.function.once_differentiable`` would do for autograd, but not for ``torch.func``, which records
+    every backward pass as if a second were to follow.
+
+    Args:
+        gradient: Returns tensors. What it depends on is named by its arguments: those that are tensors.
+        of: What a second derivative would be of, for the error.
+
+    Example:
+        >>> square = differentiated_once(lambda x: x * x, "a square")
+        >>> square(torch.ones(2, requires_grad=True)).sum().backward()
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: the second derivative of a square is not implemented; ...
+    """
+
+    class Refusing(torch.autograd.Function):
+        @staticmethod
+        def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+            return tuple(tensor.clone() for tensor in tensors[:count])
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            """Nothing has to be kept in order to refuse."""
+
+    Refusing.backward = staticmethod(second_derivative_of(of))
+
+    def call(*inputs: Any) -> Any:
+        with torch.no_grad():
+            found = gradient(*inputs)
+        if not torch.is_grad_enabled():
+            return found
+        several = (found,) if isinstance(found, Tensor) else tuple(found)
+        named = Refusing.apply(len(several), *several, *(x for x in inputs if isinstance(x, Tensor)))
+        return named[0] if isinstance(found, Tensor) else named
+
+    return call
+
+
+_solved_once = differentiated_once(_solved, "an estimate")
+
+
+def is_transformed() -> bool:
+    """Whether this runs inside of ``torch.func.grad``, ``vmap`` or another of their kind, uncompiled."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
