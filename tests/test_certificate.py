@@ -24,9 +24,7 @@ from fenchel import (
     OptimalTransport,
     ProblemError,
 )
-from fenchel.blocks import QueryBlock
 from fenchel.functional import attention
-from fenchel.solver.staged import solve_rows
 from tests.problems import random_problem
 
 DTYPES = [torch.float32, torch.float64]
@@ -286,17 +284,6 @@ def test_scores_that_float32_does_not_hold_are_refused() -> None:
         ProblemError, match=r"exact attention has scores of up to .*, which float32 does not hold"
     ):
         attention(query, key, key, alpha=1e32, scale=1.0, estimator="exact")
-
-
-def test_layers_solve_short_queries_in_float64() -> None:
-    problem = random_problem(m=4, evidence=1e-7, alpha=5.0, dtype=torch.float32)
-    u, alpha = problem.preference, torch.full((1, 1, 1), 5.0)
-    block = QueryBlock(u.templates[None], u.log_weights[None], problem.evidence[None], alpha)
-    found = solve_rows(block, tol=1e-5, max_steps=50)
-    truth = problem.to(torch.float64).solve("exact", tol=1e-9).dual
-    apart = (found.dual[0].double() - truth).norm(dim=-1)
-    assert bool((apart <= 2e-5 * truth.norm(dim=-1)).all())
-    assert bool((found.error <= 1e-5).all())
 
 
 def in_many_digits(problem: InferenceProblem, row: int) -> tuple[Any, Any]:

@@ -10,7 +10,6 @@ import pytest
 
 # Packages whose modules a bare import may run; every other one waits until it is asked for.
 CORE = {
-    "adjoint",
     "arguments",
     "blocks",
     "certificate",
@@ -20,7 +19,6 @@ CORE = {
     "estimate",
     "inference",
     "layout",
-    "native",
     "preference",
     "problem",
     "selection",

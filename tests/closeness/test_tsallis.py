@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
 from fenchel.closeness import sparse_weights
-from fenchel.closeness.response import SoftmaxResponse
 from tests.problems import rows_of
 
 both_forms = pytest.mark.parametrize("relative", ["bregman", "csiszar"])
@@ -102,7 +101,6 @@ def test_the_limit_of_order_1_is_kl(relative: str) -> None:
         torch.testing.assert_close(near.value(p, LOG_U), KL().value(p, LOG_U), rtol=0, atol=tolerance)
     one = Tsallis(1, relative)
     assert torch.equal(one.weights(f, LOG_U), KL().weights(f, LOG_U))
-    assert isinstance(one.response(LOG_U.unsqueeze(0)), SoftmaxResponse)
     here, there = (
         InferenceProblem(Discrete(drawn(5, 3), LOG_U), drawn(4, 3), closeness=closeness).solve("exact")
         for closeness in (one, KL())

@@ -31,8 +31,14 @@ ENOUGH = 0.5
 PATIENCE = 12
 """Newton steps before a row starts again on the path in α."""
 
-NEAR = 1e-2
-"""Relative residual below which a narrow dtype leaves a row to float64 rather than to the path."""
+RESOLVED = 8
+"""Roundings of λ below which a residual says little."""
+
+SHORT = 0.25
+"""A step of at most this part of a direction ended at a kink, where a gradient has kinks."""
+
+COMPACT_BELOW = 0.5
+"""Newton's method goes on without the rows that are done where at most this share is left."""
 
 STAGE = 8.0
 """Factor by which α grows on the path, and the Newton steps that a stage takes, to a fifth of λ."""
@@ -83,6 +89,22 @@ class Rows:
     tol: float
     enough: float
 
+    def take(self, part: _Part) -> Rows:
+        """Some of them."""
+        beyond = None if self.beyond is None else part.pick(self.beyond)
+        family = self.family.take(part.groups, part.index)
+        return replace(
+            self, family=family, evidence=part.pick(self.evidence), alpha=part.pick(self.alpha), beyond=beyond
+        )
+
+    def to(self, dtype: torch.dtype) -> Rows:
+        """The same in another dtype."""
+        if dtype == self.evidence.dtype:
+            return self
+        beyond = None if self.beyond is None else self.beyond.to(dtype)
+        evidence, alpha = self.evidence.to(dtype), self.alpha.to(dtype)
+        return replace(self, family=self.family.to(dtype), evidence=evidence, alpha=alpha, beyond=beyond)
+
     def reference(self, lam: Tensor) -> Tensor:
         """‖λ‖, or ‖αz‖ where λ is zero to rounding."""
         length, first = norm(lam), norm(self.alpha * self.evidence)
@@ -92,7 +114,9 @@ class Rows:
 
     def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
         """Rows whose residual is above what is wanted, bool (g, r, 1)."""
-        return ~(residual <= self.enough * self.tol * self.reference(lam))
+        # What a narrow dtype cannot resolve is left to float64.
+        enough = max(self.enough * self.tol, RESOLVED * torch.finfo(lam.dtype).eps)
+        return ~(residual <= enough * self.reference(lam))
 
     def bound(self, lam: Tensor, residual: Tensor, *, accurate: bool) -> Tensor:
         """The certificate: residual and what rounding can hide."""
@@ -141,59 +165,85 @@ def infer(
     lam = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
-    whole = Rows(family, evidence, alpha, beyond, tol, enough)
+    rows = Rows(family, evidence, alpha, beyond, tol, enough)
+    left = ~nothing if wanted is None else ~nothing & wanted.unsqueeze(-1)
+    # Rows that mixing has left.
+    hard = torch.zeros_like(left)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
-        left = ~(error <= tol * _rows(whole, None, lam.dtype).reference(lam))
-        if wanted is not None:
-            left = left & wanted.unsqueeze(-1)
-        for method in (_mix, _follow):
-            count = int(left.sum(1).max())
-            if count == 0:
-                break
-            taken = family.selectable and count < evidence.shape[1]
-            index = rows_where(left.squeeze(-1)) if taken else None
-            part, own = _rows(whole, index, dtype), _picked(lam, index).to(dtype)
-            found = method(part, own, max_steps)
+        for method, chosen in ((_mix, ~hard), (_follow, None)):
+            asked = (left & hard if chosen is None else left & chosen).squeeze(-1)
+            part = _Part.of(asked, whole=not family.selectable)
+            if part is None:
+                continue
+            some = rows.to(dtype) if part.is_all else rows.take(part).to(dtype)
             lam, error = lam.to(dtype), error.to(dtype)
-            better = (found.bound < _picked(error, index)) & _picked(left, index)
-            again = found.moving | ~(found.bound <= tol * part.reference(found.dual)) & (
-                dtype == torch.float64
-            )
-            lam = _put(lam, torch.where(better, found.dual, _picked(lam, index)), index)
-            error = _put(error, torch.where(better, found.bound, _picked(error, index)), index)
-            added = found.steps * _picked(left, index).squeeze(-1)
-            steps = _put(steps, _picked(steps, index) + added, index)
-            left = left & (again if index is None else _put(torch.zeros_like(left), again, index))
-    whole = _rows(whole, None, lam.dtype)
-    return Solution(lam, error, whole.reference(lam), steps)
+            found = method(some, part.pick(lam), max_steps - part.pick(steps))
+            of_part = part.pick(asked).unsqueeze(-1)
+            better = of_part & (found.bound < part.pick(error))
+            lam = part.put(lam, torch.where(better, found.dual, part.pick(lam)))
+            error = part.put(error, torch.where(better, found.bound, part.pick(error)))
+            steps = part.put(steps, part.pick(steps) + found.steps * of_part.squeeze(-1))
+            short = ~(found.bound <= tol * some.reference(found.dual))
+            left = part.put(left, torch.where(of_part, short, part.pick(left)))
+            # What mixing brought to the tolerance takes one evaluation in float64; all else goes to Newton's method.
+            moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
+            hard = part.put(hard, part.pick(hard) | (of_part & moved))
+    return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps)
 
 
-def _rows(rows: Rows, index: Tensor | None, dtype: torch.dtype) -> Rows:
-    """Some of the rows, in a dtype."""
-    family = rows.family if index is None else rows.family.take(index)
-    beyond = None if rows.beyond is None else _picked(rows.beyond, index).to(dtype)
-    parts = (_picked(x, index).to(dtype) for x in (rows.evidence, rows.alpha))
-    return Rows(family.to(dtype), *parts, beyond, rows.tol, rows.enough)
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of a block.
+
+    Attributes:
+        groups: Of which groups, (g',); None is all.
+        index: Which rows of these, (g', r'); None is all.
+    """
+
+    groups: Tensor | None
+    index: Tensor | None
+
+    @classmethod
+    def of(cls, wanted: Tensor, *, whole: bool) -> _Part | None:
+        """The rows that are marked, bool (g, r), or all where they cannot be taken apart; None where there are none."""
+        of_group = wanted.sum(1)
+        most = int(of_group.max())
+        if most == 0:
+            return None
+        if whole:
+            return cls(None, None)
+        groups = of_group.nonzero().squeeze(-1)
+        if len(groups) == len(wanted):
+            return cls(None, None if most == wanted.shape[1] else rows_where(wanted))
+        return cls(groups, rows_where(wanted[groups]))
+
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all rows."""
+        return self.groups is None and self.index is None
+
+    def pick(self, x: Tensor) -> Tensor:
+        """The rows of a tensor (g or 1, r or 1, ...)."""
+        if self.groups is not None and len(x) > 1:
+            x = x[self.groups]
+        return x if self.index is None else gather_rows(x, self.index)
+
+    def put(self, into: Tensor, rows: Tensor) -> Tensor:
+        """A tensor (g, r, ...) with these rows replaced."""
+        if self.index is None:
+            return rows
+        groups = torch.arange(len(into), device=into.device) if self.groups is None else self.groups
+        return into.index_put((groups.unsqueeze(-1), self.index), rows)
 
 
-def _picked(x: Tensor, index: Tensor | None) -> Tensor:
-    return x if index is None else gather_rows(x, index)
-
-
-def _put(into: Tensor, part: Tensor, index: Tensor | None) -> Tensor:
-    if index is None:
-        return part
-    return into.scatter(1, index if into.dim() == 2 else index.unsqueeze(-1).expand_as(part), part)
-
-
-def _mix(rows: Rows, lam: Tensor, max_steps: int) -> _Found:
+def _mix(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     r"""Damped fixed point :math:`\lambda \leftarrow \alpha(z - s(\lambda))` with Anderson extrapolation (fact 15).
 
     One evaluation an iteration; rows that do not fall, or not to the tolerance, still move.
     """
     best, residual = lam, torch.full_like(rows.alpha, torch.inf)
     history: list[tuple[Tensor, Tensor]] = []
-    moving, steps = torch.ones_like(residual, dtype=torch.bool), 0
+    moving, steps, most = torch.ones_like(residual, dtype=torch.bool), 0, min(MIXINGS, int(budget.max()))
     while True:
         r = rows.alpha * (rows.evidence - rows.family.shift(lam)) - lam
         size = norm(r)
@@ -202,14 +252,13 @@ def _mix(rows: Rows, lam: Tensor, max_steps: int) -> _Found:
         best, residual = torch.where(better, lam, best), torch.where(better, size, residual)
         moving = rows.moving(best, residual)
         few = float((falling & moving).to(lam.dtype).mean()) <= STRAGGLERS
-        if few or steps == min(MIXINGS, max_steps):
+        if few or steps >= most:
             break
         steps += 1
         following = _extrapolated(lam, r, size, history)
         history = [(lam, r), *history][:2]
         lam = torch.where(following.isfinite().all(-1, keepdim=True), following, lam + DAMPING * r)
-    counts = torch.full(lam.shape[:2], steps, dtype=torch.int64, device=lam.device)
-    return _Found(best, rows.bound(best, residual, accurate=False), moving, counts)
+    return _Found(best, rows.bound(best, residual, accurate=False), moving, budget.clamp(max=steps))
 
 
 def _extrapolated(lam: Tensor, r: Tensor, size: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -237,39 +286,37 @@ def _extrapolated(lam: Tensor, r: Tensor, size: Tensor, history: list[tuple[Tens
     return point + DAMPING * mixed
 
 
-def _follow(rows: Rows, lam: Tensor, max_steps: int) -> _Found:
+def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     """Newton's method; rows that do not arrive follow the path of solutions from a small α (fact 21)."""
-    found = _newton(rows, lam, min(PATIENCE, max_steps))
+    found = _newton(rows, lam, budget.clamp(max=PATIENCE))
     best, residual, steps = found.dual, found.bound, found.steps
     moving = found.moving
-    left = max_steps - PATIENCE
-    far = moving if lam.dtype == torch.float64 else moving & (residual > NEAR * rows.reference(best))
-    if left > 0 and bool(far.any()):
+    far = moving & (budget > steps).unsqueeze(-1)
+    if lam.dtype == torch.float64 and bool(far.any()):
         alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
         point = alpha * rows.evidence
         while bool((alpha < rows.alpha).any()):
             stage = replace(rows, alpha=alpha, tol=0.4, enough=ENOUGH)
-            point = _newton(stage, point, STEPS_OF_STAGE).dual
+            point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
             alpha = torch.minimum(STAGE * alpha, rows.alpha)
-            steps = steps + moving.squeeze(-1)
-        last = _newton(rows, point, left)
-        better = last.bound < residual
+        last = _newton(rows, point, (budget - steps) * far.squeeze(-1))
+        better = (last.bound < residual) & far
         best, residual = torch.where(better, last.dual, best), torch.where(better, last.bound, residual)
-        steps = steps + last.steps * moving.squeeze(-1)
+        steps = steps + last.steps
         moving = rows.moving(best, residual)
     return _Found(best, rows.bound(best, residual, accurate=True), moving, steps)
 
 
-def _newton(rows: Rows, lam: Tensor, most: int) -> _Found:
+def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     """Newton's method with an exact line; the bound that it returns is the residual alone."""
     best, residual = lam, torch.full_like(rows.alpha, torch.inf)
     since = torch.zeros_like(residual)
-    # What a narrow dtype cannot resolve is left to float64.
     patience = 9 if lam.dtype == torch.float64 else 3
     steps = torch.zeros(lam.shape[:2], dtype=torch.int64, device=lam.device)
     tiny = torch.finfo(lam.dtype).tiny
-    for step in range(most + 1):
-        here = rows.family.at(lam)
+    here, length = None, None
+    while True:
+        here = rows.family.at(lam, here, None if length is None else length < SHORT)
         gradient = rows.evidence - lam / rows.alpha - here.shift
         size = norm(gradient)
         scaled = rows.alpha * size
@@ -277,16 +324,27 @@ def _newton(rows: Rows, lam: Tensor, most: int) -> _Found:
         better = scaled < residual
         best, residual = torch.where(better, lam, best), torch.where(better, scaled, residual)
         moving = rows.moving(best, residual)
-        going = moving & (since < patience)
-        if step == most or not bool(going.any()):
+        going = moving & (since < patience) & (steps < budget).unsqueeze(-1)
+        count = int(going.sum())
+        if count == 0:
+            break
+        if rows.family.selectable and count <= COMPACT_BELOW * going.numel():
+            part = _Part.of(going.squeeze(-1), whole=False)
+            assert part is not None  # noqa: S101 -- some rows are going
+            rest = _newton(rows.take(part), part.pick(lam), part.pick(budget - steps))
+            better = rest.bound < part.pick(residual)
+            best = part.put(best, torch.where(better, rest.dual, part.pick(best)))
+            residual = part.put(residual, torch.where(better, rest.bound, part.pick(residual)))
+            steps = part.put(steps, part.pick(steps) + rest.steps * part.pick(going).squeeze(-1))
+            moving = rows.moving(best, residual)
             break
         # The line is measured in it, or small evidence underflows.
         size = size.clamp(min=tiny)
         unit = gradient / size
         direction = newton_direction(here, unit, rows.alpha, rtol=0.05)
         length = _line(here, direction, size, unit, rows.alpha)
-        lam = lam + torch.where(length.isfinite() & moving, length, 0) * size * direction
-        steps += moving.squeeze(-1)
+        lam = lam + torch.where(length.isfinite() & going, length, 0) * size * direction
+        steps += going.squeeze(-1)
     return _Found(best, residual, moving, steps)
 
 

@@ -106,10 +106,17 @@ def solved_block(
     certificate = certify(wide, dual, dtype)
     missed = ~certificate.meets(tol) & (steps < max_steps)
     if bool(missed.any()):
-        options = {"tol": CLOSER * tol, "max_steps": max_steps, "start": dual, "wanted": missed}
-        again = infer(family_of(wide), wide.evidence, wide.alpha, **options)
+        again = infer(
+            family_of(wide),
+            wide.evidence,
+            wide.alpha,
+            tol=CLOSER * tol,
+            max_steps=max_steps,
+            start=dual,
+            wanted=missed,
+        )
         dual = torch.where(missed.unsqueeze(-1), again.dual, dual)
-        certificate, steps = certify(wide, dual, dtype), steps + again.steps
+        certificate, steps = certify(wide, dual, dtype), (steps + again.steps).clamp(max=max_steps)
     return certificate, steps
 
 

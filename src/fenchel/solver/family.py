@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -86,8 +86,15 @@ class Family(ABC):
         r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
 
     @abstractmethod
-    def at(self, lam: Tensor) -> Point:
-        """Φ at dual points (g, r, k)."""
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> Point:
+        """Φ at dual points (g, r, k).
+
+        Args:
+            lam: λ.
+            before: The point from which a step led here, or None.
+            short: Where that step ended early, bool (g, r, 1). Where the gradient has kinks the curvature is then that
+                on both sides: the last piece alone may lead back over the kink, in ever shorter steps.
+        """
 
     @abstractmethod
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
@@ -101,8 +108,8 @@ class Family(ABC):
         """The first-order point, or one between it and 0 where it is outside of the domain."""
         return lam
 
-    def take(self, index: Tensor) -> Family:
-        """The same for the rows ``index`` (g, r')."""
+    def take(self, groups: Tensor | None, index: Tensor | None) -> Family:
+        """The same for the rows ``index`` (g', r') of some groups (g',); None is all of them."""
         raise NotImplementedError(f"{type(self).__name__} cannot be taken apart")
 
     @abstractmethod
@@ -129,25 +136,23 @@ class TemplateFamily(Family):
         templates: Centred, (g, n, k).
     """
 
-    def __init__(self, block: QueryBlock, index: Tensor | None = None) -> None:
-        self._block, self._index = block, index
-        self.templates = block.offsets
-        preference, closeness = block.log_preference, block.closeness
-        self._uniform = preference.shape[1] == 1 and bool((preference == preference[..., :1]).all())
-        if index is not None:
-            preference = gather_rows(preference, index)
-            closeness = closeness.rows(lambda own: gather_rows(own.unsqueeze(-1), index).squeeze(-1))
-        self._preference, self._closeness = preference, closeness
-        self._is_softmax = isinstance(closeness, KL)
+    def __init__(self, block: QueryBlock) -> None:
+        self._block, self.templates = block, block.offsets
+        self._preference, self._closeness = block.log_preference, block.closeness
+        self._is_softmax = isinstance(self._closeness, KL)
         self.radius = norm(self.templates).amax(-2, keepdim=True)
-        if self._uniform:
-            self._levels: Tensor | float = 0.0
-        else:
+        preference = self._preference
+        self._uniform = preference.shape[1] == 1 and bool((preference == preference[..., :1]).all())
+        self._levels: Tensor | float = 0.0
+        if not self._uniform:
             finite = preference.masked_fill(torch.isneginf(preference), 0)
             self._levels = finite.abs().amax((-2, -1), keepdim=True)
-        self._rest = self._mean(
-            self.templates.new_zeros(len(self.templates), preference.shape[1], self.templates.shape[-1])
-        )
+
+    @cached_property
+    def _rest(self) -> Tensor:
+        """The mean at λ = 0, (g, r or 1, k)."""
+        rows = self._preference.shape[1]
+        return self._mean(self.templates.new_zeros(len(self.templates), rows, self.templates.shape[-1]))
 
     def _mean(self, lam: Tensor) -> Tensor:
         if not self._is_softmax:
@@ -164,8 +169,11 @@ class TemplateFamily(Family):
         return self._mean(lam) - self._rest
 
     @override
-    def at(self, lam: Tensor) -> TemplatePoint:
-        return TemplatePoint(self.templates, self._closeness, self._preference, lam)
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> TemplatePoint:
+        point = TemplatePoint(self.templates, self._closeness, self._preference, lam)
+        if before is not None and short is not None and not self._is_softmax:
+            point.bend(before, short)
+        return point
 
     @override
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
@@ -197,14 +205,24 @@ class TemplateFamily(Family):
         return (modulus / self.radius.square().clamp(min=torch.finfo(lam.dtype).tiny)).expand_as(lam[..., :1])
 
     @override
-    def take(self, index: Tensor) -> TemplateFamily:
-        if self._index is not None:
-            index = self._index.gather(1, index)
-        return TemplateFamily(self._block, index)
+    def take(self, groups: Tensor | None, index: Tensor | None) -> TemplateFamily:
+        def some(x: Tensor) -> Tensor:
+            x = x if groups is None or len(x) == 1 else x[groups]
+            return x if index is None else gather_rows(x, index)
+
+        block = self._block
+        taken = QueryBlock(
+            block.templates if groups is None else block.templates[groups],
+            some(block.log_preference),
+            some(block.evidence),
+            some(block.alpha),
+            block.closeness.rows(lambda own: some(own.unsqueeze(-1)).squeeze(-1)),
+        )
+        return TemplateFamily(taken)
 
     @override
     def to(self, dtype: torch.dtype) -> TemplateFamily:
-        return self if dtype == self.templates.dtype else TemplateFamily(self._block.to(dtype), self._index)
+        return self if dtype == self.templates.dtype else TemplateFamily(self._block.to(dtype))
 
 
 class TemplatePoint(Point):
@@ -216,10 +234,23 @@ class TemplatePoint(Point):
         self.templates, self._closeness, self._preference = templates, closeness, preference
         self._logits = lam @ templates.mT
         self.weights = closeness.weights(self._logits, preference)
-        self._curved = closeness.curvature_weights(self.weights, preference)
-        self._mass = total(self._curved)
-        self._transposed = templates.mT.contiguous()
-        self._mean = self._curved @ templates / self._mass
+
+    @cached_property
+    def curved(self) -> Tensor:
+        """The weights q of the curvature."""
+        return self._closeness.curvature_weights(self.weights, self._preference)
+
+    @cached_property
+    def _mass(self) -> Tensor:
+        return total(self.curved)
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self.curved @ self.templates / self._mass
+
+    def bend(self, before: TemplatePoint, short: Tensor) -> None:
+        """Take the mean of the curvatures here and at another point where ``short``, bool (g, r, 1)."""
+        self.curved = torch.where(short, (before.curved + self.curved) / 2, self.curved)
 
     @cached_property
     @override
@@ -229,18 +260,18 @@ class TemplatePoint(Point):
 
     @override
     def product(self, vector: Tensor) -> Tensor:
-        lifted = (vector @ self._transposed).mul_(self._curved)
+        lifted = (vector @ self.templates.mT).mul_(self.curved)
         return lifted @ self.templates - self._mass * self._mean * total(self._mean * vector)
 
     @override
     def matrices(self, rows: Tensor) -> Tensor:
         centred = self.templates[rows.nonzero()[:, 0]] - self._mean[rows].unsqueeze(1)
-        return centred.mT @ (self._curved[rows].unsqueeze(-1) * centred)
+        return centred.mT @ (self.curved[rows].unsqueeze(-1) * centred)
 
     @override
     def along(self, direction: Tensor, size: Tensor) -> Line:
         lifted = direction @ self.templates.mT
-        lifted = lifted - total(self._curved * lifted) / self._mass
+        lifted = lifted - total(self.curved * lifted) / self._mass
 
         def look(t: Tensor) -> tuple[Tensor, Tensor]:
             step = t * size * lifted
@@ -276,7 +307,7 @@ class FunctionFamily(Family):
         return self._block.shift(lam)
 
     @override
-    def at(self, lam: Tensor) -> FunctionPoint:
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> FunctionPoint:
         return FunctionPoint(self, self._block, lam)
 
     @override
