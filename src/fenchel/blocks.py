@@ -18,20 +18,20 @@ from fenchel.selection import SHARED
 __all__ = ["AbstractBlock", "ConjugateBlock", "QueryBlock", "centre", "centred"]
 
 
-def centre(templates: Tensor, may_choose: Tensor) -> Tensor:
-    """The mean of the templates that some query of the group may choose, (g, 1, d).
+def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
+    """Templates (g, n, d) less the mean of those that some query may choose: nothing changes but rounding (fact 3).
 
     Args:
         templates: (g, n, d).
-        may_choose: Which of them each query may, bool (g or 1, r, n).
+        log_preference: Log u, (g or 1, r, n).
     """
-    chosen = may_choose.any(1, keepdim=True).to(templates.dtype)
+    return templates - centre(templates, log_preference.amax(1, keepdim=True) > -torch.inf)
+
+
+def centre(templates: Tensor, usable: Tensor) -> Tensor:
+    """The mean of the templates (g, n, d) that are marked in ``usable`` (g or 1, 1, n), (g, 1, d)."""
+    chosen = usable.to(templates.dtype)
     return chosen @ templates / chosen.sum(-1, keepdim=True).clamp(min=1)
-
-
-def centred(templates: Tensor, log_preference: Tensor) -> Tensor:
-    """Templates less their :func:`centre`: nothing changes but rounding (fact 3), and that a lot."""
-    return templates - centre(templates, ~torch.isneginf(log_preference))
 
 
 class AbstractBlock(ABC):
@@ -49,7 +49,7 @@ class AbstractBlock(ABC):
     def offsets(self) -> Tensor | None:
         """Vectors (g, n, d) whose inner products with λ weights depend on, or None where there are no templates.
 
-        Templates less their :func:`centre`: a common vector changes neither weights nor dual point (fact 3), only
+        Templates less their centre: a common vector changes neither weights nor dual point (fact 3), only
         rounding.
         """
         return None

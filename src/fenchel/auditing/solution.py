@@ -50,7 +50,7 @@ class LayerGroup:
         preference = problem.log_preference
         preference = preference if len(preference) == 1 else preference[where]
         templates = problem.vectors[where].double() * problem.scaling
-        middle = centre(templates, may_attend(preference.flatten(1, 2)))
+        middle = centre(templates, may_attend(preference.flatten(1, 2)).any(1, keepdim=True))
         templates = templates - middle
         n, d = templates.shape[-2:]
         self._lift = None if problem.lift is None else problem.lift.double()

@@ -28,24 +28,25 @@ from fenchel.blocks import QueryBlock
 from fenchel.functional.operator import with_gradient
 from fenchel.functional.precision import without_autocast
 from fenchel.functional.rowwise import DualGradients, Rowwise, RowwiseGradients
-from fenchel.solver.driver import solved_to_rounding
+from fenchel.solver.driver import solved
 from fenchel.solver.family import TemplateFamily, total
 from fenchel.solver.implicit import second_derivative_of
 
 __all__ = ["implicit_gradients", "second_order_gradients", "with_row_gradients"]
 
 
-def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> DualGradients:
+def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their solutions.
 
     Args:
         block: The rows.
         dual: λ*, (g, r, d).
         gradient: g, (g, r, d).
+        rtol: To which the linear system is solved, relative to g.
     """
     point = TemplateFamily(block).at(dual)
     preference, weights = block.log_preference.exp(), point.weights
-    nu = solved_to_rounding(point, gradient, block.alpha)
+    nu = solved(point, gradient, block.alpha, rtol=rtol)
     lifted = nu @ point.templates.mT
     inferred = weights * (lifted - total(weights * lifted))
     believed = preference * (lifted - total(preference * lifted))
@@ -57,17 +58,18 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> Dua
     )
 
 
-def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) -> DualGradients:
+def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
 
     Args:
         block: The rows.
         dual: λ, (g, r, d).
         gradient: g, (g, r, d).
+        rtol: To which the linear system is solved, relative to g.
     """
     point = TemplateFamily(block).at(torch.zeros_like(dual))
     preference, x = point.weights, dual / block.alpha
-    y = solved_to_rounding(point, gradient, block.alpha)
+    y = solved(point, gradient, block.alpha, rtol=rtol)
     a, b = (lift - total(preference * lift) for lift in (v @ point.templates.mT for v in (y, x)))
     product = a * b
     covariance = total(preference * product)
@@ -80,13 +82,14 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor) ->
 
 
 def with_row_gradients(
-    operator: Any, name: str, rule: Callable[[QueryBlock, Tensor, Tensor], DualGradients], of: str
+    operator: Any, name: str, rule: Callable[[QueryBlock, Tensor, Tensor, float], DualGradients], of: str
 ) -> Callable[..., Tensor]:
     """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
 
     Args:
         operator: Made by ``torch.library.custom_op``; takes (evidence, templates, log_preference, alpha, *options) and
-            returns dual points of the shape of the evidence, contiguous.
+            returns dual points of the shape of the evidence, contiguous. The first option, if there are any, is
+            the relative tolerance to which it solves.
         name: Of the operator.
         rule: Gradients to the data of a block of rows, given their dual points and the gradient of those.
         of: What a second derivative would be of, for the error.
@@ -104,18 +107,19 @@ def with_row_gradients(
         log_preference: Tensor | None,
         alpha: Tensor,
         to_preference: bool,
+        rtol: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with torch.no_grad(), without_autocast(evidence):
             rowwise = Rowwise(evidence, templates, log_preference, alpha)
             wanted = log_preference if to_preference else None
             gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
             for block, rows in rowwise.blocks():
-                found = rule(rows, rowwise.take(dual, block), rowwise.take(gradient, block))
+                found = rule(rows, rowwise.take(dual, block), rowwise.take(gradient, block), rtol)
                 gradients.put(block, found)
             return gradients.build()
 
     @differentiated.register_fake
-    def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference):
+    def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol):
         preference = templates.new_empty(log_preference.shape if to_preference else ())
         to_evidence, to_templates, to_alpha = (x.new_empty(x.shape) for x in (evidence, templates, alpha))
         return to_evidence, to_templates, preference, to_alpha
@@ -125,14 +129,16 @@ def with_row_gradients(
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(output, *inputs[:4])
-        ctx.options = len(inputs) - 4
+        ctx.options = inputs[4:]
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # Read once: under checkpointing what is saved is computed again when it is read, and is then no longer there.
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[2]
         log_preference = saved[3]
-        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *saved, wanted)
+        # To the tolerance of the forward solve, where there is one.
+        rtol = ctx.options[0] if ctx.options else 8 * torch.finfo(gradient.dtype).eps
+        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *saved, wanted, rtol)
         to_preference = found.to(log_preference.dtype) if wanted else None
-        return to_evidence, to_templates, to_preference, to_alpha, *(None,) * ctx.options
+        return to_evidence, to_templates, to_preference, to_alpha, *(None,) * len(ctx.options)
 
     return with_gradient(operator, backward, remember)

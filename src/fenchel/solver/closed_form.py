@@ -14,7 +14,7 @@ from fenchel.errors import DomainError
 from fenchel.estimate import Estimate, EstimateBuilder, estimate_at
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
-from fenchel.solver.driver import solved_to_rounding
+from fenchel.solver.driver import solved
 from fenchel.solver.family import family_of
 from fenchel.solver.options import check_call, check_curved
 
@@ -123,7 +123,7 @@ def second_order_point(block: AbstractBlock) -> Tensor:
         if curved.shape[1] == 1:
             return _with_one_hessian(block, curved)
     point = family_of(block).at(torch.zeros_like(block.evidence))
-    return solved_to_rounding(point, block.evidence, block.alpha)
+    return solved(point, block.evidence, block.alpha)
 
 
 def _with_one_hessian(block: QueryBlock, curved: Tensor) -> Tensor:

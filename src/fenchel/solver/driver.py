@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fenchel.selection import gather_rows, rows_where
-from fenchel.solver.family import Family, Line, Point, norm, total
+from fenchel.solver.family import Family, Line, Point, dot, norm, total
 
-__all__ = ["Solution", "infer", "solved_to_rounding"]
+__all__ = ["Solution", "infer", "solved"]
 
 MIXINGS = 8
 """Fixed-point iterations at most; rows of trained models take 3 to 5."""
 
 DAMPING = 0.8
+
+RIDGE = 1e-5
+"""What is added to the products of differences of residuals, relative to them."""
 
 STRAGGLERS = 0.005
 """Share of rows that is left to Newton's method rather than mixing all of them once more."""
@@ -107,10 +111,14 @@ class Rows:
 
     def reference(self, lam: Tensor) -> Tensor:
         """‖λ‖, or ‖αz‖ where λ is zero to rounding."""
-        length, first = norm(lam), norm(self.alpha * self.evidence)
-        if self.beyond is not None:
-            length, first = torch.hypot(length, self.beyond), torch.hypot(first, self.beyond)
-        return torch.where(length > 16 * torch.finfo(lam.dtype).eps * first, length, first)
+        length = norm(lam) if self.beyond is None else torch.hypot(norm(lam), self.beyond)
+        return torch.where(length > 16 * torch.finfo(lam.dtype).eps * self._first, length, self._first)
+
+    @cached_property
+    def _first(self) -> Tensor:
+        """‖αz‖."""
+        first = self.alpha * norm(self.evidence)
+        return first if self.beyond is None else torch.hypot(first, self.beyond)
 
     def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
         """Rows whose residual is above what is wanted, bool (g, r, 1)."""
@@ -161,7 +169,7 @@ def infer(
     """
     alpha = alpha.expand(*evidence.shape[:2], 1)
     lam = family.start(alpha * evidence if start is None else start.to(evidence.dtype))
-    nothing = (evidence == 0).all(-1, keepdim=True)
+    nothing = evidence.abs().amax(-1, keepdim=True) == 0
     lam = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
@@ -247,43 +255,38 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     while True:
         r = rows.alpha * (rows.evidence - rows.family.shift(lam)) - lam
         size = norm(r)
-        falling = size < 0.5 * residual
-        better = size < residual
-        best, residual = torch.where(better, lam, best), torch.where(better, size, residual)
+        falling, better = size < 0.5 * residual, size < residual
+        best = lam if bool(better.all()) else torch.where(better, lam, best)
+        residual = torch.where(better, size, residual)
         moving = rows.moving(best, residual)
         few = float((falling & moving).to(lam.dtype).mean()) <= STRAGGLERS
         if few or steps >= most:
             break
         steps += 1
-        following = _extrapolated(lam, r, size, history)
-        history = [(lam, r), *history][:2]
-        lam = torch.where(following.isfinite().all(-1, keepdim=True), following, lam + DAMPING * r)
+        damped = torch.add(lam, r, alpha=DAMPING)
+        following = _extrapolated(r, damped, history)
+        history = [(r, damped), *history][:2]
+        usable = total(following).isfinite()
+        lam = following if bool(usable.all()) else torch.where(usable, following, damped)
     return _Found(best, rows.bound(best, residual, accurate=False), moving, budget.clamp(max=steps))
 
 
-def _extrapolated(lam: Tensor, r: Tensor, size: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The point that mixing goes to from λ with residual r, given the last one or two."""
+def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The point that mixing goes to, given residual and damped step here and at the last one or two points."""
     if not history:
-        return lam + DAMPING * r
-    # In units of the residual, or squares of small ones underflow.
-    size = size.clamp(min=torch.finfo(lam.dtype).tiny)
-    apart = [((r - other) / size, lam - point) for point, other in history]
-    unit = r / size
-    first = apart[0][0]
-    a, p = total(first * first), total(first * unit)
-    if len(apart) == 1:
-        weights = [p / (a * (1 + 1e-5)).clamp(min=1e-30)]
-    else:
-        second = apart[1][0]
-        b, c, q = total(first * second), total(second * second), total(second * unit)
-        ridge = 0.5e-5 * (a + c) + 1e-30
-        a, c = a + ridge, c + ridge
-        determinant = a * c - b * b
-        weights = [(p * c - q * b) / determinant, (q * a - p * b) / determinant]
-    point, mixed = lam, r
-    for weight, (of_residual, of_point) in zip(weights, apart, strict=True):
-        point, mixed = point - weight * of_point, mixed - weight * size * of_residual
-    return point + DAMPING * mixed
+        return damped
+    least = torch.finfo(r.dtype).tiny
+    first = r - history[0][0]
+    a, p = dot(first, first), dot(first, r)
+    if len(history) == 1:
+        return torch.addcmul(damped, p / (a * (1 + RIDGE)).clamp(min=least), history[0][1] - damped)
+    second = r - history[1][0]
+    b, c, q = dot(first, second), dot(second, second), dot(second, r)
+    ridge = RIDGE / 2 * (a + c)
+    a, c = a + ridge, c + ridge
+    determinant = (a * c - b * b).clamp(min=least)
+    found = torch.addcmul(damped, (p * c - q * b) / determinant, history[0][1] - damped)
+    return found.addcmul_((q * a - p * b) / determinant, history[1][1] - damped)
 
 
 def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
@@ -367,15 +370,18 @@ def newton_direction(
     inverse_alpha = (1 / alpha.expand_as(vector[..., :1])[missed]).expand(-1, k)
     factor, failed = torch.linalg.cholesky_ex(here.matrices(missed) + torch.diag_embed(inverse_alpha))
     solved = torch.cholesky_solve(vector[missed].unsqueeze(-1), factor).squeeze(-1)
-    usable = (failed == 0).unsqueeze(-1) & solved.isfinite().all(-1, keepdim=True)
+    usable = (failed == 0).unsqueeze(-1) & total(solved).isfinite()
     return found.index_put((missed,), torch.where(usable, solved, found[missed]))
 
 
-def solved_to_rounding(here: Point, vector: Tensor, alpha: Tensor) -> Tensor:
-    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to some roundings of v, whose size does not matter."""
+def solved(here: Point, vector: Tensor, alpha: Tensor, *, rtol: float | None = None) -> Tensor:
+    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v of any size, or to rounding."""
     size = norm(vector).clamp(min=torch.finfo(vector.dtype).tiny)
-    rtol = 8 * torch.finfo(vector.dtype).eps
-    return size * newton_direction(here, vector / size, alpha, rtol=rtol, most=60, slack=64)
+    least = 8 * torch.finfo(vector.dtype).eps
+    rtol = least if rtol is None else max(rtol, least)
+    return size * newton_direction(
+        here, vector / size, alpha, rtol=rtol, most=60, slack=max(2.0, 64 * least / rtol)
+    )
 
 
 def conjugate_gradients(
@@ -384,13 +390,13 @@ def conjugate_gradients(
     r""":math:`(I/\alpha + A)^{-1}v` for the operator ``product`` of A, to ``rtol`` of v for each row (g, r, k)."""
     tiny = torch.finfo(vector.dtype).tiny
     found, residual, direction = torch.zeros_like(vector), vector, vector
-    square = total(vector * vector)
+    square = dot(vector, vector)
     stop = rtol**2 * square
     for _ in range(most):
         image = direction / alpha + product(direction)
-        length = torch.where(square > stop, square / total(direction * image).clamp(min=tiny), 0)
+        length = torch.where(square > stop, square / dot(direction, image).clamp(min=tiny), 0)
         found, residual = found + length * direction, residual - length * image
-        following = total(residual * residual)
+        following = dot(residual, residual)
         if not bool((following > stop).any()):
             break
         direction, square = residual + following / square.clamp(min=tiny) * direction, following
@@ -406,8 +412,8 @@ def _line(
     """
     tiny = torch.finfo(size.dtype).tiny
     slope, curvature = (
-        total(unit * direction).clamp(min=0),
-        (total(direction * direction) / alpha).clamp(min=tiny),
+        dot(unit, direction).clamp(min=0),
+        (dot(direction, direction) / alpha).clamp(min=tiny),
     )
     low, high = torch.zeros_like(slope), slope / curvature
     reach = here.reach(size * direction)

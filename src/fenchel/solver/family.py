@@ -32,13 +32,21 @@ OF_MEANS = 64
 
 def norm(x: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
+    if x.dtype != torch.float64:
+        # float64 holds the squares of all narrower numbers.
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
     top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-    return (x / top).norm(dim=-1, keepdim=True) * top
+    return torch.linalg.vector_norm(x / top, dim=-1, keepdim=True) * top
 
 
 def total(x: Tensor) -> Tensor:
     """Sum over the last dimension, kept."""
     return x.sum(-1, keepdim=True)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Inner product over the last dimension, kept."""
+    return torch.linalg.vecdot(x, y).unsqueeze(-1)
 
 
 class Point(ABC):
@@ -141,12 +149,13 @@ class TemplateFamily(Family):
         self._preference, self._closeness = block.log_preference, block.closeness
         self._is_softmax = isinstance(self._closeness, KL)
         self.radius = norm(self.templates).amax(-2, keepdim=True)
-        preference = self._preference
-        self._uniform = preference.shape[1] == 1 and bool((preference == preference[..., :1]).all())
-        self._levels: Tensor | float = 0.0
+        # One preference of all rows that is uniform is none.
+        low, high = self._preference.aminmax()
+        self._levels, self._uniform = 0.0, bool(low == high)
         if not self._uniform:
-            finite = preference.masked_fill(torch.isneginf(preference), 0)
-            self._levels = finite.abs().amax((-2, -1), keepdim=True)
+            if float(low) == -torch.inf:
+                low = self._preference.masked_fill(torch.isneginf(self._preference), 0).amin()
+            self._levels = max(abs(float(low)), abs(float(high)))
 
     @cached_property
     def _rest(self) -> Tensor:

@@ -18,7 +18,7 @@ from typing_extensions import override
 from fenchel.errors import ProblemError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
-from fenchel.solver.driver import solved_to_rounding
+from fenchel.solver.driver import solved
 from fenchel.solver.family import family_of
 
 __all__ = [
@@ -130,7 +130,7 @@ class _Implicit(torch.autograd.Function):
         return _solved_once(gradients[0], dual, ctx.problem, ctx.equation, residual), None, None, None
 
 
-def _solved(
+def _of_gradient(
     gradient: Tensor, dual: Tensor, problem: Problem, equation: AbstractEquation, residual: Tensor
 ) -> Tensor:
     """H⁻¹ times a gradient. The residual is there for what depends on the data in a second derivative."""
@@ -139,7 +139,7 @@ def _solved(
     found, itemsize = torch.empty_like(at), torch.finfo(problem.dtype).bits // 8
     for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, itemsize):
         where = (groups[:, None], rows[None, :])
-        found[where] = solved_to_rounding(family_of(block).at(at[where]), right[where], block.alpha)
+        found[where] = solved(family_of(block).at(at[where]), right[where], block.alpha)
     return layout.restore(found)
 
 
@@ -195,7 +195,7 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
     return call
 
 
-_solved_once = differentiated_once(_solved, "an estimate")
+_solved_once = differentiated_once(_of_gradient, "an estimate")
 
 
 def is_transformed() -> bool:
