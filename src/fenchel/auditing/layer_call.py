@@ -10,7 +10,7 @@ from fenchel.auditing.heads import Kind
 from fenchel.auditing.sites import AttentionSite
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.real_queries import RealQueries
-from fenchel.nn.attending import LayerCall
+from fenchel.nn.inference import LayerCall
 from fenchel.preference.discrete import may_attend
 
 __all__ = ["attention_call", "kind_of"]
