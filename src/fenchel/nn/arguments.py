@@ -17,6 +17,7 @@ from fenchel.arguments.tensor import (
     INTEGERS,
     MASK,
     check_device,
+    check_dtype,
     check_tensor,
     checked_argument,
     is_under_autocast,
@@ -227,6 +228,60 @@ class _TorchLayer(Protocol):
     def out_proj(self) -> nn.Linear: ...
 
 
+def template_scale(scale: float | None, templates: Tensor) -> float:
+    """A scale that was given, or 1/√d of templates (..., d)."""
+    return templates.shape[-1] ** -0.5 if scale is None else scale
+
+
+def check_pair(query: Tensor, key: Tensor) -> None:
+    """Both have the layout of attention, and at least one dimension.
+
+    Raises:
+        ProblemError: Naming the one that has not.
+    """
+    for name, tensor in (("query", query), ("key", key)):
+        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
+        if tensor.shape[-1] == 0:
+            raise ProblemError(
+                f"{name} has shape {tuple(tensor.shape)}; expected at least one dimension, the last"
+            )
+
+
+def check_heads(owner: str, heads: int, query: Tensor) -> None:
+    """A module of one head serves any number of them; of more, that number.
+
+    Raises:
+        ProblemError: Naming the module, its heads and those of the query.
+    """
+    if heads not in (1, query.shape[1]):
+        raise ProblemError(
+            f"{owner} was built for {heads} heads, but query has {query.shape[1]} (shape {tuple(query.shape)}); "
+            f"build it with heads={query.shape[1]}, or heads=1 to share it."
+        )
+
+
+def check_dim(owner: str, dim: int, *, argument: str = "dim", **tensors: Tensor) -> None:
+    """Tensors have the last dimension that a module was built with.
+
+    Raises:
+        ProblemError: Naming the one that has not, and the module.
+    """
+    for name, tensor in tensors.items():
+        if tensor.shape[-1] != dim:
+            raise ProblemError(
+                f"{name} has shape {tuple(tensor.shape)}, but {owner} was built with {argument}={dim}, the last."
+            )
+
+
+def check_built(owner: str, query: Tensor, key: Tensor, parameter: Tensor, dim: int) -> None:
+    """Query and key fit a module of evidence with a parameter (heads, ...)."""
+    check_pair(query, key)
+    check_heads(owner, parameter.shape[0], query)
+    check_dim(owner, dim, query=query, key=key)
+    check_dtype("query", query, parameter.dtype, owner)
+    check_device("query", query, parameter.device, owner)
+
+
 def check_widths(
     embed_dim: int,
     num_heads: int,
@@ -245,11 +300,6 @@ def check_widths(
             f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
         )
     checked_argument("dropout", dropout)
-
-
-def check_alpha(alpha: float) -> None:
-    """Check the reliability of the evidence."""
-    check_positive(_OWNER, alpha=alpha)
 
 
 def check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:

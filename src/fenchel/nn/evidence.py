@@ -21,14 +21,19 @@ from fenchel.errors import ProblemError
 from fenchel.functional.relative_shift import of_pairs
 from fenchel.nn.arguments import (
     LAYOUTS,
+    check_built,
     check_choice,
+    check_dim,
     check_grid,
+    check_heads,
+    check_pair,
     check_pixels,
     check_positive,
     check_sizes,
     first_query_position,
     frequencies,
     sinusoids,
+    template_scale,
 )
 
 __all__ = [
@@ -84,39 +89,21 @@ class RelativeTemplates(NamedTuple):
     log_preference: Tensor | None = None
 
 
-def template_scale(scale: float | None, templates: Tensor) -> float:
-    """A scale that was given, or 1/√d of templates (..., d)."""
-    return templates.shape[-1] ** -0.5 if scale is None else scale
+class AbstractScaledEvidence(AbstractEvidence):
+    """Evidence of which the scale of the templates can be chosen, and nothing else."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        if scale is not None:
+            check_positive(type(self).__name__, scale=scale)
+        self.scale = scale
+
+    def extra_repr(self) -> str:
+        """The scale, where it was given."""
+        return "" if self.scale is None else f"scale={self.scale}"
 
 
-def check_pair(query: Tensor, key: Tensor) -> None:
-    """Both have the layout of attention, and at least one dimension.
-
-    Raises:
-        ProblemError: Naming the one that has not.
-    """
-    for name, tensor in (("query", query), ("key", key)):
-        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
-        if tensor.shape[-1] == 0:
-            raise ProblemError(
-                f"{name} has shape {tuple(tensor.shape)}; expected at least one dimension, the last"
-            )
-
-
-def check_heads(owner: str, heads: int, query: Tensor) -> None:
-    """A module of one head serves any number of them; of more, that number.
-
-    Raises:
-        ProblemError: Naming the module, its heads and those of the query.
-    """
-    if heads not in (1, query.shape[1]):
-        raise ProblemError(
-            f"{owner} was built for {heads} heads, but query has {query.shape[1]} (shape {tuple(query.shape)}); "
-            f"build it with heads={query.shape[1]}, or heads=1 to share it."
-        )
-
-
-class ScaledDot(AbstractEvidence):
+class ScaledDot(AbstractScaledEvidence):
     r"""The query itself, with templates :math:`t_j = k_j / \sqrt d`: scaled dot-product attention.
 
     Args:
@@ -135,20 +122,10 @@ class ScaledDot(AbstractEvidence):
         0.25
     """
 
-    def __init__(self, scale: float | None = None) -> None:
-        super().__init__()
-        if scale is not None:
-            check_positive("ScaledDot", scale=scale)
-        self.scale = scale
-
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """Query and key as they are."""
         check_pair(query, key)
         return query, key, template_scale(self.scale, query)
-
-    def extra_repr(self) -> str:
-        """The scale, where it was given."""
-        return "" if self.scale is None else f"scale={self.scale}"
 
 
 class General(AbstractEvidence):
@@ -191,11 +168,8 @@ class General(AbstractEvidence):
         check_pair(query, key)
         heads, query_dim, key_dim = self.weight.shape
         check_heads("General", heads, query)
-        for name, tensor, dim in (("query", query, query_dim), ("key", key, key_dim)):
-            if tensor.shape[-1] != dim:
-                raise ProblemError(
-                    f"{name} has shape {tuple(tensor.shape)}, but General was built with {name}_dim={dim}, the last."
-                )
+        check_dim("General", query_dim, argument="query_dim", query=query)
+        check_dim("General", key_dim, argument="key_dim", key=key)
         check_dtype("query", query, self.weight.dtype, "General")
         check_device("query", query, self.weight.device, "General")
         return query @ self.weight, key, template_scale(self.scale, key)
@@ -248,11 +222,8 @@ class Content(AbstractEvidence):
         check_device("query", query, self.log_sharpness.device, "Content")
         check_heads("Content", self.log_sharpness.shape[0], query)
         sharpness = self.log_sharpness.exp().to(query.dtype)[:, None, None]
-        return (
-            sharpness * nn.functional.normalize(query, dim=-1),
-            nn.functional.normalize(key, dim=-1),
-            1.0,
-        )
+        z, templates = (nn.functional.normalize(x, dim=-1) for x in (query, key))
+        return sharpness * z, templates, 1.0
 
     def extra_repr(self) -> str:
         """Heads, and whether they learn."""
@@ -301,7 +272,7 @@ class NetworkEvidence(AbstractEvidence):
         return evidence, key, template_scale(self.scale, key)
 
 
-class NoEvidence(AbstractEvidence):
+class NoEvidence(AbstractScaledEvidence):
     r"""Nothing is said of the templates, :math:`z = 0`: weights are the preference, by every estimator.
 
     This is the evidence of scores that are all preference, such as those of
@@ -320,20 +291,10 @@ class NoEvidence(AbstractEvidence):
         (torch.Size([1, 2, 3, 16]), 0.0)
     """
 
-    def __init__(self, scale: float | None = None) -> None:
-        super().__init__()
-        if scale is not None:
-            check_positive("NoEvidence", scale=scale)
-        self.scale = scale
-
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """Zeros of the keys' dimension, and the key as it is."""
         check_pair(query, key)
         return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, template_scale(self.scale, key)
-
-    def extra_repr(self) -> str:
-        """The scale, where it was given."""
-        return "" if self.scale is None else f"scale={self.scale}"
 
 
 class AbstractPositionalEvidence(AbstractEvidence):
@@ -361,9 +322,6 @@ class AbstractPositionalEvidence(AbstractEvidence):
             z (B, H, m, d), templates (B, H or fewer, n, d), or :class:`RelativeTemplates` where they differ by query,
             and what these are multiplied by.
         """
-
-
-_WITH_COMPLEX = (torch.float32, torch.float64)
 
 
 class Rotary(AbstractPositionalEvidence):
@@ -413,11 +371,7 @@ class Rotary(AbstractPositionalEvidence):
     ) -> tuple[Tensor, Tensor, float]:
         """Both, turned by their places."""
         check_pair(query, key)
-        for name, tensor in (("query", query), ("key", key)):
-            if tensor.shape[-1] != self.dim:
-                raise ProblemError(
-                    f"{name} has shape {tuple(tensor.shape)}, but Rotary was built with dim={self.dim}, the last."
-                )
+        check_dim("Rotary", self.dim, query=query, key=key)
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
         return self._turned(query, first), self._turned(key, 0), template_scale(self.scale, key)
 
@@ -426,7 +380,7 @@ class Rotary(AbstractPositionalEvidence):
         angles = places.unsqueeze(-1) * self._frequencies.to(vectors.device)
         cos, sin = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
         if self.layout == "pairs":
-            if vectors.dtype in _WITH_COMPLEX and not torch.compiler.is_compiling():
+            if vectors.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
                 # One pass in place of seven; torch's compiler makes one of them, and has none for complex numbers.
                 pairs = vectors.unflatten(-1, (-1, 2)).clone(memory_format=torch.contiguous_format)
                 return torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin)).flatten(-2)
@@ -480,16 +434,7 @@ class RelativeKeys(AbstractPositionalEvidence):
         self, query: Tensor, key: Tensor, query_offset: int | None = None
     ) -> tuple[Tensor, RelativeTemplates, float]:
         """The query, and keys with the vectors of their distances."""
-        check_pair(query, key)
-        heads, _, dim = self.weight.shape
-        check_heads("RelativeKeys", heads, query)
-        for name, tensor in (("query", query), ("key", key)):
-            if tensor.shape[-1] != dim:
-                raise ProblemError(
-                    f"{name} has shape {tuple(tensor.shape)}, but RelativeKeys was built with dim={dim}, the last."
-                )
-        check_dtype("query", query, self.weight.dtype, "RelativeKeys")
-        check_device("query", query, self.weight.device, "RelativeKeys")
+        check_built("RelativeKeys", query, key, self.weight, self.weight.shape[-1])
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
         i = torch.arange(first, first + query.shape[2], device=key.device).unsqueeze(-1)
         distance = torch.arange(key.shape[2], device=key.device) - i
@@ -536,14 +481,14 @@ class RelativeGridKeys(AbstractPositionalEvidence):
     def __init__(self, heads: int, dim: int, grid: tuple[int, int], reach: int, scale: float = 1.0) -> None:
         super().__init__()
         check_sizes("RelativeGridKeys", heads=heads, dim=dim)
-        height, width = check_grid("RelativeGridKeys", grid)
+        self.grid = check_grid("RelativeGridKeys", grid)
         checked("reach", reach, name="reach of RelativeGridKeys", error=ProblemError)
         check_positive("RelativeGridKeys", scale=scale)
         if dim % 2:
             raise ProblemError(
                 f"dim of RelativeGridKeys is {dim}; expected an even number: half is for rows, half for columns."
             )
-        self.grid, self.reach, self.scale = (height, width), reach, scale
+        self.reach, self.scale = reach, scale
         self.rows = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
         self.columns = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
 
@@ -551,17 +496,8 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         self, query: Tensor, key: Tensor, query_offset: int | None = None
     ) -> tuple[Tensor, RelativeTemplates, float]:
         """The query, and keys with the vectors of their offsets."""
-        check_pair(query, key)
-        heads, offsets, half = self.rows.shape
-        check_heads("RelativeGridKeys", heads, query)
-        check_dtype("query", query, self.rows.dtype, "RelativeGridKeys")
-        check_device("query", query, self.rows.device, "RelativeGridKeys")
-        for name, tensor in (("query", query), ("key", key)):
-            if tensor.shape[-1] != 2 * half:
-                raise ProblemError(
-                    f"{name} has shape {tuple(tensor.shape)}, but RelativeGridKeys was built with dim={2 * half}, the "
-                    "last."
-                )
+        _, offsets, half = self.rows.shape
+        check_built("RelativeGridKeys", query, key, self.rows, 2 * half)
         first = first_query_position(query_offset, query.shape[2], key.shape[2])
         last = first + query.shape[2]
         check_pixels("RelativeGridKeys", self.grid, key.shape[2], last)
@@ -640,16 +576,8 @@ class TransformerXL(AbstractPositionalEvidence):
         self, query: Tensor, key: Tensor, query_offset: int | None = None
     ) -> tuple[Tensor, RelativeTemplates, float]:
         """The query, keys with the codes of their distances, and the preference that is made of both."""
-        check_pair(query, key)
         heads, dim, width = self.distance_weight.shape
-        check_heads("TransformerXL", heads, query)
-        for name, tensor in (("query", query), ("key", key)):
-            if tensor.shape[-1] != dim:
-                raise ProblemError(
-                    f"{name} has shape {tuple(tensor.shape)}, but TransformerXL was built with dim={dim}, the last."
-                )
-        check_dtype("query", query, self.distance_weight.dtype, "TransformerXL")
-        check_device("query", query, self.distance_weight.device, "TransformerXL")
+        check_built("TransformerXL", query, key, self.distance_weight, dim)
         m, n = query.shape[2], key.shape[2]
         # Row ρ is that of pairs with j - i = ρ - m + 1 for queries counted from 0, so of this distance back.
         back = first_query_position(query_offset, m, n) + m - 1 - torch.arange(m + n - 1, device=query.device)

@@ -22,7 +22,6 @@ from fenchel.nn.preference.windows import KeyPadding
 __all__ = [
     "AttendingLayer",
     "Inferred",
-    "KeyProjection",
     "LastCall",
     "LayerCall",
     "Memory",
@@ -469,20 +468,20 @@ def _preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor
 def _joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     """Two answers side by side along the heads, then in ``order``."""
 
-    def side_by_side(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-        if first is None or second is None:
-            return None
+    def side_by_side(first: Tensor, second: Tensor) -> Tensor:
         return torch.cat((first, second), 1).index_select(1, order)
+
+    def where_asked(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+        return None if first is None or second is None else side_by_side(first, second)
 
     certificate = None
     if one.certificate is not None and other.certificate is not None:
-        pairs = zip(one.certificate, other.certificate, strict=True)
-        certificate = AttentionCertificate(*(torch.cat(pair, 1).index_select(1, order) for pair in pairs))
+        certificate = AttentionCertificate(*map(side_by_side, one.certificate, other.certificate))
     return Inferred(
-        torch.cat((one.output, other.output), 1).index_select(1, order),
-        side_by_side(one.weights, other.weights),
+        side_by_side(one.output, other.output),
+        where_asked(one.weights, other.weights),
         certificate,
-        side_by_side(one.gap, other.gap),
+        where_asked(one.gap, other.gap),
     )
 
 
@@ -501,13 +500,8 @@ def projected(
     return tuple(map(nn.functional.linear, (query, key, value), weights, biases))  # pyright: ignore[reportReturnType]
 
 
-def key_projection(layer: nn.MultiheadAttention, inputs: Tensor) -> KeyProjection:
-    """The map of the keys by heads, with what it takes.
-
-    Args:
-        layer: The layer.
-        inputs: (B, n, width).
-    """
+def _key_projection(layer: nn.MultiheadAttention, inputs: Tensor) -> KeyProjection:
+    """The map of the keys by heads, with what it takes, (B, n, width)."""
     packed, biases = layer.in_proj_weight, layer.in_proj_bias
     weight = layer.k_proj_weight if packed is None else packed.chunk(3)[1]
     heads = (layer.num_heads, layer.head_dim)
@@ -528,7 +522,7 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
     if query is None or key is None:
         return call
     return call._replace(
-        projection=key_projection(layer, key) if call.problem.templates is keys else None,
+        projection=_key_projection(layer, key) if call.problem.templates is keys else None,
         key_padding=inputs.key_padding,
         asks_itself=bool(inputs.query_offset) or lies_in(query, key),
     )
