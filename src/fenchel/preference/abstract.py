@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -202,31 +202,33 @@ class AbstractPreference(ABC):
         return f"{type(self).__name__}({listed}, dtype={self.dtype}, device='{self.device}')"
 
 
-class AbstractParametric(AbstractPreference):
-    """A preference whose dimension, dtype and device are those of a parameter."""
+class AbstractMadeOf(AbstractPreference):
+    """A preference whose dimension, dtype and device are those of what it is made of."""
 
-    @property
-    @abstractmethod
-    def _parameter(self) -> Tensor:
-        """One of them, (..., d)."""
+    _made_of: ClassVar[str]
+    """The attribute that is meant: a tensor (..., d), or another preference."""
+
+    def _source(self) -> Tensor | AbstractPreference:
+        return getattr(self, self._made_of)
 
     @property
     @override
     def dim(self) -> int:
-        return self._parameter.shape[-1]
+        source = self._source()
+        return source.shape[-1] if isinstance(source, Tensor) else source.dim
 
     @property
     @override
     def dtype(self) -> torch.dtype:
-        return self._parameter.dtype
+        return self._source().dtype
 
     @property
     @override
     def device(self) -> torch.device:
-        return self._parameter.device
+        return self._source().device
 
 
-class Tilted(AbstractPreference):
+class Tilted(AbstractMadeOf):
     r"""U tilted by λ, for a family that says nothing of what its tilt is.
 
     .. math:: \log M_\lambda(\eta) = \log M(\lambda + \eta) - \log M(\lambda)
@@ -236,23 +238,10 @@ class Tilted(AbstractPreference):
         lam: λ, (..., m, d).
     """
 
+    _made_of = "base"
+
     def __init__(self, base: AbstractPreference, lam: Tensor) -> None:
         self.base, self.lam = base, lam
-
-    @property
-    @override
-    def dim(self) -> int:
-        return self.base.dim
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self.base.device
 
     @property
     @override

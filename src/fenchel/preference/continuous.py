@@ -13,7 +13,7 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_tensor, check_vectors
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, Shape, sums
+from fenchel.preference.abstract import AbstractMadeOf, Shape, sums
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import (
@@ -32,7 +32,7 @@ Interval = Sequence[float]
 """Two numbers, the lower first."""
 
 
-class AbstractContinuous(AbstractPreference):
+class AbstractContinuous(AbstractMadeOf):
     """A density over places, whose templates are basis functions of the place: in closed form, or by quadrature.
 
     Attributes:
@@ -40,6 +40,7 @@ class AbstractContinuous(AbstractPreference):
     """
 
     resolves_shift = True
+    _made_of = "form"
     _dimensions: ClassVar[int]
 
     form: GaussianMoments | Quadrature
@@ -93,21 +94,6 @@ class AbstractContinuous(AbstractPreference):
         made = object.__new__(type(self))
         made.form = form
         return made
-
-    @property
-    @override
-    def dim(self) -> int:
-        return self.form.dim
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self.form.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self.form.device
 
     @property
     @override
@@ -371,7 +357,7 @@ WIDE = 9.0
 """In standard deviations: what is outside is less than rounding."""
 
 
-class GaussianMoments(AbstractPreference):
+class GaussianMoments(AbstractMadeOf):
     r"""The vectors :math:`t = (x, xx^\top)` of places :math:`x \sim \mathcal{N}(m, S)` in one or two dimensions.
 
     With :math:`\lambda = (a, A)`, A symmetric, :math:`b = a + 2Am` and :math:`P = (I - 2SA)^{-1}S`,
@@ -386,6 +372,7 @@ class GaussianMoments(AbstractPreference):
     """
 
     resolves_shift = True
+    _made_of = "places"
 
     def __init__(self, places: Gaussian) -> None:
         self.places = places
@@ -398,16 +385,6 @@ class GaussianMoments(AbstractPreference):
     @override
     def dim(self) -> int:
         return self._k + self._k**2
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self.places.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self.places.device
 
     @property
     @override

@@ -16,7 +16,7 @@ from fenchel.closeness.response import near_displacement
 from fenchel.closeness.rounding import SMALL
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
-    AbstractParametric,
+    AbstractMadeOf,
     Shape,
     check_dtype,
     checked_sample_shape,
@@ -27,7 +27,7 @@ from fenchel.preference.abstract import (
 __all__ = ["Discrete"]
 
 
-class Discrete(AbstractParametric):
+class Discrete(AbstractMadeOf):
     r"""The distribution u that puts weight :math:`u_i` on template :math:`t_i`.
 
     .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
@@ -53,6 +53,8 @@ class Discrete(AbstractParametric):
         >>> u.mean()                               # 0.3, 0.4, 0.6 sum to 1.3: normalised
         tensor([[0.2308, 0.3077, 0.4615]], dtype=torch.float64)
     """
+
+    _made_of = "templates"
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         check_tensor("templates", templates, "(..., n, d)")
@@ -92,11 +94,6 @@ class Discrete(AbstractParametric):
     @override
     def lead(self) -> torch.Size:
         return torch.broadcast_shapes((*self.templates.shape[:-2], 1), self.log_weights.shape[:-1])
-
-    @property
-    @override
-    def _parameter(self) -> Tensor:
-        return self.templates
 
     def weights(self) -> Tensor:
         """The probabilities u, shape (..., m or 1, n)."""

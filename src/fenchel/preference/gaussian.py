@@ -15,7 +15,7 @@ from fenchel.closeness.rounding import SMALL
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     HALF,
-    AbstractParametric,
+    AbstractMadeOf,
     Shape,
     check_dtype,
     check_form,
@@ -38,7 +38,7 @@ from fenchel.preference.discrete import (
 __all__ = ["Gaussian", "GaussianMixture"]
 
 
-class Gaussian(AbstractParametric):
+class Gaussian(AbstractMadeOf):
     r"""The normal distribution :math:`\mathcal{N}(\mu, \Sigma)`.
 
     .. math:: \log M(\lambda) = \langle\mu, \lambda\rangle + \tfrac12\langle\lambda, \Sigma\lambda\rangle, \qquad
@@ -70,6 +70,7 @@ class Gaussian(AbstractParametric):
     """
 
     resolves_shift = True
+    _made_of = "_mean"
 
     def __init__(
         self,
@@ -97,11 +98,6 @@ class Gaussian(AbstractParametric):
         made = object.__new__(cls)
         made._mean, made._covariance = mean, covariance
         return made
-
-    @property
-    @override
-    def _parameter(self) -> Tensor:
-        return self._mean
 
     @property
     @override
@@ -203,7 +199,7 @@ class Gaussian(AbstractParametric):
         return self._described(f"dim={self.dim}", f"covariance={kind}")
 
 
-class GaussianMixture(AbstractParametric):
+class GaussianMixture(AbstractMadeOf):
     r"""The mixture :math:`u = \sum_k w_k\,\mathcal{N}(m_k, S_k)`.
 
     .. math:: \log M(\lambda) = \log\sum_k w_k
@@ -239,6 +235,7 @@ class GaussianMixture(AbstractParametric):
     """
 
     resolves_shift = True
+    _made_of = "means"
 
     def __init__(
         self,
@@ -272,11 +269,6 @@ class GaussianMixture(AbstractParametric):
         made = object.__new__(cls)
         made.means, made._covariances, made.log_weights, made._own = means, covariances, log_weights, own
         return made
-
-    @property
-    @override
-    def _parameter(self) -> Tensor:
-        return self.means
 
     @property
     def components(self) -> int:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from fenchel.closeness.rounding import UNIT
 from fenchel.errors import DomainError, ProblemError
 from fenchel.preference.abstract import (
-    AbstractParametric,
+    AbstractMadeOf,
     AbstractPreference,
     Shape,
     check_dtype,
@@ -33,7 +33,7 @@ ROUNDINGS = 16
 """Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""
 
 
-class AbstractProduct(AbstractParametric):
+class AbstractProduct(AbstractMadeOf):
     r"""A distribution of vectors with independent coordinates, :math:`\log M(\lambda) = \sum_j \kappa_j(\lambda_j)`.
 
     A member names its parameters, all of which broadcast to (..., m or 1, d), and writes the cumulant κ of a
@@ -72,9 +72,8 @@ class AbstractProduct(AbstractParametric):
     def _all(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self.parameters}
 
-    @property
     @override
-    def _parameter(self) -> Tensor:
+    def _source(self) -> Tensor:
         return getattr(self, self.parameters[0])
 
     @property
