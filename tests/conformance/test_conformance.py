@@ -278,6 +278,3 @@ def test_options_that_are_not_there_are_refused(family: Family, estimator: str) 
         problem.solve(estimator, speed=3, **options)
     with pytest.raises(ProblemError, match="memory_budget"):
         problem.solve(estimator, memory_budget=-5, **options)
-    if estimator == "exact":
-        with pytest.raises(ProblemError, match="coordinates is 'nonsense'"):
-            problem.solve(estimator, coordinates="nonsense")

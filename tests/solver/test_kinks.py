@@ -23,5 +23,4 @@ def test_all_of_800_problems_with_long_templates_converge(
     problem = InferenceProblem(
         Discrete(templates.to(dtype)), evidence.to(dtype), closeness=Tsallis(2, relative=relative)
     )
-    estimate = problem.solve("exact")  # which raises where one does not
-    assert int(estimate.steps.max()) <= 30
+    assert bool(problem.solve("exact").converged.all())

@@ -13,7 +13,7 @@ from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
 from fenchel.blocks import QueryBlock, centre
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
-from fenchel.preference.mask import may_attend
+from fenchel.preference.discrete import may_attend
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import Solution, infer
 from fenchel.solver.family import TemplateFamily, TemplatePoint, norm, total
