@@ -13,8 +13,7 @@ from fenchel import functional
 from fenchel.errors import ProblemError
 from fenchel.functional import flex
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.block_mask import _kept, block_mask, identity
-from fenchel.functional.flex import _check_kernel, flex_attention
+from fenchel.functional.flex import _check_kernel, _kept, block_mask, flex_attention, identity
 from fenchel.nn.preference import Causal, KeyPadding, Window
 from tests.nn.preferences import HEADS, LOWERED, attention_inputs, perturbed
 

@@ -278,7 +278,7 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = everything()
     monkeypatch.setattr(mixture_preference, "BLOCK_BYTES", 2 * 4 * 7 * 8 * 2)
-    monkeypatch.setattr("fenchel.functional.grid.CACHE_BYTES", 2 * 7 * 8)
+    monkeypatch.setattr("fenchel.functional.rows.CACHE_BYTES", 2 * 7 * 8)
     for one, other in zip(everything(), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
 
@@ -297,7 +297,7 @@ def test_it_is_one_call_whose_widths_fused_kernels_take(
         seen.append((key.shape[-1], value.shape[-1]))
         return fused(query, key, value, **options)
 
-    monkeypatch.setattr("fenchel.functional.fused.scaled_dot_product_attention", watched)
+    monkeypatch.setattr("fenchel.functional.output.scaled_dot_product_attention", watched)
     tensors = detached(mixture(spherical=spherical, value=False))
     if width is not None:
         tensors["value"] = torch.randn(2, 4, 7, width, dtype=torch.float64)

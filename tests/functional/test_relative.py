@@ -11,8 +11,8 @@ from torch import Tensor
 import fenchel
 from fenchel import functional as F
 from fenchel.errors import ProblemError
-from fenchel.functional import relative_queries
-from fenchel.functional.relative_shift import distance_index, of_pairs, to_rows
+from fenchel.functional import relative_arguments
+from fenchel.functional.relative_arguments import distance_index, of_pairs, to_rows
 
 BATCH, HEADS, M, N, DIM = 2, 3, 4, 6, 5
 
@@ -208,7 +208,7 @@ def test_the_gap_is_the_certificates_and_has_gradients(estimator):
 def test_blocks_of_queries_change_nothing(monkeypatch):
     given = call("batch")
     whole = F.relative_attention(**given, estimator="exact")
-    monkeypatch.setattr(relative_queries, "BLOCK_ENTRIES", 1)
+    monkeypatch.setattr(relative_arguments, "BLOCK_ENTRIES", 1)
     torch.testing.assert_close(F.relative_attention(**given, estimator="exact"), whole, rtol=1e-7, atol=1e-9)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fenchel.closeness.coupling import Coupling, Part
-from fenchel.functional.transport_average import factored_average
+from fenchel.functional.transport import factored_average
 
 SHAPES = [
     ((2, 3, 4, 9), (2, 3, 9, 5), (1, 1, 1, 5), (2, 3, 9, 2)),

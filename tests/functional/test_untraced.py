@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fenchel import functional as F
-from fenchel.functional.fused import SLOW_IN_HALF_BELOW
-from fenchel.functional.untraced import untraced
+from fenchel.functional.operator import untraced
+from fenchel.functional.output import SLOW_IN_HALF_BELOW
 from tests.compiling import compiled_afresh
 
 

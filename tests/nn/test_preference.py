@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import ProblemError
-from fenchel.functional.block_mask import identity
+from fenchel.functional.flex import identity
 from fenchel.nn.preference import AbstractPreference, ALiBi, AttentionInputs, Causal, LearnedBias
 from fenchel.nn.preference.inputs import IndexFunction
 from tests.nn.preferences import (

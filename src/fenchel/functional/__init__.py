@@ -6,9 +6,9 @@ from fenchel.functional import reference as reference
 from fenchel.functional.attention import attention as attention
 from fenchel.functional.attention import attention_weights as attention_weights
 from fenchel.functional.attention import attention_with_certificate as attention_with_certificate
+from fenchel.functional.attention import gap as gap
 from fenchel.functional.certificate import AttentionCertificate as AttentionCertificate
-from fenchel.functional.gap import gap as gap
-from fenchel.functional.hash_buckets import hash_buckets as hash_buckets
+from fenchel.functional.hashing import hash_buckets as hash_buckets
 from fenchel.functional.hashing import hashing_attention as hashing_attention
 from fenchel.functional.hashing import hashing_log_preference as hashing_log_preference
 from fenchel.functional.mixture import mixture_attention as mixture_attention

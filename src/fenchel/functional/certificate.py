@@ -11,13 +11,20 @@ from torch import Tensor
 
 from fenchel.closeness.rounding import LINEAR, summed
 from fenchel.functional.arguments import AttentionArguments, largest_level
-from fenchel.functional.blocked import attend
-from fenchel.functional.precision import compute_dtype, unit_of_products, without_autocast
+from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
+from fenchel.functional.output import attend
 
 if TYPE_CHECKING:
     from fenchel.functional.relative_arguments import RelativeArguments
 
-__all__ = ["AttentionCertificate", "CentredTemplates", "certificate_at", "lost_to_rounding", "norm_of"]
+__all__ = [
+    "AttentionCertificate",
+    "CentredTemplates",
+    "certificate_at",
+    "lost_to_rounding",
+    "no_error",
+    "norm_of",
+]
 
 _BEYOND_FIRST_ORDER = 1.5
 """What errors of logits up to a tenth do to a mean is at most this multiple of their first order."""
@@ -107,6 +114,12 @@ def _of_query_heads(tensor: Tensor, given: AttentionArguments) -> Tensor:
     if tensor.shape[2] != sharing:
         tensor = tensor.expand(-1, -1, sharing, -1)
     return tensor.reshape(len(tensor), heads, 1, width)
+
+
+def no_error(given: AttentionArguments) -> AttentionCertificate:
+    """The certificate of a call without evidence: zeros, (B, H, m)."""
+    zeros = given.query.new_zeros(given.query.shape[:3], dtype=compute_dtype(given.query.dtype))
+    return AttentionCertificate(zeros, zeros.clone(), zeros.clone())
 
 
 @torch.no_grad()

@@ -6,25 +6,45 @@ part is a problem of the core, so that whatever offers weights and a curvature h
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import values_are_known
-from fenchel.closeness import AbstractCloseness, Tsallis
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import broadcasts_to, check_device, check_not_mapped, values_are_known
+from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTransport, Tsallis
 from fenchel.closeness.rounding import summed
+from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.certificate import AttentionCertificate, norm_of
-from fenchel.functional.close_rows import CloseRows, for_heads, in_parts
-from fenchel.functional.precision import unit_of_products, without_autocast
-from fenchel.functional.recomputed import recomputed
-from fenchel.functional.solved import equation_of, solution_of
-from fenchel.functional.untraced import untraced
+from fenchel.functional.exact import equation_of, solution_of
+from fenchel.functional.operator import (
+    compute_dtype,
+    recomputed,
+    unit_of_products,
+    untraced,
+    without_autocast,
+)
+from fenchel.preference import Discrete
+from fenchel.preference.discrete import log_weights
+from fenchel.problem import Problem
 from fenchel.solver.implicit import implicit_dual_point
 
-__all__ = ["CloseAttention"]
+__all__ = [
+    "CloseAttention",
+    "CloseRows",
+    "check_kind",
+    "checked_closeness",
+    "closeness_of_heads",
+    "closeness_on",
+    "in_parts",
+    "is_softmax",
+]
 
 
 class CloseAttention:
@@ -138,3 +158,230 @@ def _solved(rows: CloseRows, estimator: str, tol: float | None, max_steps: int) 
         return joined() if foreign else recomputed(joined)
 
     return in_parts(rows, of_part, rows.evidence, again=False)
+
+
+PART_BYTES = 2**25
+"""Size aimed at for one (B, H, queries, n) array of a part."""
+
+LEAST_QUERIES = 32
+"""Queries that a part has at least, since it goes through all keys."""
+
+LARGEST_BYTES = 2**28
+"""Size of that array from which sequences are taken by themselves, where they share the closeness."""
+
+
+@dataclass(frozen=True)
+class CloseRows:
+    """Some queries of some heads and sequences.
+
+    Attributes:
+        evidence: z, (B, H, m, d).
+        templates: (B, H, n, d).
+        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), something to attend to in every row; or
+            None.
+        alpha: α, (B or 1, H or 1, m or 1, 1).
+        closeness: D, with numbers of its own that broadcast to (B, H, m).
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    log_preference: Tensor | None
+    alpha: Tensor
+    closeness: AbstractCloseness
+
+    @classmethod
+    def of(cls, given: AttentionArguments, closeness: AbstractCloseness) -> CloseRows:
+        """Those of a call, never in a half type."""
+        evidence, templates, preference, alpha = given.problem_in(compute_dtype(given.query.dtype))
+        found = cls(evidence, for_heads(templates, given), preference, alpha, closeness)
+        if isinstance(closeness, Divergence):
+            # Which is tried when it first meets a preference.
+            closeness.bind(Discrete(found.templates, next(found.parts())[1].log_weights()))
+        return found
+
+    def log_weights(self) -> Tensor:
+        """Log u, normalised, (B or 1, H or 1, m or 1, n)."""
+        given, like = self.log_preference, self.templates
+        if given is None:
+            return like.new_zeros(1, 1, 1, like.shape[-2]).log_softmax(-1)
+        return log_weights(given, like.dtype).log_softmax(-1)
+
+    def weights(self, dual: Tensor) -> Tensor:
+        """P at dual points (B, H, m, d), (B, H, m, n)."""
+        return self.closeness.weights(dual @ self.templates.mT, self.log_weights())
+
+    def problem(self) -> Problem:
+        """The same as a problem of the core."""
+        believed = Discrete(self.templates, self.log_weights())
+        return Problem(conjugate_of(believed, self.closeness), self.evidence, self.alpha.squeeze(-1))
+
+    def head(self, index: int) -> CloseRows:
+        """One head."""
+        closeness = closeness_of_heads(self.closeness, torch.tensor([index], device=self.evidence.device))
+        return self._narrowed(1, slice(index, index + 1), closeness)
+
+    def has_numbers_of_heads_alone(self) -> bool:
+        """Whether the closeness has numbers, that heads have of their own and their queries share."""
+        shapes = self.closeness.query_shapes().values()
+        of_heads = [shape for shape in shapes if len(shape) > 1 and shape[-2] > 1]
+        return bool(of_heads) and all(
+            shape[-1] == 1 and (len(shape) < 3 or shape[-3] == 1) for shape in of_heads
+        )
+
+    def row_bytes(self) -> int:
+        """Of one query of all heads and sequences in an array (B, H, m, n)."""
+        return self.evidence.shape[:2].numel() * self.templates.shape[2] * self.evidence.element_size()
+
+    def sequences(self) -> Iterator[tuple[slice, CloseRows]]:
+        """All sequences together, or each by itself where together they are too many."""
+        count = self.evidence.shape[0]
+        shapes = self.closeness.query_shapes().values()
+        shared = all(len(shape) < 3 or shape[-3] == 1 for shape in shapes)
+        together = count == 1 or not shared or LEAST_QUERIES * self.row_bytes() <= LARGEST_BYTES
+        each = count if together else 1
+        for start in range(0, count, each):
+            span = slice(start, start + each)
+            yield span, self if together else self._narrowed(0, span, self.closeness)
+
+    def parts(self) -> Iterator[tuple[slice, CloseRows]]:
+        """Ranges of queries."""
+        queries, each = self.evidence.shape[2], max(LEAST_QUERIES, PART_BYTES // max(1, self.row_bytes()))
+        if queries <= each:
+            yield slice(0, queries), self
+            return
+        for start in range(0, queries, each):
+            span = slice(start, min(start + each, queries))
+            yield span, self._narrowed(2, span, self.closeness.queries(span))
+
+    def _narrowed(self, dim: int, span: slice, closeness: AbstractCloseness) -> CloseRows:
+        def narrowed(tensor: Tensor) -> Tensor:
+            return (
+                tensor if tensor.shape[dim] == 1 else tensor.narrow(dim, span.start, span.stop - span.start)
+            )
+
+        preference = self.log_preference
+        return CloseRows(
+            narrowed(self.evidence),
+            self.templates if dim == 2 else narrowed(self.templates),
+            None if preference is None else narrowed(preference),
+            narrowed(self.alpha),
+            closeness,
+        )
+
+
+def for_heads(tensor: Tensor, given: AttentionArguments) -> Tensor:
+    """Heads of the keys, (B, H_kv, n, ...), repeated for every head of the query."""
+    sharing = given.query.shape[1] // tensor.shape[1]
+    return tensor if sharing == 1 else tensor.repeat_interleave(sharing, 1)
+
+
+def in_parts(
+    rows: CloseRows, function: Callable[..., Tensor], points: Tensor, *of_keys: Tensor, again: bool = True
+) -> Tensor:
+    """A function of queries part by part, put together, (B, H, m, any).
+
+    Args:
+        rows: The queries.
+        function: Of a part, its points, and whatever goes with the keys of its sequences.
+        points: (B, H, m, d).
+        *of_keys: (B, H, n, any) each.
+        again: Whether the backward pass computes a part again instead of keeping its arrays.
+    """
+    found = []
+    for sequences, some in rows.sequences():
+        of_these = [tensor[sequences] for tensor in of_keys]
+        pieces = []
+        for span, part in some.parts():
+            given = (part, points[sequences, :, span], *of_these)
+            pieces.append(recomputed(function, *given) if again else function(*given))
+        found.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2))
+    return found[0] if len(found) == 1 else torch.cat(found, 0)
+
+
+def is_softmax(closeness: AbstractCloseness | None) -> bool:
+    """Whether weights are a softmax, which is what attention is when nothing else is said."""
+    return closeness is None or isinstance(closeness, KL)
+
+
+def check_kind(closeness: Any, estimator: str) -> None:
+    """Refuse what is no closeness of attention, or has no such estimator.
+
+    Raises:
+        ProblemError: Naming what was given.
+    """
+    if closeness is None:
+        return
+    if not isinstance(closeness, AbstractCloseness):
+        expected = "one such as fenchel.Tsallis(1.5), or None for softmax"
+        if isinstance(closeness, type):
+            expected = f"an object of it, such as fenchel.{closeness.__name__}(...)"
+        raise ProblemError(f"closeness is {shown(closeness)}; expected {expected}")
+    if isinstance(closeness, OptimalTransport):
+        raise ProblemError(
+            "closeness is an OptimalTransport, whose weights reach further than the keys; use "
+            "fenchel.functional.transport_attention or fenchel.nn.TransportAttention"
+        )
+    if estimator != "first_order" and not closeness.curved:
+        raise ProblemError(
+            f"closeness is {closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; expected "
+            "estimator='first_order', or a closeness with a small temperature, such as fenchel.Tsallis(2, "
+            "temperature=0.01)"
+        )
+
+
+def checked_closeness(
+    closeness: AbstractCloseness | None, estimator: str, query: Tensor
+) -> AbstractCloseness | None:
+    """The closeness in the dtype that a call computes in, or None where that is softmax attention.
+
+    Args:
+        closeness: What was given.
+        estimator: Of the call.
+        query: (B, H, m, d).
+
+    Raises:
+        ProblemError: If it is none, has no such estimator, or has numbers of other heads or queries.
+    """
+    check_kind(closeness, estimator)
+    if closeness is None or is_softmax(closeness):
+        return None
+    if estimator != "first_order":
+        check_not_mapped(f"{estimator} attention under {type(closeness).__name__}", query)
+    lead, name = tuple(query.shape[:3]), type(closeness).__name__
+    for argument, shape in closeness.query_shapes().items():
+        if not broadcasts_to(shape, lead):
+            raise ProblemError(
+                f"{argument} of {name} has shape {tuple(shape)}; expected one that broadcasts to (batch, heads, "
+                f"queries) = {lead}: one a head has shape ({lead[1]}, 1)"
+            )
+        own = getattr(closeness, argument, None)
+        if isinstance(own, Tensor):
+            check_device(f"{argument} of {name}", own, query.device)
+    return closeness.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+
+
+def closeness_on(closeness: AbstractCloseness, device: torch.device) -> AbstractCloseness:
+    """The closeness with the numbers of its own on a device, for a layer that was moved there."""
+    if not isinstance(closeness, Tsallis):
+        return closeness
+    own = (closeness.order, closeness.temperature)
+    if all(not isinstance(part, Tensor) or part.device == device for part in own):
+        return closeness
+    order, temperature = (part.to(device) if isinstance(part, Tensor) else part for part in own)
+    return Tsallis(order, closeness.relative, temperature)
+
+
+def closeness_of_heads(closeness: AbstractCloseness, heads: Tensor) -> AbstractCloseness:
+    """The closeness of some heads, by their indices from 0, where it has numbers of its own for each."""
+
+    def chosen(own: Any) -> Any:
+        several = isinstance(own, Tensor) and own.dim() > 1 and own.shape[-2] > 1
+        return own.index_select(-2, heads.to(own.device)) if several else own
+
+    if isinstance(closeness, Tsallis):
+        # Built, not copied: with one number for all rows it offers a faster way.
+        return Tsallis(chosen(closeness.order), closeness.relative, chosen(closeness.temperature))
+    part = copy.copy(closeness)
+    for argument in closeness.query_shapes():
+        setattr(part, argument, chosen(getattr(closeness, argument, None)))
+    return part

@@ -1,20 +1,63 @@
-"""The exact dual point of every query, with the gradient of the implicit function theorem."""
+r"""The dual point λ of each estimator, differentiable in everything it depends on, with no weights kept.
+
+The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Where the queries of a head share
+preference and α, one d × d matrix a head is factorised, in plain torch operations. Else every query has a covariance of
+its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
+The gradient is one more such solve (:mod:`fenchel.functional.rows`), as it is of the exact one, by the implicit
+function theorem. Problems of the core that other ops make are solved here too, by the one certified solver.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import values_are_known
+from fenchel.blocks import QueryBlock
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.precision import compute_dtype, without_autocast
-from fenchel.functional.row_gradients import implicit_gradients, with_row_gradients
-from fenchel.functional.rowwise import Rowwise
+from fenchel.functional.operator import compute_dtype, untraced, without_autocast
+from fenchel.functional.rows import Rowwise, implicit_gradients, second_order_gradients, with_row_gradients
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
+from fenchel.problem import Problem
+from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import infer
+from fenchel.solver.exact import WORKING_ARRAYS, solved_block
 from fenchel.solver.family import TemplateFamily
+from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
 from fenchel.solver.options import check_evidence
 
-__all__ = ["exact_dual_point"]
+__all__ = [
+    "dual_point",
+    "equation_of",
+    "exact_dual_point",
+    "inverse",
+    "preference_weights",
+    "second_order_dual_point",
+    "solution_of",
+    "solved_dual_point",
+]
+
+
+def dual_point(given: AttentionArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
+    """λ, (B, H, m, d), in the dtype of the query; for half types in float32 if it is solved for and α may be above 1.
+
+    Rounding λ to a half type moves scores by up to α‖z‖‖t‖/1000: at α = 1 what rounding the query does.
+
+    Args:
+        given: Checked arguments.
+        estimator: One of :data:`~fenchel.arguments.ESTIMATORS`.
+        tol: Of the exact estimator, relative; None is its default.
+        max_steps: Of the exact estimator.
+    """
+    if estimator != "first_order":
+        exact = estimator == "exact"
+        dual = exact_dual_point(given, tol, max_steps) if exact else second_order_dual_point(given)
+        return dual if isinstance(given.alpha, Tensor) or given.alpha > 1 else dual.to(given.query.dtype)
+    if isinstance(given.alpha, Tensor):
+        return (given.query * given.alpha).to(given.query.dtype)
+    return given.query if given.alpha == 1.0 else given.query * given.alpha
+
 
 DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -86,3 +129,142 @@ def _check_range(dual: Tensor, templates: Tensor) -> None:
 _exact_with_gradients = with_row_gradients(
     _exact, "fenchel::exact_dual_point", implicit_gradients, "exact attention"
 )
+
+
+HELD_BY_FLOAT32 = 200.0
+"""α‖t‖² up to which float32 holds I + αΣ to 1e-5 or so of its smallest eigenvalue."""
+
+
+def second_order_dual_point(given: AttentionArguments) -> Tensor:
+    """λ of the second-order estimator, (B, H, m, d), in float32 for half types."""
+    query = given.query
+    dtype = compute_dtype(query.dtype)
+    alpha_is_shared = not isinstance(given.alpha, Tensor) or given.alpha.shape[2] == 1
+    with without_autocast(query):
+        if given.log_preference_is_shared and alpha_is_shared:
+            return _with_one_covariance(given, dtype).to(dtype)
+        return _second_order_with_gradients(*given.problem_in(dtype))
+
+
+def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tensor:
+    """Solve with the covariance of each head's one preference."""
+    heads = given.query.shape[1]
+    if dtype == torch.float32 and _loses_digits(given):
+        dtype = torch.float64
+    templates = (given.key.to(dtype) * given.scale).repeat_interleave(heads // given.key.shape[1], 1)
+    n, d = templates.shape[-2:]
+    weights = preference_weights(given.log_preference, templates)
+    centred = templates - weights @ templates
+    alpha = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
+    evidence = given.query.to(dtype)
+    if d <= n:
+        covariance = centred.mT @ (weights.mT * centred)
+        return alpha * (evidence @ inverse(alpha, covariance))
+    # Woodbury: (I + αFᵀF)⁻¹ = I - αFᵀ(I + αFFᵀ)⁻¹F, n × n instead of d × d.
+    possible = weights.mT > 0
+    factor = centred * torch.where(possible, weights.mT, 1).sqrt() * possible
+    within = evidence @ factor.mT @ inverse(alpha, factor @ factor.mT)
+    return alpha * (evidence - alpha * (within @ factor))
+
+
+def _loses_digits(given: AttentionArguments) -> bool:
+    """Whether rounding αΣ to float32 may move I + αΣ, whose smallest eigenvalue is 1 or little more."""
+    if not values_are_known(given.key):
+        return True
+    with torch.no_grad():
+        longest = given.key.float().square().sum(-1).amax() * (given.scale**2)
+        size = longest * (given.alpha.max() if isinstance(given.alpha, Tensor) else given.alpha)
+        return not float(size) <= HELD_BY_FLOAT32
+
+
+def inverse(alpha: float | Tensor, matrix: Tensor) -> Tensor:
+    """The inverse of I + αA for A symmetric and positive, in float64, since an inverse loses digits that solves keep.
+
+    One small inverse a head and products with it are many times faster than triangular solves for every query.
+    """
+    identity = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
+    return torch.linalg.inv_ex(identity + (alpha * matrix).double())[0].to(matrix.dtype)
+
+
+def preference_weights(log_preference: Tensor | None, templates: Tensor) -> Tensor:
+    """Weights u of preferences shared by queries, (B or 1, H or 1, 1, n)."""
+    n = templates.shape[-2]
+    if log_preference is None:
+        return templates.new_full((1, 1, 1, n), 1 / n)
+    if log_preference.dtype == torch.bool:
+        weights = log_preference.to(templates.dtype)
+        return weights / weights.sum(-1, keepdim=True)
+    return log_preference.to(templates.dtype).softmax(-1)
+
+
+@torch.library.custom_op("fenchel::second_order_dual_point", mutates_args=())
+def _second_order(
+    evidence: Tensor, templates: Tensor, log_preference: Tensor | None, alpha: Tensor
+) -> Tensor:
+    with torch.no_grad(), without_autocast(evidence):
+        rowwise = Rowwise(evidence, templates, log_preference, alpha)
+        dual = evidence.new_empty(evidence.shape)
+        for block, rows in rowwise.blocks():
+            rowwise.put(dual, block, second_order_point(rows))
+        return dual
+
+
+_second_order_with_gradients = with_row_gradients(
+    _second_order,
+    "fenchel::second_order_dual_point",
+    second_order_gradients,
+    "second-order attention with a preference a query",
+)
+
+
+def equation_of(estimator: str) -> AbstractEquation:
+    """What dual points of ``"second_order"`` or ``"exact"`` solve."""
+    return StationaryPoint() if estimator == "exact" else Expansion()
+
+
+def solved_dual_point(
+    problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str
+) -> Tensor:
+    """λ of second order or of the exact estimator, (..., m, d), with gradients to all that the problem is made of.
+
+    Args:
+        problem: The problem.
+        estimator: ``"second_order"`` or ``"exact"``.
+        tol: Of the exact estimator, relative; None is its default.
+        max_steps: Steps that a query may take.
+        remedy: What else may help a query that does not get there, after "make".
+
+    Raises:
+        ConvergenceError: If a query does not.
+    """
+    dual = solution_of(problem, estimator, tol, max_steps, remedy)
+    return implicit_dual_point(problem, equation_of(estimator), dual) if torch.is_grad_enabled() else dual
+
+
+# An iteration that looks at values is nothing to trace.
+@untraced
+@torch.no_grad()
+def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
+    """The same without gradient."""
+    tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
+    if estimator == "exact":
+        check_evidence(problem.evidence, problem.alpha_column, of_op=True)
+    layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
+    dual, missed = layout.empty(problem.conjugate.dim), 0
+    # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
+    arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
+    for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, arrays, itemsize):
+        where = (groups[:, None], rows[None, :])
+        if estimator == "exact":
+            certificate, _ = solved_block(block, problem.dtype, tol=tol, max_steps=max_steps)
+            dual[where] = certificate.dual
+            missed += int((~certificate.meets(tol)).sum())
+        else:
+            block = block.to(torch.float64) if isinstance(block, QueryBlock) else block
+            dual[where] = second_order_point(block).to(problem.dtype)
+    if missed:
+        raise ConvergenceError(
+            f"{missed} of {problem.shape.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
+            f"{max_steps} steps. Raise tol or max_steps, give the tensors in float64, or make {remedy}"
+        )
+    return layout.restore(dual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -19,12 +20,11 @@ from fenchel.arguments.tensor import (
 )
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_some_keys, checked
-from fenchel.functional.hash_order import HashOrder
-from fenchel.functional.hashed_problems import solved_output
-from fenchel.functional.hashed_softmax import MeetingRule, hashed_softmax
-from fenchel.functional.precision import compute_dtype, without_autocast
+from fenchel.functional.attention import attention
+from fenchel.functional.hash_order import HashOrder, MeetingRule, hashed_softmax
+from fenchel.functional.operator import compute_dtype, without_autocast
 
-__all__ = ["hashing_attention", "hashing_log_preference"]
+__all__ = ["hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
 
 
 def hashing_attention(
@@ -248,3 +248,148 @@ def _order(
         causal=causal,
         same_bucket=same_bucket,
     )
+
+
+_BLOCK_ENTRIES = 2**17
+"""How many products are looked at at once, so that they stay in a cache."""
+
+
+def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
+    r"""Angular hashing: the axis, of some at random and their opposites, to which a vector is nearest.
+
+    .. math:: h(x) = \arg\max\,[xR;\, -xR]
+
+    It does not depend on the length of x. No gradient passes.
+
+    Args:
+        vectors: (B, H, n, d).
+        rotations: R of every head and round, (H or 1, d, rounds, buckets / 2), with independent normal entries.
+
+    Returns:
+        The bucket of every vector in every round, int64 (B, H, rounds, n), from 0 to buckets - 1.
+
+    Raises:
+        ProblemError: On shapes, dtypes and devices that do not fit.
+
+    Reference:
+        Kitaev et al. 2020, Reformer: the efficient transformer, section 2 (Andoni et al. 2015).
+
+    Example:
+        >>> x, rotations = torch.randn(1, 2, 10, 4), torch.randn(2, 4, 3, 8)
+        >>> buckets = hash_buckets(x, rotations)
+        >>> buckets.shape, bool((buckets == hash_buckets(5 * x, rotations)).all())
+        (torch.Size([1, 2, 3, 10]), True)
+    """
+    check_tensor("vectors", vectors, "(batch, heads, tokens, dim)", dims=4)
+    form = "(heads or 1, dim, rounds, buckets / 2)"
+    check_tensor("rotations", rotations, form, dims=4)
+    check_device("rotations", rotations, vectors.device, "vectors")
+    heads, dim = vectors.shape[1], vectors.shape[3]
+    if rotations.shape[0] not in (1, heads) or rotations.shape[1] != dim or 0 in rotations.shape[2:]:
+        raise ProblemError(
+            f"rotations have shape {tuple(rotations.shape)}; expected {form} with {heads} heads and dim {dim}, as "
+            f"vectors {tuple(vectors.shape)} have, and at least one round and two buckets: draw them with torch.randn"
+        )
+    with torch.no_grad():
+        dtype = torch.promote_types(vectors.dtype, torch.float32)
+        axes = rotations.to(dtype).flatten(2)
+        rows = max(1, _BLOCK_ENTRIES // axes.shape[2])
+        found = vectors.new_empty(*vectors.shape[:3], rotations.shape[2], dtype=torch.int64)
+        for b, h, start in product(range(vectors.shape[0]), range(heads), range(0, vectors.shape[2], rows)):
+            some = slice(start, start + rows)
+            turned = vectors[b, h, some].to(dtype) @ axes[h % axes.shape[0]]
+            found[b, h, some] = _nearest(turned.unflatten(-1, tuple(rotations.shape[2:])))
+        return found.transpose(-1, -2)
+
+
+def _nearest(turned: Tensor) -> Tensor:
+    """The index of the largest of [xR; -xR]: that of |xR|, or its opposite."""
+    axis = turned.abs().argmax(-1, keepdim=True)
+    opposite = turned.gather(-1, axis) < 0
+    return (axis + opposite * turned.shape[-1]).squeeze(-1)
+
+
+_BLOCK_NUMBERS = 2**24
+"""How many numbers the keys of a block may have that are gathered at once."""
+
+
+def solved_output(
+    z: Tensor,
+    templates: Tensor,
+    value: Tensor,
+    alpha: Tensor,
+    order: HashOrder,
+    rule: MeetingRule,
+    **options: Any,
+) -> Tensor:
+    """The output (L, n, d_v), of some problems at a time.
+
+    Queries that have the same keys are solved together: with one round those of a chunk. With more, each has its own,
+    which are gathered, and kept where gradients are recorded.
+
+    Args:
+        z: (L, n, d).
+        templates: (L, n, d).
+        value: (L, n, d_v).
+        alpha: (L, n, 1).
+        order: Who meets whom.
+        rule: How meetings count.
+        **options: Of :func:`fenchel.functional.attention`: the estimator and its own.
+    """
+    log_u = _log_preference(order, rule, z.dtype)
+    looked_at = order.looked_at(order.slots).clamp_max(order.tokens - 1)
+    if order.rounds == 1:
+        problems = [order.of_slots(part) for part in (z, alpha)]
+        indices, log_u = looked_at.flatten(0, 1), log_u.flatten(0, 1)
+    else:
+        problems = [part.unsqueeze(2) for part in (z, alpha)]
+        by_slot = looked_at.unsqueeze(2).expand(-1, -1, order.chunk, -1)
+        indices, log_u = (
+            order.of_tokens(part).transpose(1, 2).flatten(2).flatten(0, 1) for part in (by_slot, log_u)
+        )
+        log_u = log_u.unsqueeze(1)
+    each = indices.shape[0] // z.shape[0]
+    evidence, reliability = (part.flatten(0, 1) for part in problems)
+    first = torch.arange(z.shape[0], device=z.device).mul_(order.tokens).repeat_interleave(each)
+    rows = indices + first.unsqueeze(-1)
+
+    def of_problems(some: slice, *tensors: Tensor) -> Tensor:
+        own_z, own_alpha, log_preference, all_templates, all_values = tensors
+        keys, values = (
+            part.flatten(0, 1).index_select(0, rows[some].flatten()).unflatten(0, tuple(rows[some].shape))
+            for part in (all_templates, all_values)
+        )
+        return attention(
+            own_z.unsqueeze(1),
+            keys.unsqueeze(1),
+            values.unsqueeze(1),
+            log_preference=log_preference.unsqueeze(1),
+            alpha=own_alpha.squeeze(-1).unsqueeze(1),
+            scale=1.0,
+            **options,
+        ).squeeze(1)
+
+    numbers = rows.shape[1] * (templates.shape[-1] + value.shape[-1] + evidence.shape[1])
+    several = max(1, _BLOCK_NUMBERS // numbers)
+    blocks = [slice(start, start + several) for start in range(0, rows.shape[0], several)]
+    parts = [
+        of_problems(some, evidence[some], reliability[some], log_u[some], templates, value) for some in blocks
+    ]
+    found = torch.cat(parts).unflatten(0, (z.shape[0], each))
+    return order.of_tokens(found).squeeze(1) if order.rounds == 1 else found.squeeze(2)
+
+
+def _log_preference(order: HashOrder, rule: MeetingRule, dtype: torch.dtype) -> Tensor:
+    """Log u of the slots for those that they look at, (L, G, c, C): a key that is met twice has it twice."""
+    log_u = torch.zeros((), dtype=dtype, device=order.slots.device)
+    if not rule.count_meetings:
+        log_u = -order.meetings().clamp_min(1).to(dtype).log()
+    forbidden = order.forbidden(self_too=rule.self_last)
+    log_u = log_u.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
+    if not rule.self_last:
+        return log_u
+    nobody = order.of_tokens(forbidden.all(-1)).all(1)
+    if order.padding is not None:
+        nobody = nobody & ~order.padding
+    oneself = order.slots.unsqueeze(-1) == order.looked_at(order.slots).unsqueeze(-2)
+    return log_u.masked_fill(oneself & order.of_slots(nobody).unsqueeze(-1), 0.0)

@@ -1,15 +1,32 @@
-"""The mean of the values at dual points, by whichever code is fastest for the gradients that are wanted."""
+r"""The mean of the values at dual points, by whichever code is fastest for the gradients that are wanted.
+
+That is torch's fused kernels, or the passes below, block by block, which have a gradient to the log-preference and a
+second mean:
+
+.. math:: p = \operatorname{softmax}(\log u + s\,\lambda K^\top), \qquad o = p V, \qquad \hat h = p\,(sK)
+
+No (m, n) array outlives its block: the backward pass computes the weights again. With :math:`e = p \circ (g V^\top -
+\langle g, o\rangle)` for the gradient g of o, the gradients are e for log u (summed where it was broadcast),
+:math:`s\,eK` for λ, :math:`s\,e^\top\lambda` for K and :math:`p^\top g` for V.
+
+These are custom operators, so that ``torch.compile`` takes each for one node instead of unrolling its loop.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.blocked import attend
-from fenchel.functional.fused import fused_attention
+from fenchel.functional.operator import compute_dtype, mask_dtype, with_gradient, without_autocast
+from fenchel.functional.rows import Block, Grid, rows
+from fenchel.solver.implicit import is_transformed, second_derivative_of
 
-__all__ = ["output_and_mean_at", "output_at"]
+__all__ = ["attend", "fused_attention", "output_and_mean_at", "output_at", "plain_attention", "plain_weights"]
 
 
 def output_and_mean_at(
@@ -53,3 +70,298 @@ def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -
     key, value = given.key.to(dual.dtype), given.value.to(dual.dtype)
     output = fused_attention(dual, key, value, preference, scale=given.scale, dropout_p=dropout_p)
     return output.to(given.query.dtype)
+
+
+def plain_weights(given: AttentionArguments) -> Tensor:
+    """The weights (B, H, m, n) in the dtype of the query, joined to everything that they depend on."""
+    with without_autocast(given.query):
+        evidence, templates, log_preference, alpha = given.problem_in(compute_dtype(given.query.dtype))
+        logits = (alpha * evidence) @ _for_queries(templates, given).mT
+        if log_preference is None:
+            weights = logits.softmax(-1)
+        elif log_preference.dtype == torch.bool:
+            weights = logits.masked_fill(~log_preference, -torch.inf).softmax(-1)
+        else:
+            weights = (logits + log_preference).softmax(-1)
+        return given.without_empty_rows(weights).to(given.query.dtype)
+
+
+def plain_attention(given: AttentionArguments, dropout_p: float) -> Tensor:
+    """The output, (B, H, m, d_v) in the dtype of the query."""
+    weights = torch.dropout(plain_weights(given), dropout_p, train=dropout_p > 0)
+    with without_autocast(weights):
+        return weights @ _for_queries(given.value, given)
+
+
+def _for_queries(tensor: Tensor, given: AttentionArguments) -> Tensor:
+    """Heads of the keys, (B, H_kv, n, ...), repeated for every head of the query."""
+    sharing = given.query.shape[1] // max(1, tensor.shape[1])
+    return tensor if sharing == 1 else tensor.repeat_interleave(sharing, 1)
+
+
+SLOW_IN_HALF_BELOW = 256
+"""Keys up to which the backward pass of torch's kernel on the CPU takes longer in half types than in float32."""
+
+
+def fused_attention(
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    *,
+    scale: float,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """softmax(log u + λ(scale·K)ᵀ) V by ``scaled_dot_product_attention``.
+
+    In the dtype given; half types that need a backward pass on the CPU, of up to 256 keys, in float32, which is faster.
+
+    Args:
+        dual: λ, (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        log_preference: Bool or floating, broadcastable to (B, H, m, n), with something to attend to in every row.
+        scale: Multiplies the scores.
+        dropout_p: Probability with which a weight is dropped.
+    """
+    given = dual.dtype
+    if _is_slow_in_half(dual, key, value):
+        dual, key, value = dual.float(), key.float(), value.float()
+    if log_preference is not None and log_preference.is_floating_point():
+        log_preference = log_preference.to(mask_dtype(log_preference, dual.dtype))
+    # A flag, and not a comparison, which in a graph with open sizes is a symbol.
+    grouped = {"enable_gqa": True} if dual.shape[1] != key.shape[1] else {}
+    with without_autocast(dual):
+        output = scaled_dot_product_attention(
+            dual,
+            key,
+            value,
+            attn_mask=log_preference,
+            scale=scale,
+            dropout_p=dropout_p,
+            **grouped,
+        )
+    return output.to(given)
+
+
+def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
+    half_on_cpu = dual.device.type == "cpu" and dual.dtype in (torch.float16, torch.bfloat16)
+    trained = torch.is_grad_enabled() and any(x.requires_grad for x in (dual, key, value))
+    return half_on_cpu and trained and key.shape[2] <= SLOW_IN_HALF_BELOW
+
+
+def attend(
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    *,
+    scale: float,
+    dropout_p: float = 0.0,
+    templates: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention at dual points, in memory linear in the tokens.
+
+    Args:
+        dual: λ, (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), with something to attend to in every row.
+        scale: s, so that templates are s·key.
+        dropout_p: Probability with which a weight is dropped; which ones depends on torch's generator.
+        templates: (B, H_kv, n, c) in float32 or float64, of which a mean is wanted too, before dropout.
+
+    Returns:
+        The output (B, H, m, d_v), and the mean of the templates (B, H, m, c), without gradient, or None.
+    """
+    seed = torch.randint(2**62, ()) if dropout_p else None
+    given = (dual, key, value, log_preference, templates, seed)
+    call = _computed if _is_plain(*given) else _attend_differentiable
+    output, mean = call(*given, scale, dropout_p)
+    return output, None if templates is None else mean
+
+
+def _is_plain(*tensors: Tensor | None) -> bool:
+    """Whether nothing but the numbers is wanted: no graph, no gradient, no transform, for which operators are."""
+    if torch.compiler.is_compiling() or is_transformed():
+        return False
+    there = [tensor for tensor in tensors if tensor is not None]
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in there)
+    return not recorded and all(type(tensor) is Tensor and not tensor.is_meta for tensor in there)
+
+
+def _logits(dual: Tensor, key: Tensor, log_preference: Tensor | None) -> Tensor:
+    """Logits log u + λTᵀ of a block, (b, h, G, r, n), in a new array.
+
+    Args:
+        dual: λ, times the scale of the templates, (b, h, G, r, d).
+        key: (b, h, n, d).
+        log_preference: Broadcastable to the result, or None.
+    """
+    found = (rows(dual) @ key.mT).unflatten(2, dual.shape[2:4])
+    if log_preference is None:
+        return found
+    if log_preference.dtype == torch.bool:
+        return found.masked_fill_(~log_preference, -torch.inf)
+    return found.add_(log_preference)
+
+
+def _dropout_scale(shape: torch.Size, p: float, generator: torch.Generator, like: Tensor) -> Tensor:
+    """0 where a weight is dropped, 1/(1 - p) where it is kept."""
+    kept = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) >= p
+    return kept.to(like.dtype).div_(1 - p)
+
+
+def _generator(seed: Tensor | None, device: torch.device) -> torch.Generator | None:
+    return None if seed is None else torch.Generator(device).manual_seed(int(seed))
+
+
+class _Call:
+    """The data of one call, cut by block, in the dtype in which it is computed."""
+
+    def __init__(
+        self, dual: Tensor, key: Tensor, value: Tensor, log_preference: Tensor | None, scale: float
+    ) -> None:
+        self.grid = Grid(dual, key)
+        self.dtype = compute_dtype(dual.dtype)
+        self._dual, self._key, self._value = self.grid.by_key_head(dual), key, value
+        self._preference = None if log_preference is None else self.grid.by_key_head(log_preference)
+        self._scale = scale
+
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor, list[Block]]]:
+        """Keys (b, h, n, d), values (b, h, n, d_v), and the blocks of queries that attend to them."""
+        for blocks in self.grid.blocks(self._dual.new_empty((), dtype=self.dtype)):
+            first = blocks[0]
+            keys, values = (first.of_keys(tensor).to(self.dtype) for tensor in (self._key, self._value))
+            yield keys, values, blocks
+
+    def dual(self, block: Block) -> Tensor:
+        return block.of(self._dual).to(self.dtype) * self._scale
+
+    def weights(self, block: Block, dual: Tensor, key: Tensor) -> Tensor:
+        preference = None if self._preference is None else block.of(self._preference)
+        logits = _logits(dual, key, preference)
+        # In place: a block's worth of new memory costs a twentieth of the pass.
+        return torch.softmax(logits, -1, out=logits)
+
+
+def _computed(
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    templates: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    with without_autocast(dual):
+        call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
+        output = dual.new_empty(*dual.shape[:3], value.shape[-1])
+        mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=call.dtype)
+        into, into_mean = call.grid.by_key_head(output), None
+        if templates is not None:
+            into_mean = call.grid.by_key_head(mean)
+        for keys, values, blocks in call.blocks():
+            averaged = None if templates is None else blocks[0].of_keys(templates)
+            for block in blocks:
+                weights = call.weights(block, call.dual(block), keys)
+                inner = weights.shape[2:4]
+                if into_mean is not None and averaged is not None:
+                    block.of(into_mean).copy_((rows(weights) @ averaged).unflatten(2, inner))
+                if generator is not None:
+                    weights.mul_(_dropout_scale(weights.shape, dropout_p, generator, weights))
+                if values.shape[-1]:
+                    block.of(into).copy_((rows(weights) @ values).unflatten(2, inner))
+        return output, mean
+
+
+_attend = torch.library.custom_op("fenchel::attend", _computed, mutates_args=())
+
+
+def _shape_of_mean(dual: Tensor, templates: Tensor | None) -> tuple[int, ...]:
+    return (0,) if templates is None else (*dual.shape[:3], templates.shape[-1])
+
+
+@_attend.register_fake
+def _(dual, key, value, log_preference, templates, seed, scale, dropout_p):
+    mean = dual.new_empty(_shape_of_mean(dual, templates), dtype=compute_dtype(dual.dtype))
+    return dual.new_empty(*dual.shape[:3], value.shape[-1]), mean
+
+
+@torch.library.custom_op("fenchel::attend_backward", mutates_args=())
+def _attend_backward(
+    gradient: Tensor,
+    output: Tensor,
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    to_preference: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with without_autocast(dual):
+        call, generator = _Call(dual, key, value, log_preference, scale), _generator(seed, dual.device)
+        grid = call.grid
+        to_dual = dual.new_empty(dual.shape)
+        to_key = key.new_zeros(key.shape, dtype=call.dtype)
+        to_value = value.new_zeros(value.shape, dtype=call.dtype)
+        shape = log_preference.shape if to_preference and log_preference is not None else (0,)
+        to_log_preference = dual.new_zeros(shape, dtype=call.dtype)
+        into = grid.by_key_head(to_dual)
+        into_preference = grid.by_key_head(to_log_preference) if to_preference else None
+        gradients, outputs = grid.by_key_head(gradient), grid.by_key_head(output)
+        every = ((keys, values, block) for keys, values, blocks in call.blocks() for block in blocks)
+        for keys, values, block in every:
+            lam = call.dual(block)
+            weights = call.weights(block, lam, keys)
+            inner = weights.shape[2:4]
+            g = block.of(gradients).to(call.dtype)
+            along = (g * block.of(outputs)).sum(-1, keepdim=True)
+            g = rows(g)
+            logits_gradient = (g @ values.mT).unflatten(2, inner)
+            used = weights
+            if generator is not None:
+                dropped = _dropout_scale(weights.shape, dropout_p, generator, weights)
+                used = weights * dropped
+                logits_gradient.mul_(dropped)
+            block.of_keys(to_value).add_(rows(used).mT @ g)
+            logits_gradient.sub_(along).mul_(weights)
+            flat = rows(logits_gradient)
+            block.of(into).copy_((flat @ keys).mul_(scale).unflatten(2, inner))
+            block.of_keys(to_key).add_(flat.mT @ rows(lam))
+            if into_preference is not None:
+                part = block.of(into_preference)
+                part.add_(logits_gradient.sum_to_size(part.shape))
+        return to_dual, to_key.to(key.dtype), to_value.to(value.dtype), to_log_preference
+
+
+@_attend_backward.register_fake
+def _(gradient, output, dual, key, value, log_preference, seed, scale, dropout_p, to_preference):
+    shape = log_preference.shape if to_preference else (0,)
+    preference = dual.new_empty(shape, dtype=compute_dtype(dual.dtype))
+    return *(tensor.new_empty(tensor.shape) for tensor in (dual, key, value)), preference
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    dual, key, value, log_preference, _, seed, ctx.scale, ctx.dropout_p = inputs
+    ctx.save_for_backward(output[0], dual, key, value, log_preference, seed)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    output, dual, key, value, log_preference, seed = ctx.saved_tensors
+    wanted = ctx.needs_input_grad[3]
+    to_dual, to_key, to_value, to_preference = _attend_backward_once(
+        gradient, output, dual, key, value, log_preference, seed, ctx.scale, ctx.dropout_p, wanted
+    )
+    to_preference = to_preference.to(log_preference.dtype) if wanted else None
+    return to_dual, to_key, to_value, to_preference, None, None, None, None
+
+
+_attend_differentiable = with_gradient(_attend, _backward, _remember)
+_attend_backward_once = with_gradient(
+    _attend_backward, second_derivative_of("attention with a gradient to its preference or a certificate")
+)

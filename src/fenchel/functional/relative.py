@@ -10,14 +10,23 @@ from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.rounding import summed
-from fenchel.functional.attention import attention, attention_weights, attention_with_certificate
+from fenchel.functional.attention import (
+    attention,
+    attention_weights,
+    attention_with_certificate,
+    gap,
+    refuse_exact,
+)
 from fenchel.functional.certificate import AttentionCertificate, lost_to_rounding, norm_of
-from fenchel.functional.close_arguments import is_softmax
-from fenchel.functional.gap import gap, refuse_exact
-from fenchel.functional.precision import without_autocast
-from fenchel.functional.relative_arguments import RelativeArguments, checked_relative
-from fenchel.functional.relative_queries import in_blocks
-from fenchel.functional.relative_shift import of_pairs, to_rows
+from fenchel.functional.close import is_softmax
+from fenchel.functional.operator import without_autocast
+from fenchel.functional.relative_arguments import (
+    RelativeArguments,
+    checked_relative,
+    in_blocks,
+    of_pairs,
+    to_rows,
+)
 
 __all__ = [
     "relative_attention",

@@ -1,7 +1,8 @@
-"""The door of relative attention: what is added to keys and values by pair, checked against the rest."""
+"""What relative attention adds to keys and values by pair: checked, read for every pair, and written out in blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,10 +22,17 @@ from fenchel.arguments.tensor import (
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import checked
-from fenchel.functional.precision import compute_dtype
-from fenchel.functional.relative_shift import distance_index
+from fenchel.functional.operator import compute_dtype
 
-__all__ = ["RelativeArguments", "checked_relative"]
+__all__ = [
+    "RelativeArguments",
+    "by_query",
+    "checked_relative",
+    "distance_index",
+    "in_blocks",
+    "of_pairs",
+    "to_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -160,3 +168,129 @@ def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Te
             wrong = least if least < 0 else most
             raise ProblemError(f"index holds {wrong}; expected rows of relative, from 0 to {rows - 1}")
     return index.unsqueeze(-3) if index.dim() == 3 else index[None, None]
+
+
+def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
+    """What every query has for every row of a table, as what it has for every key.
+
+    Args:
+        by_row: (..., m, P), an entry for every row of the table.
+        index: The row of each pair, int64, broadcasting to (..., m, n); None is the distance j - i + m - 1, for which
+            nothing is looked up: a matrix whose rows move by one is the same memory read in longer rows.
+        keys: n.
+
+    Returns:
+        (..., m, n).
+
+    Example:
+        >>> of_pairs(torch.arange(8).view(2, 4), None, keys=3)
+        tensor([[1, 2, 3],
+                [4, 5, 6]])
+    """
+    queries, rows = by_row.shape[-2:]
+    if index is not None:
+        return by_row.gather(-1, index.expand(*by_row.shape[:-1], keys))
+    if queries == 1:
+        return by_row
+    start, step = queries - 1, rows - 1
+    read = by_row.flatten(-2)[..., start : start + queries * step]
+    return read.unflatten(-1, (queries, step))[..., :keys]
+
+
+def to_rows(of_pair: Tensor, index: Tensor | None, rows: int) -> Tensor:
+    """The transpose of :func:`of_pairs`: what pairs have, (..., m, n), added up by row of the table, (..., m, P).
+
+    Example:
+        >>> to_rows(torch.tensor([[1, 2, 3], [4, 5, 6]]), None, rows=4)
+        tensor([[0, 1, 2, 3],
+                [4, 5, 6, 0]])
+    """
+    queries, keys = of_pair.shape[-2:]
+    if index is not None:
+        zeros = of_pair.new_zeros(*of_pair.shape[:-1], rows)
+        return zeros.scatter_add(-1, index.expand(of_pair.shape), of_pair)
+    if queries == 1:
+        return of_pair
+    wide = torch.nn.functional.pad(of_pair, (0, rows - 1 - keys)).flatten(-2)
+    return torch.nn.functional.pad(wide, (queries - 1, 1)).unflatten(-1, (queries, rows))
+
+
+def distance_index(queries: int, keys: int, device: torch.device) -> Tensor:
+    """The row j - i + m - 1 of every pair, int64 (m, n)."""
+    i = torch.arange(queries, device=device).unsqueeze(-1)
+    return torch.arange(keys, device=device) - i + (queries - 1)
+
+
+BLOCK_ENTRIES = 2**24
+"""Numbers of templates that are written out at once, at most, but for one query of every head."""
+
+
+def in_blocks(given: RelativeArguments, answer: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What an op of plain attention answers for every query with its own templates and values.
+
+    Args:
+        given: Checked arguments.
+        answer: From query, key and value, and keyword arguments of :func:`fenchel.functional.attention`, to tensors
+            (B, H, m, ...); called with the queries as a further batch, (B·b, H, 1, d).
+
+    Returns:
+        Those tensors, (B, H, m, ...).
+    """
+    batch = given.query.shape[0]
+    parts = [
+        tuple(_folded_back(part, batch, count) for part in answer(*call, **options))
+        for call, options, count in by_query(given)
+    ]
+    return tuple(torch.cat(part, 2) for part in zip(*parts, strict=True))
+
+
+def by_query(
+    given: RelativeArguments,
+) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any], int]]:
+    """Blocks of the call as calls of plain attention, queries being a further batch: tensors, options, how many."""
+    batch, heads, queries, dim = given.query.shape
+    keys, wide = given.key.shape[2], max(dim, given.value.shape[3])
+    size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * wide))
+    full = (batch, heads, queries, keys)
+    index, log_u, alpha = given.pair_index, given.log_preference, given.alpha
+    for start in range(0, max(1, queries), size):
+        rows = slice(start, min(start + size, queries))
+        own = index[:, :, rows]
+        templates = given.key.unsqueeze(2) + _of_pairs(given.relative, own)
+        value = given.value.unsqueeze(2).expand(-1, -1, own.shape[2], -1, -1)
+        if given.relative_value is not None:
+            value = value + _of_pairs(given.relative_value, own)
+        options: dict[str, Any] = {"scale": given.scale, "closeness": given.closeness, "alpha": alpha}
+        if isinstance(alpha, Tensor):
+            options["alpha"] = _folded(alpha.expand(full[:3])[:, :, rows])
+        if log_u is not None:
+            options["log_preference"] = _folded(log_u.expand(full)[:, :, rows])
+        yield (
+            (_folded(given.query[:, :, rows]), _one_each(templates), _one_each(value)),
+            options,
+            own.shape[2],
+        )
+
+
+def _of_pairs(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of (B or 1, H or 1, P, d) for pairs (B or 1, 1, b, n): (B or 1, H or 1, b, n, d)."""
+    if index.shape[0] == 1:
+        return table[:, :, index[0, 0]]
+    batch = torch.arange(index.shape[0], device=index.device)[:, None, None, None]
+    heads = torch.arange(table.shape[1], device=index.device)[None, :, None, None]
+    return table.expand(index.shape[0], -1, -1, -1)[batch, heads, index]
+
+
+def _one_each(tensor: Tensor) -> Tensor:
+    """(B, H, b, n, d) as (B·b, H, n, d)."""
+    return tensor.transpose(1, 2).flatten(0, 1)
+
+
+def _folded(tensor: Tensor) -> Tensor:
+    """(B, H, b, ...) as (B·b, H, 1, ...)."""
+    return tensor.transpose(1, 2).flatten(0, 1).unsqueeze(2)
+
+
+def _folded_back(found: Tensor, batch: int, count: int) -> Tensor:
+    """(B·b, H, 1, ...) as (B, H, b, ...)."""
+    return found.squeeze(2).unflatten(0, (batch, count)).transpose(1, 2)

@@ -25,7 +25,7 @@ from fenchel.arguments.tensor import (
 from fenchel.closeness import Tsallis
 from fenchel.conjugate.tensors import tensors_of
 from fenchel.errors import ProblemError
-from fenchel.functional.close_arguments import check_kind
+from fenchel.functional.close import check_kind
 
 __all__ = ["SequenceLayout", "TorchMasks"]
 

@@ -15,7 +15,7 @@ from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.certificate import AttentionCertificate
-from fenchel.functional.close_arguments import check_kind, closeness_on
+from fenchel.functional.close import check_kind, closeness_on
 from fenchel.nn.arguments import (
     SequenceLayout,
     TorchMasks,

@@ -30,8 +30,7 @@ from fenchel.arguments.tensor import BOOL, check_device, check_flags, check_tens
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_estimator
-from fenchel.functional.precision import without_autocast
-from fenchel.functional.untraced import untraced
+from fenchel.functional.operator import untraced, without_autocast
 from fenchel.inference import InferenceProblem
 from fenchel.nn.arguments import (
     SequenceLayout,

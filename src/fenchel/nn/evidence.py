@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fenchel.arguments import checked
 from fenchel.arguments.tensor import check_device, check_dtype, check_flags, check_tensor
 from fenchel.errors import ProblemError
-from fenchel.functional.relative_shift import of_pairs
+from fenchel.functional.relative_arguments import of_pairs
 from fenchel.nn.arguments import (
     LAYOUTS,
     check_built,

@@ -14,7 +14,7 @@ from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import NotKeptError
 from fenchel.functional.certificate import AttentionCertificate
-from fenchel.functional.close_arguments import closeness_of_heads, is_softmax
+from fenchel.functional.close import closeness_of_heads, is_softmax
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding

@@ -12,7 +12,7 @@ from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import InputError
 from fenchel.functional import AttentionCertificate
-from fenchel.functional.close_arguments import closeness_of_heads
+from fenchel.functional.close import closeness_of_heads
 from fenchel.nn.inference import Inferred
 
 __all__ = ["OWN", "AttentionProblem", "Inference", "infer"]

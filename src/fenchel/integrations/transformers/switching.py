@@ -16,7 +16,7 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.arguments import check_estimator
-from fenchel.functional.close_arguments import check_kind
+from fenchel.functional.close import check_kind
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import attend, closeness_of
 from fenchel.integrations.transformers.head_inference import OWN, Inference

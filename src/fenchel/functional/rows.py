@@ -1,0 +1,354 @@
+r"""Ops that solve for a dual point of every query: how they are cut into rows, and their gradients (fact 8).
+
+Blocks have a bounded working memory and copy nothing that is broadcast.
+
+At λ* the gradient of the dual vanishes, and the negative of its derivative is :math:`H = I/\alpha +
+\operatorname{Cov}_p(T)`. For a gradient g of λ* let :math:`\nu = H^{-1} g`. Then, with :math:`D_p =
+\operatorname{diag} p - pp^\top`, :math:`f = D_p T\nu` and :math:`w = D_u T\nu`,
+
+.. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2, \qquad \partial\log u = w - f,
+    \qquad \partial T = (u - p)^\top \nu - f^\top \lambda
+
+whatever number of steps led to λ*. The second-order point :math:`\lambda = \alpha x`, :math:`(I + \alpha\Sigma)x = z`,
+is a linear solve already. With :math:`y = (I + \alpha\Sigma)^{-1}\alpha g`, :math:`a = Ty - \langle u, Ty\rangle` and
+:math:`b = Tx - \langle u, Tx\rangle` its gradients are
+
+.. math:: \partial z = y, \qquad \partial\alpha = \langle g, x\rangle - y^\top\Sigma x, \qquad
+    \partial\log u = -\alpha\,u\circ(a \circ b - \langle u, a \circ b\rangle), \qquad
+    \partial T = -\alpha\bigl((u\circ b)^\top y + (u \circ a)^\top x\bigr)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fenchel.blocks import QueryBlock
+from fenchel.functional.operator import with_gradient, without_autocast
+from fenchel.layout import CACHE_BYTES, keep_freed_memory
+from fenchel.solver.driver import solved
+from fenchel.solver.family import TemplateFamily, total
+from fenchel.solver.implicit import second_derivative_of
+
+__all__ = [
+    "Block",
+    "DualGradients",
+    "Grid",
+    "Rowwise",
+    "RowwiseGradients",
+    "grouped",
+    "implicit_gradients",
+    "rows",
+    "second_order_gradients",
+    "with_row_gradients",
+]
+
+
+KERNEL_BYTES = 2**26
+"""Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
+
+
+class Block(NamedTuple):
+    """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries."""
+
+    batch: slice
+    heads: slice
+    queries: slice
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor (B or 1, H_kv or 1, G or 1, m or 1, ...) in this block, a view."""
+        cuts = (self.batch, self.heads, slice(None), self.queries)
+        sizes = tensor.shape[:4]
+        return tensor[tuple(cut if size > 1 else slice(None) for cut, size in zip(cuts, sizes, strict=True))]
+
+    def of_keys(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor (B, H_kv, n, ...) in this block, a view."""
+        return tensor[self.batch, self.heads]
+
+
+class Grid:
+    """How the queries of one call share keys: B sequences, H_kv heads of keys, G = H / H_kv queries' heads on each.
+
+    Args:
+        query: (B, H, m, d).
+        key: (B, H_kv, n, d).
+    """
+
+    def __init__(self, query: Tensor, key: Tensor) -> None:
+        self.batch, heads, self.queries = query.shape[:3]
+        self.key_heads, self.keys = key.shape[1:3]
+        self.sharing = heads // self.key_heads
+
+    def by_key_head(self, tensor: Tensor) -> Tensor:
+        """A tensor (B or 1, H or 1, m or 1, ...) as (B or 1, H_kv or 1, G or 1, m or 1, ...), a view."""
+        heads = tensor.shape[1]
+        return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
+
+    def blocks(self, tensor: Tensor) -> Iterator[list[Block]]:
+        """Blocks in each of which an array (queries, n) has a size that is worked on at once, listed by their keys.
+
+        Args:
+            tensor: Any with the dtype and device of the work.
+        """
+        keep_freed_memory()
+        itemsize = torch.finfo(tensor.dtype).bits // 8
+        # A cache's worth for every core, since each works on a part of the block.
+        array_bytes = torch.get_num_threads() * CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
+        row = max(1, self.sharing * self.keys * itemsize)
+        queries = min(self.queries, max(1, array_bytes // row))
+        heads = max(1, array_bytes // (row * queries)) if queries == self.queries else 1
+        heads = min(self.key_heads, heads)
+        batch = max(1, array_bytes // (row * queries * heads)) if heads == self.key_heads else 1
+        for b in range(0, self.batch, batch):
+            for h in range(0, self.key_heads, heads):
+                sequences, key_heads = (
+                    slice(b, min(b + batch, self.batch)),
+                    slice(h, min(h + heads, self.key_heads)),
+                )
+                yield [
+                    Block(sequences, key_heads, slice(q, min(q + queries, self.queries)))
+                    for q in range(0, self.queries, queries)
+                ]
+
+
+def rows(part: Tensor) -> Tensor:
+    """A block's part (b, h, G, r, ...) with its queries in one dimension, (b, h, G·r, ...)."""
+    return part.flatten(2, 3)
+
+
+def grouped(part: Tensor, shape: torch.Size) -> Tensor:
+    """A block's part, broadcastable to ``shape`` (b, h, G, r, c), as (b·h or 1, G·r or 1, c), 1 where all are equal."""
+    if math.prod(part.shape[:2]) > 1:
+        part = part.expand(*shape[:2], *part.shape[2:])
+    if math.prod(part.shape[2:4]) > 1:
+        part = part.expand(*part.shape[:2], *shape[2:4], part.shape[-1])
+    return part.flatten(2, 3).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class DualGradients:
+    """Gradients to what a dual point depends on.
+
+    Attributes:
+        evidence: (g, r, d).
+        templates: (g, n, d).
+        log_weights: (g, r, n), of each row.
+        alpha: (g, r, 1), of each row.
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    log_weights: Tensor
+    alpha: Tensor
+
+
+class Rowwise:
+    """The queries of one call as blocks of rows that share templates.
+
+    Args:
+        evidence: z, (B, H, m, d).
+        templates: (B, H_kv, n, d).
+        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), something to attend to in every row; or None.
+        alpha: α, (B or 1, H or 1, m or 1, 1).
+    """
+
+    def __init__(
+        self, evidence: Tensor, templates: Tensor, log_preference: Tensor | None, alpha: Tensor
+    ) -> None:
+        self._grid = Grid(evidence, templates)
+        self._templates = templates
+        if log_preference is None:
+            log_preference = templates.new_zeros(1, 1, 1, templates.shape[2])
+        self._evidence, self._log_preference, self._alpha = map(
+            self._grid.by_key_head, (evidence, log_preference, alpha)
+        )
+
+    def blocks(self) -> Iterator[tuple[Block, QueryBlock]]:
+        """Every block, and its rows."""
+        for block in chain.from_iterable(self._grid.blocks(self._templates)):
+            evidence = block.of(self._evidence)
+            preference = grouped(block.of(self._log_preference), evidence.shape)
+            if preference.dtype == torch.bool:
+                allowed = preference
+                preference = torch.zeros_like(allowed, dtype=evidence.dtype)
+                preference.masked_fill_(~allowed, -torch.inf)
+            yield (
+                block,
+                QueryBlock(
+                    templates=block.of_keys(self._templates).flatten(0, 1),
+                    log_preference=preference.to(evidence.dtype).log_softmax(-1),
+                    evidence=rows(evidence).flatten(0, 1),
+                    alpha=grouped(block.of(self._alpha), evidence.shape),
+                ),
+            )
+
+    def take(self, tensor: Tensor, block: Block) -> Tensor:
+        """Rows (g, r, c) of a tensor (B, H, m, c)."""
+        return rows(block.of(self._grid.by_key_head(tensor))).flatten(0, 1)
+
+    def put(self, into: Tensor, block: Block, part: Tensor) -> None:
+        """Write rows (g, r, c) into a tensor (B, H, m, c)."""
+        target = block.of(self._grid.by_key_head(into))
+        target.copy_(part.reshape(target.shape))
+
+    def add(self, into: Tensor, block: Block, part: Tensor) -> None:
+        """Add rows (g, r, c) to a tensor (B or 1, H or 1, m or 1, c), summed where it is broadcast."""
+        target = block.of(self._grid.by_key_head(into))
+        full = block.of(self._evidence).shape[:4]
+        target.add_(part.reshape(*full, part.shape[-1]).sum_to_size(target.shape))
+
+    def add_to_keys(self, into: Tensor, block: Block, part: Tensor) -> None:
+        """Add (g, n, d) to a tensor (B, H_kv, n, d)."""
+        target = block.of_keys(into)
+        target.add_(part.reshape(target.shape))
+
+
+class RowwiseGradients:
+    """Gradients of a dual point to everything it depends on, gathered block by block.
+
+    Args:
+        rowwise: How the rows are cut.
+        evidence, templates, alpha: Tensors that gradients are shaped like.
+        log_preference: Likewise, or None where it gets none.
+    """
+
+    def __init__(
+        self,
+        rowwise: Rowwise,
+        evidence: Tensor,
+        templates: Tensor,
+        log_preference: Tensor | None,
+        alpha: Tensor,
+    ) -> None:
+        self._rowwise = rowwise
+        self._evidence = evidence.new_empty(evidence.shape)
+        self._templates, self._alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
+        self._to_preference = log_preference is not None
+        self._log_preference = templates.new_zeros(() if log_preference is None else log_preference.shape)
+
+    def put(self, block: Block, found: DualGradients) -> None:
+        """Store or add the gradients of one block."""
+        self._rowwise.put(self._evidence, block, found.evidence)
+        self._rowwise.add(self._alpha, block, found.alpha)
+        self._rowwise.add_to_keys(self._templates, block, found.templates)
+        if self._to_preference:
+            self._rowwise.add(self._log_preference, block, found.log_weights)
+
+    def build(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients to evidence, templates, log-preference and α."""
+        return self._evidence, self._templates, self._log_preference, self._alpha
+
+
+def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+    """Gradients to the data of a block of rows, given the gradient of their solutions.
+
+    Args:
+        block: The rows.
+        dual: λ*, (g, r, d).
+        gradient: g, (g, r, d).
+        rtol: To which the linear system is solved, relative to g.
+    """
+    point = TemplateFamily(block).at(dual)
+    preference, weights = block.log_preference.exp(), point.weights
+    nu = solved(point, gradient, block.alpha, rtol=rtol)
+    lifted = nu @ point.templates.mT
+    inferred = weights * (lifted - total(weights * lifted))
+    believed = preference * (lifted - total(preference * lifted))
+    return DualGradients(
+        evidence=nu,
+        templates=(preference - weights).mT @ nu - inferred.mT @ dual,
+        log_weights=believed - inferred,
+        alpha=total(nu * dual) / block.alpha.square(),
+    )
+
+
+def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+    """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
+
+    Args:
+        block: The rows.
+        dual: λ, (g, r, d).
+        gradient: g, (g, r, d).
+        rtol: To which the linear system is solved, relative to g.
+    """
+    point = TemplateFamily(block).at(torch.zeros_like(dual))
+    preference, x = point.weights, dual / block.alpha
+    y = solved(point, gradient, block.alpha, rtol=rtol)
+    a, b = (lift - total(preference * lift) for lift in (v @ point.templates.mT for v in (y, x)))
+    product = a * b
+    covariance = total(preference * product)
+    return DualGradients(
+        evidence=y,
+        templates=-((preference * b).mT @ (block.alpha * y) + (preference * a).mT @ dual),
+        log_weights=-block.alpha * preference * (product - covariance),
+        alpha=total(gradient * x) - covariance,
+    )
+
+
+def with_row_gradients(
+    operator: Any, name: str, rule: Callable[[QueryBlock, Tensor, Tensor, float], DualGradients], of: str
+) -> Callable[..., Tensor]:
+    """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
+
+    Args:
+        operator: Made by ``torch.library.custom_op``; takes (evidence, templates, log_preference, alpha, *options) and
+            returns dual points of the shape of the evidence, contiguous. The first option, if there are any, is
+            the relative tolerance to which it solves.
+        name: Of the operator.
+        rule: Gradients to the data of a block of rows, given their dual points and the gradient of those.
+        of: What a second derivative would be of, for the error.
+
+    Returns:
+        What to call in place of the operator.
+    """
+
+    @torch.library.custom_op(f"{name}_backward", mutates_args=())
+    def differentiated(
+        gradient: Tensor,
+        dual: Tensor,
+        evidence: Tensor,
+        templates: Tensor,
+        log_preference: Tensor | None,
+        alpha: Tensor,
+        to_preference: bool,
+        rtol: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        with torch.no_grad(), without_autocast(evidence):
+            rowwise = Rowwise(evidence, templates, log_preference, alpha)
+            wanted = log_preference if to_preference else None
+            gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
+            for block, rows in rowwise.blocks():
+                found = rule(rows, rowwise.take(dual, block), rowwise.take(gradient, block), rtol)
+                gradients.put(block, found)
+            return gradients.build()
+
+    @differentiated.register_fake
+    def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol):
+        preference = templates.new_empty(log_preference.shape if to_preference else ())
+        to_evidence, to_templates, to_alpha = (x.new_empty(x.shape) for x in (evidence, templates, alpha))
+        return to_evidence, to_templates, preference, to_alpha
+
+    operator.register_fake(lambda evidence, *others: evidence.new_empty(evidence.shape))
+    differentiated_once = with_gradient(differentiated, second_derivative_of(of))
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output, *inputs[:4])
+        ctx.options = inputs[4:]
+
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        # Read once: under checkpointing what is saved is computed again when it is read, and is then no longer there.
+        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[2]
+        log_preference = saved[3]
+        # To the tolerance of the forward solve, where there is one.
+        rtol = ctx.options[0] if ctx.options else 8 * torch.finfo(gradient.dtype).eps
+        to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *saved, wanted, rtol)
+        to_preference = found.to(log_preference.dtype) if wanted else None
+        return to_evidence, to_templates, to_preference, to_alpha, *(None,) * len(ctx.options)
+
+    return with_gradient(operator, backward, remember)
