@@ -21,6 +21,7 @@ CORE = {
     "layout",
     "preference",
     "problem",
+    "rounding",
     "selection",
     "solver",
     "version",

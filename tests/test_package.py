@@ -31,7 +31,7 @@ WRITTEN = [
 # counts: under TYPE_CHECKING and inside of functions too. The root, which shows everything, is imported by nobody.
 ORDER = [
     {"errors", "version"},
-    {"arguments", "storage", "selection"},
+    {"arguments", "rounding", "storage", "selection"},
     {"preference", "closeness"},
     {"conjugate", "plot"},
     {"problem"},

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fenchel.blocks import AbstractBlock, QueryBlock
 from fenchel.closeness import AbstractCloseness
-from fenchel.closeness.rounding import SMALL, UNIT, summed
+from fenchel.rounding import SMALL, UNIT, summed
 
 __all__ = ["LEAST", "Certificate", "certify", "reference_norm"]
 

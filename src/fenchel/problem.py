@@ -17,8 +17,7 @@ from fenchel.arguments.tensor import (
     values_are_known,
 )
 from fenchel.closeness import AbstractCloseness
-from fenchel.conjugate import AbstractConjugate, FiniteConjugate
-from fenchel.conjugate.tensors import tensors_of
+from fenchel.conjugate import AbstractConjugate, FiniteConjugate, tensors_of
 from fenchel.errors import ProblemError
 from fenchel.preference import AbstractPreference
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fenchel import Discrete, Gaussian, InferenceProblem, OptimalTransport, Tsallis
 from fenchel.catalogue import Difference, GaussianParts, Parts, TransportParts, Verdict, difference, entry
-from fenchel.closeness.sinkhorn import transport_value
+from fenchel.closeness.coupling import transport_value
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import ALiBi, AttentionInputs
 

@@ -8,8 +8,7 @@ import warnings
 import pytest
 import torch
 
-from fenchel.closeness.cost import COSTS, GivenCost, cost_named
-from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
+from fenchel.closeness.optimal_transport import COSTS, GivenCost, cost_named, warn_if_moving_is_cheaper
 from fenchel.errors import CostWarning, ProblemError
 
 torch.manual_seed(0)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fenchel
 from fenchel import Discrete, InferenceProblem, OptimalTransport
-from fenchel.closeness.cost import COSTS
+from fenchel.closeness.optimal_transport import COSTS
 from fenchel.errors import CostWarning, ProblemError
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")

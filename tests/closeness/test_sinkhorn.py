@@ -9,7 +9,7 @@ import ot
 import pytest
 import torch
 
-from fenchel.closeness.sinkhorn import transport_value
+from fenchel.closeness.coupling import transport_value
 from fenchel.errors import ConvergenceError
 
 torch.manual_seed(0)

@@ -12,7 +12,7 @@ from torch import Tensor, func
 
 from fenchel import ProblemError
 from fenchel.closeness import sparse_weights
-from fenchel.closeness.deformed import deformed_log, slope_of_deformed_log
+from fenchel.closeness.sparse_weights import deformed_log, slope_of_deformed_log
 from tests.compiling import compiled_afresh
 
 ORDERS = [0.0, 1e-9, 0.02, 0.1, 0.25, 0.5, 0.8, 1.0]

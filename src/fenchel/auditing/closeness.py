@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fenchel.closeness.named import ORDERS_OF_HEADS, closeness_named, name_of
+from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import closeness_of

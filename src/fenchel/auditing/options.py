@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from fenchel.arguments import checked
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.closeness import AbstractCloseness
-from fenchel.closeness.named import closeness_name, closeness_named
+from fenchel.closeness.tsallis import closeness_name, closeness_named
 from fenchel.data.batch import Batch, Cursor
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import ImageFiles, open_images

@@ -14,7 +14,7 @@ from fenchel.arguments import shown
 from fenchel.catalogue.answer import Answer, Inferrer
 from fenchel.catalogue.verdict import Verdict
 from fenchel.closeness import AbstractCloseness
-from fenchel.closeness.named import closeness_name, closeness_named
+from fenchel.closeness.tsallis import closeness_name, closeness_named
 from fenchel.errors import InputError
 
 __all__ = ["ESTIMATORS", "Entry", "Paper", "Symmetry"]

@@ -8,7 +8,7 @@ from typing import Any
 from fenchel.catalogue.difference import Difference, difference
 from fenchel.catalogue.entry import Entry
 from fenchel.closeness import AbstractCloseness
-from fenchel.closeness.named import name_of
+from fenchel.closeness.tsallis import name_of
 
 __all__ = ["described", "differences", "entry_lines", "layer_table", "listed", "record"]
 

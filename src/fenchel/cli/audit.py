@@ -150,7 +150,7 @@ def run(
 
     from fenchel.auditing.checkpoint import AUDIT
     from fenchel.auditing.run import audit, shard_directory
-    from fenchel.closeness.named import closeness_name
+    from fenchel.closeness.tsallis import closeness_name
     from fenchel.data.shard import Shard
     from fenchel.data.text.documents import open_documents
 

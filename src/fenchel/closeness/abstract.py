@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fenchel.closeness.rounding import SMALL, UNIT
 from fenchel.preference import Discrete
+from fenchel.rounding import SMALL, UNIT
 
 __all__ = ["AbstractCloseness"]
 

@@ -6,6 +6,8 @@ operation, ``sparse_weights(scores / temperature, log_preference, order - 1, csi
 ``sparse_weights(scores, None, 0.5)``. Methods of :class:`Tsallis` take log u normalised over the last dimension and
 potentials (..., m, n); ``order`` and ``temperature`` may be tensors that broadcast to (..., m), to which methods add a
 last dimension. ``Tsallis(1)`` calls KL.
+
+Names of closenesses, as command lines, manifests and configurations of models give them, are read here too.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.arguments import shown
 from fenchel.arguments.tensor import (
     check_device,
     check_tensor,
@@ -26,15 +29,23 @@ from fenchel.arguments.tensor import (
     values_are_known,
 )
 from fenchel.closeness.abstract import AbstractCloseness
-from fenchel.closeness.deformed import deformed_difference, deformed_log, log_of_positive
 from fenchel.closeness.kl import KL
-from fenchel.closeness.rounding import UNIT
-from fenchel.closeness.sparse_weights import curvature_weights, sparse_weights
-from fenchel.closeness.threshold import DIRECT_FROM, LEAST_LOG_WEIGHT, small_displacement
-from fenchel.errors import ProblemError
+from fenchel.closeness.sparse_weights import (
+    DIRECT_FROM,
+    LEAST_LOG_WEIGHT,
+    LEAST_ORDER,
+    MOST_STEPS,
+    curvature_weights,
+    deformed_log,
+    log_of_positive,
+    sparse_weights,
+)
+from fenchel.errors import InputError, ProblemError
 from fenchel.preference import Discrete
+from fenchel.rounding import UNIT
 
-__all__ = ["Tsallis"]
+__all__ = ["NAMES", "ORDERS_OF_HEADS", "Tsallis", "closeness_name", "closeness_named", "name_of"]
+
 
 FORM = "that broadcasts to (..., m), or a number"
 
@@ -310,3 +321,131 @@ def _checked_temperature(temperature: Any) -> float | Tensor:
     if not isinstance(temperature, Tensor):
         return float(checked_argument("temperature", temperature))
     return positive_tensor("temperature", temperature, temperature.device, temperature.dtype, FORM)
+
+
+def deformed_difference(log_p: Tensor, log_u: Tensor, a: Tensor | float) -> Tensor:
+    r""":math:`(p^a - u^a)/a`, without cancellation where p is near u and without overflow where u is tiny."""
+    # Where u^a is small its reciprocal may overflow, and p^a - u^a loses nothing.
+    far = a * log_u < -1
+    near = (a * log_u).exp() * deformed_log(torch.where(far, 0, log_p - log_u), a)
+    return torch.where(far, deformed_log(log_p, a) - deformed_log(log_u, a), near)
+
+
+def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: bool) -> Tensor:
+    r"""What a small potential adds to u, to rounding relative to itself, (..., n).
+
+    .. math:: p_i - u_i = u_i\left([1 + a c_i(f_i - \tau)]_+^{1/a} - 1\right), \qquad \sum_i (p_i - u_i) = 0
+
+    with :math:`c = u^{-a}` in Bregman's sense and 1 in Csiszár's; by Newton's method on the sum, which is
+    convex and decreasing in τ.
+
+    Args:
+        f: (..., n), finite.
+        log_u: Broadcasts to (..., n).
+        a: β - 1, a number or a tensor that broadcasts to (..., 1).
+        csiszar: In Csiszár's sense.
+    """
+    masked = log_u < LEAST_LOG_WEIGHT
+    u = log_u.masked_fill(masked, -torch.inf).exp()
+    a = a.clamp(min=LEAST_ORDER) if isinstance(a, Tensor) else max(a, LEAST_ORDER)
+    ratio = 1.0 if csiszar else (log_u.clamp(min=LEAST_LOG_WEIGHT) * -a).exp()
+    f = f.masked_fill(masked, 0)
+    q = (u * ratio).expand_as(f)
+    tau = (q * f).sum(-1, keepdim=True) / q.sum(-1, keepdim=True)
+    low = f.masked_fill(masked, torch.inf).amin(-1, keepdim=True)
+    high = f.masked_fill(masked, -torch.inf).amax(-1, keepdim=True)
+    found, enough = f, 4 * torch.finfo(f.dtype).eps * torch.maximum(low.abs(), high.abs())
+    for _ in range(MOST_STEPS):
+        rise = (a * ratio * (f - tau)).clamp_(min=-1)
+        logarithm = torch.log1p(rise) / a
+        found = u * torch.expm1(logarithm)
+        slope = (u * ratio * logarithm.exp() / (rise + 1)).masked_fill_((rise == -1) | masked, 0)
+        step = found.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+        following = torch.minimum(torch.maximum(tau + step, low), high)
+        moved = following - tau
+        if bool((moved.abs() <= enough).all()):
+            # The last step, too small to be added to τ.
+            return found - slope * moved
+        tau = following
+    return found
+
+
+NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}
+"""Names for some of them; None is Kullback and Leibler's, which an audit measures when nothing is said."""
+
+_EXPECTED = (
+    "expected tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
+    "or :temperature=T; or sparsemax, entmax15 or softmax"
+)
+ORDERS_OF_HEADS = "orders of its heads' own"
+"""What :func:`name_of` calls a closeness with an order for each head."""
+
+
+def closeness_name(given: Any) -> str | None:
+    """The one name of a closeness, as a manifest keeps it; None for Kullback and Leibler's.
+
+    Args:
+        given: A name, a :class:`fenchel.Tsallis` of one order, :class:`fenchel.KL`, or None.
+
+    Raises:
+        InputError: If it is none, or has an order or temperature that cannot be.
+
+    Example:
+        >>> closeness_name("entmax15"), closeness_name(Tsallis(1.25, "csiszar")), closeness_name("softmax")
+        ('tsallis:1.5', 'tsallis:1.25:csiszar', None)
+    """
+    if isinstance(given, AbstractCloseness):
+        name = name_of(given)
+        if name == ORDERS_OF_HEADS:
+            raise InputError(f"closeness is {given!r}; {_EXPECTED}, one order for all heads.")
+        if name is not None or isinstance(given, KL):
+            return name
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise InputError(f"closeness is {shown(given)}; {_EXPECTED}.")
+    if given in NAMES:
+        return NAMES[given]
+    return name_of(_parsed(given))
+
+
+def closeness_named(name: str | None) -> Tsallis | None:
+    """What a name of :func:`closeness_name` stands for; None for Kullback and Leibler's."""
+    return None if name is None else _parsed(name)
+
+
+def name_of(closeness: AbstractCloseness | None) -> str | None:
+    """What a closeness is called; None for Kullback and Leibler's, and its repr where it has no name."""
+    if closeness is None or isinstance(closeness, KL):
+        return None
+    if not isinstance(closeness, Tsallis):
+        return repr(closeness)
+    order, warmth = (
+        float(own.detach()) if isinstance(own, Tensor) and own.numel() == 1 else own
+        for own in (closeness.order, closeness.temperature)
+    )
+    if isinstance(order, Tensor) or isinstance(warmth, Tensor):
+        return ORDERS_OF_HEADS
+    relative = ":csiszar" if closeness.relative == "csiszar" else ""
+    return f"tsallis:{order:.12g}{relative}{f':temperature={warmth:.12g}' if warmth != 1 else ''}"
+
+
+def _parsed(name: str) -> Tsallis:
+    kind, *parts = name.split(":")
+    options: dict[str, Any] = {}
+    try:
+        if kind != "tsallis" or not parts:
+            raise ValueError
+        order = float(parts[0])
+        for part in parts[1:]:
+            if part in ("csiszar", "bregman") and "relative" not in options:
+                options["relative"] = part
+            elif part.startswith("temperature=") and "temperature" not in options:
+                options["temperature"] = float(part.removeprefix("temperature="))
+            else:
+                raise ValueError
+        if not 1 < order <= 2:
+            raise ValueError
+        return Tsallis(order, **options)
+    except (ValueError, ProblemError):
+        raise InputError(f"closeness is {shown(name)}; {_EXPECTED}.") from None

@@ -17,7 +17,6 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import broadcasts_to, check_device, check_not_mapped, values_are_known
 from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTransport, Tsallis
-from fenchel.closeness.rounding import summed
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
@@ -33,6 +32,7 @@ from fenchel.functional.operator import (
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import log_weights
 from fenchel.problem import Problem
+from fenchel.rounding import summed
 from fenchel.solver.implicit import implicit_dual_point
 
 __all__ = [

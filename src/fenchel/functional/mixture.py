@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import check_not_mapped, values_are_known
-from fenchel.closeness.rounding import summed
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
@@ -19,6 +18,7 @@ from fenchel.functional.mixture_preference import HeadMixtures, MixtureArguments
 from fenchel.functional.operator import untraced, without_autocast
 from fenchel.functional.output import output_at, plain_attention, plain_weights
 from fenchel.problem import Problem
+from fenchel.rounding import summed
 
 __all__ = [
     "mixture_attention",

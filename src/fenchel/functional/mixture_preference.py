@@ -28,7 +28,6 @@ from fenchel.arguments.tensor import (
     checked_scale,
     values_are_known,
 )
-from fenchel.closeness.rounding import SMALL, UNIT
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.operator import compute_dtype, recomputed, unit_of_products
@@ -36,6 +35,7 @@ from fenchel.functional.output import attend
 from fenchel.preference import AbstractPreference
 from fenchel.preference.abstract import sums
 from fenchel.preference.discrete import displacement, log_weights
+from fenchel.rounding import SMALL, UNIT
 
 __all__ = ["HeadMixtures", "MixtureArguments", "checked_mixture"]
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
-from fenchel.closeness.rounding import summed
 from fenchel.functional.attention import (
     attention,
     attention_weights,
@@ -27,6 +26,7 @@ from fenchel.functional.relative_arguments import (
     of_pairs,
     to_rows,
 )
+from fenchel.rounding import summed
 
 __all__ = [
     "relative_attention",

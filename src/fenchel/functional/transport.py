@@ -33,9 +33,8 @@ from fenchel.arguments.tensor import (
     values_are_known,
 )
 from fenchel.closeness import OptimalTransport
-from fenchel.closeness.cost import AbstractCost, GivenCost, cost_named
 from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponential
-from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
+from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, check_some_keys, checked, positive_column

@@ -23,7 +23,7 @@ from fenchel.arguments.tensor import (
     is_under_autocast,
 )
 from fenchel.closeness import Tsallis
-from fenchel.conjugate.tensors import tensors_of
+from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
 from fenchel.functional.close import check_kind
 

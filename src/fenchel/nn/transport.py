@@ -22,7 +22,7 @@ from fenchel.arguments.tensor import (
     checked_argument,
     values_are_known,
 )
-from fenchel.closeness.cost import cost_named
+from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_estimator
 from fenchel.nn.arguments import (

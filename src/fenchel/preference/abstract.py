@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import check_device, check_tensor, check_vectors, values_are_known
-from fenchel.closeness.rounding import UNIT, summed
 from fenchel.errors import ProblemError
+from fenchel.rounding import UNIT, summed
 
 __all__ = ["AbstractPreference", "Shape", "Tilted"]
 

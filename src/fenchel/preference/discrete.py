@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
 from fenchel.arguments.tensor import MASK, check_device, check_tensor, check_vectors, values_are_known
-from fenchel.closeness.rounding import SMALL, near_displacement
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractMadeOf,
@@ -22,6 +21,7 @@ from fenchel.preference.abstract import (
     first_index,
     widened,
 )
+from fenchel.rounding import SMALL, near_displacement
 
 __all__ = ["Discrete"]
 

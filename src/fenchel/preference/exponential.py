@@ -15,10 +15,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments.tensor import values_are_known
-from fenchel.closeness.rounding import UNIT
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import checked_parameter, first_index
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct, pair
+from fenchel.rounding import UNIT
 
 __all__ = ["AsymmetricLaplace", "Box", "Laplace", "TruncatedExponential"]
 

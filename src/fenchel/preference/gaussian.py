@@ -11,7 +11,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments.tensor import values_are_known
-from fenchel.closeness.rounding import SMALL
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     HALF,
@@ -34,6 +33,7 @@ from fenchel.preference.discrete import (
     log_mean_exp,
     picked,
 )
+from fenchel.rounding import SMALL
 
 __all__ = ["Gaussian", "GaussianMixture"]
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
-from fenchel.closeness.rounding import UNIT
 from fenchel.errors import DomainError, ProblemError
 from fenchel.preference.abstract import (
     AbstractMadeOf,
@@ -26,6 +25,7 @@ from fenchel.preference.abstract import (
     checked_sample_shape,
     first_index,
 )
+from fenchel.rounding import UNIT
 
 __all__ = ["ROUNDINGS", "AbstractProduct", "Bernoulli", "Gamma", "Poisson", "pair"]
 

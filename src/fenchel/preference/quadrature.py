@@ -17,7 +17,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments.tensor import check_not_mapped, check_tensor
-from fenchel.closeness.rounding import UNIT
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
@@ -30,6 +29,7 @@ from fenchel.preference.abstract import (
 from fenchel.preference.discrete import displacement, drawn_indices, log_mean_exp, picked
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
+from fenchel.rounding import UNIT
 
 __all__ = ["Places", "Quadrature"]
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
 from fenchel.closeness import KL, AbstractCloseness
-from fenchel.closeness.rounding import SMALL
+from fenchel.rounding import SMALL
 from fenchel.selection import gather_rows
 
 __all__ = ["Family", "FunctionFamily", "Point", "TemplateFamily", "family_of", "norm"]

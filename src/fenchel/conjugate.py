@@ -1,0 +1,388 @@
+"""φ, the one convex function through which solvers, bounds and gradients see a preference and a closeness."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fenchel.arguments import shown
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.errors import ProblemError
+from fenchel.preference import AbstractPreference, Discrete
+
+__all__ = ["AbstractConjugate", "FiniteConjugate", "LogPartition", "conjugate_of", "tensors_of"]
+
+
+class AbstractConjugate(ABC):
+    r"""What a preference u and a closeness D make together: a convex function of the dual point.
+
+    .. math:: \varphi(\lambda) = D^*(T\lambda), \qquad h(\lambda) = \nabla\varphi(\lambda), \qquad
+              \mathcal{D}(\lambda) = \langle\lambda, \nabla\varphi(0) + z\rangle
+              - \tfrac{1}{2\alpha}\lVert\lambda\rVert^2 - \varphi(\lambda)
+
+    Args:
+        preference: u.
+        closeness: D.
+    """
+
+    def __init__(self, preference: AbstractPreference, closeness: AbstractCloseness) -> None:
+        self.preference = preference
+        self.closeness = closeness
+
+    @property
+    def dim(self) -> int:
+        """Dimension of a dual point, d."""
+        return self.preference.dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which everything is computed."""
+        return self.preference.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.preference.device
+
+    @property
+    @abstractmethod
+    def leads(self) -> dict[str, tuple[int, ...]]:
+        """The leading shapes (..., m or 1) of what it is made of, by name."""
+
+    @property
+    def lead(self) -> torch.Size:
+        """The leading shape (..., m or 1) of one number a query."""
+        return torch.broadcast_shapes(*self.leads.values())
+
+    @abstractmethod
+    def value(self, lam: Tensor) -> Tensor:
+        """φ(λ), shape (..., m) for ``lam`` (..., m, d)."""
+
+    @abstractmethod
+    def mean(self, lam: Tensor) -> Tensor:
+        r""":math:`h(\lambda) = \nabla\varphi(\lambda)`, shape (..., m, d)."""
+
+    @abstractmethod
+    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`\nabla^2\varphi(\lambda)` as a function that multiplies vectors (..., m, d)."""
+
+    @abstractmethod
+    def rest_mean(self) -> Tensor:
+        r"""The mean at rest, :math:`\nabla\varphi(0)`, which evidence shifts: μ under KL, μ̃ (38) under transport."""
+
+    @abstractmethod
+    def shift(self, lam: Tensor) -> Tensor:
+        r""":math:`h(\lambda) - h(0)`, shape (..., m, d); exactly zero at λ = 0."""
+
+    def mean_by(self, lam: Tensor, shift: Tensor) -> Tensor:
+        """H(λ) given the shift of the mean, (..., m, d)."""
+        del lam
+        return self.rest_mean() + shift
+
+    def infer(self, lam: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The weights (..., m, N), or None where p is no list of weights, and the shift."""
+        return None, self.shift(lam)
+
+    @property
+    def modulus(self) -> float | Tensor:
+        """σ, by which D is strongly convex in the 1-norm of distributions, broadcasting to (..., m)."""
+        return self.closeness.modulus
+
+    def smoothness(self) -> Tensor | None:
+        """A bound on the eigenvalues of every curvature, broadcasting to (..., m), or None where there is none."""
+        return self.preference.smoothness()
+
+    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
+        """The largest t for which λ + t·direction is in φ's domain, (..., m); None where that is everything."""
+        return self.preference.reach(lam, direction)
+
+    def inside(self, lam: Tensor) -> Tensor | None:
+        """Whether λ is in φ's domain, bool (..., m); None where that is everything."""
+        return self.preference.inside(lam)
+
+    def rounding(self, lam: Tensor) -> Tensor | None:
+        """How far at most ``shift`` evaluated in float64 is from exact, (..., m); None where that is not known."""
+        return self.preference.rounding(lam)
+
+    def mean_rounding(self) -> Tensor | None:
+        """What is rounded in a mean besides its shift and some roundings of itself, (..., m); None where nothing is."""
+        return self.preference.mean_rounding()
+
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        r""":math:`(I + \alpha\nabla^2\varphi(\lambda))^{-1}v` in closed form, (..., m, d), or None."""
+        return self.preference.resolvent(lam, alpha, vector)
+
+    def unsettled(self, lam: Tensor) -> Tensor | None:
+        """Where integrals that φ is made of do not converge, bool (..., m); None where nothing is integrated."""
+        return self.preference.unsettled(lam)
+
+    @property
+    def width(self) -> int:
+        """Numbers that evaluating the mean of one query holds at once."""
+        return self.preference.width
+
+    @abstractmethod
+    def distribution(self, lam: Tensor) -> AbstractPreference:
+        """P(λ) as a distribution, of each query its own."""
+
+    def primal_value(self, lam: Tensor) -> Tensor:
+        r""":math:`D(p(\lambda), u) = \langle\lambda, h(\lambda)\rangle - \varphi(\lambda)`, shape (..., m)."""
+        return (lam * self.mean(lam)).sum(-1) - self.value(lam)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same function in another floating-point dtype."""
+        if dtype == self.dtype:
+            return self
+        return type(self)(self.preference.to(dtype), self.closeness.to(dtype))
+
+    def queries(self, part: slice) -> Self:
+        """The same function for some of the m queries."""
+        return type(self)(self.preference.queries(part), self.closeness.queries(part))
+
+    def refuse_weights(self) -> ProblemError:
+        """The error of whoever asks for weights where p is no list of weights."""
+        return ProblemError(
+            f"{type(self.preference).__name__} has no list of templates, so that p is no list of weights; expected a "
+            "fenchel.Discrete preference. The mean, the dual point and their bounds are there, estimate.distribution, "
+            "and problem.primal_at(lam) in the place of problem.primal(weights)"
+        )
+
+
+class FiniteConjugate(AbstractConjugate):
+    r"""φ of a :class:`~fenchel.Discrete` preference: :math:`D^*` at the potential :math:`f = T\lambda`.
+
+    Args:
+        preference: u, with templates (..., n, d).
+        closeness: D, bound to the templates by its method ``bind``.
+
+    Attributes:
+        templates: Those that p may use, (..., N, d): the preference's, then the atoms of the closeness.
+    """
+
+    preference: Discrete
+
+    def __init__(self, preference: Discrete, closeness: AbstractCloseness) -> None:
+        super().__init__(preference, closeness)
+        # Joined here and not when first asked for, which may be where no gradients are recorded.
+        self.templates = closeness.support(preference)
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        if dtype == self.dtype:
+            return self
+        # Bound anew: what a closeness computes from the templates is computed from those of the new dtype.
+        preference = self.preference.to(dtype)
+        return type(self)(preference, self.closeness.to(dtype).bind(preference))
+
+    @property
+    @override
+    def leads(self) -> dict[str, tuple[int, ...]]:
+        templates = (*self.templates.shape[:-2], 1)
+        log_weights = tuple(self.log_weights.shape[:-1])
+        return {"templates": templates, "log_weights": log_weights, **self.closeness.query_shapes()}
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Log u, (..., m or 1, n)."""
+        return self.preference.log_weights
+
+    def potential(self, lam: Tensor) -> Tensor:
+        r"""The inner products :math:`T\lambda`, shape (..., m, N)."""
+        self.preference.check_point("lam", lam)
+        return lam @ self.templates.mT
+
+    def weights(self, lam: Tensor) -> Tensor:
+        r"""Recovery (9): :math:`p(\lambda) = \nabla D^*(T\lambda)`, shape (..., m, N)."""
+        return self.closeness.weights(self.potential(lam), self.log_weights)
+
+    def rest_weights(self) -> Tensor:
+        """The weights nearest the preference, (..., m or 1, N): u under KL, ũ (37) under transport."""
+        return self.closeness.rest(self.log_weights)
+
+    @override
+    def value(self, lam: Tensor) -> Tensor:
+        return self.closeness.conjugate(self.potential(lam), self.log_weights)
+
+    @override
+    def mean(self, lam: Tensor) -> Tensor:
+        return self.weights(lam) @ self.templates
+
+    @override
+    def rest_mean(self) -> Tensor:
+        return self.rest_weights() @ self.templates
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self.infer(lam)[1]
+
+    @override
+    def infer(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        potential = self.potential(lam)
+        weights = self.closeness.weights(potential, self.log_weights)
+        # One product with p - u rather than two with p and u: at λ = 0 the difference is then exactly zero.
+        return weights, self.closeness.displacement(potential, weights, self.log_weights) @ self.templates
+
+    @override
+    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        of_closeness = self.closeness.curvature(self.potential(lam), self.log_weights)
+        return lambda vector: of_closeness(self.potential(vector)) @ self.templates
+
+    @property
+    @override
+    def width(self) -> int:
+        return max(self.dim, self.templates.shape[-2])
+
+    @override
+    def distribution(self, lam: Tensor) -> Discrete:
+        weights = self.weights(lam)
+        positive = weights > 0
+        log_weights = weights.where(positive, 1).log().masked_fill(~positive, -torch.inf)
+        return Discrete(self.templates, log_weights)
+
+    @override
+    def smoothness(self) -> Tensor:
+        r""":math:`\max_i\lVert t_i - \bar t\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""
+        offsets = self.templates - self.templates.mean(-2, keepdim=True)
+        return offsets.square().sum(-1).amax(-1, keepdim=True) / self.modulus
+
+
+class LogPartition(AbstractConjugate):
+    r""":math:`\varphi(\lambda) = \log M(\lambda)`, the cumulant of the preference.
+
+    The inferred distribution is the preference tilted by λ: it has a mean and no list of weights. Outside of the domain
+    of log M the value is infinite and the mean NaN, whatever formulas give there.
+
+    Reference:
+        Theorem 1, eqs. (8) and (9).
+    """
+
+    @property
+    @override
+    def leads(self) -> dict[str, tuple[int, ...]]:
+        return {"preference": tuple(self.preference.lead)}
+
+    @override
+    def value(self, lam: Tensor) -> Tensor:
+        inside, value = self.preference.inside(lam), self.preference.log_mgf(lam)
+        return value if inside is None else value.masked_fill(~inside, torch.inf)
+
+    @override
+    def mean(self, lam: Tensor) -> Tensor:
+        return self._where_finite(lam, self.preference.tilted_mean(lam))
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self._where_finite(lam, self.preference.tilted_shift(lam))
+
+    @override
+    def mean_by(self, lam: Tensor, shift: Tensor) -> Tensor:
+        """By itself: a mean near 0 that is far from the mean at rest has digits which the sum would lose."""
+        return self.mean(lam) if self.preference.resolves_shift else super().mean_by(lam, shift)
+
+    def _where_finite(self, lam: Tensor, vectors: Tensor) -> Tensor:
+        """NaN outside of the domain, where formulas may give numbers that mean nothing."""
+        inside = self.preference.inside(lam)
+        return vectors if inside is None else vectors.masked_fill(~inside.unsqueeze(-1), torch.nan)
+
+    @override
+    def rest_mean(self) -> Tensor:
+        rest = torch.zeros((*self.lead, self.dim), dtype=self.dtype, device=self.device)
+        return self.preference.tilted_mean(rest)
+
+    @override
+    def curvature(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        return self.preference.tilted_covariance(lam)
+
+    @override
+    def distribution(self, lam: Tensor) -> AbstractPreference:
+        return self.preference.tilted(lam)
+
+
+def conjugate_of(
+    preference: AbstractPreference, closeness: AbstractCloseness | None = None
+) -> AbstractConjugate:
+    r"""φ of a preference and a closeness.
+
+    Args:
+        preference: u: a :class:`~fenchel.Discrete`, or any other distribution that gives its cumulant.
+        closeness: D, :class:`~fenchel.KL` where None; a preference that is not discrete goes with that alone.
+
+    Raises:
+        ProblemError: If either is something else, or they do not go together.
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete
+        >>> conjugate_of(Discrete(torch.tensor([[1.0], [-1.0]]))).value(torch.tensor([[0.0], [1.0]]))   # log cosh
+        tensor([0.0000, 0.4338])
+    """
+    if not isinstance(preference, AbstractPreference):
+        raise ProblemError(
+            f"preference is a {type(preference).__name__}; expected fenchel.Discrete(templates), "
+            "fenchel.Gaussian(mean, covariance) or another distribution"
+        )
+    if closeness is None:
+        closeness = KL()
+    if not isinstance(closeness, AbstractCloseness):
+        raise ProblemError(
+            f"closeness is {shown(closeness)}; expected one such as fenchel.KL(), fenchel.Tsallis(1.5) or "
+            "fenchel.OptimalTransport(cost, gamma)"
+        )
+    if isinstance(preference, Discrete):
+        return FiniteConjugate(preference, closeness.bind(preference))
+    if isinstance(closeness, KL):
+        return LogPartition(preference, closeness)
+    raise ProblemError(
+        f"closeness is {closeness!r} and the preference a {type(preference).__name__}, which has no list of templates; "
+        "expected fenchel.KL(), or a fenchel.Discrete preference"
+    )
+
+
+def tensors_of(thing: object) -> dict[str, Tensor]:
+    """Every tensor that is reached through attributes, by the name of the attribute that holds it.
+
+    Args:
+        thing: A preference, a closeness or anything made of such; lists, mappings, modules and other objects of classes
+            written in Python are looked into. Where two attributes have one name the later gets a number.
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Discrete
+        >>> sorted(tensors_of(Discrete(torch.eye(2))))
+        ['log_weights', 'templates']
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in _walk("", thing, set()):
+        key, number = name.lstrip("_"), 2
+        while key in found and found[key] is not tensor:
+            key, number = f"{name.lstrip('_')}_{number}", number + 1
+        found[key] = tensor
+    return found
+
+
+def _walk(name: str, thing: Any, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(thing, Tensor):
+        yield name, thing
+        return
+    if thing is None or isinstance(thing, str | bytes | int | float | complex | type) or id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, nn.Module):
+        yield from thing.named_parameters()
+        yield from thing.named_buffers()
+    elif isinstance(thing, Mapping):
+        for key, value in thing.items():
+            yield from _walk(str(key), value, seen)
+    elif isinstance(thing, list | tuple | set | frozenset):
+        for value in thing:
+            yield from _walk(name, value, seen)
+    else:
+        slots = (slot for kind in type(thing).__mro__ for slot in getattr(kind, "__slots__", ()))
+        own = {**{slot: getattr(thing, slot, None) for slot in slots}, **getattr(thing, "__dict__", {})}
+        for attribute, value in own.items():
+            yield from _walk(attribute, value, seen)
