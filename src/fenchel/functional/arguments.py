@@ -86,6 +86,11 @@ class AttentionArguments:
             alpha = query.new_full((1, 1, 1, 1), alpha)
         return query, self.key.to(dtype) * self.scale, self.log_preference, alpha.to(dtype)
 
+    def of_query_heads(self, tensor: Tensor) -> Tensor:
+        """Heads of the keys, (B, H_kv, n, ...), repeated for every head of the query."""
+        sharing = self.query.shape[1] // max(1, tensor.shape[1])
+        return tensor if sharing == 1 else tensor.repeat_interleave(sharing, 1)
+
     def without_empty_rows(self, result: Tensor) -> Tensor:
         """Zeros in the rows that have nothing to attend to, and so no gradient to anything."""
         return result if self.empty_rows is None else result.masked_fill(self.empty_rows, 0)

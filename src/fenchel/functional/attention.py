@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import Leading, broadcast_leading, checked, restored
+from fenchel.functional.arguments import AttentionArguments, Leading, broadcast_leading, checked, restored
 from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at, no_error
 from fenchel.functional.close import CloseAttention, checked_closeness
 from fenchel.functional.exact import dual_point
 from fenchel.functional.operator import compute_dtype, without_autocast
-from fenchel.functional.output import output_and_mean_at, output_at, plain_attention, plain_weights
+from fenchel.functional.output import (
+    output_and_mean_at,
+    output_at,
+    plain_attention,
+    plain_weights,
+    weights_at,
+)
 
 __all__ = ["attention", "attention_weights", "attention_with_certificate", "gap", "refuse_exact"]
 
@@ -97,28 +103,24 @@ def attention(
         >>> bool((sparse.triu(1) == 0).all()), bool((sparse.sum(-1) - 1 < 1e-12).all())
         (True, True)
     """
-    lead = broadcast_leading(query, key, value, enable_gqa)
-    if lead is not None:
-        query, key, value, enable_gqa, _ = lead
-    given = checked(
+    lead, given, close = _opened(
         query,
         key,
         value,
+        enable_gqa,
+        closeness,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
         estimator=estimator,
         dropout_p=dropout_p,
-        enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
     )
-    close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
         return restored(lead, plain_attention(given, dropout_p))
     if close is not None:
-        call = CloseAttention(given, close)
-        return restored(lead, call.output(call.dual_point(estimator, tol, max_steps), dropout_p))
+        return restored(lead, close.output(close.dual_point(estimator, tol, max_steps), dropout_p))
     dual = dual_point(given, estimator, tol, max_steps)
     return restored(lead, given.without_empty_rows(output_at(given, dual, dropout_p)))
 
@@ -174,35 +176,50 @@ def attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    lead = broadcast_leading(query, key, value, enable_gqa)
-    if lead is not None:
-        query, key, value, enable_gqa, _ = lead
-    given = checked(
+    lead, given, close = _opened(
         query,
         key,
         value,
+        enable_gqa,
+        closeness,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
         estimator=estimator,
         dropout_p=dropout_p,
-        enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
     )
-    close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
         return _restored(lead, plain_attention(given, dropout_p), no_error(given))
     if close is not None:
-        call = CloseAttention(given, close)
-        point = call.dual_point(estimator, tol, max_steps)
-        return _restored(lead, call.output(point, dropout_p), call.certificate(point.detach()))
+        point = close.dual_point(estimator, tol, max_steps)
+        return _restored(lead, close.output(point, dropout_p), close.certificate(point.detach()))
     dual = dual_point(given, estimator, tol, max_steps)
     templates = CentredTemplates.of(given)
     output, means = output_and_mean_at(given, dual, dropout_p, templates.moments, templates.key)
     first_order = estimator == "first_order"
     certificate = certificate_at(given, templates, dual.detach(), means, first_order=first_order)
     return _restored(lead, given.without_empty_rows(output), certificate)
+
+
+def _opened(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    enable_gqa: bool,
+    closeness: AbstractCloseness | None,
+    *,
+    estimator: str,
+    **options: Any,
+) -> tuple[Leading | None, AttentionArguments, CloseAttention | None]:
+    """What was added to leading dimensions, the checked arguments, and the call under a closeness but softmax's."""
+    lead = broadcast_leading(query, key, value, enable_gqa)
+    if lead is not None:
+        query, key, value, enable_gqa, _ = lead
+    given = checked(query, key, value, estimator=estimator, enable_gqa=enable_gqa, **options)
+    close = checked_closeness(closeness, estimator, given.query)
+    return lead, given, None if close is None or given.has_no_evidence else CloseAttention(given, close)
 
 
 def _restored(
@@ -250,39 +267,25 @@ def attention_weights(
         >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
         True
     """
-    lead = broadcast_leading(query, key, key, enable_gqa)
-    if lead is not None:
-        query, key, key, enable_gqa, _ = lead
-    given = checked(
+    lead, given, close = _opened(
         query,
         key,
         key,
+        enable_gqa,
+        closeness,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
         estimator=estimator,
         dropout_p=0.0,
-        enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
     )
-    close = checked_closeness(closeness, estimator, given.query)
     if given.has_no_evidence:
         return restored(lead, plain_weights(given))
     if close is not None:
-        call = CloseAttention(given, close)
-        return restored(lead, call.weights(call.dual_point(estimator, tol, max_steps)))
-    dual = dual_point(given, estimator, tol, max_steps)
-    with without_autocast(dual):
-        dtype = compute_dtype(dual.dtype)
-        templates = given.key.to(dtype).repeat_interleave(dual.shape[1] // given.key.shape[1], 1)
-        logits = (dual.to(dtype) * given.scale) @ templates.mT
-        if given.log_preference is not None:
-            if given.log_preference.dtype == torch.bool:
-                logits = logits.masked_fill(~given.log_preference, -torch.inf)
-            else:
-                logits = logits + given.log_preference
-        return restored(lead, given.without_empty_rows(logits.softmax(-1).to(given.query.dtype)))
+        return restored(lead, close.weights(close.dual_point(estimator, tol, max_steps)))
+    return restored(lead, weights_at(given, dual_point(given, estimator, tol, max_steps)))
 
 
 def refuse_exact(estimator: str, instead: str) -> None:
@@ -347,26 +350,22 @@ def gap(
         torch.Size([1, 2, 5, 4])
     """
     refuse_exact(estimator, "attention_with_certificate")
-    lead = broadcast_leading(query, key, key, enable_gqa)
-    if lead is not None:
-        query, key, key, enable_gqa, _ = lead
-    given = checked(
+    lead, given, close = _opened(
         query,
         key,
         key,
+        enable_gqa,
+        closeness,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
         estimator=estimator,
         dropout_p=0.0,
-        enable_gqa=enable_gqa,
     )
-    close = checked_closeness(closeness, estimator, given.query)
-    if close is not None and not given.has_no_evidence:
-        call = CloseAttention(given, close)
-        return restored(lead, call.gap(call.dual_point(estimator, None, 1)))
     if given.has_no_evidence:
         return restored(lead, 0.0 * plain_weights(given).sum(-1).to(compute_dtype(query.dtype)))
+    if close is not None:
+        return restored(lead, close.gap(close.dual_point(estimator, None, 1)))
     with without_autocast(query):
         # A difference of means, squared: in half types it would be rounding and little else.
         dtype = compute_dtype(given.query.dtype)

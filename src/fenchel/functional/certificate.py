@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.functional.arguments import AttentionArguments, largest_level
+from fenchel.functional.exact import preference_weights
 from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import attend
 from fenchel.rounding import LINEAR, summed
@@ -98,11 +99,7 @@ class CentredTemplates:
 
 def _shared_weights(log_preference: Tensor, key: Tensor) -> Tensor:
     """The weights u of a preference (B or 1, H or 1, 1, n) by heads of the keys, (B or 1, H_kv or 1, G or 1, n)."""
-    if log_preference.dtype == torch.bool:
-        weights = log_preference.to(key.dtype)
-        weights = weights / weights.sum(-1, keepdim=True)
-    else:
-        weights = log_preference.detach().to(key.dtype).softmax(-1)
+    weights = preference_weights(log_preference.detach(), key)
     heads = weights.shape[1]
     return weights if heads == 1 else weights.reshape(len(weights), key.shape[1], -1, weights.shape[-1])
 

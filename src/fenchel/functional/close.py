@@ -80,7 +80,7 @@ class CloseAttention:
             return torch.dropout(part.weights(lam), dropout_p, train=dropout_p > 0) @ value
 
         with without_autocast(dual):
-            values = for_heads(self._given.value.to(dual.dtype), self._given)
+            values = self._given.of_query_heads(self._given.value.to(dual.dtype))
             return self._answer(in_parts(self._rows, average, dual, values))
 
     def weights(self, dual: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ class CloseRows:
     def of(cls, given: AttentionArguments, closeness: AbstractCloseness) -> CloseRows:
         """Those of a call, never in a half type."""
         evidence, templates, preference, alpha = given.problem_in(compute_dtype(given.query.dtype))
-        found = cls(evidence, for_heads(templates, given), preference, alpha, closeness)
+        found = cls(evidence, given.of_query_heads(templates), preference, alpha, closeness)
         if isinstance(closeness, Divergence):
             # Which is tried when it first meets a preference.
             closeness.bind(Discrete(found.templates, next(found.parts())[1].log_weights()))
@@ -267,12 +267,6 @@ class CloseRows:
             narrowed(self.alpha),
             closeness,
         )
-
-
-def for_heads(tensor: Tensor, given: AttentionArguments) -> Tensor:
-    """Heads of the keys, (B, H_kv, n, ...), repeated for every head of the query."""
-    sharing = given.query.shape[1] // tensor.shape[1]
-    return tensor if sharing == 1 else tensor.repeat_interleave(sharing, 1)
 
 
 def in_parts(

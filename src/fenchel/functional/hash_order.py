@@ -14,7 +14,7 @@ them again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -123,16 +123,8 @@ class HashOrder:
     def sequences(self, some: slice) -> HashOrder:
         """The same of some of the L sequences."""
         padding = None if self.padding is None else self.padding[some]
-        return HashOrder(
-            self.buckets[some],
-            padding,
-            self.slots[some],
-            self.places[some],
-            self.before,
-            self.after,
-            self.causal,
-            self.same_bucket,
-        )
+        parts = {"buckets": self.buckets[some], "slots": self.slots[some], "places": self.places[some]}
+        return replace(self, **parts, padding=padding)
 
     def looked_at(self, by_slot: Tensor) -> Tensor:
         """What the chunks look at: entries (L, G, c, ...) of slots, those of the window side by side, (L, G, C, ...).

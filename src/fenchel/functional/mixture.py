@@ -16,7 +16,7 @@ from fenchel.functional.certificate import AttentionCertificate, no_error, norm_
 from fenchel.functional.exact import inverse, preference_weights, solved_dual_point
 from fenchel.functional.mixture_preference import HeadMixtures, MixtureArguments, checked_mixture
 from fenchel.functional.operator import untraced, without_autocast
-from fenchel.functional.output import output_at, plain_attention, plain_weights
+from fenchel.functional.output import output_at, plain_attention, weights_at
 from fenchel.problem import Problem
 from fenchel.rounding import summed
 
@@ -109,10 +109,7 @@ def mixture_attention(
     with without_autocast(query):
         if given.evidence.numel() == 0:
             return _without_evidence(given, dropout_p)
-        place = given.place(mixture_dual_point(given, estimator, tol, max_steps))
-        lifted, width = _same_width(given, given.lift(place))
-        found = output_at(lifted, lifted.query, dropout_p)[..., :width]
-        return _answer(given, place, found)
+        return _answer(given, mixture_dual_point(given, estimator, tol, max_steps), dropout_p)
 
 
 def mixture_attention_with_certificate(
@@ -183,10 +180,7 @@ def mixture_attention_with_certificate(
         if given.evidence.numel() == 0:
             return _without_evidence(given, dropout_p), no_error(given.lifted)
         dual = mixture_dual_point(given, estimator, tol, max_steps)
-        place = given.place(dual)
-        lifted, width = _same_width(given, given.lift(place))
-        output = _answer(given, place, output_at(lifted, lifted.query, dropout_p)[..., :width])
-        return output, _certificate(given, dual.detach())
+        return _answer(given, dual, dropout_p), _certificate(given, dual.detach())
 
 
 def mixture_attention_weights(
@@ -246,7 +240,7 @@ def mixture_attention_weights(
         nothing = given.evidence.numel() == 0
         dual = given.evidence if nothing else mixture_dual_point(given, estimator, tol, max_steps)
         lifted = replace(given.lifted, query=given.lift(given.place(dual)), alpha=1.0)
-        return plain_weights(lifted).to(given.dtype)
+        return weights_at(lifted, lifted.query).to(given.dtype)
 
 
 def _same_width(given: MixtureArguments, query: Tensor) -> tuple[AttentionArguments, int]:
@@ -261,7 +255,11 @@ def _same_width(given: MixtureArguments, query: Tensor) -> tuple[AttentionArgume
     return lifted, width
 
 
-def _answer(given: MixtureArguments, place: Tensor, found: Tensor) -> Tensor:
+def _answer(given: MixtureArguments, dual: Tensor, dropout_p: float) -> Tensor:
+    """The output at dual points, in the dtype of the query."""
+    place = given.place(dual)
+    lifted, width = _same_width(given, given.lift(place))
+    found = output_at(lifted, lifted.query, dropout_p)[..., :width]
     output = given.mean(place, found) if given.value is None else found
     _check_range(given, output)
     return given.lifted.without_empty_rows(output).to(given.dtype)

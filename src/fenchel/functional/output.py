@@ -26,7 +26,15 @@ from fenchel.functional.operator import compute_dtype, mask_dtype, with_gradient
 from fenchel.functional.rows import Block, Grid, rows
 from fenchel.solver.implicit import is_transformed, second_derivative_of
 
-__all__ = ["attend", "fused_attention", "output_and_mean_at", "output_at", "plain_attention", "plain_weights"]
+__all__ = [
+    "attend",
+    "fused_attention",
+    "output_and_mean_at",
+    "output_at",
+    "plain_attention",
+    "plain_weights",
+    "weights_at",
+]
 
 
 def output_and_mean_at(
@@ -72,31 +80,31 @@ def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -
     return output.to(given.query.dtype)
 
 
+def weights_at(given: AttentionArguments, dual: Tensor) -> Tensor:
+    """The weights at dual points, (B, H, m, n) in the dtype of the query."""
+    with without_autocast(dual):
+        dtype, preference = compute_dtype(dual.dtype), given.log_preference
+        logits = (dual.to(dtype) * given.scale) @ given.of_query_heads(given.key.to(dtype)).mT
+        if preference is not None:
+            allowed = preference if preference.dtype == torch.bool else None
+            logits = logits + preference if allowed is None else logits.masked_fill(~allowed, -torch.inf)
+        return given.without_empty_rows(logits.softmax(-1).to(given.query.dtype))
+
+
 def plain_weights(given: AttentionArguments) -> Tensor:
-    """The weights (B, H, m, n) in the dtype of the query, joined to everything that they depend on."""
-    with without_autocast(given.query):
-        evidence, templates, log_preference, alpha = given.problem_in(compute_dtype(given.query.dtype))
-        logits = (alpha * evidence) @ _for_queries(templates, given).mT
-        if log_preference is None:
-            weights = logits.softmax(-1)
-        elif log_preference.dtype == torch.bool:
-            weights = logits.masked_fill(~log_preference, -torch.inf).softmax(-1)
-        else:
-            weights = (logits + log_preference).softmax(-1)
-        return given.without_empty_rows(weights).to(given.query.dtype)
+    """The weights where nothing can tilt u: there is no query, or a query has no dimension. They are u.
+
+    That is so for every estimator, without an error; they are joined to everything that they depend on. Kernels
+    disagree on empty arrays; plain operations do not.
+    """
+    return weights_at(given, given.query * given.alpha)
 
 
 def plain_attention(given: AttentionArguments, dropout_p: float) -> Tensor:
-    """The output, (B, H, m, d_v) in the dtype of the query."""
+    """The output there, (B, H, m, d_v) in the dtype of the query."""
     weights = torch.dropout(plain_weights(given), dropout_p, train=dropout_p > 0)
     with without_autocast(weights):
-        return weights @ _for_queries(given.value, given)
-
-
-def _for_queries(tensor: Tensor, given: AttentionArguments) -> Tensor:
-    """Heads of the keys, (B, H_kv, n, ...), repeated for every head of the query."""
-    sharing = given.query.shape[1] // max(1, tensor.shape[1])
-    return tensor if sharing == 1 else tensor.repeat_interleave(sharing, 1)
+        return weights @ given.of_query_heads(given.value)
 
 
 SLOW_IN_HALF_BELOW = 256
