@@ -331,9 +331,8 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         count = int(going.sum())
         if count == 0:
             break
-        if rows.family.selectable and count <= COMPACT_BELOW * going.numel():
-            part = _Part.of(going.squeeze(-1), whole=False)
-            assert part is not None  # noqa: S101 -- some rows are going
+        part = _Part.of(going.squeeze(-1), whole=not rows.family.selectable)
+        if part is not None and part.pick(going).numel() <= COMPACT_BELOW * going.numel():
             rest = _newton(rows.take(part), part.pick(lam), part.pick(budget - steps))
             better = rest.bound < part.pick(residual)
             best = part.put(best, torch.where(better, rest.dual, part.pick(best)))
