@@ -16,6 +16,9 @@ from fenchel.solver.options import check_evidence
 
 __all__ = ["exact_dual_point"]
 
+BLOCK_BYTES = 2**24
+"""Size of an array (rows, n) of a block: mixing makes none but that of a preference a query."""
+
 DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -49,7 +52,7 @@ def _exact(
         check_evidence(evidence, alpha, of_op=True)
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
-        for block, rows in rowwise.blocks():
+        for block, rows in rowwise.blocks(BLOCK_BYTES):
             found = infer(TemplateFamily(rows), rows.evidence, rows.alpha, tol=tol, max_steps=max_steps)
             rowwise.put(dual, block, found.dual)
             rowwise.put(error, block, (found.error / found.reference).masked_fill(found.error == 0, 0))

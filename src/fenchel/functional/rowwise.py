@@ -53,9 +53,9 @@ class Rowwise:
             self._grid.by_key_head, (evidence, log_preference, alpha)
         )
 
-    def blocks(self) -> Iterator[tuple[Block, QueryBlock]]:
-        """Every block, and its rows."""
-        for block in chain.from_iterable(self._grid.blocks(self._templates)):
+    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Block, QueryBlock]]:
+        """Every block, and its rows; see :meth:`Grid.blocks`."""
+        for block in chain.from_iterable(self._grid.blocks(self._templates, array_bytes)):
             evidence = block.of(self._evidence)
             preference = grouped(block.of(self._log_preference), evidence.shape)
             if preference.dtype == torch.bool:
