@@ -48,7 +48,6 @@ def solve_once(tokens: int, heads: int) -> dict[str, float]:
         "peak_growth_mb": (peak_bytes() - before) / 2**20,
         "process_peak_mb": peak_bytes() / 2**20,
         "steps_mean": float(estimate.steps.double().mean()),
-        "products_per_query": estimate.operator_products / estimate.steps.numel(),
     }
 
 

@@ -59,6 +59,9 @@ def dual_point(given: AttentionArguments, estimator: str, tol: float | None, max
     return given.query if given.alpha == 1.0 else given.query * given.alpha
 
 
+BLOCK_BYTES = 2**24
+"""Size of an array (rows, n) of a block: mixing makes none but that of a preference a query."""
+
 DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -92,7 +95,7 @@ def _exact(
         check_evidence(evidence, alpha, of_op=True)
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
-        for block, rows in rowwise.blocks():
+        for block, rows in rowwise.blocks(BLOCK_BYTES):
             found = infer(TemplateFamily(rows), rows.evidence, rows.alpha, tol=tol, max_steps=max_steps)
             rowwise.put(dual, block, found.dual)
             rowwise.put(error, block, (found.error / found.reference).masked_fill(found.error == 0, 0))

@@ -90,16 +90,20 @@ class Grid:
         heads = tensor.shape[1]
         return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
 
-    def blocks(self, tensor: Tensor) -> Iterator[list[Block]]:
+    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[list[Block]]:
         """Blocks in each of which an array (queries, n) has a size that is worked on at once, listed by their keys.
 
         Args:
             tensor: Any with the dtype and device of the work.
+            array_bytes: The size of such an array; that of a cache where None.
         """
         keep_freed_memory()
         itemsize = torch.finfo(tensor.dtype).bits // 8
         # A cache's worth for every core, since each works on a part of the block.
-        array_bytes = torch.get_num_threads() * CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
+        if array_bytes is None:
+            array_bytes = (
+                torch.get_num_threads() * CACHE_BYTES if tensor.device.type == "cpu" else KERNEL_BYTES
+            )
         row = max(1, self.sharing * self.keys * itemsize)
         queries = min(self.queries, max(1, array_bytes // row))
         heads = max(1, array_bytes // (row * queries)) if queries == self.queries else 1
@@ -169,9 +173,9 @@ class Rowwise:
             self._grid.by_key_head, (evidence, log_preference, alpha)
         )
 
-    def blocks(self) -> Iterator[tuple[Block, QueryBlock]]:
-        """Every block, and its rows."""
-        for block in chain.from_iterable(self._grid.blocks(self._templates)):
+    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Block, QueryBlock]]:
+        """Every block, and its rows; see :meth:`Grid.blocks`."""
+        for block in chain.from_iterable(self._grid.blocks(self._templates, array_bytes)):
             evidence = block.of(self._evidence)
             preference = grouped(block.of(self._log_preference), evidence.shape)
             if preference.dtype == torch.bool:

@@ -180,22 +180,25 @@ def infer(
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
         for method, chosen in ((_mix, ~hard), (_follow, None)):
             asked = (left & hard if chosen is None else left & chosen).squeeze(-1)
-            part = _Part.of(asked, whole=not family.selectable)
-            if part is None:
+            wanted_now = _Part.of(asked, whole=not family.selectable)
+            if wanted_now is None:
                 continue
-            some = rows.to(dtype) if part.is_all else rows.take(part).to(dtype)
             lam, error = lam.to(dtype), error.to(dtype)
-            found = method(some, part.pick(lam), max_steps - part.pick(steps))
-            of_part = part.pick(asked).unsqueeze(-1)
-            better = of_part & (found.bound < part.pick(error))
-            lam = part.put(lam, torch.where(better, found.dual, part.pick(lam)))
-            error = part.put(error, torch.where(better, found.bound, part.pick(error)))
-            steps = part.put(steps, part.pick(steps) + found.steps * of_part.squeeze(-1))
-            short = ~(found.bound <= tol * some.reference(found.dual))
-            left = part.put(left, torch.where(of_part, short, part.pick(left)))
-            # What mixing brought to the tolerance takes one evaluation in float64; all else goes to Newton's method.
-            moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
-            hard = part.put(hard, part.pick(hard) | (of_part & moved))
+            # Newton's method has arrays (rows, n); mixing has none.
+            parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width)
+            for part in parts:
+                some = rows.to(dtype) if part.is_all else rows.take(part).to(dtype)
+                found = method(some, part.pick(lam), max_steps - part.pick(steps))
+                of_part = part.pick(asked).unsqueeze(-1)
+                better = of_part & (found.bound < part.pick(error))
+                lam = part.put(lam, torch.where(better, found.dual, part.pick(lam)))
+                error = part.put(error, torch.where(better, found.bound, part.pick(error)))
+                steps = part.put(steps, part.pick(steps) + found.steps * of_part.squeeze(-1))
+                short = ~(found.bound <= tol * some.reference(found.dual))
+                left = part.put(left, torch.where(of_part, short, part.pick(left)))
+                # What mixing brought to the tolerance is evaluated in float64; all else goes to Newton's method.
+                moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
+                hard = part.put(hard, part.pick(hard) | (of_part & moved))
     return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps)
 
 
@@ -224,6 +227,17 @@ class _Part:
         if len(groups) == len(wanted):
             return cls(None, None if most == wanted.shape[1] else rows_where(wanted))
         return cls(groups, rows_where(wanted[groups]))
+
+    def split(self, wanted: Tensor, width: int | None) -> list[_Part]:
+        """Parts of these rows whose arrays of ``width`` numbers a row are not too large together."""
+        groups, rows = wanted.shape if self.index is None else self.index.shape
+        if width is None or 8 * groups * rows * width <= BLOCK_BYTES:
+            return [self]
+        index = self.index
+        if index is None:
+            index = torch.arange(rows, device=wanted.device).expand(groups, -1)
+        each = max(1, BLOCK_BYTES // (8 * groups * width))
+        return [_Part(self.groups, part) for part in index.split(each, dim=1)]
 
     @property
     def is_all(self) -> bool:
@@ -331,9 +345,8 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         count = int(going.sum())
         if count == 0:
             break
-        if rows.family.selectable and count <= COMPACT_BELOW * going.numel():
-            part = _Part.of(going.squeeze(-1), whole=False)
-            assert part is not None  # noqa: S101 -- some rows are going
+        part = _Part.of(going.squeeze(-1), whole=not rows.family.selectable)
+        if part is not None and part.pick(going).numel() <= COMPACT_BELOW * going.numel():
             rest = _newton(rows.take(part), part.pick(lam), part.pick(budget - steps))
             better = rest.bound < part.pick(residual)
             best = part.put(best, torch.where(better, rest.dual, part.pick(best)))

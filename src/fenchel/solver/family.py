@@ -89,6 +89,11 @@ class Family(ABC):
     selectable = True
     """Whether some of the rows can be taken by themselves."""
 
+    @property
+    def width(self) -> int | None:
+        """Numbers a row that a point holds besides its coordinates, where rows can be taken by themselves."""
+        return None
+
     @abstractmethod
     def shift(self, lam: Tensor) -> Tensor:
         r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
@@ -156,6 +161,11 @@ class TemplateFamily(Family):
             if float(low) == -torch.inf:
                 low = self._preference.masked_fill(torch.isneginf(self._preference), 0).amin()
             self._levels = max(abs(float(low)), abs(float(high)))
+
+    @property
+    @override
+    def width(self) -> int:
+        return self.templates.shape[-2]
 
     @cached_property
     def _rest(self) -> Tensor:
