@@ -23,9 +23,6 @@ __all__ = ["BlockSolution", "exact_duals", "exact_solutions"]
 WORKING_ARRAYS = 24
 """Arrays of shape (rows, max(n, d)) alive at once, those in float64 counted twice beside a narrower dtype."""
 
-BEYOND = 0.05
-"""Residuals are brought to this part of the tolerance, so that what is measured at λ* is its own."""
-
 
 class LayerGroup:
     r"""What queries with the same templates share, computed in float64 and rounded once.
@@ -137,7 +134,7 @@ class BlockSolution:
         block: The queries.
         rows: Their problems, in the working dtype.
         outside: The length of the evidence outside of the span, (g, r, 1), or None.
-        found: The exact dual points.
+        found: The exact dual points; measured is what is one mixing further.
         converged: Whether the certificate meets the tolerance, bool (g, h, q).
     """
 
@@ -159,8 +156,12 @@ class BlockSolution:
         return found.reshape(*self.converged.shape, -1)
 
     @cached_property
+    def _family(self) -> TemplateFamily:
+        return TemplateFamily(self.rows)
+
+    @cached_property
     def _points(self) -> tuple[TemplatePoint, TemplatePoint]:
-        family, dual = TemplateFamily(self.rows), self.found.dual.to(self.rows.evidence.dtype)
+        family, dual = self._family, self.found.further.to(self.rows.evidence.dtype)
         return family.at(self.rows.alpha * self.rows.evidence), family.at(dual)
 
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -175,13 +176,13 @@ class BlockSolution:
     def measures(self) -> dict[str, Tensor]:
         """Each of ``METRICS``, (g, h, q)."""
         rows, (at_first, at_exact) = self.rows, self._points
-        first, exact = rows.alpha * rows.evidence, self.found.dual.to(rows.evidence.dtype)
+        first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
         tiny = torch.finfo(first.dtype).tiny
         length, shift = self._length(exact), norm(at_first.shift)
         room = self._length(first) / rows.alpha - shift
         # ‖h*‖ of the mean less the centre, and the centre, of which the part outside of the span is not in coordinates.
-        inside = at_exact.weights @ at_exact.templates
+        inside = self._family.rest + at_exact.shift
         mean = (
             self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
         )
@@ -241,7 +242,6 @@ def exact_solutions(
             tol=tol,
             max_steps=max_steps,
             beyond=beyond,
-            enough=BEYOND,
         )
         converged = (found.error <= tol * found.reference).reshape(wanted.shape) & wanted
         yield BlockSolution(group, block, rows, outside, found, converged)

@@ -65,12 +65,15 @@ class Solution:
         error: Bound on ‖λ - λ*‖, (g, r, 1): infinite where nothing is known.
         reference: What a relative tolerance is relative to, (g, r, 1).
         steps: Mixings and Newton steps, int64 (g, r).
+        further: Where mixing would go next, about as much nearer as an iteration brings, (g, r, k); ‖dual - further‖ is
+            within the error. ``dual`` where Newton's method led there.
     """
 
     dual: Tensor
     error: Tensor
     reference: Tensor
     steps: Tensor
+    further: Tensor
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,6 @@ class Rows:
         alpha: α, (g, r, 1).
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
         tol: Relative tolerance.
-        enough: The part of it to which residuals are brought.
     """
 
     family: Family
@@ -91,7 +93,6 @@ class Rows:
     alpha: Tensor
     beyond: Tensor | None
     tol: float
-    enough: float
 
     def take(self, part: _Part) -> Rows:
         """Some of them."""
@@ -123,7 +124,7 @@ class Rows:
     def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
         """Rows whose residual is above what is wanted, bool (g, r, 1)."""
         # What a narrow dtype cannot resolve is left to float64.
-        enough = max(self.enough * self.tol, RESOLVED * torch.finfo(lam.dtype).eps)
+        enough = max(ENOUGH * self.tol, RESOLVED * torch.finfo(lam.dtype).eps)
         return ~(residual <= enough * self.reference(lam))
 
     def bound(self, lam: Tensor, residual: Tensor, *, accurate: bool) -> Tensor:
@@ -140,6 +141,7 @@ class _Found:
     bound: Tensor
     moving: Tensor
     steps: Tensor
+    further: Tensor
 
 
 def infer(
@@ -152,7 +154,6 @@ def infer(
     beyond: Tensor | None = None,
     start: Tensor | None = None,
     wanted: Tensor | None = None,
-    enough: float = ENOUGH,
 ) -> Solution:
     """Maximise the dual for every row.
 
@@ -165,15 +166,14 @@ def infer(
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
         start: Where to start, (g, r, k); the first-order point where None.
         wanted: Rows that are wanted, bool (g, r); nothing is known of the others.
-        enough: The part of the tolerance to which residuals are brought.
     """
     alpha = alpha.expand(*evidence.shape[:2], 1)
     lam = family.start(alpha * evidence if start is None else start.to(evidence.dtype))
     nothing = evidence.abs().amax(-1, keepdim=True) == 0
-    lam = lam.masked_fill(nothing, 0)
+    lam = further = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
-    rows = Rows(family, evidence, alpha, beyond, tol, enough)
+    rows = Rows(family, evidence, alpha, beyond, tol)
     left = ~nothing if wanted is None else ~nothing & wanted.unsqueeze(-1)
     # Rows that mixing has left.
     hard = torch.zeros_like(left)
@@ -183,7 +183,7 @@ def infer(
             wanted_now = _Part.of(asked, whole=not family.selectable)
             if wanted_now is None:
                 continue
-            lam, error = lam.to(dtype), error.to(dtype)
+            lam, error, further = lam.to(dtype), error.to(dtype), further.to(dtype)
             # Newton's method has arrays (rows, n); mixing has none.
             parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width)
             for part in parts:
@@ -192,6 +192,7 @@ def infer(
                 of_part = part.pick(asked).unsqueeze(-1)
                 better = of_part & (found.bound < part.pick(error))
                 lam = part.put(lam, torch.where(better, found.dual, part.pick(lam)))
+                further = part.put(further, torch.where(better, found.further, part.pick(further)))
                 error = part.put(error, torch.where(better, found.bound, part.pick(error)))
                 steps = part.put(steps, part.pick(steps) + found.steps * of_part.squeeze(-1))
                 short = ~(found.bound <= tol * some.reference(found.dual))
@@ -199,7 +200,7 @@ def infer(
                 # What mixing brought to the tolerance is evaluated in float64; all else goes to Newton's method.
                 moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
                 hard = part.put(hard, part.pick(hard) | (of_part & moved))
-    return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps)
+    return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps, further)
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,9 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         history = [(r, damped), *history][:2]
         usable = total(following).isfinite()
         lam = following if bool(usable.all()) else torch.where(usable, following, damped)
-    return _Found(best, rows.bound(best, residual, accurate=False), moving, budget.clamp(max=steps))
+    further = _extrapolated(r, torch.add(lam, r, alpha=DAMPING), history)
+    further = torch.where((size <= residual) & total(further).isfinite() & ~moving, further, best)
+    return _Found(best, rows.bound(best, residual, accurate=False), moving, budget.clamp(max=steps), further)
 
 
 def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -313,7 +316,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
         point = alpha * rows.evidence
         while bool((alpha < rows.alpha).any()):
-            stage = replace(rows, alpha=alpha, tol=0.4, enough=ENOUGH)
+            stage = replace(rows, alpha=alpha, tol=0.4)
             point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
             alpha = torch.minimum(STAGE * alpha, rows.alpha)
         last = _newton(rows, point, (budget - steps) * far.squeeze(-1))
@@ -321,7 +324,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         best, residual = torch.where(better, last.dual, best), torch.where(better, last.bound, residual)
         steps = steps + last.steps
         moving = rows.moving(best, residual)
-    return _Found(best, rows.bound(best, residual, accurate=True), moving, steps)
+    return _Found(best, rows.bound(best, residual, accurate=True), moving, steps, best)
 
 
 def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
@@ -361,7 +364,7 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         length = _line(here, direction, size, unit, rows.alpha)
         lam = lam + torch.where(length.isfinite() & going, length, 0) * size * direction
         steps += going.squeeze(-1)
-    return _Found(best, residual, moving, steps)
+    return _Found(best, residual, moving, steps, best)
 
 
 def newton_direction(

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
 from fenchel.closeness import KL, AbstractCloseness
-from fenchel.rounding import SMALL
+from fenchel.rounding import SMALL, summed
 from fenchel.selection import gather_rows
 
 __all__ = ["Family", "FunctionFamily", "Point", "TemplateFamily", "family_of", "norm"]
@@ -30,9 +30,17 @@ OF_MEANS = 64
 """Roundings that a mean is taken to cost where the preference does not say how it computes one."""
 
 
+SQUARED = (1e-15, 1e15)
+"""Lengths whose squares float32 holds."""
+
+
 def norm(x: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
     if x.dtype != torch.float64:
+        if x.device.type == "cpu":
+            found = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            if bool(((found > SQUARED[0]) & (found < SQUARED[1])).all()):
+                return found
         # float64 holds the squares of all narrower numbers.
         return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
     top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
@@ -168,7 +176,7 @@ class TemplateFamily(Family):
         return self.templates.shape[-2]
 
     @cached_property
-    def _rest(self) -> Tensor:
+    def rest(self) -> Tensor:
         """The mean at λ = 0, (g, r or 1, k)."""
         rows = self._preference.shape[1]
         return self._mean(self.templates.new_zeros(len(self.templates), rows, self.templates.shape[-1]))
@@ -185,7 +193,7 @@ class TemplateFamily(Family):
 
     @override
     def shift(self, lam: Tensor) -> Tensor:
-        return self._mean(lam) - self._rest
+        return self._mean(lam) - self.rest
 
     @override
     def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> TemplatePoint:
@@ -198,9 +206,9 @@ class TemplateFamily(Family):
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
         unit, (n, k) = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:]
         length = norm(lam)
-        of_logits = (k + 8) * unit * length * self.radius
+        of_logits = (summed(k) + 8) * unit * length * self.radius
         if self._is_softmax:
-            of_weights = (n**0.5 + 8 + 4 * self._levels) * unit
+            of_weights = (summed(n) + 8 + 4 * self._levels) * unit
             moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
             return 2 * self.radius * (of_logits + of_weights * moved)
         if lam.dtype != torch.float64:
@@ -208,7 +216,7 @@ class TemplateFamily(Family):
         _, lost = self._closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
         lost = torch.as_tensor(lost, dtype=lam.dtype, device=lam.device)
         lost = lost if lost.dim() == 0 else lost.unsqueeze(-1)
-        of_sums = (n**0.5 + 8) * unit
+        of_sums = (summed(n) + 8) * unit
         whole = 2 * self.radius * (2 * lost + of_sums)
         if not accurate:
             return whole + of_logits * 0
