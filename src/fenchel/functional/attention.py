@@ -277,7 +277,6 @@ def attention_weights(
         alpha=alpha,
         scale=scale,
         estimator=estimator,
-        dropout_p=0.0,
         tol=tol,
         max_steps=max_steps,
     )
@@ -360,7 +359,6 @@ def gap(
         alpha=alpha,
         scale=scale,
         estimator=estimator,
-        dropout_p=0.0,
     )
     if given.has_no_evidence:
         return restored(lead, 0.0 * plain_weights(given).sum(-1).to(compute_dtype(query.dtype)))

@@ -22,6 +22,7 @@ __all__ = [
     "AttentionCertificate",
     "CentredTemplates",
     "certificate_at",
+    "certificate_of",
     "lost_to_rounding",
     "no_error",
     "norm_of",
@@ -166,10 +167,14 @@ def certificate_at(
         known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
         known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * templates.radius)
         norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
-        norm = given.without_empty_rows(norm)
-        # A gap that the dtype does not hold is not 0.
-        gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
-        return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
+        return certificate_of(given.without_empty_rows(norm), alpha, dtype)
+
+
+def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> AttentionCertificate:
+    """What a bound on the norm of the dual's gradient certifies, (B, H, m, 1), with α that broadcasts to it."""
+    # A gap that the dtype does not hold is not 0.
+    gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
+    return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
 
 
 def norm_of(vectors: Tensor) -> Tensor:

@@ -87,17 +87,7 @@ def flex_attention(
         >>> bool(torch.allclose(causal[:, :, 0], q[:, :, 0], atol=1e-6))
         True
     """
-    arguments = checked(
-        query,
-        key,
-        value,
-        log_preference=None,
-        alpha=alpha,
-        scale=scale,
-        estimator="first_order",
-        dropout_p=0.0,
-        enable_gqa=enable_gqa,
-    )
+    arguments = checked(query, key, value, alpha=alpha, scale=scale, enable_gqa=enable_gqa)
     for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
         if function is not None and not callable(function):
             raise ProblemError(f"{name} is {shown(function)}; expected a function of indices, or None")

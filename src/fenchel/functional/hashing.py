@@ -105,12 +105,9 @@ def hashing_attention(
         query,
         key,
         value,
-        log_preference=None,
         alpha=alpha,
         scale=scale,
         estimator=estimator,
-        dropout_p=0.0,
-        enable_gqa=False,
         tol=tol,
         max_steps=max_steps,
     )

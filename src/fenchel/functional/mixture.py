@@ -12,7 +12,7 @@ from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate, no_error, norm_of
+from fenchel.functional.certificate import AttentionCertificate, certificate_of, no_error, norm_of
 from fenchel.functional.exact import inverse, preference_weights, solved_dual_point
 from fenchel.functional.mixture_preference import HeadMixtures, MixtureArguments, checked_mixture
 from fenchel.functional.operator import untraced, without_autocast
@@ -231,7 +231,6 @@ def mixture_attention_weights(
         alpha=alpha,
         scale=scale,
         estimator=estimator,
-        dropout_p=0.0,
         enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
@@ -297,8 +296,7 @@ def _certificate(given: MixtureArguments, dual: Tensor) -> AttentionCertificate:
     roundings = (2 * evidence + 4 * norm_of(dual) / given.alpha) * unit
     norm = norm_of(unmet - preference.tilted_shift(dual)) + hidden.unsqueeze(-1) + roundings
     norm = given.lifted.without_empty_rows(norm * (1 + summed(dual.shape[-1]) * unit))
-    gap = given.alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dual.dtype).tiny)
-    return AttentionCertificate(*(x.squeeze(-1).to(dual.dtype) for x in (gap, norm, given.alpha * norm)))
+    return certificate_of(norm, given.alpha, dual.dtype)
 
 
 def mixture_dual_point(given: MixtureArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:

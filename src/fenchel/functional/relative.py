@@ -16,7 +16,7 @@ from fenchel.functional.attention import (
     gap,
     refuse_exact,
 )
-from fenchel.functional.certificate import AttentionCertificate, lost_to_rounding, norm_of
+from fenchel.functional.certificate import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
 from fenchel.functional.close import is_softmax
 from fenchel.functional.operator import without_autocast
 from fenchel.functional.relative_arguments import (
@@ -182,7 +182,6 @@ def relative_attention_weights(
         scale=scale,
         closeness=closeness,
         enable_gqa=enable_gqa,
-        dropout_p=0.0,
         **options,
     )
     if _as_scores(given, estimator):
@@ -324,7 +323,6 @@ def relative_gap(
         scale=scale,
         closeness=closeness,
         estimator=estimator,
-        dropout_p=0.0,
         enable_gqa=enable_gqa,
     )
     if not _as_scores(given, estimator):
@@ -389,8 +387,7 @@ def _certificate(given: RelativeArguments) -> AttentionCertificate:
         norm = torch.minimum(norm_of(shift) + lost, length * radius.square()) + length / alpha * unit
         norm = norm * (1 + (summed(wide.query.shape[-1]) + 16) * unit)
         norm = norm.masked_fill(believed.sum(-1, keepdim=True) == 0, 0)
-        gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
-        return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
+        return certificate_of(norm, alpha, dtype)
 
 
 def _centred(given: RelativeArguments) -> RelativeArguments:

@@ -141,8 +141,6 @@ def transport_attention(
         alpha=alpha,
         scale=1.0,
         estimator=estimator,
-        dropout_p=0.0,
-        enable_gqa=False,
         tol=tol,
         max_steps=max_steps,
     )
