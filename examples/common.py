@@ -57,9 +57,8 @@ class Training:
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.scheduler = scheduler  # not prepared: accelerate steps a prepared one once for each process
         self.accelerator.register_for_checkpointing(scheduler, self)
-        self.epoch = self.step = 0
-        self.total, self.terms = 0.0, 0  # of the epoch so far
-        self.seconds = 0.0
+        self.epoch = self.step = self.terms = 0  # total and terms are of the epoch so far
+        self.total = self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -299,21 +298,22 @@ def main(
         others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
+    kinds = {"train": kind, "use": use_kind} | {name: told for name, (_, told) in others.items()}
     try:
+        if command not in kinds:
+            usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
+            sys.exit(f"usage: {script} {usage}; each has --help")
+        parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")
+        if command == "use":
+            parser.add_argument("run", metavar="DIR", help="--out of the training")
+        options, *named = parser.parse_args_into_dataclasses(rest)
         if command == "train":
-            parser = HfArgumentParser(kind, prog=f"{script} train")  # pyright: ignore[reportArgumentType]
-            (options,) = parser.parse_args_into_dataclasses(rest)
             result = Training(make, options).run()
             if accelerate.PartialState().is_main_process:
                 print(f"test: {json.dumps(result['test'])}; in {options.out}/{METRICS}")
         elif command == "use":
-            parser = HfArgumentParser(use_kind, prog=f"{script} use")  # pyright: ignore[reportArgumentType]
-            parser.add_argument("run", metavar="DIR", help="--out of the training")
-            told, named = parser.parse_args_into_dataclasses(rest)
-            use(*load_run(make, kind, named.run), told)
+            use(*load_run(make, kind, named[0].run), options)
         else:
-            sys.exit(
-                f"usage: {script} train --data toy --out DIR [--resume], or {script} use DIR; each has --help"
-            )
+            others[command][0](options)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")

@@ -383,7 +383,13 @@ class TableOptions:
 
 
 def table(told: TableOptions) -> None:
-    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds beside the paper's."""
+    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds beside the paper's.
+
+    Raises:
+        InputError: If there is no folder for the runs.
+    """
+    if not told.out:
+        raise InputError("no folder was given for the runs. Give --out DIR.")
     arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if told.table in "12" else ARMS
     if told.table == "search":
         arms = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -166,14 +169,19 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
 def test_a_table_sets_paired_differences_beside_the_numbers_of_the_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def finished(options: vision.VisionOptions) -> dict[str, Any]:
-        gain = 0.03 + 0.01 * options.seed if options.model == "ot-vit" else 0.0
-        return {"test": {"accuracy": 0.5 + 0.1 * options.seed + gain}}
+    for seed in range(3):
+        for arm, gain in (("ViT", 0.0), ("OT-ViT", 0.03 + 0.01 * seed)):
+            run = tmp_path / f"cifar10_jpeg-0.0003-{arm}-{seed}"
+            run.mkdir()
+            (run / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5 + 0.1 * seed + gain}}))
 
-    monkeypatch.setattr(vision, "finished", finished)
-    vision.table(vision.TableOptions(table="2", out=str(tmp_path), data=["some/cifar10_jpeg"], seeds=3))
+    given = ["--data", "some/cifar10_jpeg", "--out", str(tmp_path), "--seeds", "3"]
+    monkeypatch.setattr(sys, "argv", ["vision.py", "table", "--table", "2", *given])
+    runpy.run_path(vision.__file__, run_name="__main__")
     *_, first, second = capsys.readouterr().out.strip().splitlines()
     half = 0.01 * scipy.stats.t.ppf(0.975, 2) / 3**0.5
     assert [one.strip() for one in first.split("|")[3:5]] == ["ViT", "0.751"]
     assert [one.strip() for one in second.split("|")[3:5]] == ["OT-ViT", "0.772"]
     assert f"0.0400 ± {half:.4f}" in second
+    with pytest.raises(InputError, match="Give --out DIR"):
+        vision.table(vision.TableOptions())
