@@ -126,7 +126,7 @@ class Blanks(BertForPreTraining):
         position_ids: Tensor,
         places: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Logits of the words at ``places``, a bool mask, (k, vocabulary), and of the classes, (B, classes)."""
+        """Logits of the words at ``places``, a bool mask, (k, vocabulary), and of classes (B, classes); last states."""
         heads = self.config.num_attention_heads
         distance = (position_ids[:, None, :] - position_ids[:, :, None]).clamp(-REACH, REACH) + REACH
         log_u = self.log_preference.view(heads, -1)[:, distance].transpose(0, 1)
@@ -140,6 +140,7 @@ class Blanks(BertForPreTraining):
         return {
             "words": self.cls.predictions(hidden),
             "classes": self.cls.seq_relationship(found.pooler_output),
+            "last_hidden_state": found.last_hidden_state,  # what swaps compare: it has a row for each of the inputs
         }
 
 
