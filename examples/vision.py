@@ -127,8 +127,9 @@ class VisionTransformer(nn.Module):
     def __init__(self, o: VisionOptions, channels: int, size: int, classes: int) -> None:
         super().__init__()
         self.embed = nn.Conv2d(channels, o.width, o.patch_size, o.patch_size)
-        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, o.width))
-        self.position = nn.Parameter(0.02 * torch.randn(1, (size // o.patch_size) ** 2 + 1, o.width))
+        self.class_token = nn.Parameter(torch.empty(1, 1, o.width))
+        self.position = nn.Parameter(torch.empty(1, (size // o.patch_size) ** 2 + 1, o.width))
+        self.reset_parameters()
         self.dropout = nn.Dropout(o.dropout)
         attention: list[nn.Module] = [
             MultiheadAttention(o.width, o.heads, batch_first=True) for _ in range(o.depth)
@@ -141,6 +142,11 @@ class VisionTransformer(nn.Module):
             )
         self.layers = nn.ModuleList(Layer(one, o.width, o.mlp_width, o.dropout) for one in attention)
         self.norm, self.classify = nn.LayerNorm(o.width), nn.Linear(o.width, classes)
+
+    def reset_parameters(self) -> None:
+        """Draw what is of no layer: the class token and the positions. An audit draws an untrained twin so."""
+        for one in (self.class_token, self.position):
+            nn.init.normal_(one, std=0.02)
 
     def forward(self, images: Tensor, partners: Tensor | None = None) -> Tensor:
         """Logits (B, classes) of images (B, channels, size, size).

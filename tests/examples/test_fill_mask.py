@@ -16,6 +16,7 @@ import fill_mask
 import passages
 from common import Training, load_run
 from fenchel.errors import InputError
+from tests.examples.measured import audited, check_swap
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0, "quiet": True}
 
@@ -50,6 +51,8 @@ def test_finds_words_that_the_most_frequent_one_is_not(
     expected = [one["loss"] / max(len(one["words"]), 1) for one in records]
     assert torch.allclose(losses, torch.tensor(expected), atol=1e-4)
     assert [len(row) for one in batches for row in one["tokens"]] == batch["attention_mask"].sum(1).tolist()
+    assert len(audited(fill_mask, tmp_path / "run")) == 4
+    check_swap(fill_mask, tmp_path / "run", float(losses.double().mean()))
 
     capsys.readouterr()
     fill_mask.use(

@@ -16,8 +16,9 @@ from sklearn.linear_model import LogisticRegression
 
 import vision
 from common import Training
-from fenchel.errors import CostWarning, InputError
+from fenchel.errors import CostWarning, InputError, ModelError
 from fenchel.nn import TransportAttention
+from tests.examples.measured import audited, check_swap
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{CostWarning.__module__}.{CostWarning.__name__}")
 
@@ -59,6 +60,10 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     assert float(loss.detach().mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
     assert float(score.mean()) == pytest.approx(found["test"]["accuracy"])
     assert [one for batch in batches for one in batch["documents"]] == list(range(1, 201))
+    assert len(audited(vision, tmp_path / "run", layers=[1], baseline="twin")) == 2
+    with pytest.raises(ModelError, match="--layers 1, or"):  # the last one is optimal transport
+        audited(vision, tmp_path / "run")
+    check_swap(vision, tmp_path / "run", found["test"]["loss"])
 
     vision.use(
         read, cast(vision.VisionTransformer, model), vision.UseOptions(picture=str(tmp_path / "seen.png"))
