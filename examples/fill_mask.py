@@ -61,6 +61,11 @@ class FillOptions(Options):
     rate: float = option(0.15, "how probable it is that a word is chosen")
     longest: int = option(64, "words of a passage; what is longer is cut")
     vocabulary: int = option(8000, "words that are known, the most frequent of the text to train on")
+    words: str = option(
+        "punctuation",
+        "a word ends at spaces and punctuation; or at spaces alone, for text that is cut into words, such as WikiText",
+        choices=("punctuation", "spaces"),
+    )
     preference: str = option(
         "relative", "log-preference by distance, or none", choices=("relative", "uniform")
     )
@@ -156,7 +161,9 @@ class FillMask(Task):
         self.before = load_run(FillMask, FillOptions, options.pretrained) if options.pretrained else None
         trained = (text for article, _ in texts["train"] for pair in article for text in pair)
         self.tokenizer = (
-            self.before[0].tokenizer if self.before else tokenizer_of(trained, options.vocabulary)
+            self.before[0].tokenizer
+            if self.before
+            else tokenizer_of(trained, options.vocabulary, options.words)
         )
         self.splits = {name: self._passages(articles) for name, articles in texts.items()}
         self.others = self.splits["train"]  # whose second halves stand for those that do not follow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -98,15 +100,20 @@ class Task:
     def batches(self, split: str, size: int, epoch: int | None) -> Iterator[list[int]]:
         """Numbers of the examples of each batch: in a random order that depends on seed and epoch, or as they are.
 
+        Batches are about equally large: in training a last one of a few examples would count as much as the others, and
+        its noise alone would make AdamW's steps smaller.
+
         Args:
             split: One of ``splits``.
-            size: Examples in a batch; the last one may have fewer.
+            size: Examples in a batch, at most.
             epoch: Whose order it is; None for that of the data.
         """
         order = list(range(len(self.splits[split])))
         if epoch is not None:
             random.Random(f"{self.options.seed} {epoch}").shuffle(order)  # noqa: S311
-        yield from (order[start : start + size] for start in range(0, len(order), size))
+        count = math.ceil(len(order) / size)
+        ends = [len(order) * part // count for part in range(count + 1)]
+        yield from (order[start:end] for start, end in pairwise(ends))
 
 
 def read_splits(
