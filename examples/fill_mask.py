@@ -82,6 +82,8 @@ class FillOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.width % self.heads:
+            raise InputError(f"heads is {self.heads} and width {self.width}, no multiple of it. Change one.")
         parts = self.shares.split("/")
         if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
             raise InputError(
@@ -171,7 +173,7 @@ class FillMask(Task):
             self.splits["train"] = self.splits["train"][: options.train_texts]
         for name, held in self.splits.items():
             if not held:
-                raise InputError(f"{options.data} has no passage to {name} on. Give more text.")
+                raise InputError(f"{options.data} leaves no passage for {name}. Give more text.")
         counts = Counter(
             word for one in self.splits["train"] for word in one.first + one.second if word > MASK
         )

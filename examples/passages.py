@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from task import check_columns, label_names, read_splits, validation_and_test
+from fenchel.errors import InputError
+from task import check_columns, check_labels, label_names, read_splits, validation_and_test
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNKNOWN, FIRST, END, MASK = range(5)
@@ -64,13 +65,20 @@ def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
     for name in ("train", "validation", "test"):
         pairs = zip(*(found[name][column] for column in columns), strict=True)
         labels = found[name][label] if o.objective == "classify" else [-1] * len(found[name])
-        splits[name] = [([pair], one) for pair, one in zip(pairs, labels, strict=True) if all(pair)]
-    return splits, label_names(found["train"], label) if o.objective == "classify" else ["next", "other"]
+        splits[name] = [([pair], one) for pair, one in zip(pairs, labels, strict=True)]
+        for number, ((pair,), _) in enumerate(splits[name]):
+            if not all(isinstance(text, str) and text.strip() for text in pair):
+                raise InputError(f"{o.data}, {name}, row {number}: a text is empty. Remove such rows.")
+    if o.objective != "classify":
+        return splits, ["next", "other"]
+    classes = label_names(found["train"], label)
+    check_labels(found, label, len(classes), o.data)
+    return splits, classes
 
 
-def articles_of(lines: Iterable[str]) -> list[list[tuple[str, ...]]]:
+def articles_of(lines: Iterable[str | None]) -> list[list[tuple[str, ...]]]:
     """Sentences of the articles of running text; headings stand between blank lines, where there are any."""
-    known = [line.strip() for text in lines for line in text.splitlines() or [""]]
+    known = [line.strip() for text in lines for line in (text or "").splitlines() or [""]]
     found: list[list[tuple[str, ...]]] = [[]]
     number, headed = 0, False
     for before, line, after in zip(["", *known], known, [*known[1:], ""], strict=False):

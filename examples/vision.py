@@ -37,6 +37,7 @@ from task import (
     Record,
     Task,
     check_columns,
+    check_labels,
     label_names,
     option,
     read_splits,
@@ -271,12 +272,14 @@ def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tens
     columns = next((pair for pair in COLUMNS if {*pair} <= {*found["train"].column_names}), COLUMNS[0])
     check_columns(found, columns, options.data)
     image, label = columns
+    classes = label_names(found["train"], label)
+    check_labels(found, label, len(classes), options.data)
     counts = {"train": options.train_images, "validation": options.test_images, "test": options.test_images}
     splits = {}
     for name, count in counts.items():
         rows = chosen(found[name], label, count)
         splits[name] = stacked(rows, image, f"{options.data}, {name}"), torch.tensor(rows[label])
-    return label_names(found["train"], label), splits
+    return classes, splits
 
 
 @dataclass

@@ -130,6 +130,7 @@ def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
     for name, rows in {
         "good": good,
         "empty": good | {"captions": [*good["captions"][:-1], [" "]]},
+        "none": good | {"captions": [*good["captions"][:-1], None]},
         "cut": good | {"image": [*good["image"][:-1], encoded(40)]},
         "other": {"text": ["a"] * 20},
     }.items():
@@ -141,6 +142,7 @@ def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
     assert len(memory.splits["test"]) == len(memory.splits["train"]) == 40
     for told, named in (
         ({"data": str(tmp_path / "empty")}, "row 19"),
+        ({"data": str(tmp_path / "none")}, "row 19, has no caption"),
         ({"data": str(tmp_path / "cut")}, "row 19"),
         ({"data": str(tmp_path / "other")}, "image"),
         ({"image_size": 18}, "image_size"),

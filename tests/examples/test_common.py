@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from datasets import config
@@ -166,17 +167,35 @@ def test_a_resume_without_a_checkpoint_and_a_run_without_a_folder_are_refused(tm
         (["use", "RUN"], r"holds no run"),
         (["draw"], r"usage: reading\.py train"),
         (["train", "--heads", "3", "--out", "RUN"], r"heads is 3 and width 128"),
+        (["train", "--schedule", "fast"], r"schedule is 'fast'; expected one of constant, "),
+        (["train", "--warmup", "2"], r"warmup is 2\.0; expected a share"),
+        (["train", "--dropout", "1"], r"dropout is 1\.0; expected a share"),
+        (["train", "--width", "0"], r"width is 0; expected a number above 0"),
+        (["train", "--data", "FEW", "--out", "RUN"], r"too few rows to hold out some for validation"),
+        (["train", "--data", "DAMAGED", "--out", "RUN"], r"train\.parquet' cannot be read \("),
     ],
 )
 def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path, monkeypatch, told, said):
     for one in (constants, config):
         monkeypatch.setattr(one, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(
-        sys, "argv", ["reading.py", *(str(tmp_path) if one == "RUN" else one for one in told)]
-    )
+    folders = {name: tmp_path / name for name in ("FEW", "DAMAGED")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        folders[name] = folder / "train.parquet"
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}).to_parquet(str(folders["FEW"]))
+    folders["DAMAGED"].write_bytes(b"PAR")
+    given = {"RUN": tmp_path, **folders}
+    monkeypatch.setattr(sys, "argv", ["reading.py", *(str(given.get(one, one)) for one in told)])
     with pytest.raises(SystemExit, match=said) as caught:
         common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
     assert "\n" not in str(caught.value)
+
+
+def test_an_option_that_is_not_known_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["reading.py", "train", "--depht", "3"])
+    with pytest.raises(SystemExit):
+        common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
+    assert capsys.readouterr().err.splitlines()[-1].endswith("there is no option --depht; --help lists all")
 
 
 def test_the_command_line_trains_and_uses(tmp_path, monkeypatch, capsys):

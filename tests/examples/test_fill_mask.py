@@ -195,7 +195,13 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"words": ["a"] * 30}).to_parquet(str(folder / "train.parquet"))
     empty = tmp_path / "empty.txt"
     empty.write_text("\n\n")
+    hollow = tmp_path / "hollow"
+    hollow.mkdir()
+    rows = {"text": ["a b"] * 29 + [" "], "label": [0, 1] * 15}
+    datasets.Dataset.from_dict(rows).to_parquet(str(hollow / "train.parquet"))
     for told, named in (
+        ({"data": str(hollow), "objective": "classify"}, "a text is empty"),
+        ({"heads": 3}, "heads is 3 and width 32"),
         ({"data": str(folder)}, "text"),
         ({"data": str(tmp_path / "missing")}, "--data toy"),
         ({"data": str(empty)}, "text"),

@@ -159,8 +159,12 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     datasets.Dataset.from_dict({"text": ["a"] * 20}).to_parquet(str(other / "train.parquet"))
+    images = rows["image"]
     for told, named in (
         ({"data": str(truncated)}, "row"),
+        ({"data": str(images_folder(tmp_path / "none", image=[*images[:39], None]))}, "has no image"),
+        ({"data": str(images_folder(tmp_path / "unlabelled", label=[0, 1] * 19 + [0, -1]))}, "the label -1"),
+        ({"data": str(images_folder(tmp_path / "named", label=["cat", "dog"] * 20))}, "whole numbers"),
         ({"data": str(other)}, "image"),
         ({"data": str(tmp_path / "missing")}, "--data toy"),
         ({"data": str(good), "patch_size": 3}, "patch_size"),
