@@ -305,7 +305,7 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
     try:
         told, *named, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
         if unknown:
-            parser.error(f"there is no option {unknown[0]}; --help lists all")
+            raise InputError(f"there is no option {unknown[0]}. {script} {command} --help lists all.")
         if command == "train":
             result = Training(make, told).run()
             if accelerate.PartialState().is_main_process:

@@ -11,6 +11,7 @@ Commands::
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -38,6 +39,8 @@ from task import (
     option,
 )
 
+# BERT's head is tied to its embeddings, which accelerate would say at every checkpoint.
+logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 REACH = 16  # distances beyond it have its log-preference
 
 

@@ -167,6 +167,7 @@ def test_a_resume_without_a_checkpoint_and_a_run_without_a_folder_are_refused(tm
         (["use", "RUN"], r"holds no run"),
         (["draw"], r"usage: reading\.py train"),
         (["train", "--heads", "3", "--out", "RUN"], r"heads is 3 and width 128"),
+        (["train", "--depht", "3"], r"there is no option --depht\. reading\.py train --help lists all"),
         (["train", "--schedule", "fast"], r"schedule is 'fast'; expected one of constant, "),
         (["train", "--warmup", "2"], r"warmup is 2\.0; expected a share"),
         (["train", "--dropout", "1"], r"dropout is 1\.0; expected a share"),
@@ -189,13 +190,6 @@ def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path, monkeypatch, 
     with pytest.raises(SystemExit, match=said) as caught:
         common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
     assert "\n" not in str(caught.value)
-
-
-def test_an_option_that_is_not_known_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["reading.py", "train", "--depht", "3"])
-    with pytest.raises(SystemExit):
-        common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
-    assert capsys.readouterr().err.splitlines()[-1].endswith("there is no option --depht; --help lists all")
 
 
 def test_the_command_line_trains_and_uses(tmp_path, monkeypatch, capsys):
