@@ -302,7 +302,7 @@ def read_captions(o: CaptionOptions) -> dict[str, Rows]:
     for name, rows in found.items():
         images = [resized(one, 3, o.image_size) for one in decoded_rows(rows, "image", f"{o.data}, {name}")]
         texts = [
-            [text for text in ([one] if isinstance(one, str) else one) if text.strip()]
+            [text for text in ([one] if isinstance(one, str) else one or []) if text and text.strip()]
             for one in rows["captions"]
         ]
         if empty := [str(number) for number, one in enumerate(texts) if not one]:

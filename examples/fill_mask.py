@@ -11,6 +11,7 @@ Commands::
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -38,6 +39,8 @@ from task import (
     option,
 )
 
+# BERT's head is tied to its embeddings, which accelerate would say at every checkpoint.
+logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 REACH = 16  # distances beyond it have its log-preference
 
 
@@ -61,6 +64,11 @@ class FillOptions(Options):
     rate: float = option(0.15, "how probable it is that a word is chosen")
     longest: int = option(64, "words of a passage; what is longer is cut")
     vocabulary: int = option(8000, "words that are known, the most frequent of the text to train on")
+    words: str = option(
+        "punctuation",
+        "a word ends at spaces and punctuation; or at spaces alone, for text that is cut into words, such as WikiText",
+        choices=("punctuation", "spaces"),
+    )
     preference: str = option(
         "relative", "log-preference by distance, or none", choices=("relative", "uniform")
     )
@@ -77,6 +85,8 @@ class FillOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.width % self.heads:
+            raise InputError(f"heads is {self.heads} and width {self.width}, no multiple of it. Change one.")
         parts = self.shares.split("/")
         if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
             raise InputError(
@@ -126,7 +136,7 @@ class Blanks(BertForPreTraining):
         position_ids: Tensor,
         places: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Logits of the words at ``places``, a bool mask, (k, vocabulary), and of the classes, (B, classes)."""
+        """Logits of the words at ``places``, a bool mask, (k, vocabulary), and of classes (B, classes); last states."""
         heads = self.config.num_attention_heads
         distance = (position_ids[:, None, :] - position_ids[:, :, None]).clamp(-REACH, REACH) + REACH
         log_u = self.log_preference.view(heads, -1)[:, distance].transpose(0, 1)
@@ -140,6 +150,7 @@ class Blanks(BertForPreTraining):
         return {
             "words": self.cls.predictions(hidden),
             "classes": self.cls.seq_relationship(found.pooler_output),
+            "last_hidden_state": found.last_hidden_state,  # what swaps compare: it has a row for each of the inputs
         }
 
 
@@ -155,7 +166,9 @@ class FillMask(Task):
         self.before = load_run(FillMask, FillOptions, options.pretrained) if options.pretrained else None
         trained = (text for article, _ in texts["train"] for pair in article for text in pair)
         self.tokenizer = (
-            self.before[0].tokenizer if self.before else tokenizer_of(trained, options.vocabulary)
+            self.before[0].tokenizer
+            if self.before
+            else tokenizer_of(trained, options.vocabulary, options.words)
         )
         self.splits = {name: self._passages(articles) for name, articles in texts.items()}
         self.others = self.splits["train"]  # whose second halves stand for those that do not follow
@@ -163,7 +176,7 @@ class FillMask(Task):
             self.splits["train"] = self.splits["train"][: options.train_texts]
         for name, held in self.splits.items():
             if not held:
-                raise InputError(f"{options.data} has no passage to {name} on. Give more text.")
+                raise InputError(f"{options.data} leaves no passage for {name}. Give more text.")
         counts = Counter(
             word for one in self.splits["train"] for word in one.first + one.second if word > MASK
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +18,7 @@ from fenchel.errors import InputError
 
 Batch = dict[str, Any]
 Record = dict[str, Any]
+SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine", "inverse_sqrt")
 FREE = ("out", "resume", "overwrite", "checkpoint_seconds", "quiet")  # options that a resumed run may change
 
 
@@ -36,9 +39,7 @@ class Options:
     epochs: int = option(10, "passes over the data")
     batch_size: int = option(64, "examples in a step, over all processes")
     learning_rate: float = option(1e-3, "the largest")
-    schedule: str = option(
-        "constant", "transformers' name: constant, linear, cosine, constant_with_warmup ..."
-    )
+    schedule: str = option("constant", f"transformers' name: {', '.join(SCHEDULES)}")
     warmup: float = option(0.0, "share of the steps in which the learning rate rises")
     weight_decay: float = option(0.0, "of AdamW")
     clip_norm: float = option(0.0, "largest norm of the gradient; 0: no limit")
@@ -47,11 +48,16 @@ class Options:
     quiet: bool = option(False, "show no progress")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate"):
-            if not getattr(self, name) > 0:
+        for name in ("epochs", "batch_size", "learning_rate", "width", "depth", "heads", "longest"):
+            if not getattr(self, name, 1) > 0:
                 raise InputError(
                     f"{name} is {getattr(self, name)}; expected a number above 0. Give --{name} a larger one."
                 )
+        for name, largest in (("warmup", 1.0), ("dropout", 0.99)):
+            if not 0 <= getattr(self, name, 0) <= largest:
+                raise InputError(f"{name} is {getattr(self, name)}; expected a share from 0 to {largest}.")
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"schedule is {self.schedule!r}; expected one of {', '.join(SCHEDULES)}.")
 
 
 class Task:
@@ -98,15 +104,20 @@ class Task:
     def batches(self, split: str, size: int, epoch: int | None) -> Iterator[list[int]]:
         """Numbers of the examples of each batch: in a random order that depends on seed and epoch, or as they are.
 
+        Batches are about equally large: in training a last one of a few examples would count as much as the others, and
+        its noise alone would make AdamW's steps smaller.
+
         Args:
             split: One of ``splits``.
-            size: Examples in a batch; the last one may have fewer.
+            size: Examples in a batch, at most.
             epoch: Whose order it is; None for that of the data.
         """
         order = list(range(len(self.splits[split])))
         if epoch is not None:
             random.Random(f"{self.options.seed} {epoch}").shuffle(order)  # noqa: S311
-        yield from (order[start : start + size] for start in range(0, len(order), size))
+        count = math.ceil(len(order) / size)
+        ends = [len(order) * part // count for part in range(count + 1)]
+        yield from (order[start:end] for start, end in pairwise(ends))
 
 
 def read_splits(
@@ -145,9 +156,15 @@ def read_splits(
     except InputError:
         raise
     except Exception as error:  # datasets raises errors of many kinds
+        there = folder.exists()
+        what = (
+            "cannot be read"
+            if there
+            else "is neither a folder nor a dataset that the Hugging Face hub gives here"
+        )
         raise InputError(
-            f"{data!r} is neither a folder nor a dataset that the Hugging Face hub gives here ({_line(error)}). Give a "
-            "folder with train.parquet, the name of a dataset, or --data toy, which needs no file."
+            f"{data!r} {what} ({_line((error.__cause__ if there else None) or error)}). Give a folder with "
+            "train.parquet, the name of a dataset, or --data toy, which needs no file."
         ) from error
     assert isinstance(found, datasets.DatasetDict)  # noqa: S101 - no split was asked for
     if train and "train" not in found:
@@ -171,21 +188,50 @@ def check_columns(found: datasets.DatasetDict, needed: Sequence[str], data: str)
 
 
 def validation_and_test(found: datasets.DatasetDict, share: float = 0.1) -> datasets.DatasetDict:
-    """The same data with the splits ``train``, ``validation`` and ``test``: missing ones are parts of the first."""
+    """The same data with the splits ``train``, ``validation`` and ``test``: missing ones are parts of the first.
+
+    Raises:
+        InputError: If the first has too few rows for that.
+    """
     found = datasets.DatasetDict(found)
     for name in ("test", "validation"):
         if name not in found:
+            if len(found["train"]) < 2:
+                raise InputError(f"there are too few rows to hold out some for {name}. Give more.")
             parts = found["train"].train_test_split(share, seed=0)
             found["train"], found[name] = parts["train"], parts["test"]
     return found
 
 
 def label_names(rows: datasets.Dataset, column: str) -> list[str]:
-    """Names of the classes of a column, of ``ClassLabel`` or of integers."""
+    """Names of the classes of a column, of ``ClassLabel`` or of integers.
+
+    Raises:
+        InputError: If they are neither.
+    """
     feature = rows.features[column]
     if isinstance(feature, datasets.ClassLabel):
         return list(feature.names)
+    if not feature.dtype.startswith(("int", "uint")):
+        raise InputError(
+            f"column {column} has values of {feature.dtype}; expected whole numbers for classes."
+        )
     return [str(number) for number in range(max(rows[column]) + 1)]
+
+
+def check_labels(found: datasets.DatasetDict, column: str, classes: int, data: str) -> None:
+    """Refuse a row whose label is none of the classes of the training data.
+
+    Raises:
+        InputError: Naming the row.
+    """
+    for split, rows in found.items():
+        for number, label in enumerate(rows[column]):
+            if label is None or not 0 <= label < classes:
+                raise InputError(
+                    f"{data}, {split}, row {number}, has the {column} {label}; expected 0 to {classes - 1}. Remove the "
+                    "row."
+                )
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -193,6 +239,6 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """The first line of an error's text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -37,6 +37,7 @@ from task import (
     Record,
     Task,
     check_columns,
+    check_labels,
     label_names,
     option,
     read_splits,
@@ -127,8 +128,9 @@ class VisionTransformer(nn.Module):
     def __init__(self, o: VisionOptions, channels: int, size: int, classes: int) -> None:
         super().__init__()
         self.embed = nn.Conv2d(channels, o.width, o.patch_size, o.patch_size)
-        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, o.width))
-        self.position = nn.Parameter(0.02 * torch.randn(1, (size // o.patch_size) ** 2 + 1, o.width))
+        self.class_token = nn.Parameter(torch.empty(1, 1, o.width))
+        self.position = nn.Parameter(torch.empty(1, (size // o.patch_size) ** 2 + 1, o.width))
+        self.reset_parameters()
         self.dropout = nn.Dropout(o.dropout)
         attention: list[nn.Module] = [
             MultiheadAttention(o.width, o.heads, batch_first=True) for _ in range(o.depth)
@@ -141,6 +143,11 @@ class VisionTransformer(nn.Module):
             )
         self.layers = nn.ModuleList(Layer(one, o.width, o.mlp_width, o.dropout) for one in attention)
         self.norm, self.classify = nn.LayerNorm(o.width), nn.Linear(o.width, classes)
+
+    def reset_parameters(self) -> None:
+        """Draw what is of no layer: the class token and the positions. An audit draws an untrained twin so."""
+        for one in (self.class_token, self.position):
+            nn.init.normal_(one, std=0.02)
 
     def forward(self, images: Tensor, partners: Tensor | None = None) -> Tensor:
         """Logits (B, classes) of images (B, channels, size, size).
@@ -265,12 +272,14 @@ def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tens
     columns = next((pair for pair in COLUMNS if {*pair} <= {*found["train"].column_names}), COLUMNS[0])
     check_columns(found, columns, options.data)
     image, label = columns
+    classes = label_names(found["train"], label)
+    check_labels(found, label, len(classes), options.data)
     counts = {"train": options.train_images, "validation": options.test_images, "test": options.test_images}
     splits = {}
     for name, count in counts.items():
         rows = chosen(found[name], label, count)
         splits[name] = stacked(rows, image, f"{options.data}, {name}"), torch.tensor(rows[label])
-    return label_names(found["train"], label), splits
+    return classes, splits
 
 
 @dataclass
@@ -383,7 +392,13 @@ class TableOptions:
 
 
 def table(told: TableOptions) -> None:
-    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds beside the paper's."""
+    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds beside the paper's.
+
+    Raises:
+        InputError: If there is no folder for the runs.
+    """
+    if not told.out:
+        raise InputError("no folder was given for the runs. Give --out DIR.")
     arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if told.table in "12" else ARMS
     if told.table == "search":
         arms = {

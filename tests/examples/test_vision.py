@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +16,9 @@ from sklearn.linear_model import LogisticRegression
 
 import vision
 from common import Training
-from fenchel.errors import CostWarning, InputError
+from fenchel.errors import CostWarning, InputError, ModelError
 from fenchel.nn import TransportAttention
+from tests.examples.measured import audited, check_swap
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{CostWarning.__module__}.{CostWarning.__name__}")
 
@@ -56,6 +60,10 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     assert float(loss.detach().mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
     assert float(score.mean()) == pytest.approx(found["test"]["accuracy"])
     assert [one for batch in batches for one in batch["documents"]] == list(range(1, 201))
+    assert len(audited(vision, tmp_path / "run", layers=[1], baseline="twin")) == 2
+    with pytest.raises(ModelError, match="--layers 1, or"):  # the last one is optimal transport
+        audited(vision, tmp_path / "run")
+    check_swap(vision, tmp_path / "run", found["test"]["loss"])
 
     vision.use(
         read, cast(vision.VisionTransformer, model), vision.UseOptions(picture=str(tmp_path / "seen.png"))
@@ -151,8 +159,12 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     datasets.Dataset.from_dict({"text": ["a"] * 20}).to_parquet(str(other / "train.parquet"))
+    images = rows["image"]
     for told, named in (
         ({"data": str(truncated)}, "row"),
+        ({"data": str(images_folder(tmp_path / "none", image=[*images[:39], None]))}, "has no image"),
+        ({"data": str(images_folder(tmp_path / "unlabelled", label=[0, 1] * 19 + [0, -1]))}, "the label -1"),
+        ({"data": str(images_folder(tmp_path / "named", label=["cat", "dog"] * 20))}, "whole numbers"),
         ({"data": str(other)}, "image"),
         ({"data": str(tmp_path / "missing")}, "--data toy"),
         ({"data": str(good), "patch_size": 3}, "patch_size"),
@@ -166,14 +178,19 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
 def test_a_table_sets_paired_differences_beside_the_numbers_of_the_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def finished(options: vision.VisionOptions) -> dict[str, Any]:
-        gain = 0.03 + 0.01 * options.seed if options.model == "ot-vit" else 0.0
-        return {"test": {"accuracy": 0.5 + 0.1 * options.seed + gain}}
+    for seed in range(3):
+        for arm, gain in (("ViT", 0.0), ("OT-ViT", 0.03 + 0.01 * seed)):
+            run = tmp_path / f"cifar10_jpeg-0.0003-{arm}-{seed}"
+            run.mkdir()
+            (run / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5 + 0.1 * seed + gain}}))
 
-    monkeypatch.setattr(vision, "finished", finished)
-    vision.table(vision.TableOptions(table="2", out=str(tmp_path), data=["some/cifar10_jpeg"], seeds=3))
+    given = ["--data", "some/cifar10_jpeg", "--out", str(tmp_path), "--seeds", "3"]
+    monkeypatch.setattr(sys, "argv", ["vision.py", "table", "--table", "2", *given])
+    runpy.run_path(vision.__file__, run_name="__main__")
     *_, first, second = capsys.readouterr().out.strip().splitlines()
     half = 0.01 * scipy.stats.t.ppf(0.975, 2) / 3**0.5
     assert [one.strip() for one in first.split("|")[3:5]] == ["ViT", "0.751"]
     assert [one.strip() for one in second.split("|")[3:5]] == ["OT-ViT", "0.772"]
     assert f"0.0400 ± {half:.4f}" in second
+    with pytest.raises(InputError, match="Give --out DIR"):
+        vision.table(vision.TableOptions())

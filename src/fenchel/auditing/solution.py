@@ -80,12 +80,12 @@ class LayerGroup:
         return whole * (1 - 1e-13) - self._maps @ self._maps.mT
 
     def evidence(self, block: LayerBlock) -> tuple[Tensor, Tensor | None]:
-        """Z of a block's queries, (g, r, k), and the length of what is outside of the span, (g, r, 1)."""
+        """Z of a block's queries, float64, (g, r, k), and the length of what is outside of the span, (g, r, 1)."""
         queries, h = block.queries, block.where[1]
         if self._maps is None:
-            return queries.flatten(1, 2), None
+            return queries.double().flatten(1, 2), None
         maps = self._maps[:, h] if self._maps.shape[1] > 1 else self._maps
-        inside = (queries @ maps.to(queries.dtype)).flatten(1, 2)
+        inside = (queries.double() @ maps).flatten(1, 2)
         if self._outer is None:
             return inside, None
         form = self._outer[:, h] if self._outer.shape[1] > 1 else self._outer
@@ -94,13 +94,13 @@ class LayerGroup:
         return inside, square.sqrt().flatten(1, 2).to(queries.dtype)
 
     def rows(self, block: LayerBlock, evidence: Tensor) -> QueryBlock:
-        """A block's rows in the working dtype."""
+        """A block's rows, in float64."""
         preference = block.log_preference
         if max(preference.shape[1:3]) > 1:
             preference = preference.expand(-1, *block.queries.shape[1:3], -1)
-        preference = preference.flatten(1, 2).to(self._dtype).log_softmax(-1)
-        alpha = torch.full((1, 1, 1), self._alpha, dtype=self._dtype, device=evidence.device)
-        return QueryBlock(self.templates.to(self._dtype), preference, evidence, alpha)
+        preference = preference.flatten(1, 2).double().log_softmax(-1)
+        alpha = torch.full((1, 1, 1), self._alpha, dtype=torch.float64, device=evidence.device)
+        return QueryBlock(self.templates, preference, evidence, alpha)
 
     def second_order(self, rows: QueryBlock) -> Tensor:
         """λ₂ of a block's rows, (g, r, k)."""
@@ -233,11 +233,12 @@ def exact_solutions(
         mask = wanted.flatten(1, 2).unsqueeze(-1)
         evidence = evidence.masked_fill(~mask, 0)
         outside = None if outside is None else outside.masked_fill(~mask, 0)
-        rows = group.rows(block, evidence)
+        wide = group.rows(block, evidence)
+        rows = wide.to(problem.queries.dtype)
         beyond = None if outside is None else rows.alpha * outside
         found = infer(
-            TemplateFamily(rows),
-            evidence,
+            TemplateFamily(rows, None if rows.evidence.dtype == torch.float64 else wide),
+            rows.evidence,
             rows.alpha,
             tol=tol,
             max_steps=max_steps,

@@ -114,6 +114,11 @@ class AbstractCloseness(ABC):
     rowwise: bool = False
     r"""Whether weights depend on a query's potential and preference alone, and the curvature is that of weights q."""
 
+    @property
+    def is_softmax(self) -> bool:
+        """Whether weights are proportional to the preference times the exponential of the potential."""
+        return False
+
     def curvature_weights(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         r"""The q of :math:`\nabla^2 D^* = \operatorname{diag} q - qq^\top/\sum_i q_i` (fact 12), (..., m, n).
 

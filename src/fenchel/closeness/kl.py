@@ -33,6 +33,7 @@ class KL(AbstractCloseness):
     """
 
     rowwise = True
+    is_softmax = True
 
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """Divergence, shape (..., m); ``inf`` where p leaves the support of u."""

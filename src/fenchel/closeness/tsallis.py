@@ -111,6 +111,11 @@ class Tsallis(AbstractCloseness):
         return isinstance(self.order, float) and self.order == 1
 
     @property
+    @override
+    def is_softmax(self) -> bool:
+        return self._is_softmax and isinstance(self.temperature, float) and self.temperature == 1
+
+    @property
     def _a(self) -> float | Tensor:
         """β - 1, with a last dimension of 1 where it is a tensor."""
         return _column(self.order) - 1

@@ -256,7 +256,7 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: 
         block: The rows.
         dual: λ*, (g, r, d).
         gradient: g, (g, r, d).
-        rtol: To which the linear system is solved, relative to g.
+        rtol: To which the linear system is solved, relative to g; to rounding where that is more.
     """
     point = TemplateFamily(block).at(dual)
     preference, weights = block.log_preference.exp(), point.weights
@@ -279,7 +279,7 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rt
         block: The rows.
         dual: λ, (g, r, d).
         gradient: g, (g, r, d).
-        rtol: To which the linear system is solved, relative to g.
+        rtol: To which the linear system is solved, relative to g; to rounding where that is more.
     """
     point = TemplateFamily(block).at(torch.zeros_like(dual))
     preference, x = point.weights, dual / block.alpha
@@ -321,7 +321,7 @@ def with_row_gradients(
         log_preference: Tensor | None,
         alpha: Tensor,
         to_preference: bool,
-        rtol: float,
+        rtol: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with torch.no_grad(), without_autocast(evidence):
             rowwise = Rowwise(evidence, templates, log_preference, alpha)
@@ -333,7 +333,7 @@ def with_row_gradients(
             return gradients.build()
 
     @differentiated.register_fake
-    def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol):
+    def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol=0.0):
         preference = templates.new_empty(log_preference.shape if to_preference else ())
         to_evidence, to_templates, to_alpha = (x.new_empty(x.shape) for x in (evidence, templates, alpha))
         return to_evidence, to_templates, preference, to_alpha
@@ -350,7 +350,7 @@ def with_row_gradients(
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[2]
         log_preference = saved[3]
         # To the tolerance of the forward solve, where there is one.
-        rtol = ctx.options[0] if ctx.options else 8 * torch.finfo(gradient.dtype).eps
+        rtol = ctx.options[0] if ctx.options else 0.0
         to_evidence, to_templates, found, to_alpha = differentiated_once(gradient, *saved, wanted, rtol)
         to_preference = found.to(log_preference.dtype) if wanted else None
         return to_evidence, to_templates, to_preference, to_alpha, *(None,) * len(ctx.options)

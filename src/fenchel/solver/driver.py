@@ -52,6 +52,9 @@ STEPS_OF_STAGE = 5
 FACTORISE_UP_TO = 1024
 """Largest Hessian, in rows and columns, that is factorised query by query."""
 
+ILL_CONDITIONED = 1e12
+"""Condition of a Hessian above which its Cholesky factor says little of directions in which it is near 1/α."""
+
 BLOCK_BYTES = 2**26
 """Size aimed at for one array (rows, n) of Newton's method."""
 
@@ -107,7 +110,8 @@ class Rows:
         if dtype == self.evidence.dtype:
             return self
         beyond = None if self.beyond is None else self.beyond.to(dtype)
-        evidence, alpha = self.evidence.to(dtype), self.alpha.to(dtype)
+        wide, alpha = self.family.wide_evidence, self.alpha.to(dtype)
+        evidence = self.evidence.to(dtype) if wide is None else wide
         return replace(self, family=self.family.to(dtype), evidence=evidence, alpha=alpha, beyond=beyond)
 
     def reference(self, lam: Tensor) -> Tensor:
@@ -129,8 +133,14 @@ class Rows:
 
     def bound(self, lam: Tensor, residual: Tensor, *, accurate: bool) -> Tensor:
         """The certificate: residual and what rounding can hide."""
-        hidden = self.alpha * self.family.rounding(lam, accurate=accurate)
-        return residual + hidden + 4 * torch.finfo(lam.dtype).eps * norm(lam)
+        hidden, eps = self.alpha * self.family.rounding(lam, accurate=accurate), torch.finfo(lam.dtype).eps
+        if self.family.wide_evidence is not None:
+            hidden = hidden + eps * self._first
+        bound, reference = residual + hidden + 4 * eps * norm(lam), self.reference(lam)
+        if accurate and bool(((bound > self.tol * reference) & (residual <= self.tol * reference)).any()):
+            closer = self.alpha * self.family.rounding_of_rows(lam)
+            bound = torch.minimum(bound, residual + closer + 4 * eps * norm(lam))
+        return bound
 
 
 @dataclass(frozen=True)
@@ -266,26 +276,33 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     """
     best, residual = lam, torch.full_like(rows.alpha, torch.inf)
     history: list[tuple[Tensor, Tensor]] = []
-    moving, steps, most = torch.ones_like(residual, dtype=torch.bool), 0, min(MIXINGS, int(budget.max()))
+    further, falling, steps = lam, torch.ones_like(residual, dtype=torch.bool), 0
+    counts = torch.zeros_like(budget)
+    most = min(MIXINGS, int(budget.max()))
     while True:
         r = rows.alpha * (rows.evidence - rows.family.shift(lam)) - lam
         size = norm(r)
-        falling, better = size < 0.5 * residual, size < residual
-        best = lam if bool(better.all()) else torch.where(better, lam, best)
-        residual = torch.where(better, size, residual)
-        moving = rows.moving(best, residual)
-        few = float((falling & moving).to(lam.dtype).mean()) <= STRAGGLERS
-        if few or steps >= most:
-            break
-        steps += 1
+        # A row stays where it reaches the tolerance or stops falling, whatever the others do.
+        better, falls = falling & (size < residual), size < 0.5 * residual
         damped = torch.add(lam, r, alpha=DAMPING)
         following = _extrapolated(r, damped, history)
-        history = [(r, damped), *history][:2]
         usable = total(following).isfinite()
-        lam = following if bool(usable.all()) else torch.where(usable, following, damped)
-    further = _extrapolated(r, torch.add(lam, r, alpha=DAMPING), history)
-    further = torch.where((size <= residual) & total(further).isfinite() & ~moving, further, best)
-    return _Found(best, rows.bound(best, residual, accurate=False), moving, budget.clamp(max=steps), further)
+        following = following if bool(usable.all()) else torch.where(usable, following, damped)
+        every = bool(better.all())
+        best = lam if every else torch.where(better, lam, best)
+        further = following if every else torch.where(better, following, further)
+        residual = torch.where(better, size, residual)
+        moving = rows.moving(best, residual)
+        falling = falling & falls & moving
+        if float(falling.to(lam.dtype).mean()) <= STRAGGLERS or steps >= most:
+            break
+        steps += 1
+        counts = counts + falling.squeeze(-1)
+        history, lam = [(r, damped), *history][:2], following
+    further = torch.where(moving, best, further)
+    return _Found(
+        best, rows.bound(best, residual, accurate=False), moving, torch.minimum(counts, budget), further
+    )
 
 
 def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -380,21 +397,33 @@ def newton_direction(
         return closed
     k = vector.shape[-1]
     found = conjugate_gradients(here.product, vector, alpha, rtol, k // 4 + 16 if most is None else most)
-    missed = (norm(vector - found / alpha - here.product(found)) > slack * rtol * norm(vector)).squeeze(-1)
+    apart = norm(vector - found / alpha - here.product(found))
+    missed = ~(apart <= slack * rtol * norm(vector)).squeeze(-1)
     if k > FACTORISE_UP_TO or not bool(missed.any()):
         return found
     inverse_alpha = (1 / alpha.expand_as(vector[..., :1])[missed]).expand(-1, k)
-    factor, failed = torch.linalg.cholesky_ex(here.matrices(missed) + torch.diag_embed(inverse_alpha))
-    solved = torch.cholesky_solve(vector[missed].unsqueeze(-1), factor).squeeze(-1)
-    usable = (failed == 0).unsqueeze(-1) & total(solved).isfinite()
-    return found.index_put((missed,), torch.where(usable, solved, found[missed]))
+    hessian, right = here.matrices(missed) + torch.diag_embed(inverse_alpha), vector[missed]
+    factor, failed = torch.linalg.cholesky_ex(hessian)
+    solution = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
+    condition = hessian.diagonal(dim1=-2, dim2=-1).amax(-1) / inverse_alpha[:, 0]
+    singular = (failed != 0) | ~(condition <= ILL_CONDITIONED)
+    if bool(singular.any()):
+        # Rounding leaves directions without curvature some; no eigenvalue is below 1/α.
+        values, basis = torch.linalg.eigh(hessian[singular].nan_to_num(0, 0, 0))
+        along = (
+            right[singular].unsqueeze(-2)
+            @ basis
+            / torch.maximum(values, inverse_alpha[singular]).unsqueeze(-2)
+        )
+        solution[singular] = (along @ basis.mT).squeeze(-2)
+    return found.index_put((missed,), torch.where(total(solution).isfinite(), solution, found[missed]))
 
 
-def solved(here: Point, vector: Tensor, alpha: Tensor, *, rtol: float | None = None) -> Tensor:
+def solved(here: Point, vector: Tensor, alpha: Tensor, *, rtol: float = 0.0) -> Tensor:
     r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v of any size, or to rounding."""
     size = norm(vector).clamp(min=torch.finfo(vector.dtype).tiny)
     least = 8 * torch.finfo(vector.dtype).eps
-    rtol = least if rtol is None else max(rtol, least)
+    rtol = max(rtol, least)
     return size * newton_direction(
         here, vector / size, alpha, rtol=rtol, most=60, slack=max(2.0, 64 * least / rtol)
     )

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
 from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
-from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness import AbstractCloseness
 from fenchel.rounding import SMALL, summed
 from fenchel.selection import gather_rows
 
@@ -102,6 +102,11 @@ class Family(ABC):
         """Numbers a row that a point holds besides its coordinates, where rows can be taken by themselves."""
         return None
 
+    @property
+    def wide_evidence(self) -> Tensor | None:
+        """The evidence in float64, where that which the driver was given is what rounding has left of it."""
+        return None
+
     @abstractmethod
     def shift(self, lam: Tensor) -> Tensor:
         r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
@@ -120,6 +125,10 @@ class Family(ABC):
     @abstractmethod
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
         """Bound on the error of :meth:`shift`, or of ``at(lam).shift`` where accurate, (g, r, 1)."""
+
+    def rounding_of_rows(self, lam: Tensor) -> Tensor:
+        """The same bound for ``at(lam).shift``, from what each row looks like, which is as much work as a point."""
+        return self.rounding(lam, accurate=True)
 
     @abstractmethod
     def easy(self, lam: Tensor) -> Tensor:
@@ -150,17 +159,17 @@ class TemplateFamily(Family):
     r"""Templates under a closeness whose curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12).
 
     Args:
-        block: The rows; their evidence is not looked at.
-        index: Which of its rows, (g, r'); None is all.
+        block: The rows.
+        wide: The same in float64, where ``block`` is what rounding to its dtype has left of them.
 
     Attributes:
         templates: Centred, (g, n, k).
     """
 
-    def __init__(self, block: QueryBlock) -> None:
-        self._block, self.templates = block, block.offsets
+    def __init__(self, block: QueryBlock, wide: QueryBlock | None = None) -> None:
+        self._block, self._wide, self.templates = block, wide, block.offsets
         self._preference, self._closeness = block.log_preference, block.closeness
-        self._is_softmax = isinstance(self._closeness, KL)
+        self._is_softmax = self._closeness.is_softmax
         self.radius = norm(self.templates).amax(-2, keepdim=True)
         # One preference of all rows that is uniform is none.
         low, high = self._preference.aminmax()
@@ -226,6 +235,26 @@ class TemplateFamily(Family):
         return torch.where(near, 3 * length / modulus * self.radius * (whole + of_sums * self.radius), whole)
 
     @override
+    def rounding_of_rows(self, lam: Tensor) -> Tensor:
+        r"""By Cauchy and Schwarz, with the root mean square of ‖t‖ and the spread about the mean of each row."""
+        if not self._is_softmax:
+            return self.rounding(lam, accurate=True)
+        unit, (n, k) = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:]
+        squares = dot(self.templates, self.templates)
+
+        def lengths(weights: Tensor) -> tuple[Tensor, Tensor]:
+            moment, mean = weights @ squares, norm(weights @ self.templates)
+            lost = (2 * summed(n) + k + 4) * unit
+            spread = (moment - mean.square()).clamp(min=0) + 2 * lost * moment
+            return (moment * (1 + lost)).sqrt(), spread.sqrt()
+
+        length, spread = lengths(self.at(lam).weights)
+        length_at_rest, spread_at_rest = lengths(self._preference.softmax(-1))
+        of_weights, of_sums = (8 + 4 * self._levels) * unit, (summed(n) + 8) * unit
+        of_logits = (summed(k) + 8) * unit * norm(lam) * length + of_weights
+        return 2 * (of_logits * spread + of_weights * spread_at_rest + of_sums * (length + length_at_rest))
+
+    @override
     def easy(self, lam: Tensor) -> Tensor:
         modulus = torch.as_tensor(self._closeness.modulus, dtype=lam.dtype, device=lam.device)
         modulus = modulus if modulus.dim() == 0 else modulus.unsqueeze(-1)
@@ -237,19 +266,27 @@ class TemplateFamily(Family):
             x = x if groups is None or len(x) == 1 else x[groups]
             return x if index is None else gather_rows(x, index)
 
-        block = self._block
-        taken = QueryBlock(
-            block.templates if groups is None else block.templates[groups],
-            some(block.log_preference),
-            some(block.evidence),
-            some(block.alpha),
-            block.closeness.rows(lambda own: some(own.unsqueeze(-1)).squeeze(-1)),
-        )
-        return TemplateFamily(taken)
+        def taken(block: QueryBlock) -> QueryBlock:
+            return QueryBlock(
+                block.templates if groups is None else block.templates[groups],
+                some(block.log_preference),
+                some(block.evidence),
+                some(block.alpha),
+                block.closeness.rows(lambda own: some(own.unsqueeze(-1)).squeeze(-1)),
+            )
+
+        return TemplateFamily(taken(self._block), None if self._wide is None else taken(self._wide))
 
     @override
     def to(self, dtype: torch.dtype) -> TemplateFamily:
-        return self if dtype == self.templates.dtype else TemplateFamily(self._block.to(dtype))
+        if dtype == self.templates.dtype:
+            return self
+        return TemplateFamily(self._block.to(dtype) if self._wide is None else self._wide)
+
+    @property
+    @override
+    def wide_evidence(self) -> Tensor | None:
+        return None if self._wide is None else self._wide.evidence
 
 
 class TemplatePoint(Point):
@@ -304,7 +341,7 @@ class TemplatePoint(Point):
             step = t * size * lifted
             weights = self._closeness.weights(self._logits + step, self._preference)
             moved = weights - self.weights
-            if isinstance(self._closeness, KL):
+            if self._closeness.is_softmax:
                 small = step.abs().amax(-1, keepdim=True) <= SMALL
                 moved = torch.where(small, self.weights * torch.expm1(torch.where(small, step, 0)), moved)
             curved = self._closeness.curvature_weights(weights, self._preference)
