@@ -91,6 +91,7 @@ def attention(
         Sections 4 and 6, eqs. (7)-(16).
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
         >>> causal = torch.ones(5, 5, dtype=torch.bool).tril()
         >>> softmax = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=causal)
@@ -170,6 +171,7 @@ def attention_with_certificate(
         ProblemError, ConvergenceError: As :func:`attention`.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
         >>> _, first = attention_with_certificate(q, k, v)
         >>> _, exact = attention_with_certificate(q, k, v, estimator="exact")
@@ -263,6 +265,7 @@ def attention_weights(
         ProblemError, ConvergenceError: As :func:`attention`.
 
     Example:
+        >>> import torch
         >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
         >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
         True
