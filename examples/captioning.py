@@ -25,11 +25,12 @@ from torch.nn.functional import dropout, one_hot
 
 import common
 import decoding
+from data import check_columns, read_splits
 from decoding import BEGIN, END, PAD, Attention, State, choice
 from fenchel.errors import InputError
 from fenchel.nn import preference
 from images import decoded_rows, opened, resized
-from task import Batch, Options, Record, Task, check_columns, option, read_splits
+from task import Batch, Options, Record, Task, option
 
 
 @dataclass

@@ -25,8 +25,9 @@ from tqdm.auto import tqdm
 from transformers import HfArgumentParser, get_scheduler
 
 from fenchel.errors import FenchelError, InputError
-from task import FREE, Options, Record, Task, to_device
+from task import FREE, Batch, Options, Record, Task, to_device
 
+Make = Callable[[Any], Task]
 BEST, OPTIONS, METRICS = "best.safetensors", "options.json", "metrics.json"
 STATE = ("epoch", "step", "total", "terms", "seconds", "history")
 
@@ -34,7 +35,7 @@ STATE = ("epoch", "step", "total", "terms", "seconds", "history")
 class Training:
     """One run: a task, its model, and the folder that it is kept in."""
 
-    def __init__(self, make: Callable[[Any], Task], options: Options) -> None:
+    def __init__(self, make: Make, options: Options) -> None:
         self.options, self.folder = options, Path(options.out)
         if not options.out:
             raise InputError("no folder was given for the run. Give --out DIR.")
@@ -48,18 +49,16 @@ class Training:
         check_precision(model, self.accelerator)
         decayed = [one for one in model.parameters() if one.dim() > 1]
         others = [one for one in model.parameters() if one.dim() <= 1]
-        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        optimiser = torch.optim.AdamW(
-            groups, options.learning_rate, weight_decay=options.weight_decay, fused=True
-        )
-        steps = options.epochs * len(list(self.task.batches("train", options.batch_size, 0)))
+        groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others}]
+        optimiser = torch.optim.AdamW(groups, options.learning_rate, weight_decay=0.0, fused=True)
+        self.steps = len(list(self.task.batches("train", options.batch_size, 0)))  # of an epoch
+        steps = options.epochs * self.steps
         scheduler = get_scheduler(options.schedule, optimiser, int(options.warmup * steps), steps)
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.scheduler = scheduler  # not prepared: accelerate steps a prepared one once for each process
         self.accelerator.register_for_checkpointing(scheduler, self)
         self.epoch = self.step = 0
-        self.total, self.terms = 0.0, 0  # of the epoch so far
-        self.seconds = 0.0
+        self.total, self.terms, self.seconds = 0.0, 0, 0.0  # loss and terms are of the epoch so far
         self.history: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,10 +76,9 @@ class Training:
             The content of ``metrics.json``.
         """
         self._open()
-        steps = len(list(self.task.batches("train", self.options.batch_size, 0)))
-        done = self.epoch * steps + self.step
+        done, steps = self.epoch * self.steps + self.step, self.options.epochs * self.steps
         hidden = self.options.quiet or not self.main
-        with tqdm(total=self.options.epochs * steps, initial=done, disable=hidden, unit="step") as bar:
+        with tqdm(total=steps, initial=done, disable=hidden, unit="step") as bar:
             while self.epoch < self.options.epochs:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
@@ -113,10 +111,10 @@ class Training:
         rank, count = self.accelerator.process_index, self.accelerator.num_processes
         found = []
         with torch.no_grad(), self.accelerator.autocast():
-            for number in range(rank, len(parts), count):
-                examples = [self.task.splits[split][one] for one in parts[number]]
+            for numbers in parts[rank::count]:
+                examples = [self.task.splits[split][one] for one in numbers]
                 batch = to_device(self.task.batch(examples, training=False), self.accelerator.device)
-                found += zip(parts[number], self.task.records(plain, batch), strict=True)
+                found += zip(numbers, self.task.records(plain, batch), strict=True)
         return [record for _, record in sorted(gather_object(found), key=lambda one: one[0])]
 
     def _open(self) -> None:
@@ -128,13 +126,12 @@ class Training:
             if not (there := checkpoints(self.folder)):
                 raise InputError(f"{self.folder} has no checkpoint to resume. Leave --resume out to begin.")
             before = json.loads(file.read_text())
-            differing = [name for name, value in told.items() if before.get(name) != value]
-            if differing:
-                name = differing[0]
-                raise InputError(
-                    f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is {told[name]!r}. Give the "
-                    "same options, or another --out."
-                )
+            for name in told:
+                if before.get(name) != told[name]:
+                    raise InputError(
+                        f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is {told[name]!r}. "
+                        "Give the same options, or another --out."
+                    )
             self.accelerator.load_state(str(there[-1]))
             return
         if file.is_file() and not options.overwrite:
@@ -165,10 +162,8 @@ class Training:
             # A process without an example of its own computes one without weight: gradients are still gathered.
             counts = bool(own)
             due = time.monotonic() - saved >= options.checkpoint_seconds
-            told = torch.tensor(
-                [float(loss.detach()) * counts, terms * counts, due], device=accelerator.device
-            )
-            total, every, due = cast(Tensor, accelerator.reduce(told)).tolist()
+            told = torch.tensor([float(loss.detach()) * counts, terms * counts, due])
+            total, every, due = cast(Tensor, accelerator.reduce(told.to(accelerator.device))).tolist()
             if not math.isfinite(total):
                 raise InputError(
                     f"the loss is {total} at epoch {self.epoch + 1}, step {number + 1}. Lower --learning_rate or give "
@@ -266,7 +261,7 @@ def write(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def load_run(make: Callable[[Any], Task], kind: type[Options], folder: str | Path) -> tuple[Any, nn.Module]:
+def load_run(make: Make, kind: type[Options], folder: str | Path) -> tuple[Any, nn.Module]:
     """The task of a run and its model of the best epoch, in evaluation mode.
 
     Raises:
@@ -286,9 +281,18 @@ def load_run(make: Callable[[Any], Task], kind: type[Options], folder: str | Pat
     return task, model.eval()
 
 
-def main(
-    make: Callable[[Any], Task], kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any
-) -> None:
+def load_test(make: Make, kind: type[Options], folder: str | Path) -> tuple[nn.Module, list[Batch]]:
+    """The model of a run and the batches of its test, for ``fenchel audit`` and ``fenchel swap``."""
+    task, model = load_run(make, kind, folder)
+    found = []
+    for numbers in task.batches("test", 50, None):
+        examples = [task.splits["test"][one] for one in numbers]
+        batch = task.batch(examples, training=False)
+        found.append({"documents": [one + 1 for one in numbers], **task.audited(examples, batch)})
+    return model, found
+
+
+def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any) -> None:
     """The command line of an example: ``train``, ``use DIR``, and what else it has.
 
     Args:
@@ -299,21 +303,21 @@ def main(
         others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
+    kinds = {"train": kind, "use": use_kind, **{name: its_kind for name, (_, its_kind) in others.items()}}
+    if command not in kinds:
+        sys.exit(f"usage: {script} train --data toy --out DIR [--resume], {script} use DIR; each has --help")
+    parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")  # pyright: ignore[reportArgumentType]
+    if command == "use":
+        parser.add_argument("run", metavar="DIR", help="--out of the training")
     try:
+        told, *named = parser.parse_args_into_dataclasses(rest)
         if command == "train":
-            parser = HfArgumentParser(kind, prog=f"{script} train")  # pyright: ignore[reportArgumentType]
-            (options,) = parser.parse_args_into_dataclasses(rest)
-            result = Training(make, options).run()
+            result = Training(make, told).run()
             if accelerate.PartialState().is_main_process:
-                print(f"test: {json.dumps(result['test'])}; in {options.out}/{METRICS}")
+                print(f"test: {json.dumps(result['test'])}; in {told.out}/{METRICS}")
         elif command == "use":
-            parser = HfArgumentParser(use_kind, prog=f"{script} use")  # pyright: ignore[reportArgumentType]
-            parser.add_argument("run", metavar="DIR", help="--out of the training")
-            told, named = parser.parse_args_into_dataclasses(rest)
-            use(*load_run(make, kind, named.run), told)
+            use(*load_run(make, kind, named[0].run), told)
         else:
-            sys.exit(
-                f"usage: {script} train --data toy --out DIR [--resume], or {script} use DIR; each has --help"
-            )
+            others[command][0](told)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")

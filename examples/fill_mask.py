@@ -30,13 +30,7 @@ from common import load_run, main
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import register
 from passages import END, FIRST, MASK, PAD, read_texts, tokenizer_of, toy
-from task import (
-    Batch,
-    Options,
-    Record,
-    Task,
-    option,
-)
+from task import Batch, Options, Record, Task, option
 
 REACH = 16  # distances beyond it have its log-preference
 

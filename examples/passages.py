@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from task import check_columns, label_names, read_splits, validation_and_test
+from data import check_columns, label_names, read_splits, validation_and_test
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNKNOWN, FIRST, END, MASK = range(5)

@@ -27,11 +27,12 @@ from torch.nn.functional import cross_entropy, kl_div, normalize
 
 import fenchel
 from common import load_run, main
+from data import check_columns, label_names, read_splits, validation_and_test
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.evidence import ScaledDot
 from fenchel.nn.preference import Context
-from task import Options, Record, Task, check_columns, label_names, option, read_splits, validation_and_test
+from task import Options, Record, Task, option
 
 PAIRS = (("sentence_A", "sentence_B"), ("premise", "hypothesis"), ("sentence1", "sentence2"))
 TEXTS = (*PAIRS, ("text",), ("sentence",))

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import fenchel
+from data import check_columns, label_names, read_splits
 from fenchel.nn import MultiheadAttention
 from intervals import shown
-from task import check_columns, label_names, read_splits
 
 WIDTH, HEADS, LONGEST, BATCH = 64, 4, 40, 64
 ARMS = {

@@ -26,10 +26,11 @@ from torch.nn import functional
 
 import common
 import decoding
+from data import check_columns, read_splits, validation_and_test
 from decoding import BEGIN, END, PAD, Attention, State, choice
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention, preference, sinusoids
-from task import Batch, Options, Record, Task, check_columns, option, read_splits, validation_and_test
+from task import Batch, Options, Record, Task, option
 
 POOL = 50  # batches whose pairs are sorted by length together
 

@@ -26,9 +26,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor, nn
 
+from data import check_columns, read_splits
 from fenchel.nn import ContinuousAttention, MultiheadAttention
 from intervals import interval
-from task import check_columns, read_splits
 
 WIDTH, GRID, EPOCHS = 48, 14, 4
 ARMS = ("softmax", "continuous", "untrained")

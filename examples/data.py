@@ -1,0 +1,121 @@
+"""How the examples read data: datasets of the hub, folders of Parquet files, single files; and words of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from fenchel.errors import InputError
+
+
+def read_splits(
+    data: str, names: Sequence[str] = ("train", "validation", "test"), *, train: bool = True
+) -> datasets.DatasetDict:
+    """A dataset of the hub, a folder with a Parquet file for each split, or one file of text or rows.
+
+    Args:
+        data: Name or path; a file ends in ``.txt``, ``.jsonl`` or ``.parquet`` and becomes the split ``train``.
+        names: Of the splits that are read of a folder.
+        train: Whether there has to be a split for training.
+
+    Raises:
+        InputError: If it is not there, or has no split for training.
+    """
+    folder = Path(data)
+    try:
+        if folder.is_file():
+            builder = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}.get(folder.suffix)
+            if builder is None:
+                raise InputError(
+                    f"{folder} ends in none of .txt, .jsonl and .parquet. Convert it to one of these."
+                )
+            found = datasets.load_dataset(builder, data_files={"train": str(folder)})
+        elif folder.is_dir():
+            files = {name: str(folder / f"{name}.parquet") for name in names}
+            files = {name: file for name, file in files.items() if Path(file).is_file()}
+            if not files:
+                raise InputError(
+                    f"{folder} holds none of {', '.join(f'{name}.parquet' for name in names)}. Save the dataset there "
+                    "with datasets' Dataset.to_parquet, or use --data toy."
+                )
+            found = datasets.load_dataset("parquet", data_files=files)
+        else:
+            found = datasets.load_dataset(data)
+    except InputError:
+        raise
+    except Exception as error:  # datasets raises errors of many kinds
+        raise InputError(
+            f"{data!r} is neither a folder nor a dataset that the Hugging Face hub gives here ({_line(error)}). Give a "
+            "folder with train.parquet, the name of a dataset, or --data toy, which needs no file."
+        ) from error
+    assert isinstance(found, datasets.DatasetDict)  # noqa: S101 - no split was asked for
+    if train and "train" not in found:
+        raise InputError(f"{data} has the splits {', '.join(map(str, found))}; one named train is needed.")
+    return found
+
+
+def check_columns(found: datasets.DatasetDict, needed: Sequence[str], data: str) -> None:
+    """Refuse data without a column.
+
+    Raises:
+        InputError: Naming the columns that are missing, and those that are there.
+    """
+    for split, rows in found.items():
+        missing = [name for name in needed if name not in rows.column_names]
+        if missing:
+            raise InputError(
+                f"{data}, {split}, has no column {', '.join(missing)}; it has {', '.join(rows.column_names)}. Rename "
+                "the columns of the data."
+            )
+
+
+def validation_and_test(found: datasets.DatasetDict, share: float = 0.1) -> datasets.DatasetDict:
+    """The same data with the splits ``train``, ``validation`` and ``test``: missing ones are parts of the first."""
+    found = datasets.DatasetDict(found)
+    for name in ("test", "validation"):
+        if name not in found:
+            parts = found["train"].train_test_split(share, seed=0)
+            found["train"], found[name] = parts["train"], parts["test"]
+    return found
+
+
+def label_names(rows: datasets.Dataset, column: str) -> list[str]:
+    """Names of the classes of a column, of ``ClassLabel`` or of integers."""
+    feature = rows.features[column]
+    if isinstance(feature, datasets.ClassLabel):
+        return list(feature.names)
+    return [str(number) for number in range(max(rows[column]) + 1)]
+
+
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of whole numbers under one another, with 0 behind the shorter ones."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+def learned_words(texts: Iterable[str], size: int, special: Sequence[str], least: int = 0) -> Tokenizer:
+    """Knows the most frequent words, in small letters, of what stands between spaces and punctuation.
+
+    Args:
+        texts: What is trained on.
+        size: How many words are known at most.
+        special: What comes first, ``[UNK]`` among them.
+        least: How often a word has to be there to be known.
+    """
+    tokenizer: Any = Tokenizer(models.WordLevel(unk_token="[UNK]"))  # noqa: S106
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    known = {"vocab_size": size, "min_frequency": least, "special_tokens": list(special)}
+    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(**known, show_progress=False))
+    return tokenizer
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error's text."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
