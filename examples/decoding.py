@@ -14,7 +14,6 @@ from sacrebleu.metrics.bleu import BLEU
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from common import OPTIONS, write
 from fenchel import Tsallis
@@ -27,11 +26,6 @@ State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
 PAD, UNKNOWN, BEGIN, END = range(4)
 ESTIMATORS = ("first_order", "second_order", "exact")
-
-
-def choice(text: str, *values: str) -> Any:
-    """A field of the options with some values, of which the first is the default."""
-    return option(values[0], text, choices=values)
 
 
 def kept_tokenizer(
@@ -69,11 +63,6 @@ def kept_tokenizer(
 def piece_names(tokenizer: Tokenizer, numbers: Tensor) -> list[list[str]]:
     """The texts of pieces (B, n), without padding."""
     return [[str(tokenizer.id_to_token(one)) for one in row[row != PAD].tolist()] for row in numbers]
-
-
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Rows of numbers under one another, 0 behind the shorter ones."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
 
 
 def surprise(scores: Tensor, labels: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import datasets
+import numpy as np
 import torch
 from PIL import Image
 from sklearn.model_selection import train_test_split
@@ -58,11 +59,7 @@ def decoded(image: dict[str, Any], place: str = "the image") -> Tensor:
             plain = opened.convert("L" if grey else "RGB")
     except OSError as error:
         raise InputError(f"{place} cannot be decoded: {error}. Remove it or mend the file.") from error
-    return (
-        torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8)
-        .view(plain.height, plain.width, -1)
-        .permute(2, 0, 1)
-    )
+    return torch.tensor(np.asarray(plain)).view(plain.height, plain.width, -1).permute(2, 0, 1)
 
 
 def opened(file: str, channels: int, size: int) -> Tensor:

@@ -26,11 +26,11 @@ from torch.nn import functional
 
 import common
 import decoding
-from data import check_columns, read_splits, validation_and_test
-from decoding import BEGIN, END, PAD, Attention, State, choice
+from data import check_columns, padded, read_splits, validation_and_test
+from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention, preference, sinusoids
-from task import Batch, Options, Record, Task, option
+from task import Batch, Options, Record, Task, choice, option
 
 POOL = 50  # batches whose pairs are sorted by length together
 
@@ -378,7 +378,7 @@ class Translation(Task):
 
     def batch(self, examples: Sequence[Pair], *, training: bool) -> Batch:
         """The numbers, and the pairs."""
-        source, target = (decoding.padded(side) for side in list(zip(*examples, strict=True))[2:])
+        source, target = (padded(side) for side in list(zip(*examples, strict=True))[2:])
         labels = target[:, 1:]
         inputs = target[:, :-1] * (labels != PAD)
         return {"source": source, "target": inputs, "labels": labels, "pairs": examples}
@@ -410,6 +410,18 @@ class Translation(Task):
         nats, pieces = (sum(one[name] for one in records) for name in ("nats", "pieces"))
         return {"bleu": decoding.bleu(said, [right])["bleu"], "loss": nats / pieces}
 
+    def audited(self, examples: Sequence[Pair], batch: Batch) -> Batch:
+        """See ``Task``."""
+        del examples
+        tokens = map(decoding.piece_names, self.tokenizers, (batch["source"], batch["target"]))
+        return {
+            "inputs": {name: batch[name] for name in ("source", "target")},
+            "counted": batch["source"] != PAD,
+            "counted_decoder": batch["labels"] != PAD,
+            **dict(zip(("tokens", "tokens_decoder"), tokens, strict=True)),
+            **decoding.measures(batch["labels"]),
+        }
+
     def said(self, model: Any, source: Tensor, **how: Any) -> list[decoding.Said]:
         """Translations as numbers: at most twice as many pieces as the source has, and ten, and END."""
         limits = (2 * (source != PAD).sum(1) + 11).clamp(max=self.options.longest)
@@ -432,7 +444,7 @@ def use(task: Translation, model: Any, told: UseOptions) -> None:
         raise InputError("a sentence is empty; expected words.")
     rows = [[*one.ids, END] for one in task.tokenizers[0].encode_batch(texts)]
     for start in range(0, len(rows), 64):
-        said += task.said(model, decoding.padded(rows[start : start + 64]), **how)
+        said += task.said(model, padded(rows[start : start + 64]), **how)
     found = [task.tokenizers[1].decode(one.words) for one in said]
     for text, translation, one in zip(texts, found, said, strict=True):
         line = {"source": text, "translation": translation, "log_probability": one.log_probability}
@@ -448,24 +460,9 @@ def use(task: Translation, model: Any, told: UseOptions) -> None:
         heatmap(weights, written[1:], read, told.heatmap)
 
 
-def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:
     """The model of a run and the batches of its test, for ``fenchel audit`` and ``fenchel swap``."""
-    task, model = common.load_run(Translation, TranslationOptions, folder)
-    found = []
-    for numbers in task.batches("test", 50, None):
-        batch = task.batch([task.splits["test"][one] for one in numbers], training=False)
-        found.append(
-            {
-                "inputs": {name: batch[name] for name in ("source", "target")},
-                "counted": batch["source"] != PAD,
-                "counted_decoder": batch["labels"] != PAD,
-                "documents": [one + 1 for one in numbers],
-                "tokens": decoding.piece_names(task.tokenizers[0], batch["source"]),
-                "tokens_decoder": decoding.piece_names(task.tokenizers[1], batch["target"]),
-                **decoding.measures(batch["labels"]),
-            }
-        )
-    return model, found
+    return common.load_test(Translation, TranslationOptions, folder)
 
 
 if __name__ == "__main__":
