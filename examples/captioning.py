@@ -32,6 +32,7 @@ from data import check_columns, padded, read_splits
 from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import preference
+from fenchel.plot import heatmap
 from images import decoded_rows, opened, resized
 from task import Batch, Options, Record, Task, choice, option, several
 
@@ -345,8 +346,6 @@ def use(task: Captioning, model: Captioner, told: UseOptions) -> None:
     for number, text in enumerate(said):
         print(f"{told.images[number] if told.images else f'test image {number + 1}'}: {text}")
     if told.heatmap:
-        from fenchel.plot import heatmap
-
         ids = task.tokenizer.encode(said[0]).ids
         weights = decoding.weights_of(model, images=images[:1], words=torch.tensor([[BEGIN, *ids]]))[0]
         names = [*decoding.piece_names(task.tokenizer, torch.tensor([[*ids, END]]))[0]]

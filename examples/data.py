@@ -87,10 +87,12 @@ def validation_and_test(found: datasets.DatasetDict, share: float = 0.1) -> data
 
 
 def label_names(rows: datasets.Dataset, column: str) -> list[str]:
-    """Names of the classes of a column, of ``ClassLabel`` or of integers."""
+    """Names of the classes of a column, of ``ClassLabel``, of strings or of integers."""
     feature = rows.features[column]
     if isinstance(feature, datasets.ClassLabel):
         return list(feature.names)
+    if feature.dtype == "string":
+        return sorted(set(rows[column]))
     return [str(number) for number in range(max(rows[column]) + 1)]
 
 

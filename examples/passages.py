@@ -7,24 +7,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-
 from data import check_columns, label_names, read_splits, validation_and_test
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNKNOWN, FIRST, END, MASK = range(5)
 
 Articles = list[tuple[list[tuple[str, ...]], int]]
-
-
-def tokenizer_of(texts: Iterable[str], size: int) -> Tokenizer:
-    """Knows the most frequent words, in small letters, of what stands between spaces and punctuation."""
-    made = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNKNOWN]))
-    made.normalizer = normalizers.Lowercase()  # pyright: ignore[reportAttributeAccessIssue]
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-    made.train_from_iterator(texts, trainer)
-    return made
 
 
 def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
@@ -45,16 +33,16 @@ def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
             parts = {"validation": every[:cut], "test": every[cut : 2 * cut], "train": every[2 * cut :]}
         return {name: [(article, -1) for article in part] for name, part in parts.items()}, ["next", "other"]
     found = validation_and_test(found)
-    names = found["train"].column_names
+    names, classify = found["train"].column_names, o.objective == "classify"
     columns = o.columns.split() or [name for name in names if name in ("text", "sentence")] or names[:2]
     label = next((name for name in ("coarse_label", "label", "labels") if name in names), "label")
-    check_columns(found, [*columns, *([label] if o.objective == "classify" else [])], o.data)
+    check_columns(found, [*columns, label] if classify else columns, o.data)
     splits = {}
     for name in ("train", "validation", "test"):
-        pairs = zip(*(found[name][column] for column in columns), strict=True)
-        labels = found[name][label] if o.objective == "classify" else [-1] * len(found[name])
-        splits[name] = [([pair], one) for pair, one in zip(pairs, labels, strict=True) if all(pair)]
-    return splits, label_names(found["train"], label) if o.objective == "classify" else ["next", "other"]
+        labels = found[name][label] if classify else [-1] * len(found[name])
+        rows = zip(labels, *(found[name][column] for column in columns), strict=True)
+        splits[name] = [([tuple(texts)], one) for one, *texts in rows if all(texts)]
+    return splits, label_names(found["train"], label) if classify else ["next", "other"]
 
 
 def articles_of(lines: Iterable[str]) -> list[list[tuple[str, ...]]]:
@@ -79,27 +67,11 @@ def toy(o: Any) -> tuple[dict[str, Articles], list[str]]:
         nouns, objects = topics[2 * (number % 6)], topics[2 * (number % 6) + 1]
         sentences: list[tuple[str, ...]] = []
         for _ in range(8):
-            many = draw.random() < 0.5
-            noun, place, thing = (
-                draw.choice(nouns),
-                draw.choice(["river", "hill", "road"]),
-                draw.choice(objects),
-            )
-            words = [
-                "the",
-                noun + "s" * many,
-                "near",
-                "the",
-                place,
-                "sing" if many else "sings",
-                "of",
-                thing,
-                ".",
-            ]
-            text = " ".join(words)
-            sentences.append(
-                (text, " ".join("x" + word for word in words)) if o.objective == "tlm" else (text,)
-            )
+            ending, verb = ("s", "sing") if draw.random() < 0.5 else ("", "sings")
+            noun, place = draw.choice(nouns), draw.choice(["river", "hill", "road"])
+            text = f"the {noun}{ending} near the {place} {verb} of {draw.choice(objects)} ."
+            translation = " ".join(f"x{word}" for word in text.split())
+            sentences.append((text, translation) if o.objective == "tlm" else (text,))
         if o.objective in ("tlm", "classify"):
             articles += [([sentence], number % 6) for sentence in sentences]
         else:

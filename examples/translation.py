@@ -30,6 +30,7 @@ from data import check_columns, padded, read_splits, validation_and_test
 from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention, preference, sinusoids
+from fenchel.plot import heatmap
 from task import Batch, Options, Record, Task, choice, option
 
 POOL = 50  # batches whose pairs are sorted by length together
@@ -452,8 +453,6 @@ def use(task: Translation, model: Any, told: UseOptions) -> None:
     if not told.sentences:
         print(json.dumps(decoding.bleu(found, [[one.target for one in task.splits["test"]]])))
     if told.heatmap:
-        from fenchel.plot import heatmap
-
         source, target = torch.tensor([rows[0]]), torch.tensor([[BEGIN, *said[0].words, END]])
         weights = decoding.weights_of(model, source=source, target=target[:, :-1])[0]
         (read,), (written,) = map(decoding.piece_names, task.tokenizers, (source, target))
