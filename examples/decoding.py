@@ -104,7 +104,7 @@ class Attention(AttendingLayer, nn.Module):
         self,
         states: Tensor,
         evidence: Tensor,
-        log_preference: Tensor | None,
+        log_preference: Tensor,
         *,
         scale: float = 1.0,
         need_weights: bool = False,
@@ -128,7 +128,7 @@ class Attention(AttendingLayer, nn.Module):
     @contextlib.contextmanager
     def steps(self) -> Iterator[None]:
         """Calls inside are queries of one problem, one after another; an audit is told of them once, side by side."""
-        onlooker, calls = self.onlooker, []
+        onlooker, calls = self.onlooker, list[Any]()
         if onlooker is not None:
             self.onlooker = lambda _, call: calls.append(call)
         try:
@@ -138,17 +138,8 @@ class Attention(AttendingLayer, nn.Module):
         if onlooker is not None and calls:
             z = torch.cat([call.problem.evidence for call in calls], 2)
             shape = (len(z), 1, 1, calls[0].problem.templates.shape[2])
-            rows = [_numbers(call.log_preference, z).expand(shape) for call in calls]
-            onlooker(self, LayerCall(calls[0].problem._replace(evidence=z), torch.cat(rows, 2)))
-
-
-def _numbers(log_preference: Tensor | None, like: Tensor) -> Tensor:
-    """Log u as numbers, of four dimensions."""
-    if log_preference is None:
-        return like.new_zeros(1, 1, 1, 1)
-    if log_preference.dtype == torch.bool:
-        return like.new_zeros(log_preference.shape).masked_fill(~log_preference, -torch.inf)
-    return log_preference
+            u = torch.cat([call.log_preference.expand(shape) for call in calls], 2)
+            onlooker(self, LayerCall(calls[0].problem._replace(evidence=z), u))
 
 
 def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
@@ -157,23 +148,18 @@ def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
     Raises:
         InputError: If the model has no attention.
     """
-    layers = [one for one in model.modules() if isinstance(one, AttendingLayer)]
+    layers: list[Any] = [one for one in model.modules() if isinstance(one, AttendingLayer)]
     if not layers:
         raise InputError("this model has no attention, so it looks nowhere. Leave --heatmap out.")
-    layer: Any = layers[-1]
     found: list[Tensor] = []
-    hooks = (
-        layer.register_forward_pre_hook(
-            lambda _, given, named: (given, {**named, "need_weights": True}), with_kwargs=True
-        ),
-        layer.register_forward_hook(lambda _, given, answer: found.append(answer[1])),
-    )
-    try:
-        with torch.no_grad():
-            model(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+    def ask(_: nn.Module, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return given, {**named, "need_weights": True}
+
+    asking = layers[-1].register_forward_pre_hook(ask, with_kwargs=True)
+    telling = layers[-1].register_forward_hook(lambda _, given, answer: found.append(answer[1]))
+    with torch.no_grad(), asking, telling:
+        model(**inputs)
     return torch.cat(found, 1)
 
 
@@ -225,7 +211,6 @@ def search(
     step: Step,
     state: State,
     limits: Tensor,
-    *,
     beam: int = 1,
     temperature: float = 0.0,
     length_power: float = 1.0,

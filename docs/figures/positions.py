@@ -8,15 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from style import COLOURS, INK, LINES, main, sheet
 
-from fenchel.nn.preference import (
-    ALiBi,
-    AttentionInputs,
-    Causal,
-    GaussianWindow,
-    QuadraticPosition,
-    RelativePosition,
-    Window,
-)
+from fenchel.nn.preference import ALiBi, AttentionInputs, Causal, GaussianWindow, Window
+from fenchel.nn.preference import QuadraticPosition, RelativePosition
 
 KEYS, QUERY = 32, 20
 
@@ -61,14 +54,12 @@ def draw(numbers: dict[str, Any]) -> Figure:
     for place, panel in enumerate(numbers["panels"]):
         matrix, profile = grid[2 * (place // 4)][place % 4], grid[2 * (place // 4) + 1][place % 4]
         weights = torch.tensor(panel["weights"])
-        matrix.imshow(
-            (weights / weights.amax(1, keepdim=True)).numpy(), cmap=COLOURS, vmin=0, vmax=1, aspect="auto"
-        )
+        shades = (weights / weights.amax(1, keepdim=True)).numpy()
+        matrix.imshow(shades, cmap=COLOURS, vmin=0, vmax=1, aspect="auto")
         matrix.axhline(QUERY, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
         matrix.set_title(panel["name"], parse_math=False)
-        profile.step(
-            range(KEYS), panel["weights"][QUERY], where="mid", color=LINES["model"]["color"], linewidth=1.0
-        )
+        line = {"color": LINES["model"]["color"], "linewidth": 1.0}
+        profile.step(range(KEYS), panel["weights"][QUERY], where="mid", **line)
         profile.set(ylim=(0, None), yticks=[])
         profile.set_xlabel(panel["formula"], fontsize=7, parse_math=False)
         matrix.set_ylabel("query i" if place % 4 == 0 else "")
