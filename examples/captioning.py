@@ -34,22 +34,17 @@ from fenchel.errors import InputError
 from fenchel.nn import preference
 from fenchel.plot import heatmap
 from images import decoded_rows, opened, resized
-from task import Batch, Options, Record, Task, choice, option, several
+from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 
 @dataclass
-class CaptionOptions(Options):
+class CaptionOptions(CosineOptions):
     """What a training can be told; the defaults are those of the recorded results."""
 
     epochs: int = option(40, "passes over the captions")
     batch_size: int = option(32, "captions in a step, over all processes")
     learning_rate: float = option(2e-3, "the largest")
-    schedule: str = option("cosine", "transformers' name of a schedule")
-    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
-    weight_decay: float = option(0.01, "of AdamW")
-    decoder: str = choice(
-        "figure 2b's, which never sees the image, or Xu et al.'s, which reads h", "paper", "xu"
-    )
+    decoder: str = choice("figure 2b's, which never sees the image, or Xu et al.'s", "paper", "xu")
     attention: str = choice("the mean of cells, one cell, or none: the control", "soft", "hard", "mean")
     gradient: str = choice("of hard attention", "reinforce", "straight_through")
     preference: str = choice("of cells: uniform, or a weight that the image decides", "uniform", "context")
@@ -71,7 +66,7 @@ class CaptionOptions(Options):
         super().__post_init__()
         if self.image_size % 2**self.depth:
             raise InputError(
-                f"image_size is {self.image_size} and depth {self.depth}; 2^depth has to divide the size."
+                f"image_size is {self.image_size}; expected a multiple of {2**self.depth}, 2^depth."
             )
         if not 0 <= self.held_out < 0.5:
             raise InputError(f"held_out is {self.held_out}; expected a share from 0 to below 0.5.")
@@ -104,14 +99,12 @@ class Captioner(nn.Module):
         super().__init__()
         self.options, width = options, options.width
         wide = [3, *(max(width >> (options.depth - 1 - layer), 8) for layer in range(options.depth))]
-        layers = (
-            nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.GroupNorm(1, b), nn.GELU())
-            for a, b in pairwise(wide)
-        )
+        layers: list[nn.Module] = []
+        for a, b in pairwise(wide):
+            layers.append(nn.Sequential(nn.Conv2d(a, b, 3, 2, padding=1), nn.GroupNorm(1, b), nn.GELU()))
         self.cells, self.norm = nn.Sequential(*layers), nn.LayerNorm(width)
-        self.preference = (
-            preference.Context(1, width, hidden=width) if options.preference == "context" else None
-        )
+        context = options.preference == "context"
+        self.preference = preference.Context(1, width, hidden=width) if context else None
         self.embed = nn.Embedding(vocabulary, width, padding_idx=PAD)
         self.xu = options.decoder == "xu"
         self.lstm = nn.LSTM(width * (1 + self.xu), width, batch_first=True)
@@ -123,29 +116,28 @@ class Captioner(nn.Module):
         self.register_buffer("expected", torch.tensor(torch.nan))  # reward of REINFORCE, a moving average
 
     def forward(self, images: Tensor, words: Tensor, *, extras: bool = False) -> Any:
-        """Scores of the piece after each of the words, (B, m, pieces); with ``extras`` also p and the drawn cells.
+        """Scores of the piece after each of the words, (B, m, pieces).
 
         Args:
             images: (B, 3, size, size), from 0 to 1.
             words: Numbers of the pieces so far (B, m), BEGIN first, 0 behind.
-            extras: Whether to return what ``said`` does.
+            extras: Whether to return also the weights p (B, m, cells) and the cells that were drawn (B, m), if any.
         """
-        return self.said(images, words) if extras else self.said(images, words)[0]
-
-    def said(self, images: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Scores (B, m, pieces), weights p (B, m, cells) and the cells that were drawn (B, m), if any."""
         state = self.read(images)
         embedded = dropout(self.embed(words), self.options.dropout, self.training)
         if not self.xu:
             states, _ = self.lstm(embedded)
             h, weights, chosen = self.look(states, state[0], state[1])
-            return self.scores(states, h), weights, chosen
+            scores = self.scores(states, h)
+            return (scores, weights, chosen) if extras else scores
         found = []
         with nullcontext() if self.attention is None else self.attention.steps():
             for word in embedded.split(1, 1):
                 states, h, weights, chosen, state = self.advance(word, state)
                 found.append((self.scores(states, h), weights, chosen))
         scores, every, drawn = zip(*found, strict=True)
+        if not extras:
+            return torch.cat(scores, 1)
         return torch.cat(scores, 1), torch.cat(every, 1), None if drawn[0] is None else torch.cat(drawn, 1)
 
     def read(self, images: Tensor) -> State:
@@ -154,10 +146,9 @@ class Captioner(nn.Module):
         rows, count, width = cells.shape
         log_u = cells.new_zeros(rows, count)
         if self.preference is not None:
-            sizes = preference.AttentionInputs(
-                rows, 1, 1, count, cells.device, cells.dtype, key_inputs=cells, query_offset=0
-            )
-            log_u = log_u + torch.as_tensor(self.preference(sizes)).view(rows, count)
+            sizes = rows, 1, 1, count, cells.device, cells.dtype
+            inputs = preference.AttentionInputs(*sizes, key_inputs=cells, query_offset=0)
+            log_u = log_u + torch.as_tensor(self.preference(inputs)).view(rows, count)
         return cells, log_u, *(cells.new_zeros(rows, width) for _ in range(2)), cells.mean(1)
 
     def look(self, states: Tensor, cells: Tensor, log_u: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

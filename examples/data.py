@@ -14,10 +14,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fenchel.errors import InputError
 
+SPLITS = ("train", "validation", "test")
 
-def read_splits(
-    data: str, names: Sequence[str] = ("train", "validation", "test"), *, train: bool = True
-) -> datasets.DatasetDict:
+
+def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True) -> datasets.DatasetDict:
     """A dataset of the hub, a folder with a Parquet file for each split, or one file of text or rows.
 
     Args:
@@ -28,28 +28,22 @@ def read_splits(
     Raises:
         InputError: If it is not there, or has no split for training.
     """
-    folder = Path(data)
+    path, builder, files = Path(data), data, None
+    if path.is_file():
+        builder = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}.get(path.suffix)
+        files = {"train": str(path)}
+    elif path.is_dir():
+        builder, places = "parquet", {name: path / f"{name}.parquet" for name in names}
+        files = {name: str(file) for name, file in places.items() if file.is_file()}
+    if builder is None:
+        raise InputError(f"{path} ends in none of .txt, .jsonl and .parquet. Convert it to one of these.")
+    if files == {}:
+        raise InputError(
+            f"{path} holds none of {', '.join(f'{name}.parquet' for name in names)}. Save the dataset there with "
+            "datasets' Dataset.to_parquet, or use --data toy."
+        )
     try:
-        if folder.is_file():
-            builder = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}.get(folder.suffix)
-            if builder is None:
-                raise InputError(
-                    f"{folder} ends in none of .txt, .jsonl and .parquet. Convert it to one of these."
-                )
-            found = datasets.load_dataset(builder, data_files={"train": str(folder)})
-        elif folder.is_dir():
-            files = {name: str(folder / f"{name}.parquet") for name in names}
-            files = {name: file for name, file in files.items() if Path(file).is_file()}
-            if not files:
-                raise InputError(
-                    f"{folder} holds none of {', '.join(f'{name}.parquet' for name in names)}. Save the dataset there "
-                    "with datasets' Dataset.to_parquet, or use --data toy."
-                )
-            found = datasets.load_dataset("parquet", data_files=files)
-        else:
-            found = datasets.load_dataset(data)
-    except InputError:
-        raise
+        found = datasets.load_dataset(builder, data_files=files)
     except Exception as error:  # datasets raises errors of many kinds
         raise InputError(
             f"{data!r} is neither a folder nor a dataset that the Hugging Face hub gives here ({_line(error)}). Give a "

@@ -50,9 +50,8 @@ def kept_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
     tokenizer.decoder = decoders.Metaspace()
     special = ["[PAD]", "[UNK]", "[BOS]", "[EOS]"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, min_frequency=2, special_tokens=special, show_progress=False
-    )
+    sizes = {"vocab_size": size, "min_frequency": 2}
+    trainer = trainers.BpeTrainer(**sizes, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     if options.out and accelerate.PartialState().is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,28 +100,25 @@ class Attention(AttendingLayer, nn.Module):
         self.effective_closeness = None if order == 1 else Tsallis(order)
 
     def forward(
-        self,
-        states: Tensor,
-        evidence: Tensor,
-        log_preference: Tensor,
-        *,
-        scale: float = 1.0,
-        need_weights: bool = False,
+        self, states: Tensor, z: Tensor, log_u: Tensor, *, scale: float = 1.0, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """The means h (B, m, d), and the weights (B, m, n) if they are needed.
 
         Args:
             states: The values, and before their scale the templates, (B, n, d).
-            evidence: z, (B, m, d).
-            log_preference: log u, or bool with True = attend, broadcastable to (B, 1, m, n).
+            z: The evidence, (B, m, d).
+            log_u: Of the preference u; or bool with True = attend, broadcastable to (B, 1, m, n).
             scale: Of the templates.
             need_weights: Whether to return them.
         """
-        templates, z = states.unsqueeze(1), evidence.to(states.dtype).unsqueeze(1)
-        problem = Problem(z, templates, templates, self.alpha, scale, closeness=self.effective_closeness)
+        templates = states.unsqueeze(1)
+        evidence = z.to(states.dtype).unsqueeze(1)
+        problem = Problem(
+            evidence, templates, templates, self.alpha, scale, closeness=self.effective_closeness
+        )
         options: dict[str, Any] = {"estimator": self.estimator, "tol": None, "max_steps": 50, "dropout": 0.0}
         options.update(need_weights=need_weights, need_certificate=False)
-        found = self.answer(LayerCall(problem, log_preference), **options)
+        found = self.answer(LayerCall(problem, log_u), **options)
         return found.output.squeeze(1), None if found.weights is None else found.weights.squeeze(1)
 
     @contextlib.contextmanager
@@ -208,12 +204,7 @@ class Said(NamedTuple):
 
 @torch.no_grad()
 def search(
-    step: Step,
-    state: State,
-    limits: Tensor,
-    beam: int = 1,
-    temperature: float = 0.0,
-    length_power: float = 1.0,
+    step: Step, state: State, most: Tensor, beam: int = 1, temperature: float = 0.0, length_power: float = 1.0
 ) -> list[Said]:
     r"""Words one after another, of all rows at once: greedily, by a beam, or drawn.
 
@@ -224,12 +215,12 @@ def search(
     Args:
         step: From the words so far (R, t) and the state to scores of the next word (R, V) and the state after it.
         state: Before the first word; all tensors have the rows first.
-        limits: Most words of each row, its end among them (rows,).
+        most: Words of each row, its end among them (rows,).
         beam: How many beginnings are kept.
         temperature: Above 0 words are drawn, from probabilities with exponents 1/temperature; the beam is 1 then.
         length_power: 0 compares probabilities, 1 their geometric means a word.
     """
-    rows, device = len(limits), limits.device
+    rows, device = len(most), most.device
     state = tuple(one.repeat_interleave(beam, 0) for one in state) if beam > 1 else state
     words = torch.full((rows * beam, 1), BEGIN, device=device)
     likely = torch.full((rows, beam), -torch.inf, dtype=torch.float64, device=device)
@@ -237,11 +228,11 @@ def search(
     found: list[list[Said]] = [[] for _ in range(rows)]
     never = torch.tensor([PAD, UNKNOWN, BEGIN], device=device)
     first = beam * torch.arange(rows, device=device).unsqueeze(1)
-    for place in range(int(limits.max())):
+    for place in range(int(most.max())):
         scores, state = step(words, state)
         scores = scores.index_fill(-1, never, -torch.inf)
         others = torch.arange(scores.shape[-1], device=device) != END
-        over = (limits <= place + 1).repeat_interleave(beam).unsqueeze(1)
+        over = (most <= place + 1).repeat_interleave(beam).unsqueeze(1)
         scores = scores.masked_fill(over & others, -torch.inf)
         each = likely.unsqueeze(-1) + scores.double().log_softmax(-1).view(rows, beam, -1)
         if temperature > 0:

@@ -32,6 +32,7 @@ from fenchel.integrations.transformers import register
 from passages import END, FIRST, MASK, PAD, SPECIAL, read_texts, toy
 from task import Batch, Options, Record, Task, choice, option, several
 
+Words = list[int]
 REACH = 16  # distances beyond it have its log-preference
 
 
@@ -69,7 +70,7 @@ class FillOptions(Options):
         parts = self.shares.split("/")
         if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
             raise InputError(
-                f"shares is {self.shares!r}; expected three per cent values of sum 100, such as 80/10/10."
+                f"shares is {self.shares!r}; expected per cent values such as 80/10/10, of sum 100."
             )
         if self.pretrained and self.objective != "classify":
             raise InputError("pretrained is for --objective classify. Leave it out.")
@@ -224,9 +225,7 @@ class FillMask(Task):
                 return found.second
         raise InputError("no second half of another article fits. Give more text, or a larger --longest.")
 
-    def _row(
-        self, first: list[int], second: list[int], draw: random.Random, training: bool
-    ) -> list[list[int]]:
+    def _row(self, first: Words, second: Words, draw: random.Random, training: bool) -> list[Words]:
         """Ids, segments, positions, places and targets of a row."""
         o, causal = self.options, self.options.objective == "causal"
         hide, keep, _ = map(int, o.shares.split("/")) if training else (100, 0, 0)
@@ -272,12 +271,10 @@ class FillMask(Task):
         ]
         if self.options.objective in ("mask_next", "classify"):
             loss = cross_entropy(found["classes"].float(), batch["labels"], reduction="none")
-            told = zip(
-                batch["labels"].tolist(), found["classes"].argmax(-1).tolist(), loss.tolist(), strict=True
-            )
-            names = ("label", "answer", "label_loss")
-            for record, one in zip(records, told, strict=True):
-                record |= dict(zip(names, one, strict=True))
+            told = {"label": batch["labels"], "answer": found["classes"].argmax(-1), "label_loss": loss}
+            for name, values in told.items():
+                for record, value in zip(records, values.tolist(), strict=True):
+                    record[name] = value
         return records
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:

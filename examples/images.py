@@ -30,9 +30,7 @@ def stacked(rows: datasets.Dataset, column: str, place: str) -> Tensor:
     """
     pixels = decoded_rows(rows, column, place)
     if len(shapes := {tuple(one.shape) for one in pixels}) > 1:
-        raise InputError(
-            f"{place} has images of several shapes, such as {sorted(shapes)[:2]}. Make them alike."
-        )
+        raise InputError(f"{place} has images of shapes such as {sorted(shapes)[:2]}. Make them alike.")
     return torch.stack(pixels)
 
 

@@ -135,9 +135,7 @@ def read_plan(file: str) -> dict[str, Any]:
     except (OSError, yaml.YAMLError) as error:
         raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(plan, dict) or not isinstance(plan.get("arms"), dict):
-        raise InputError(
-            f"{file} has no arms; expected a mapping of names to options, beside script and seeds."
-        )
+        raise InputError(f"{file} has no arms; expected a mapping of their names to options.")
     if unknown := sorted(set(plan) - {"script", "arms", "options", "seeds"}):
         raise InputError(f"{file} has {unknown[0]}; expected script, arms, options and seeds.")
     arms = {str(name): words(options) for name, options in plan["arms"].items()}
@@ -165,13 +163,12 @@ def cells_of(plan: Mapping[str, Any], folder: Path) -> list[Cell]:
     if (file := folder / PLAN).is_file():
         before = json.loads(file.read_text())
         kept["arms"] = before["arms"] | kept["arms"]  # others may be added
-        for name, was, now in [(key, before[key], kept[key]) for key in ("script", "options")] + [
-            (f"arm {arm}", options, kept["arms"][arm]) for arm, options in before["arms"].items()
-        ]:
+        pairs = {key: (before[key], kept[key]) for key in ("script", "options")}
+        pairs |= {f"arm {arm}": (was, kept["arms"][arm]) for arm, was in before["arms"].items()}
+        for name, (was, now) in pairs.items():
             if was != now:
-                raise InputError(
-                    f"{folder} holds a sweep with {name} {was!r}, and now it is {now!r}. Give another --out."
-                )
+                there = f"{folder} holds a sweep with {name} {was!r}"
+                raise InputError(f"{there}, and now it is {now!r}. Give another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     write(file, json.dumps(kept, indent=1) + "\n")
     found = []

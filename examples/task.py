@@ -62,6 +62,15 @@ class Options:
                 )
 
 
+@dataclass
+class CosineOptions(Options):
+    """With a learning rate that rises, and falls as a cosine."""
+
+    schedule: str = option("cosine", "transformers' name of a schedule")
+    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
+    weight_decay: float = option(0.01, "of AdamW")
+
+
 class Task:
     """Data, model, objective and metrics of one example; the scripts beside this file derive from it.
 

@@ -15,8 +15,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from itertools import compress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,13 +30,13 @@ from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention, preference, sinusoids
 from fenchel.plot import heatmap
-from task import Batch, Options, Record, Task, choice, option
+from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 POOL = 50  # batches whose pairs are sorted by length together
 
 
 @dataclass
-class TranslationOptions(Options):
+class TranslationOptions(CosineOptions):
     """What a training can be told; the defaults are those of the recorded results, but for toy data."""
 
     source: str = option("en", "column to translate from (toy data have none)")
@@ -65,9 +64,6 @@ class TranslationOptions(Options):
     longest: int = option(100, "pieces of a sentence at most; longer pairs are not trained on")
     epochs: int = option(8, "passes over the data")
     learning_rate: float = option(-1.0, "the largest; -1: 0.01 for toy data, else 0.002")
-    schedule: str = option("cosine", "transformers' name: constant, linear, cosine ...")
-    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
-    weight_decay: float = option(0.01, "of AdamW")
     clip_norm: float = option(1.0, "largest norm of the gradient; 0: no limit")
 
     def __post_init__(self) -> None:
@@ -135,9 +131,9 @@ def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
         splits[str(name)] = list(zip(*(rows[column] for column in columns), strict=True))
         for number, pair in enumerate(splits[str(name)]):
             if not all(isinstance(text, str) and text.strip() for text in pair):
+                where = f"{options.data}, {name}, row {number}"
                 raise InputError(
-                    f"{options.data}, {name}, row {number}, has the texts {pair}; expected two that are not empty. "
-                    "Remove the row."
+                    f"{where}, has the texts {pair}; expected two that are not empty. Remove it."
                 )
     return splits
 
@@ -345,13 +341,12 @@ class Translation(Task):
             for side, name in enumerate(("source_tokenizer", "target_tokenizer"))
         ]
         for split, pairs in texts.items():
-            sides = [list(side) for side in zip(*pairs, strict=True)]
-            encoded = [self.tokenizers[side].encode_batch(sides[side]) for side in (0, 1)]
-            rows: Any = zip(*sides, *encoded, strict=True)
-            found = [Pair(s, t, [*one.ids, END], [BEGIN, *other.ids, END]) for s, t, one, other in rows]
+            sides = zip(*pairs, strict=True)
+            encoded = [one.encode_batch(list(side)) for one, side in zip(self.tokenizers, sides, strict=True)]
+            rows: Any = zip(pairs, *encoded, strict=True)
+            found = [Pair(*pair, [*one.ids, END], [BEGIN, *other.ids, END]) for pair, one, other in rows]
             most = options.longest + 1 if split == "train" else float("inf")
-            fits = [max(len(one.pieces), len(one.labels) - 1) <= most for one in found]
-            self.splits[split] = list(compress(found, fits))
+            self.splits[split] = [one for one in found if max(len(one.pieces), len(one.labels) - 1) <= most]
         if not self.splits["train"]:
             raise InputError(f"no pair has at most {options.longest} pieces a side. Give a larger --longest.")
 
@@ -435,7 +430,7 @@ class UseOptions(decoding.SearchOptions):
     """What ``use`` can be told."""
 
     heatmap: str = option("", "file for a picture of where the first translation looks")
-    sentences: list[str] | None = field(default=None, metadata={"help": "by default of the test"})
+    sentences: list[str] = several("by default of the test")
 
 
 def use(task: Translation, model: Any, told: UseOptions) -> None:

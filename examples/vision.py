@@ -33,7 +33,7 @@ from data import check_columns, label_names, read_splits, validation_and_test
 from fenchel.errors import CostWarning, InputError
 from fenchel.nn import MultiheadAttention, TransportAttention
 from images import chosen, opened, stacked
-from task import Batch, Options, Record, Task, choice, option, several
+from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 # The papers' cost, C - aᵀb, is meant for templates of any norm.
 warnings.filterwarnings("ignore", category=CostWarning)
@@ -41,14 +41,11 @@ COLUMNS = (("image", "label"), ("img", "label"), ("img", "fine_label"), ("image"
 
 
 @dataclass
-class VisionOptions(Options):
+class VisionOptions(CosineOptions):
     """A ViT of the papers' size; a smaller one is enough for toy images."""
 
     batch_size: int = option(64, "images in a step, even: they come in pairs of a class")
     learning_rate: float = option(3e-4, "the largest")
-    schedule: str = option("cosine", "transformers' name of a schedule")
-    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
-    weight_decay: float = option(0.01, "of AdamW")
     model: str = choice("last layer: optimal transport or softmax", "ot-vit", "vit")
     extra: str = choice(
         "preference for the partner's templates: zero (ot-vit only), shared as for the image's own, or none: there are "
@@ -67,7 +64,6 @@ class VisionOptions(Options):
     patch_size: int = option(4, "pixels of a side")
     train_images: int = option(0, "so many, each class in its share; 0: all")
     test_images: int = option(0, "so many, for validation and test each; 0: all")
-    label_smoothing: float = option(0.0, "share of probability that is spread over all classes")
     augment: bool = option(False, "shift by up to four pixels, and mirror")
 
     def __post_init__(self) -> None:
@@ -75,12 +71,10 @@ class VisionOptions(Options):
         if self.extra == "auto":
             self.extra = "zero" if self.model == "ot-vit" else "none"
         if (self.model, self.extra) == ("vit", "zero"):
-            raise InputError(
-                "softmax attention reaches no template of preference zero. Give --extra shared or none."
-            )
+            raise InputError("softmax reaches no template of preference zero. Give --extra shared or none.")
         if self.batch_size % 2:
             raise InputError(
-                f"batch_size is {self.batch_size}; images come in pairs, so expected an even number."
+                f"batch_size is {self.batch_size}; expected an even number: images come in pairs."
             )
 
 
@@ -125,11 +119,9 @@ class VisionTransformer(nn.Module):
             MultiheadAttention(o.width, o.heads, batch_first=True) for _ in range(o.depth)
         ]
         if o.model == "ot-vit":
-            extra = "shared" if o.extra == "shared" else "zero"
-            gamma = o.gamma or math.sqrt(o.width)
-            attention[-1] = TransportAttention(
-                o.width, o.heads, cost=o.cost, gamma=gamma, alpha=o.alpha, extra_preference=extra
-            )
+            given: Any = {"cost": o.cost, "gamma": o.gamma or math.sqrt(o.width), "alpha": o.alpha}
+            given["extra_preference"] = "shared" if o.extra == "shared" else "zero"
+            attention[-1] = TransportAttention(o.width, o.heads, **given)
         self.layers = nn.ModuleList(Layer(one, o.width, o.mlp_width, o.dropout) for one in attention)
         self.norm, self.classify = nn.LayerNorm(o.width), nn.Linear(o.width, classes)
 
@@ -200,9 +192,7 @@ class Vision(Task):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """See ``Task``."""
         logits = model(batch["images"], batch.get("partners"))
-        smoothing = self.options.label_smoothing
-        loss = cross_entropy(logits.float(), batch["labels"], reduction="sum", label_smoothing=smoothing)
-        return loss, len(logits)
+        return cross_entropy(logits.float(), batch["labels"], reduction="sum"), len(logits)
 
     def records(self, model: nn.Module, batch: Batch) -> list[Record]:
         """See ``Task``."""
@@ -336,7 +326,7 @@ class TableOptions:
     """A table of section 9: for each data set and learning rate a sweep of arms over seeds."""
 
     table: str = choice(
-        "of the paper, the ablation, or the search over depth and width", *("2", "1", "ablation", "search")
+        "of the papers, the ablation, or the search of a shape", "2", "1", "ablation", "search"
     )
     budget: str = choice("10,000 images for 4 epochs, or all for 100", *BUDGETS)
     data: list[str] = several("folders or hub names; default: the paper's")

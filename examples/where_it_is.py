@@ -37,9 +37,8 @@ ARMS = ("softmax", "continuous", "untrained")
 def placed(rows: datasets.Dataset, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Images (N, 1, 2s, 2s) with noise around s x s ones of the data, their classes, and middles (N, 2), (x, y)."""
     some = rows.shuffle(seed=0).take(min(count, len(rows)))
-    small = (
-        torch.from_numpy(np.stack([np.asarray(image.convert("L")) for image in some["image"]])).float() / 255
-    )
+    pixels = [np.asarray(image.convert("L")) for image in some["image"]]
+    small = torch.from_numpy(np.stack(pixels)).float() / 255
     count, side, stream = len(small), small.shape[-1], torch.Generator().manual_seed(seed)
     images = 0.5 * torch.rand(count, 1, 2 * side, 2 * side, generator=stream)
     corner = torch.randint(side + 1, (count, 2), generator=stream)

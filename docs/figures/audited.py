@@ -85,7 +85,8 @@ def draw_covariance(numbers: dict[str, Any]) -> Figure:
                 axes.plot(numbered, of_layers(layers, who, metric), **LINES[who])
                 axes.set(title=SHOWN[metric][0], xlabel="layer", ylabel=SHOWN[metric][1], ylim=(0, None))
         scatter.axline((0, 0), slope=1, color=MUTED, linewidth=0.8, zorder=0)
-        scatter.set(title=f"{kind}: solved against predicted", xlabel="predicted", ylabel="solved")
+        scatter.set(title=f"{kind}: solved against predicted", ylabel="solved")
+        scatter.set_xlabel("predicted by the covariance")
         for axes in (scatter, *by_layer):
             axes.grid(visible=True)
     panels[0][0].legend()
