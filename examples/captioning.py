@@ -289,7 +289,7 @@ def read_captions(o: CaptionOptions) -> dict[str, Rows]:
     """Images and their captions; what is held out to validate and to test on is always the same."""
     found = toy(o.image_size) if o.data == "toy" else read_splits(o.data)
     check_columns(found, ["image", "captions"], o.data)
-    parts: dict[str, Rows] = {}
+    parts: dict[str, Any] = {}
     for name, rows in found.items():
         place = f"{o.data}, {name}"
         images = [resized(one, 3, o.image_size) for one in decoded_rows(rows, "image", place)]
@@ -317,7 +317,7 @@ def toy(size: int) -> datasets.DatasetDict:
         place = f"{'top' if up else 'bottom'} {'left' if left else 'right'}"
         texts = [f"a {colour} square at the {place}", f"at the {place} is a {colour} square"]
         rows.append({"image": image, "captions": texts})
-    return datasets.DatasetDict(train=datasets.Dataset.from_list(rows))
+    return datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
 
 
 @dataclass

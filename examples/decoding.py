@@ -50,8 +50,8 @@ def kept_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
     tokenizer.decoder = decoders.Metaspace()
     special = ["[PAD]", "[UNK]", "[BOS]", "[EOS]"]
-    sizes = {"vocab_size": size, "min_frequency": 2}
-    trainer = trainers.BpeTrainer(**sizes, special_tokens=special, show_progress=False)
+    known: Any = {"vocab_size": size, "min_frequency": 2, "special_tokens": special}
+    trainer = trainers.BpeTrainer(**known, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     if options.out and accelerate.PartialState().is_main_process:
         folder.mkdir(parents=True, exist_ok=True)

@@ -344,7 +344,9 @@ class Translation(Task):
             sides = zip(*pairs, strict=True)
             encoded = [one.encode_batch(list(side)) for one, side in zip(self.tokenizers, sides, strict=True)]
             rows: Any = zip(pairs, *encoded, strict=True)
-            found = [Pair(*pair, [*one.ids, END], [BEGIN, *other.ids, END]) for pair, one, other in rows]
+            found = [
+                Pair(pair[0], pair[1], [*one.ids, END], [BEGIN, *other.ids, END]) for pair, one, other in rows
+            ]
             most = options.longest + 1 if split == "train" else float("inf")
             self.splits[split] = [one for one in found if max(len(one.pieces), len(one.labels) - 1) <= most]
         if not self.splits["train"]:
