@@ -158,6 +158,12 @@ def test_audits_find_every_head(kind: dict[str, Any]) -> None:
     assert kinds == ({"cross": 1} if "query" in kind else {"encoder_self": 4, "decoder_self": 4, "cross": 4})
 
 
+def test_a_run_is_audited_through_its_loader(run: Path) -> None:
+    report: Any = fenchel.audit(str(run), loader=translation.__file__, space="key", max_tokens=300)
+    (head,) = report.heads
+    assert head["kind"] == "cross"
+
+
 def test_another_estimator_changes_the_scores() -> None:
     model, (source, target) = small(query="luong"), NUMBERS
     with torch.no_grad(), use_estimator(model, "exact"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import Discrete, InferenceProblem, Tsallis
+from fenchel import Discrete, GaussianMixture, InferenceProblem, Tsallis
 from fenchel import functional as F
 
 
@@ -84,6 +84,39 @@ def test_no_bound_is_below_the_truth_and_they_are_close_to_it(part: int, trained
             assert bool(((bound[0] == 0) == (truth == 0)).all()) or bool((truth < 1e-30).any())
         ratios.append((certificate.mean_error[0].double() / norm)[norm > 0])
     assert float(torch.cat(ratios).median()) < 1.02
+
+
+@pytest.mark.parametrize("op", ["relative", "mixture"])
+def test_no_bound_of_relative_or_mixture_attention_is_below_the_truth(op: str) -> None:
+    ratios = []
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        n, d, offset = (2, 9, 40)[seed % 3], (1, 4, 16)[seed // 2 % 3], (0, 3, 300)[seed // 3 % 3]
+        spread = 10 ** float(torch.empty(()).uniform_(-2, 2, generator=generator))
+        query, key = (torch.randn(1, 1, rows, d, generator=generator) for rows in (3, n))
+        query, key = query * 10.0 ** (seed % 7 - 5) / spread, spread * (key + offset)
+        log_u = None if seed % 2 else torch.randn(n, generator=generator) * (seed % 5)
+        alpha = (1.0, 0.3, 20.0)[seed // 7 % 3]
+        options: dict[str, Any] = {"alpha": alpha, "scale": 1.0, "log_preference": log_u}
+        levels = (torch.zeros(n) if log_u is None else log_u).double().log_softmax(-1).expand(3, 1, n)
+        if op == "relative":
+            table = spread * (torch.randn(1, 1, n + 2, d, generator=generator) + offset)
+            _, certificate = F.relative_attention_with_certificate(query, key, key, table, **options)
+            of_pair = torch.arange(n) - torch.arange(3).unsqueeze(1) + 2
+            pairs = key[0, 0].double() + table[0, 0, of_pair].double()
+            preference: Any = Discrete(pairs - pairs.mean(1, keepdim=True), levels)
+        else:
+            variances = spread**2 * torch.rand(1, 1, n, d, generator=generator)
+            _, certificate = F.mixture_attention_with_certificate(query, key, variances, **options)
+            means = (key - key.double().mean(-2, keepdim=True))[0].expand(3, n, d)
+            preference = GaussianMixture(means, variances[0].double().expand(3, n, d), levels)
+        evidence = query[0, 0].unsqueeze(1).double()
+        problem = InferenceProblem(preference, evidence, alpha)
+        norm = problem.dual_gradient(alpha * evidence).norm(dim=-1).squeeze(-1)
+        for bound, truth in zip(certificate, (alpha / 2 * norm.square(), norm, alpha * norm), strict=True):
+            assert bool((bound[0, 0].double() >= truth).all()), seed
+        ratios.append(certificate.mean_error[0, 0].double() / norm)
+    assert float(torch.cat(ratios).median()) < 1.1
 
 
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])

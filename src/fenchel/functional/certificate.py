@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,15 +14,15 @@ from fenchel.functional.arguments import AttentionArguments, largest_level
 from fenchel.functional.blocked import attend
 from fenchel.functional.precision import compute_dtype, unit_of_products, without_autocast
 
-__all__ = ["AttentionCertificate", "CentredTemplates", "bounded_shift", "certificate_at", "norm_of"]
+if TYPE_CHECKING:
+    from fenchel.functional.relative_arguments import RelativeArguments
+
+__all__ = ["AttentionCertificate", "CentredTemplates", "certificate_at", "lost_to_rounding", "norm_of"]
 
 _BEYOND_FIRST_ORDER = 1.5
 """What errors of logits up to a tenth do to a mean is at most this multiple of their first order."""
 
 _LARGEST_EXPONENT = 80.0
-
-_SHORT = 4.0
-"""In roots of the rounding: ‖λ‖‖t‖ up to which μ - ĥ is bounded instead of computed."""
 
 
 class AttentionCertificate(NamedTuple):
@@ -116,8 +116,8 @@ def certificate_at(
     r"""The certificate of dual points, with what rounding can hide.
 
     With templates t = s(k - c) of norm R at most, :math:`\lVert\nabla\mathcal{D}(\lambda)\rVert` is at most what is
-    computed and what that has lost, see :func:`_lost`. It is also at most :math:`\lVert z - \lambda/\alpha\rVert` and
-    how far the mean moves,
+    computed and what that has lost, see :func:`lost_to_rounding`. It is also at most
+    :math:`\lVert z - \lambda/\alpha\rVert` and how far the mean moves,
 
     .. math:: \lVert\mu - \hat h\rVert \le \lVert\lambda\rVert \sup\lVert\nabla^2\varphi\rVert
               \le \lVert\lambda\rVert\,e^{2\lVert\lambda\rVert R}\,\mathbb{E}_u\lVert t\rVert^2
@@ -150,7 +150,9 @@ def certificate_at(
             apart = norm_of(unmet) + besides
         spread, at_rest = (each[..., -1:].double().sqrt() * scale for each in (means, templates.rest))
         reach = length * (templates.radius * scale)
-        computed = norm_of(gradient) + besides + _lost(given, length, reach, (spread, at_rest), dtype)
+        has_levels = given.log_preference is not None and given.log_preference.dtype != torch.bool
+        lost = lost_to_rounding(given, length, reach, (spread, at_rest), dtype, has_levels=has_levels)
+        computed = norm_of(gradient) + besides + lost
         known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
         known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * templates.radius)
         norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
@@ -165,12 +167,14 @@ def norm_of(vectors: Tensor) -> Tensor:
     return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
 
 
-def _lost(
-    given: AttentionArguments,
+def lost_to_rounding(
+    given: AttentionArguments | RelativeArguments,
     length: Tensor,
     reach: Tensor,
     spreads: tuple[Tensor, Tensor],
     dtype: torch.dtype,
+    *,
+    has_levels: bool,
 ) -> Tensor:
     r"""How far rounding may have moved μ - ĥ, (B, H, m, 1): infinite where that is more than a first order.
 
@@ -183,50 +187,24 @@ def _lost(
         given: Checked arguments.
         length: ‖λ‖, (B, H, m, 1).
         reach: ‖λ‖ times the largest ‖t‖.
-        spreads: :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}` at λ and under u.
+        spreads: Bounds on :math:`\sqrt{\mathbb{E}\lVert t\rVert^2}` at λ and under u.
         dtype: In which means were computed.
+        has_levels: Whether log weights are added to the inner products.
     """
     unit, products = torch.finfo(dtype).eps / 2, unit_of_products(dtype, given.query.device.type)
     count, dim = given.key.shape[-2:]
     of_products = 2 * products + (summed(dim) + 10) * unit
     of_sums = 2 * products + (2 * summed(count) + 10) * unit
-    preference, rest, added = given.log_preference, of_sums, 0.0
+    rest, added = of_sums, 0.0
     differing = (3 * (math.log(count) + 2) + 8) * unit
-    if preference is not None and preference.dtype != torch.bool:
+    if has_levels:
         added = 2 * unit
         differing += added * largest_level(given.query.dtype)
-    if preference is not None:
+    if has_levels or given.log_preference is not None:
         rest += _BEYOND_FIRST_ORDER * differing
     spread, at_rest = spreads
     of_logits = length * spread * of_products + differing
-    if added:
+    if has_levels:
         of_logits = of_logits + added * reach
     found = (of_logits * _BEYOND_FIRST_ORDER + of_sums) * spread + rest * at_rest
     return torch.where((of_products + added) * reach + differing <= LINEAR, found, torch.inf)
-
-
-def bounded_shift(
-    norm: Tensor,
-    length: Tensor,
-    radius: Tensor,
-    *,
-    curvature: Tensor | None = None,
-    unmet: float | Tensor = 0.0,
-) -> Tensor:
-    r"""The gradient's norm as it was computed, and a bound on it where what was computed is rounding.
-
-    .. math:: \lVert\nabla\mathcal{D}(\lambda)\rVert \le \lVert z - \lambda/\alpha\rVert + \lVert\lambda\rVert
-              \max\lVert\nabla^2\varphi\rVert
-
-    Of a short λ the difference of the means μ and ĥ is rounding.
-
-    Args:
-        norm: As computed.
-        length: ‖λ‖, of the same shape.
-        radius: The largest norm of a template, or the root of the curvature, broadcastable to it.
-        curvature: A bound on ∇²φ from 0 to λ; None is the radius squared, which no covariance exceeds.
-        unmet: ‖z - λ/α‖; 0 at first order.
-    """
-    lost = length * radius <= _SHORT * torch.finfo(norm.dtype).eps ** 0.5
-    steepest = radius.square() if curvature is None else curvature
-    return torch.where(lost, unmet + length * steepest, norm)

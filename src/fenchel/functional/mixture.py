@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import values_are_known
+from fenchel.closeness.rounding import summed
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate, bounded_shift
+from fenchel.functional.certificate import AttentionCertificate, norm_of
 from fenchel.functional.mixture_arguments import MixtureArguments, checked_mixture
 from fenchel.functional.mixture_dual import mixture_dual_point
 from fenchel.functional.mixture_preference import HeadMixtures
-from fenchel.functional.output import output_and_mean_at, output_at
+from fenchel.functional.output import output_at
 from fenchel.functional.plain import no_error, plain_attention, plain_weights
 from fenchel.functional.precision import without_autocast
 
@@ -128,8 +129,8 @@ def mixture_attention_with_certificate(
     .. math:: \mathrm{gap} = \tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2, \qquad
               \nabla\mathcal{D}(\lambda) = \mu + z - \lambda/\alpha - h, \qquad h = \mathtt{scale}\cdot\mathbb{E}[x]
 
-    Nothing is solved for it: h comes with the averages that the output is made of, and at first order the gradient is
-    μ - h (fact 1).
+    Nothing is solved for it, and at first order the gradient is μ - h (fact 1). The bounds hold with what rounding does
+    to them, for which μ - h is computed of centred means, beside the output.
 
     Args:
         query: As all arguments here, what it is in :func:`mixture_attention`.
@@ -178,9 +179,8 @@ def mixture_attention_with_certificate(
         dual = mixture_dual_point(given, estimator, tol, max_steps)
         place = given.place(dual)
         lifted, width = _same_width(given, given.lift(place))
-        found, average = output_and_mean_at(lifted, lifted.query, dropout_p, lifted.key.detach())
-        output = _answer(given, place, found[..., :width])
-        return output, _certificate(given, dual.detach(), given.mean(place, average).detach())
+        output = _answer(given, place, output_at(lifted, lifted.query, dropout_p)[..., :width])
+        return output, _certificate(given, dual.detach())
 
 
 def mixture_attention_weights(
@@ -283,28 +283,15 @@ def _check_range(given: MixtureArguments, output: Tensor) -> None:
 
 
 @torch.no_grad()
-def _certificate(given: MixtureArguments, dual: Tensor, mean: Tensor) -> AttentionCertificate:
-    preference = HeadMixtures.of(given)
-    rest = preference.tilted_mean(given.evidence.new_zeros((*preference.lead, preference.dim)))
-    unmet = given.evidence - dual / given.alpha
-    norm = (unmet + rest - mean * given.scale).norm(dim=-1, keepdim=True)
-    length = dual.norm(dim=-1, keepdim=True)
-    curvature = _largest_curvature(given, length)
-    within = unmet.norm(dim=-1, keepdim=True)
-    norm = bounded_shift(norm, length, curvature.sqrt(), curvature=curvature, unmet=within)
-    norm = given.lifted.without_empty_rows(norm)
-    gap = (given.alpha / 2 * norm.square()).squeeze(-1)
-    return AttentionCertificate(gap, norm.squeeze(-1), (given.alpha * norm).squeeze(-1))
-
-
-def _largest_curvature(given: MixtureArguments, length: Tensor) -> Tensor:
-    """A bound on the curvature up to dual points of these lengths (B, H, m, 1): largest variance, and centre squared.
-
-    Covariances of points within a radius are at most its square.
-    """
-    scale = abs(given.scale)
-    largest = given.variances.amax((-2, -1)) * scale**2
-    radius = given.means.norm(dim=-1).amax(-1) * scale
-    sharing = length.shape[1] // radius.shape[1]
-    largest, radius = (x.repeat_interleave(sharing, 1)[..., None, None] for x in (largest, radius))
-    return largest + (radius + largest * length).square()
+def _certificate(given: MixtureArguments, dual: Tensor) -> AttentionCertificate:
+    """Of dual points (B, H, m, d), with what rounding can hide in the shift of the mean."""
+    preference = replace(HeadMixtures.of(given), resolved=True)
+    hidden = preference.rounding(dual)
+    assert hidden is not None  # noqa: S101 -- resolved mixtures bound it
+    evidence, unmet = norm_of(given.evidence), given.evidence - dual / given.alpha
+    unit = torch.finfo(dual.dtype).eps
+    roundings = (2 * evidence + 4 * norm_of(dual) / given.alpha) * unit
+    norm = norm_of(unmet - preference.tilted_shift(dual)) + hidden.unsqueeze(-1) + roundings
+    norm = given.lifted.without_empty_rows(norm * (1 + summed(dual.shape[-1]) * unit))
+    gap = given.alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dual.dtype).tiny)
+    return AttentionCertificate(*(x.squeeze(-1).to(dual.dtype) for x in (gap, norm, given.alpha * norm)))

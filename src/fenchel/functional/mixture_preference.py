@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.closeness.rounding import SMALL
+from fenchel.closeness.rounding import SMALL, UNIT
 from fenchel.functional.blocked import attend
 from fenchel.functional.mixture_arguments import MixtureArguments
+from fenchel.functional.precision import unit_of_products
 from fenchel.functional.recomputed import recomputed
 from fenchel.preference import AbstractPreference
 from fenchel.preference.mask import log_weights
@@ -130,7 +131,8 @@ class HeadMixtures(AbstractPreference):
         """As of :class:`~fenchel.GaussianMixture`."""
         if not self.resolved:
             return None
-        unit = sums(self.size) + sums(self.components.shape[2])
+        unit = unit_of_products(lam.dtype, lam.device.type) / UNIT
+        unit *= sums(self.size) + sums(self.components.shape[2])
 
         def spread(at: Tensor, log_weights: Tensor, components: Tensor) -> Tensor:
             r = (log_weights + self._exponents(at, components)).softmax(-1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
+from fenchel.closeness.rounding import summed
 from fenchel.functional.attention import attention, attention_weights, attention_with_certificate
-from fenchel.functional.certificate import AttentionCertificate, bounded_shift
+from fenchel.functional.certificate import AttentionCertificate, lost_to_rounding, norm_of
 from fenchel.functional.close_arguments import is_softmax
 from fenchel.functional.gap import gap, refuse_exact
 from fenchel.functional.precision import without_autocast
@@ -322,7 +324,7 @@ def relative_gap(
         )
         return blocks[0].squeeze(-1)
     with without_autocast(query):
-        wide = given.widened
+        wide = _centred(given.widened)
         return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)
 
 
@@ -362,12 +364,27 @@ def _shift(given: RelativeArguments) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _certificate(given: RelativeArguments) -> AttentionCertificate:
+    """At λ = αz, with what rounding can hide in the shift of the mean."""
     with without_autocast(given.query):
-        wide = given.widened
+        # What all templates of a query share changes only rounding.
+        wide = _centred(given.widened)
         shift, believed = _shift(wide)
-        longest = [part.norm(dim=-1).amax(-1) for part in (wide.key, wide.relative)]
-        radius = ((longest[0] + longest[1]) * abs(wide.scale)).unsqueeze(-1)
-        length = (wide.query * wide.column).norm(dim=-1)
-        norm = bounded_shift(shift.norm(dim=-1), length, radius)
-        norm = norm.masked_fill(believed.sum(-1) == 0, 0)
-        return AttentionCertificate(wide.alpha / 2 * norm.square(), norm, wide.alpha * norm)
+        scale, alpha, dtype = abs(wide.scale), wide.column, wide.query.dtype
+        radius = (
+            norm_of(wide.key).amax(-2, keepdim=True) + norm_of(wide.relative).amax(-2, keepdim=True)
+        ) * scale
+        length = norm_of(wide.query * alpha)
+        lost = lost_to_rounding(wide, length, length * radius, (radius, radius), dtype, has_levels=True)
+        # αz is rounded; no covariance exceeds the squared radius.
+        unit = torch.finfo(dtype).eps
+        norm = torch.minimum(norm_of(shift) + lost, length * radius.square()) + length / alpha * unit
+        norm = norm * (1 + (summed(wide.query.shape[-1]) + 16) * unit)
+        norm = norm.masked_fill(believed.sum(-1, keepdim=True) == 0, 0)
+        gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
+        return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in (gap, norm, alpha * norm)))
+
+
+def _centred(given: RelativeArguments) -> RelativeArguments:
+    """Keys and vectors of pairs less their means, which templates share."""
+    key, relative = (x - x.detach().mean(-2, keepdim=True) for x in (given.key, given.relative))
+    return replace(given, key=key, relative=relative)
