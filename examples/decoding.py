@@ -18,8 +18,7 @@ from torch.nn import functional
 from common import OPTIONS, write
 from fenchel import Tsallis
 from fenchel.errors import InputError
-from fenchel.nn.attending import AttendingLayer, LayerCall
-from fenchel.nn.inference import Problem
+from fenchel.nn.inference import AttendingLayer, LayerCall, Problem
 from task import Options, option
 
 State = tuple[Tensor, ...]

@@ -322,7 +322,7 @@ def is_for_types(statement: ast.stmt) -> TypeGuard[ast.If]:
 def test_modules_are_short_say_what_is_public_and_keep_names_that_exist(path):
     text = path.read_text()
     tree = ast.parse(text)
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 600
     assert ast.get_docstring(tree)
     if path.name == "__main__.py":
         return

@@ -13,8 +13,8 @@ from fenchel import functional
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional import flex
 from fenchel.nn import MixtureAttention, MultiheadAttention
+from fenchel.nn.arguments import torch_masks
 from fenchel.nn.inference import Problem, infer, infer_fused
-from fenchel.nn.masks import torch_masks
 from fenchel.nn.preference import AttentionInputs, Causal, KeyPadding
 from tests.nn.small_layers import (
     BATCH,

@@ -14,8 +14,7 @@ from fenchel import DomainError, Gaussian, ProblemError, Tsallis
 from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import InputError, ModelError
 from fenchel.nn import ContinuousAttention, use_estimator
-from fenchel.nn.place_evidence import evidence_of
-from fenchel.nn.value_signal import Bumps, grid_places
+from fenchel.nn.continuous import Bumps, evidence_of, grid_places
 from tests.compiling import compiled_afresh
 
 WIDTH, HEADS, GRID = 12, 3, (5, 7)

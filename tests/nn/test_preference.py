@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel.errors import ProblemError
 from fenchel.functional.block_mask import identity
 from fenchel.nn.preference import AbstractPreference, ALiBi, AttentionInputs, Causal, LearnedBias
-from fenchel.nn.preference.dense import IndexFunction
+from fenchel.nn.preference.inputs import IndexFunction
 from tests.nn.preferences import (
     EVERY,
     HEADS,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fenchel.errors import ProblemError
+from fenchel.nn.arguments import combined
 from fenchel.nn.preference import (
     ALiBi,
     AttentionInputs,
@@ -19,7 +20,6 @@ from fenchel.nn.preference import (
     Uniform,
     Window,
 )
-from fenchel.nn.preference.dense import combined
 from tests.nn.preferences import HEADS, as_log_weights, attention_inputs, by_index, perturbed
 
 A, B, C = Causal(), perturbed(QuadraticPosition(HEADS)), perturbed(ALiBi(1, learned=True))

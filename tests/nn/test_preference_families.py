@@ -24,8 +24,7 @@ from fenchel.nn.preference import (
     RelativePosition,
     Window,
 )
-from fenchel.nn.preference.alibi import alibi_slopes
-from fenchel.nn.preference.relative_position import relative_position_bucket
+from fenchel.nn.preference.positions import alibi_slopes, relative_position_bucket
 from tests.nn.preferences import HEADS, WIDTH, attention_inputs, perturbed
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.errors import ProblemError
 from fenchel.nn import norm_penalty
-from fenchel.nn.template_norm import template_spread
+from fenchel.nn.templates import template_spread
 from tests.nn.small_layers import (
     BATCH,
     HEADS,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fenchel import Bernoulli, Box, DomainError, Gamma, InferenceProblem, Laplace, Poisson, ProblemError
 from fenchel.preference import AsymmetricLaplace, TruncatedExponential
-from fenchel.preference.product import AbstractProduct
+from fenchel.preference.independent import AbstractProduct
 
 M, D = 4, 3
 stat: Any = stats

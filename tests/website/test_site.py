@@ -165,7 +165,7 @@ _CUT = """(selector) => [...document.querySelectorAll(selector)]
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 def test_commands_and_tables_of_results_are_whole_on_a_desk(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 800})
-    for name in ("index", "start-model", "experiments", "faq"):
+    for name in ("index", "start-model", "sweeps", "faq"):
         page.goto((site / f"{name}.html").as_uri(), wait_until="domcontentloaded")
         page.wait_for_function(
             "!document.querySelector('table') || document.querySelector('.md-typeset__scrollwrap')"

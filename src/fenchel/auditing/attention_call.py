@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.sites import AttentionSite
-from fenchel.preference.mask import log_weights
+from fenchel.preference.discrete import log_weights
 
 __all__ = ["AttentionCall"]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 from fenchel.errors import InputError, ModelError
-from fenchel.nn.attending import AttendingLayer
+from fenchel.nn.inference import AttendingLayer
 
 __all__ = ["check_all_attend", "check_capture", "check_evaluating", "check_names"]
 

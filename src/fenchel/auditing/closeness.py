@@ -8,7 +8,7 @@ from fenchel.closeness.named import ORDERS_OF_HEADS, closeness_named, name_of
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import closeness_of
-from fenchel.nn.attending import attention_layers
+from fenchel.nn.inference import attention_layers
 
 __all__ = [
     "attends_otherwise",

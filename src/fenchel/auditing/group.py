@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel.auditing.layer import LayerBlock, LayerProblem
 from fenchel.blocks import QueryBlock, centre
 from fenchel.closeness.response import SoftmaxResponse, covariance
-from fenchel.preference.mask import log_weights, may_attend
+from fenchel.preference.discrete import log_weights, may_attend
 from fenchel.selection import gather_rows
 from fenchel.solver.coordinates import TemplateCoordinates, coordinates_over, dot
 from fenchel.solver.direct import hessian

@@ -20,7 +20,7 @@ from torch import Tensor
 from fenchel.auditing.attention_call import AttentionCall
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.layout import keep_freed_memory, rows_in_block
-from fenchel.preference.mask import log_weights, may_attend
+from fenchel.preference.discrete import log_weights, may_attend
 
 __all__ = ["LayerBlock", "LayerProblem", "layer_problem"]
 

@@ -10,8 +10,8 @@ from fenchel.auditing.heads import Kind
 from fenchel.auditing.sites import AttentionSite
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.real_queries import RealQueries
-from fenchel.nn.attending import LayerCall
-from fenchel.preference.mask import may_attend
+from fenchel.nn.inference import LayerCall
+from fenchel.preference.discrete import may_attend
 
 __all__ = ["attention_call", "kind_of"]
 

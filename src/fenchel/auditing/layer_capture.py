@@ -19,9 +19,9 @@ from fenchel.auditing.layer_call import attention_call, kind_of
 from fenchel.auditing.sites import AttentionSite, check_layers
 from fenchel.errors import CaptureError, ModelError
 from fenchel.integrations.transformers.real_queries import RealQueries
-from fenchel.nn.attending import AttendingLayer, LayerCall, attention_layers
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.evidence import AbstractPositionalEvidence
+from fenchel.nn.inference import AttendingLayer, LayerCall, attention_layers
 from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
 

@@ -25,7 +25,7 @@ from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, unt
 from fenchel.data.batch import Batch
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.transformers.language_head import swaps_whole_model
-from fenchel.nn.attending import attention_layers
+from fenchel.nn.inference import attention_layers
 from fenchel.runs.model import evaluating, seeded
 from fenchel.runs.progress import ProgressClock
 

@@ -9,7 +9,7 @@ from fenchel.auditing.closeness import attends_otherwise, closeness_sentence
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.auditing.own_estimator import own_estimators
 from fenchel.integrations.transformers.language_head import language_head
-from fenchel.nn.attending import attention_layers
+from fenchel.nn.inference import attention_layers
 from fenchel.runs.manifest import versions
 from fenchel.runs.model import device_and_dtype
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole

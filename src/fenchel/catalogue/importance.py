@@ -13,7 +13,7 @@ from fenchel.catalogue.drawn import drawn, heads
 from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import Context
-from fenchel.nn.preference.context_network import ContextNetwork
+from fenchel.nn.preference.learned import ContextNetwork
 
 __all__ = ["ENTRIES"]
 

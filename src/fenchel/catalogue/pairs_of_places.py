@@ -13,14 +13,9 @@ from fenchel.catalogue.drawn import drawn, drawn_module
 from fenchel.catalogue.entry import Entry, Paper
 from fenchel.catalogue.relative_parts import RelativeParts
 from fenchel.catalogue.verdict import Verdict
-from fenchel.nn.evidence import (
-    AbstractPositionalEvidence,
-    RelativeGridKeys,
-    RelativeKeys,
-    TransformerXL,
-)
+from fenchel.nn.arguments import combined
+from fenchel.nn.evidence import AbstractPositionalEvidence, RelativeGridKeys, RelativeKeys, TransformerXL
 from fenchel.nn.preference import Causal, GridWindow
-from fenchel.nn.preference.dense import combined
 
 __all__ = ["ENTRIES"]
 

@@ -14,13 +14,7 @@ from fenchel.catalogue.entry import Entry, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
 from fenchel.nn import sinusoids
 from fenchel.nn.evidence import Rotary
-from fenchel.nn.preference import (
-    AbstractPreference,
-    ALiBi,
-    Causal,
-    RelativePosition,
-    Window,
-)
+from fenchel.nn.preference import AbstractPreference, ALiBi, Causal, RelativePosition, Window
 
 __all__ = ["ENTRIES"]
 

@@ -12,8 +12,8 @@ from fenchel.catalogue.believed import believed
 from fenchel.catalogue.drawn import drawn, drawn_module
 from fenchel.catalogue.entry import Entry, Paper
 from fenchel.catalogue.parts import Parts
+from fenchel.nn.arguments import combined
 from fenchel.nn.preference import GridPosition
-from fenchel.nn.preference.dense import combined
 
 __all__ = ["ENTRIES"]
 

@@ -15,7 +15,7 @@ from fenchel.functional.close_arguments import closeness_of_heads
 from fenchel.functional.precision import compute_dtype
 from fenchel.functional.recomputed import recomputed
 from fenchel.preference import Discrete
-from fenchel.preference.mask import log_weights
+from fenchel.preference.discrete import log_weights
 from fenchel.problem import Problem
 
 __all__ = ["CloseRows", "in_parts"]

@@ -23,8 +23,8 @@ from fenchel.functional.mixture_arguments import MixtureArguments
 from fenchel.functional.precision import unit_of_products
 from fenchel.functional.recomputed import recomputed
 from fenchel.preference import AbstractPreference
-from fenchel.preference.mask import log_weights
-from fenchel.preference.parameters import displacement, sums
+from fenchel.preference.abstract import sums
+from fenchel.preference.discrete import displacement, log_weights
 
 __all__ = ["HeadMixtures"]
 

@@ -24,7 +24,7 @@ from fenchel.closeness.optimal_transport import warn_if_moving_is_cheaper
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, check_some_keys, positive_column
 from fenchel.functional.precision import under_autocast, without_autocast
-from fenchel.preference.mask import log_weights
+from fenchel.preference.discrete import log_weights
 
 __all__ = ["TransportArguments", "checked_transport"]
 

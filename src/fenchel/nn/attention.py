@@ -1,4 +1,4 @@
-"""Multi-head attention as inference, called as torch's own layer is."""
+"""Multi-head attention as inference, called as torch's own layer is: from sequences to problems of heads and back."""
 
 from __future__ import annotations
 
@@ -9,27 +9,49 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments.tensor import check_flags
+from fenchel.arguments.causal_bias import without_causal_bias
+from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
+from fenchel.functional.arguments import check_estimator
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close_arguments import check_kind, closeness_on
-from fenchel.nn.attention_arguments import (
-    check_alpha,
+from fenchel.nn.arguments import (
+    SequenceLayout,
+    TorchMasks,
+    check_causal_hint,
     check_closeness,
-    check_places,
-    check_problem,
+    check_parameters,
+    check_positive,
     check_radius,
+    check_sequences,
     check_widths,
+    combined,
+    nested_self_attention,
+    torch_masks,
+    with_added_templates,
 )
-from fenchel.nn.evidence import ScaledDot
-from fenchel.nn.head_problems import HeadProblems
+from fenchel.nn.evidence import AbstractPositionalEvidence, RelativeTemplates, ScaledDot
+from fenchel.nn.inference import (
+    AttendingLayer,
+    Inferred,
+    LastCall,
+    LayerCall,
+    Problem,
+    Relative,
+    has_kernel,
+    infer_fused,
+    projected,
+    seen,
+)
 from fenchel.nn.preference.abstract import AbstractPreference
-from fenchel.nn.sizes import check_parameters
+from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.templates import template_spread
 
 __all__ = ["MultiheadAttention"]
 
 
-class MultiheadAttention(HeadProblems):
+class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     r"""``torch.nn.MultiheadAttention`` with a preference, an estimator and a certificate.
 
     Every head infers a distribution p over its templates, the scaled keys, from a preference u and evidence z, the
@@ -132,8 +154,8 @@ class MultiheadAttention(HeadProblems):
         max_steps: int = 50,
     ) -> None:
         check_widths(embed_dim, num_heads, kdim, vdim, dropout)
-        check_problem(preference, evidence, estimator, tol, max_steps)
-        check_alpha(alpha)
+        _check_problem(preference, evidence, estimator, tol, max_steps)
+        check_positive("MultiheadAttention", alpha=alpha)
         check_closeness(closeness, learn_order, estimator)
         check_flags(
             bias=bias,
@@ -149,7 +171,7 @@ class MultiheadAttention(HeadProblems):
             keep_norm_penalty=keep_norm_penalty,
         )
         check_radius(radius, learn_radius, normalize_templates)
-        check_places(
+        _check_places(
             ScaledDot() if evidence is None else evidence,
             added=add_bias_kv or add_zero_attn,
             normalised=normalize_templates,
@@ -261,7 +283,7 @@ class MultiheadAttention(HeadProblems):
 
     @alpha.setter
     def alpha(self, alpha: float) -> None:
-        check_alpha(alpha)
+        check_positive("MultiheadAttention", alpha=alpha)
         self._alpha = float(alpha)
         if self.log_alpha is not None:
             self.log_alpha.data.fill_(math.log(alpha))
@@ -320,6 +342,160 @@ class MultiheadAttention(HeadProblems):
             query_offset=query_offset,
         )
 
+    def _attended(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        need_weights: bool,
+        attn_mask: Tensor | None,
+        average_attn_weights: bool,
+        is_causal: bool,
+        *,
+        query_offset: int | None,
+        given: Any = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """A call of ``torch.nn.MultiheadAttention``, with whatever else the layer was given for its problems."""
+        check_flags(need_weights=need_weights, average_attn_weights=average_attn_weights, is_causal=is_causal)
+        if any(isinstance(given, Tensor) and given.is_nested for given in (query, key, value)):
+            plain = attn_mask is None and key_padding_mask is None and not need_weights
+            return nested_self_attention(
+                self, query, key, value, plain=plain, query_offset=query_offset
+            ), None
+        check_sequences(self, query, key, value)
+        check_causal_hint(is_causal, attn_mask, ". Or build the layer with preference=Causal()")
+        layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
+        queries, keys, values = (
+            layout.to_heads(sequence, self.num_heads) for sequence in projected(self, query, key, value)
+        )
+        batch, heads, m, n = *queries.shape[:3], keys.shape[2]
+        masks = torch_masks(
+            attn_mask,
+            key_padding_mask,
+            sizes=(batch, heads, m, n),
+            batched=layout.batched,
+            device=query.device,
+        )
+        if query_offset is None and m >= n and not torch.compiler.is_compiling():
+            # Own preferences may read the number; a graph with an open number of tokens cannot be asked for it.
+            query_offset = 0
+        inputs = AttentionInputs(
+            batch,
+            heads,
+            m,
+            n,
+            device=queries.device,
+            dtype=queries.dtype,
+            query_inputs=layout.to_batch_first(query),
+            key_inputs=layout.to_batch_first(key),
+            key_padding=masks.key_padding,
+            query_offset=query_offset,
+        )
+        self.forget_last_call()
+        inferred = self._inferred(queries, keys, values, inputs, masks, need_weights, given)
+        if inferred.certificate is not None:
+            self._last_certificate = AttentionCertificate(*map(layout.without_batch, inferred.certificate))
+        if inferred.gap is not None:
+            self._last_gap = layout.without_batch(inferred.gap)
+        weights = inferred.weights
+        if weights is not None:
+            weights = layout.without_batch(weights.mean(1) if average_attn_weights else weights)
+        return self.out_proj(layout.from_heads(inferred.output)), weights
+
+    def _inferred(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        inputs: AttentionInputs,
+        masks: TorchMasks,
+        need_weights: bool,
+        given: Any,
+    ) -> Inferred:
+        extended = (self._extended(keys, self.bias_k), self._extended(values, self.bias_v))
+        problem, tied = self._problem(queries, *extended, inputs)
+        problem = self._refined(problem, inputs, given)
+        if self.preference is not None and not need_weights and self._can_fuse(problem, inputs, masks):
+            return infer_fused(problem, self.preference, inputs)
+        prior = None if self.preference is None else self.preference(inputs)
+        if prior is not None:
+            prior = without_causal_bias(
+                "the answer of preference", prior, inputs.queries, inputs.keys, queries.device
+            )
+            check_tensor(
+                "the answer of preference", prior, "broadcasting to (N, num_heads, L, S)", dtypes=MASK
+            )
+        added = problem.values.shape[2] - inputs.keys
+        log_u = with_added_templates(combined([prior, tied, masks.preference]), inputs.keys, added)
+        if self.keep_norm_penalty:
+            spread = template_spread(problem.templates * problem.scale, log_u)
+            self._last_norm_penalty = (problem.alpha / 2 * spread).mean()
+        call = LayerCall(problem, log_u, added=added)
+        if self.onlooker is not None:
+            call = seen(self, call, keys, inputs)
+        return self.answer(
+            call,
+            dropout=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+            need_certificate=self.keep_certificate,
+            need_gap=self.keep_gap,
+            estimator=self.estimator,
+            tol=self.tol,
+            max_steps=self.max_steps,
+        )
+
+    def _refined(self, problem: Problem, inputs: AttentionInputs, given: Any) -> Problem:
+        """The problem with what the kind of layer adds to it; here nothing."""
+        del inputs, given
+        return problem
+
+    def _can_fuse(self, problem: Problem, inputs: AttentionInputs, masks: TorchMasks) -> bool:
+        """Whether one kernel that takes the preference as functions of indices computes all that is asked for."""
+        return (
+            self.estimator == "first_order"
+            and problem.is_plain
+            and self.onlooker is None
+            and self.other is None
+            and masks.is_key_padding
+            and not (self.keep_certificate or self.keep_gap or self.keep_norm_penalty)
+            and not (self.training and self.dropout > 0)
+            and not (self.add_zero_attn or self.bias_k is not None)
+            and has_kernel(problem, self.preference, inputs)
+        )
+
+    def _extended(self, sequence: Tensor, bias: Tensor | None) -> Tensor:
+        """Keys or values (B, H, n, d) with what add_bias_kv and add_zero_attn append."""
+        one = (sequence.shape[0], self.num_heads, 1, self.head_dim)
+        added = [] if bias is None else [bias.view(1, *one[1:]).expand(one).to(sequence.dtype)]
+        if self.add_zero_attn:
+            added.append(sequence.new_zeros(one))
+        return torch.cat([sequence, *added], 2) if added else sequence
+
+    def _problem(
+        self, queries: Tensor, keys: Tensor, values: Tensor, inputs: AttentionInputs
+    ) -> tuple[Problem, Tensor | None]:
+        """What is asked of the heads, and what of log u is tied to their templates."""
+        alpha, radius, evidence = self.alpha, self.radius, self.evidence
+        _check_places(
+            evidence,
+            added=self.add_zero_attn or self.bias_k is not None,
+            normalised=self.normalize_templates,
+            penalised=self.keep_norm_penalty,
+        )
+        at = {"query_offset": inputs.first_query} if isinstance(evidence, AbstractPositionalEvidence) else {}
+        z, templates, scale = _checked_answer(evidence, evidence(queries, keys, **at))
+        relative = tied = None
+        if isinstance(templates, RelativeTemplates):
+            templates, table, index, tied = templates
+            relative = Relative(table, index)
+        elif self.normalize_templates:
+            radius = radius.view(-1, 1, 1) if isinstance(radius, Tensor) else radius
+            templates, scale = (nn.functional.normalize(templates, dim=-1) * radius).to(templates.dtype), 1.0
+        alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
+        closeness = self.effective_closeness
+        return Problem(z, templates, values, alpha, scale, closeness=closeness, relative=relative), tied
+
     def extra_repr(self) -> str:
         """What the children do not show."""
         alpha = self._alpha if self.log_alpha is None else "learned"
@@ -331,3 +507,63 @@ class MultiheadAttention(HeadProblems):
         if self.preference is None:
             parts.append("preference=None")
         return ", ".join(parts)
+
+
+def _check_problem(preference: Any, evidence: Any, estimator: str, tol: float | None, max_steps: int) -> None:
+    """Check what makes attention an inference problem, and how it is solved."""
+    if preference is not None and not isinstance(preference, AbstractPreference):
+        raise ProblemError(
+            f"preference is a {type(preference).__name__}; expected one of fenchel.nn.preference, such as Causal(), "
+            "or None"
+        )
+    if evidence is not None and (
+        not isinstance(evidence, nn.Module) or isinstance(evidence, AbstractPreference)
+    ):
+        raise ProblemError(
+            f"evidence is a {type(evidence).__name__}; expected a module of fenchel.nn.evidence, or None"
+        )
+    check_estimator(estimator, tol, max_steps)
+
+
+def _check_places(evidence: nn.Module, *, added: bool, normalised: bool, penalised: bool) -> None:
+    """Refuse what a layer cannot offer with evidence that looks at places."""
+    if not isinstance(evidence, AbstractPositionalEvidence):
+        return
+    name = type(evidence).__name__
+    if added:
+        raise ProblemError(
+            f"evidence is {name}, which looks at places, and add_bias_kv or add_zero_attn is True, whose templates "
+            "have none; leave those out"
+        )
+    if not evidence.differs_by_query:
+        return
+    for option, wanted in (("normalize_templates", normalised), ("keep_norm_penalty", penalised)):
+        if wanted:
+            raise ProblemError(
+                f"{option} is True and evidence {name}, whose templates differ by query, so that there is no norm of a "
+                f"template; set {option} to False"
+            )
+
+
+def _checked_answer(
+    evidence: nn.Module, answer: Any
+) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
+    """What a module of evidence answered, if it is evidence, templates and their scale; their kinds are seen later."""
+    if not isinstance(answer, tuple) or len(answer) != 3:
+        got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+        raise ProblemError(
+            f"evidence {type(evidence).__name__} answered with {got}; expected a tuple of three: evidence, templates "
+            "and their scale"
+        )
+    differs = isinstance(evidence, AbstractPositionalEvidence) and evidence.differs_by_query
+    if differs is not isinstance(answer[1], RelativeTemplates):
+        raise ProblemError(
+            f"evidence {type(evidence).__name__} answered with templates of type {type(answer[1]).__name__}; expected "
+            "a tensor, or RelativeTemplates from an AbstractPositionalEvidence whose differs_by_query is True"
+        )
+    templates = answer[1].key if isinstance(answer[1], RelativeTemplates) else answer[1]
+    for name, tensor in (("evidence", answer[0]), ("templates", templates)):
+        check_tensor(
+            f"the {name} that {type(evidence).__name__} answered with", tensor, "(N, num_heads, L, d)", dims=4
+        )
+    return answer

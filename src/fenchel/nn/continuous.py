@@ -1,4 +1,21 @@
-"""Attention to places of a signal or an image: a query infers a density, and reads what is there on average."""
+r"""Attention to places of a signal or an image: a query infers a density, and reads what is there on average.
+
+A query observes a place, :math:`x \approx c` with a precision Λ, which is evidence on (x, xxᵀ):
+
+.. math:: z = \bigl(\Lambda c,\ -\tfrac12\Lambda\bigr), \qquad
+          \langle(x, xx^\top), z\rangle = -\tfrac12(x - c)^\top\Lambda(x - c) + \text{constant}
+
+so that at first order the density over places is u times a Gaussian likelihood of precision αΛ: always a density.
+What is read is a function over all places, by ridge regression on Gaussian bumps:
+
+.. math:: v(x) = B\,\psi(x), \qquad \psi_j(x) = e^{-\lVert x-\mu_j\rVert^2/2\sigma^2}, \qquad
+          B = V^\top W F\,(F^\top W F + \rho I)^{-1}
+
+with the bumps at the places in the rows of F and W what counts. Under :math:`x \sim \mathcal{N}(m, P)`
+
+.. math:: \mathbb{E}[\psi_j(x)] = \det(I + P/\sigma^2)^{-1/2}\,
+          e^{-\frac12 (m-\mu_j)^\top(P+\sigma^2 I)^{-1}(m-\mu_j)}
+"""
 
 from __future__ import annotations
 
@@ -16,15 +33,19 @@ from fenchel.functional.arguments import check_estimator
 from fenchel.functional.precision import without_autocast
 from fenchel.functional.untraced import untraced
 from fenchel.inference import InferenceProblem
-from fenchel.nn.attending import AttendingLayer
-from fenchel.nn.attention_arguments import check_sequences, check_widths
-from fenchel.nn.layout import SequenceLayout
-from fenchel.nn.place_evidence import ContentPlace, QueryPlace, evidence_of
-from fenchel.nn.sizes import check_choice, check_parameters, check_positive, check_sizes
-from fenchel.nn.value_signal import Bumps, grid_places
+from fenchel.nn.arguments import (
+    SequenceLayout,
+    check_choice,
+    check_parameters,
+    check_positive,
+    check_sequences,
+    check_sizes,
+    check_widths,
+)
+from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 
-__all__ = ["ContinuousAttention"]
+__all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
 
 EVIDENCE = ("content", "query")
 
@@ -308,3 +329,195 @@ def _solved(
         return problem.solve("second_order").dual
     tol = (DEFAULT_TOL if evidence.dtype == torch.float64 else 1e-5) if tol is None else tol
     return problem.solve("exact", tol=tol, max_steps=max_steps).dual
+
+
+LEAST_WIDTH = 1e-3
+"""Standard deviation, in sizes of the signal, below which no place is observed: precisions stay within float32."""
+
+
+def evidence_of(centre: Tensor, precision: Tensor) -> Tensor:
+    """Z of places (..., k) that are observed with precisions (..., k, k), (..., k + k²)."""
+    linear = (precision @ centre.unsqueeze(-1)).squeeze(-1)
+    return torch.cat([linear, -precision.flatten(-2) / 2], -1)
+
+
+class QueryPlace(nn.Module):
+    """Place and precision from the query alone: a linear map, and what makes it a place and a precision.
+
+    Args:
+        embed_dim: Width of queries.
+        num_heads: H.
+        dimensions: k.
+        width: Standard deviation with which places are observed where the map gives 0.
+        device: Of the parameters.
+        dtype: Of the parameters.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dimensions: int,
+        width: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self._heads, self._k, self._width = num_heads, dimensions, width
+        numbers = dimensions + dimensions * (dimensions + 1) // 2
+        self.map = nn.Linear(embed_dim, num_heads * numbers, device=device, dtype=dtype)
+
+    def forward(
+        self, query: Tensor, key: Tensor, places: Tensor, counted: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Centres (B, H, m, k) and precisions (B, H, m, k, k) of queries (B, m, E)."""
+        del key, places, counted
+        raw = self.map(query).unflatten(-1, (self._heads, -1)).transpose(1, 2)
+        raw = raw.float() if raw.dtype in (torch.float16, torch.bfloat16) else raw
+        centre, rest = raw[..., : self._k].sigmoid(), raw[..., self._k :]
+        diagonal = nn.functional.softplus(rest[..., : self._k] + math.log(math.e - 1)) / self._width
+        # Beyond it a precision would leave what the dtype holds.
+        root = torch.diag_embed(diagonal.clamp(max=1 / LEAST_WIDTH))
+        if self._k == 2:
+            below = (rest[..., 2] / self._width).clamp(-1 / LEAST_WIDTH, 1 / LEAST_WIDTH)
+            root = root + nn.functional.pad(below[..., None, None], (0, 1, 1, 0))
+        return centre, root @ root.mT
+
+
+class ContentPlace(nn.Module):
+    """Place and precision from what is there: mean and spread of the places, in dot-product attention to the keys.
+
+    Args:
+        embed_dim: Width of queries and keys.
+        num_heads: H.
+        width: Standard deviation that is added to the spread.
+        bias: Whether the projections have a bias.
+        device: Of the parameters.
+        dtype: Of the parameters.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        width: float,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self._heads, self._width = num_heads, max(width, LEAST_WIDTH)
+        self.query_proj, self.key_proj = (
+            nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype) for _ in range(2)
+        )
+
+    def forward(
+        self, query: Tensor, key: Tensor, places: Tensor, counted: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Centres (B, H, m, k) and precisions (B, H, m, k, k) of queries (B, m, E) that look at keys (B, n, E)."""
+        heads = (self._heads, -1)
+        q, k = (
+            map_of(x).unflatten(-1, heads).transpose(1, 2)
+            for map_of, x in ((self.query_proj, query), (self.key_proj, key))
+        )
+        q, k = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in (q, k))
+        places = places.to(q.dtype)
+        offsets = places - places.mean(-2, keepdim=True)
+        squares = (offsets.unsqueeze(-1) * offsets.unsqueeze(-2)).flatten(-2)
+        shown = torch.cat([offsets, squares], -1)
+        shown = shown.expand(q.shape[0], *shown.shape[-2:]).unsqueeze(1).expand(-1, self._heads, -1, -1)
+        mask = None
+        if counted is not None:
+            mask = (counted | ~counted.any(-1, keepdim=True))[:, None, None]
+        averages = nn.functional.scaled_dot_product_attention(q, k, shown, attn_mask=mask)
+        dim = places.shape[-1]
+        mean, second = averages[..., :dim], averages[..., dim:].unflatten(-1, (dim, dim))
+        spread = second - mean.unsqueeze(-1) * mean.unsqueeze(-2)
+        identity = torch.eye(dim, dtype=q.dtype, device=q.device)
+        middle = places.mean(-2, keepdim=True)
+        middle = middle if middle.dim() == 2 else middle.unsqueeze(1)
+        return mean + middle, inverse_and_determinant(spread + self._width**2 * identity)[0]
+
+
+def grid_places(counts: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+    """The middles of the cells of a grid over the unit interval or square, (n, k): an image's rows one after another.
+
+    Example:
+        >>> grid_places((2, 2)).tolist()          # (x, y), x along a row, y downwards
+        [[0.25, 0.25], [0.75, 0.25], [0.25, 0.75], [0.75, 0.75]]
+    """
+    axes = [(torch.arange(count, device=device) + 0.5) / count for count in counts]
+    if len(axes) == 1:
+        return axes[0].unsqueeze(-1)
+    rows, columns = torch.meshgrid(*axes, indexing="ij")
+    return torch.stack([columns, rows], -1).flatten(0, 1)
+
+
+class Bumps(nn.Module):
+    """Gaussian bumps on a regular grid over the unit interval or square.
+
+    Args:
+        dimensions: k, 1 or 2.
+        count: Bumps along each dimension.
+        ridge: ρ > 0 of the regression.
+
+    Attributes:
+        centres: (J, k).
+        width: σ, the distance of neighbours.
+    """
+
+    centres: Tensor
+
+    def __init__(self, dimensions: int, count: int, ridge: float) -> None:
+        super().__init__()
+        self.width, self.ridge, self._shape = 1 / count, ridge, (count,) * dimensions
+        self.register_buffer("centres", grid_places(self._shape), persistent=False)
+
+    def at(self, places: Tensor) -> Tensor:
+        """ψ at places (..., n, k), (..., n, J)."""
+        apart = places.unsqueeze(-2) - self._centres(places)
+        return (apart.square().sum(-1) / (-2 * self.width**2)).exp()
+
+    def regressed(self, places: Tensor, values: Tensor, counted: Tensor | None) -> Tensor:
+        """Coefficients Bᵀ of values (B, H, n, d), (B, H, J, d).
+
+        Args:
+            places: (n, k), or (B, n, k).
+            values: Whose gradient passes.
+            counted: Which places count, bool (B, n); None is all.
+        """
+        with torch.no_grad():
+            # The normal equations square how far bumps are from independent.
+            bumps = self.at(places.double())
+            weighted = bumps if counted is None else bumps * counted.unsqueeze(-1)
+            gram = weighted.mT @ bumps
+            identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+            operator = torch.linalg.solve(gram + self.ridge * identity, weighted.mT).to(values.dtype)
+        if operator.dim() == 3:
+            operator = operator.unsqueeze(1)
+        # A place that does not count may hold anything.
+        if counted is not None:
+            values = values.masked_fill(~counted[:, None, :, None], 0)
+        return operator @ values
+
+    def expected(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        """E[ψ(x)] under Gaussians with mean (..., m, k) and covariance (..., m, k, k), (..., m, J)."""
+        identity = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+        spread = covariance / self.width**2 + identity
+        apart = (mean.unsqueeze(-2) - self._centres(mean)) / self.width
+        inverse, determinant = inverse_and_determinant(spread)
+        return (-(apart @ inverse * apart).sum(-1) / 2).exp() * determinant.rsqrt().unsqueeze(-1)
+
+    def _centres(self, like: Tensor) -> Tensor:
+        # Not the buffer, which a module's .to makes a half type.
+        return grid_places(self._shape, like.device).to(like.dtype)
+
+
+def inverse_and_determinant(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Of symmetric matrices (..., k, k) of size 1 or 2, written out: compilers take them for elementwise work."""
+    if matrix.shape[-1] == 1:
+        return 1 / matrix, matrix[..., 0, 0]
+    a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
+    determinant = a * c - b * b
+    adjugate = torch.stack([torch.stack([c, -b], -1), torch.stack([-b, a], -1)], -2)
+    return adjugate / determinant[..., None, None], determinant

@@ -12,8 +12,8 @@ from fenchel.arguments import checked, shown
 from fenchel.arguments.tensor import checked_argument
 from fenchel.errors import InputError, ModelError
 from fenchel.functional.arguments import check_estimator
-from fenchel.nn.attending import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.continuous import ContinuousAttention
+from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
 
 __all__ = ["carry_over", "inferring_otherwise", "use_estimator"]

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from fenchel.arguments.tensor import check_device, check_flags, check_tensor, is_under_autocast
 from fenchel.errors import ProblemError
+from fenchel.nn.arguments import SequenceLayout, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
 from fenchel.nn.inference import Memory, Problem
-from fenchel.nn.layout import SequenceLayout
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.nn.sizes import check_choice, check_positive, check_sizes
 
 __all__ = ["MixtureAttention"]
 

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fenchel import functional
-from fenchel.arguments.tensor import check_flags, check_tensor
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import (
+    BOOL,
+    WHOLE,
+    check_device,
+    check_dtype,
+    check_flags,
+    check_tensor,
+    checked_argument,
+    values_are_known,
+)
 from fenchel.closeness.cost import cost_named
 from fenchel.errors import ProblemError
-from fenchel.nn.atoms import Atoms, together
-from fenchel.nn.attending import AttendingLayer
-from fenchel.nn.attention_arguments import check_causal_hint, check_sequences
-from fenchel.nn.layout import SequenceLayout
-from fenchel.nn.masks import torch_masks
-from fenchel.nn.partners import checked_partners
-from fenchel.nn.sizes import check_parameters
-from fenchel.nn.template_bank import AbstractTemplateBank
-from fenchel.nn.transport_arguments import check_atoms, check_layer, check_memory
+from fenchel.functional.arguments import check_estimator
+from fenchel.nn.arguments import (
+    SequenceLayout,
+    check_causal_hint,
+    check_parameters,
+    check_positive,
+    check_sequences,
+    check_widths,
+    torch_masks,
+)
+from fenchel.nn.inference import AttendingLayer
+from fenchel.nn.templates import AbstractTemplateBank
 
-__all__ = ["TransportAttention"]
+__all__ = ["Atoms", "TransportAttention"]
 
 
 class TransportAttention(AttendingLayer, nn.Module):
@@ -323,3 +338,184 @@ def _lent(keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor
     mask = (partners >= 0).unsqueeze(1).expand(-1, keys.shape[2])
     mask = mask if padding is None else mask & ~padding[rows]
     return [Atoms(keys.index_select(0, rows), values.index_select(0, rows), mask)]
+
+
+EXTRA_PREFERENCES = ("zero", "shared")
+"""What u may give to templates that are not in the input."""
+
+_OWNER = "TransportAttention"
+
+
+def check_layer(
+    embed_dim: int,
+    num_heads: int,
+    *,
+    gamma: float | None,
+    alpha: float,
+    scale: float,
+    estimator: str,
+    extra_preference: str,
+    dropout: float,
+    tol: float | None,
+    max_steps: int,
+) -> None:
+    """Check the sizes, the numbers and the names that a layer is built with."""
+    check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
+    check_estimator(estimator, tol, max_steps)
+    check_positive(_OWNER, alpha=alpha)
+    if gamma is not None:
+        check_positive(_OWNER, gamma=gamma)
+    checked_argument("scale", scale, name=f"scale of {_OWNER}")
+    if not isinstance(extra_preference, str) or extra_preference not in EXTRA_PREFERENCES:
+        known = ", ".join(map(repr, EXTRA_PREFERENCES))
+        raise ProblemError(f"extra_preference is {shown(extra_preference)}; expected one of {known}")
+
+
+def check_memory(memory: Any, embed_dim: int) -> None:
+    """Check that a memory is a bank of templates of this width."""
+    if memory is None:
+        return
+    if not isinstance(memory, AbstractTemplateBank):
+        raise ProblemError(
+            f"memory is a {type(memory).__name__}; expected a LearnedTemplateBank, a RunningTemplateBank or None"
+        )
+    if memory.embed_dim != embed_dim:
+        raise ProblemError(
+            f"memory has templates of width {memory.embed_dim}; expected embed_dim = {embed_dim}"
+        )
+
+
+def check_atoms(atoms: Tensor | None, mask: Tensor | None, *, batch: int, like: Tensor) -> None:
+    """Check further templates, as (N or 1, A, E), and their mask, as (N or 1, A), against the query.
+
+    Raises:
+        ProblemError: If anything does not fit, with its name, what was got and what was expected.
+    """
+    if atoms is None:
+        if mask is not None:
+            raise ProblemError(
+                "atom_mask is given without atoms; expected the atoms that it masks, or neither"
+            )
+        return
+    check_tensor("atoms", atoms, "(N or 1, A, E)")
+    shape, width = tuple(atoms.shape), like.shape[-1]
+    if atoms.dim() != 3 or atoms.shape[0] not in (1, batch):
+        raise ProblemError(f"atoms have shape {shape}, batch first; expected (N or 1, A, E) with N = {batch}")
+    if atoms.shape[-1] != width:
+        raise ProblemError(
+            f"atoms have width {atoms.shape[-1]} (shape {shape}); expected embed_dim = {width}"
+        )
+    check_device("atoms", atoms, like.device)
+    check_dtype("atoms", atoms, like.dtype)
+    if mask is None:
+        return
+    check_tensor("atom_mask", mask, "(N or 1, A), True = may be used", dtypes=BOOL)
+    if mask.dim() != 2 or mask.shape[0] not in (1, batch) or mask.shape[1] != atoms.shape[1]:
+        raise ProblemError(
+            f"atom_mask has shape {tuple(mask.shape)}; expected (N or 1, A) = ({batch} or 1, {atoms.shape[1]})"
+        )
+    check_device("atom_mask", mask, like.device)
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """Keys and values of further templates, and who may use them.
+
+    Attributes:
+        keys: (N or 1, H, A, d).
+        values: (N or 1, H, A, d).
+        mask: Bool, (N or 1, A), True = may be used; None where all may be.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None
+
+    def usable(self) -> Tensor:
+        """The mask, written out."""
+        if self.mask is not None:
+            return self.mask
+        return torch.ones(1, self.keys.shape[2], dtype=torch.bool, device=self.keys.device)
+
+    def after(self, log_u: Tensor | None, keys: int) -> Tensor | None:
+        """One preference over keys, then atoms, in which atoms that may be used have weight 1.
+
+        Args:
+            log_u: Log weights of the keys, or bool, broadcastable to (N, H, m, keys); None is uniform.
+            keys: How many.
+
+        Returns:
+            Broadcastable to (N, H, m, keys + A); None for uniform.
+        """
+        if log_u is None and self.mask is None:
+            return None
+        extra = self.usable()[:, None, None]
+        own = extra.new_ones(1, 1, 1, keys) if log_u is None else log_u[(None,) * (4 - log_u.dim())]
+        if own.dtype != torch.bool:
+            extra = own.new_zeros(extra.shape).masked_fill(~extra, -torch.inf)
+        lead = torch.broadcast_shapes(own.shape[:3], extra.shape[:3])
+        return torch.cat([own.expand(*lead, keys), extra.expand(*lead, -1)], -1)
+
+
+def together(parts: Sequence[Atoms]) -> Atoms | None:
+    """Several sets of atoms as one, in their order; None without any.
+
+    Example:
+        >>> one = Atoms(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), None)
+        >>> each = Atoms(torch.zeros(5, 2, 1, 4), torch.zeros(5, 2, 1, 4), torch.zeros(5, 1, dtype=torch.bool))
+        >>> both = together([one, each])
+        >>> both.keys.shape, both.mask.shape
+        (torch.Size([5, 2, 4, 4]), torch.Size([5, 4]))
+    """
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    masked = any(part.mask is not None for part in parts)
+    return Atoms(
+        _joined([part.keys for part in parts], 2),
+        _joined([part.values for part in parts], 2),
+        _joined([part.usable() for part in parts], 1) if masked else None,
+    )
+
+
+def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    batch = max(part.shape[0] for part in parts)
+    return torch.cat([part.expand(batch, *part.shape[1:]) for part in parts], dim)
+
+
+def checked_partners(partners: Tensor | None, *, batch: int, device: torch.device) -> Tensor | None:
+    """The partners of a batch, if they fit it.
+
+    Args:
+        partners: int64 (N,), the index in the batch of another input, or -1 for none; None is -1 for all.
+        batch: N.
+        device: Where they have to be.
+
+    Returns:
+        The same, or None where no input has one. Under ``torch.compile`` their values are not looked at.
+
+    Raises:
+        ProblemError: On a wrong shape, dtype or device, a partner that is not in the batch or is the input itself.
+
+    Example:
+        >>> checked_partners(torch.tensor([-1, -1]), batch=2, device=torch.device("cpu")) is None
+        True
+    """
+    if partners is None:
+        return None
+    form = f"({batch},), the index in the batch of another input, or -1 for none"
+    check_tensor("partners", partners, form, dtypes=WHOLE)
+    if partners.shape != (batch,):
+        raise ProblemError(f"partners have shape {tuple(partners.shape)}; expected int64 {form}")
+    check_device("partners", partners, device, "the inputs")
+    if not values_are_known(partners) or batch == 0:
+        return partners
+    smallest, largest = (int(end) for end in partners.aminmax())
+    if smallest < -1 or largest >= batch:
+        wrong = smallest if smallest < -1 else largest
+        raise ProblemError(f"partners contain {wrong}; expected indices 0 to {batch - 1}, or -1 for none")
+    own = partners == torch.arange(batch, device=device)
+    if bool(own.any()):
+        raise ProblemError(
+            f"partners name {int(own.nonzero()[0])} as the partner of itself; expected another, or -1 for none"
+        )
+    return None if largest < 0 else partners

@@ -1,16 +1,18 @@
-"""What the dual sees of a preference: its cumulant, and the two derivatives of that; and the preference tilted."""
+"""What the dual sees of a preference, its cumulant and the two derivatives of that; and what its parameters may be."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_vectors
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import check_device, check_tensor, check_vectors, values_are_known
+from fenchel.closeness.rounding import UNIT, summed
 from fenchel.errors import ProblemError
 
 __all__ = ["AbstractPreference", "Shape", "Tilted"]
@@ -195,8 +197,38 @@ class AbstractPreference(ABC):
         del part
         return self
 
+    def _described(self, *parts: str) -> str:
+        listed = ", ".join((f"queries={tuple(self.lead)}", *parts))
+        return f"{type(self).__name__}({listed}, dtype={self.dtype}, device='{self.device}')"
 
-class Tilted(AbstractPreference):
+
+class AbstractMadeOf(AbstractPreference):
+    """A preference whose dimension, dtype and device are those of what it is made of."""
+
+    _made_of: ClassVar[str]
+    """The attribute that is meant: a tensor (..., d), or another preference."""
+
+    def _source(self) -> Tensor | AbstractPreference:
+        return getattr(self, self._made_of)
+
+    @property
+    @override
+    def dim(self) -> int:
+        source = self._source()
+        return source.shape[-1] if isinstance(source, Tensor) else source.dim
+
+    @property
+    @override
+    def dtype(self) -> torch.dtype:
+        return self._source().dtype
+
+    @property
+    @override
+    def device(self) -> torch.device:
+        return self._source().device
+
+
+class Tilted(AbstractMadeOf):
     r"""U tilted by λ, for a family that says nothing of what its tilt is.
 
     .. math:: \log M_\lambda(\eta) = \log M(\lambda + \eta) - \log M(\lambda)
@@ -206,23 +238,10 @@ class Tilted(AbstractPreference):
         lam: λ, (..., m, d).
     """
 
+    _made_of = "base"
+
     def __init__(self, base: AbstractPreference, lam: Tensor) -> None:
         self.base, self.lam = base, lam
-
-    @property
-    @override
-    def dim(self) -> int:
-        return self.base.dim
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self.base.device
 
     @property
     @override
@@ -289,3 +308,162 @@ class Tilted(AbstractPreference):
 
     def __repr__(self) -> str:
         return f"Tilted({self.base!r}, queries={tuple(self.lead)})"
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def has(name: str) -> str:
+    """The verb that goes with the name of an argument."""
+    return "have" if name.endswith("s") else "has"
+
+
+def first_index(which: Tensor) -> tuple[int, ...]:
+    """Where the first True of a bool tensor is."""
+    return tuple(which.nonzero()[0].tolist())
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Half types in float32, in which everything is then computed."""
+    return tensor.float() if tensor.dtype in HALF else tensor
+
+
+def check_entries(
+    name: str, tensor: Tensor, good: Callable[[Tensor], Tensor], expected: str, remedy: str = ""
+) -> None:
+    """Hold every entry of a parameter against a rule, where values are known.
+
+    Raises:
+        ProblemError: Naming the first entry that breaks it, and where it is.
+    """
+    if not values_are_known(tensor):
+        return
+    fine = good(tensor.detach())
+    if bool(fine.all()):
+        return
+    where = first_index(~fine)
+    value = tensor.detach()[where].item()
+    at = f" at index {where}" if where else ""
+    count = int((~fine).sum())
+    others = f" (one of {count} such entries)" if count > 1 else ""
+    holds = "hold" if name.endswith("s") else "holds"
+    raise ProblemError(
+        f"{name} {holds} {value:.6g}{at}{others}; expected {expected}{remedy and ': ' + remedy}"
+    )
+
+
+def checked_parameter(
+    name: str,
+    value: Any,
+    form: str,
+    *,
+    like: Tensor | None = None,
+    of: str = "",
+    above: float | None = None,
+    least: float | None = None,
+    remedy: str = "",
+) -> Tensor:
+    """A parameter as the rest of the package takes it.
+
+    Args:
+        name: What the user calls it; a plural ends in "s".
+        value: A tensor, or a number where there is a tensor that it can be made like.
+        form: Its shape in words.
+        like: A tensor whose dtype and device it has to have.
+        of: What that tensor is called.
+        above: What every entry has to exceed.
+        least: What no entry may fall below.
+        remedy: What to do about an entry that is not within.
+
+    Raises:
+        ProblemError: Naming the argument, what it was and what it should be.
+    """
+    if like is not None and type(value) in (int, float):
+        value = torch.full((), float(value), dtype=like.dtype, device=like.device)
+        return checked_parameter(name, value, form, like=like, of=of, above=above, least=least, remedy=remedy)
+    check_tensor(name, value, form)
+    if value.is_meta:
+        raise ProblemError(f"{name} {has(name)} no values, being on meta; expected a device that computes")
+    value = widened(value)
+    if like is not None:
+        check_device(name, value, like.device, of)
+        if value.dtype != like.dtype:
+            raise ProblemError(
+                f"{name} {has(name)} dtype {value.dtype}, {of} {like.dtype}; convert one of them"
+            )
+    check_entries(name, value, torch.isfinite, "finite numbers", remedy)
+    if above is not None:
+        check_entries(name, value, lambda x: x > above, f"numbers above {above:g}", remedy)
+    if least is not None:
+        check_entries(name, value, lambda x: x >= least, f"numbers of {least:g} or more", remedy)
+    return value
+
+
+def check_form(name: str, tensor: Tensor, form: str, dims: int) -> None:
+    """Refuse a tensor of fewer dimensions than its form has, or without entries.
+
+    Raises:
+        ProblemError: With its shape.
+    """
+    if tensor.dim() < dims or 0 in tensor.shape:
+        empty = ", none of them 0" if 0 in tensor.shape else ""
+        raise ProblemError(f"{name} {has(name)} shape {tuple(tensor.shape)}; expected {form}{empty}")
+
+
+def check_dtype(dtype: Any) -> None:
+    """Refuse a dtype in which nothing is computed.
+
+    Raises:
+        ProblemError: If it is neither float32 nor float64.
+    """
+    if dtype not in (torch.float32, torch.float64):
+        got = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
+        raise ProblemError(f"dtype is {got}; expected torch.float32 or torch.float64")
+
+
+def sums(count: int) -> float:
+    """What two sums of so many terms in float64, one after the other, may lose of the sizes of their terms."""
+    return (2 * summed(count) + 8) * UNIT
+
+
+def check_together(**shapes: tuple[int, ...]) -> torch.Size:
+    """The shape to which the leading shapes of parameters broadcast.
+
+    Raises:
+        ProblemError: If there is none, naming them all.
+    """
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ProblemError(f"leading dimensions do not broadcast to one shape (..., m): {listed}") from None
+
+
+def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tuple[int, ...]:
+    """How many samples, as a shape.
+
+    Raises:
+        ProblemError: If it is none, or the generator is no generator of the device.
+    """
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ProblemError(
+            f"generator is {shown(generator)}; expected a torch.Generator, such as torch.Generator().manual_seed(0)"
+        )
+    if generator is not None and generator.device.type != device.type:
+        raise ProblemError(
+            f"generator is on {generator.device}, the distribution on {device}; make one with "
+            f"torch.Generator({str(device)!r})"
+        )
+    sizes = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape
+    if not isinstance(sizes, tuple | list) or not all(
+        isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes
+    ):
+        raise ProblemError(
+            f"shape is {shown(shape)}; expected a number of samples, or a tuple such as (100, 2)"
+        )
+    return tuple(sizes)
+
+
+def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)

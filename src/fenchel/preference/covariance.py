@@ -9,18 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ProblemError
-from fenchel.preference.parameters import check_entries, has, normal
-from fenchel.preference.rows import rows_solved, rows_times
+from fenchel.preference.abstract import check_entries, checked_parameter, first_index, has, normal
 
-__all__ = ["AbstractCovariance", "Diagonal", "Full", "Pick", "all_rows", "one_for_all", "standard_deviations"]
-
+__all__ = ["AbstractCovariance", "Diagonal", "Full", "LowRank", "Pick"]
 
 Pick = Callable[[Tensor, int], Tensor]
 """What rows have of a parameter, given how many of its dimensions are not leading ones."""
@@ -278,7 +277,7 @@ class Full(AbstractCovariance):
     def check_definite(self) -> None:
         failed = torch.linalg.cholesky_ex(self.dense.detach()).info != 0
         if bool(failed.any()):
-            where = tuple(int(i) for i in failed.nonzero()[0]) if failed.dim() else ()
+            where = first_index(failed)
             at = f" at index {where}" if where else ""
             raise ProblemError(
                 f"{self._name} {has(self._name)} a singular matrix{at}, so that there is no density; expected "
@@ -299,3 +298,251 @@ def standard_deviations(variance: Tensor) -> Tensor:
     """Square roots, with gradient 0 where the variance is 0: nothing is random there."""
     positive = variance > 0
     return variance.where(positive, 1).sqrt() * positive
+
+
+class LowRank(AbstractCovariance):
+    r"""Variances plus what few directions add: :math:`S = \operatorname{diag} s + FF^\top`.
+
+    Args:
+        name: What the user calls the variances.
+        variance: s, (..., d).
+        factor: F, (..., d, k).
+    """
+
+    def __init__(self, name: str, variance: Tensor, factor: Tensor) -> None:
+        self._name, self.variance, self.factor = name, variance, factor
+
+    @property
+    @override
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.variance.shape[:-1], self.factor.shape[:-2])
+
+    @property
+    @override
+    def width(self) -> int:
+        return self.factor.shape[-1]
+
+    @override
+    def product(self, vectors: Tensor) -> Tensor:
+        along = rows_times(vectors, self.factor)
+        return self.variance * vectors + rows_times(along, self.factor.mT)
+
+    @override
+    def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
+        """Woodbury's formula, with as many unknowns as the factor has columns."""
+        alpha = one_for_all(alpha)
+        diagonal = 1 + alpha * self.variance
+        eased, columns = vectors / diagonal, self.factor / diagonal.unsqueeze(-1)
+        inner = alpha.unsqueeze(-1) * (self.factor.mT @ columns)
+        root = torch.linalg.cholesky(
+            inner + torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
+        )
+        half = rows_solved(alpha * rows_times(eased, self.factor), root)
+        return eased - rows_times(rows_times(half, torch.linalg.inv(root)), columns.mT)
+
+    @override
+    def forms(self, one: Tensor, other: Tensor) -> Tensor:
+        first = self._along(one)
+        second = first if other is one else self._along(other)
+        return (one * other) @ self.variance.mT + (first * second).sum(-1)
+
+    @override
+    def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
+        along = shares.unsqueeze(-1) * self._along(vectors)
+        return (shares @ self.variance) * vectors + along.flatten(-2) @ self._columns().mT
+
+    def _columns(self) -> Tensor:
+        """The factors of all components side by side, (..., d, K k): one product serves them all."""
+        return self.factor.movedim(-2, -3).flatten(-2)
+
+    def _along(self, vectors: Tensor) -> Tensor:
+        """Inner products of rows (..., m, d) with the columns of all factors, (..., m, K, k)."""
+        return (vectors @ self._columns()).unflatten(-1, (-1, self.factor.shape[-1]))
+
+    @override
+    def trace(self) -> Tensor:
+        return self.variance.sum(-1) + self.factor.square().sum((-1, -2))
+
+    @override
+    def noise(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
+    ) -> Tensor:
+        each = pick(standard_deviations(self.variance), 1) * normal(shape, self.variance, generator)
+        along = normal((*shape[:-1], self.factor.shape[-1]), self.factor, generator)
+        return each + rows_times(along, pick(self.factor, 2).mT)
+
+    @override
+    def matrix(self) -> Tensor:
+        return torch.diag_embed(self.variance) + self.factor @ self.factor.mT
+
+    def _inner_factor(self) -> Tensor:
+        r"""The Cholesky factor of :math:`I + F^\top \operatorname{diag}(s)^{-1} F`."""
+        inner = self.factor.mT @ (self.factor / self.variance.unsqueeze(-1))
+        identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
+        return torch.linalg.cholesky(identity + inner)
+
+    @override
+    def whitened_square(self, vectors: Tensor) -> Tensor:
+        r"""The least of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`, which Woodbury's w attains.
+
+        A sum of squares, where the difference in Woodbury's formula cancels.
+        """
+        inner = self._inner_factor()
+        half = rows_solved(rows_times(vectors / self.variance, self.factor), inner)
+        along = rows_times(half, torch.linalg.inv(inner))
+        rest = vectors - rows_times(along, self.factor.mT)
+        return (rest.square() / self.variance).sum(-1) + along.square().sum(-1)
+
+    @override
+    def log_determinant(self) -> Tensor:
+        diagonal = self._inner_factor().diagonal(dim1=-2, dim2=-1)
+        return self.variance.log().sum(-1) + 2 * diagonal.log().sum(-1)
+
+    @override
+    def check_definite(self) -> None:
+        check_entries(
+            self._name, self.variance, lambda x: x > 0, "numbers above 0 where a density is asked for"
+        )
+
+    @override
+    def map(self, change: Callable[[Tensor, int], Tensor]) -> LowRank:
+        return LowRank(self._name, change(self.variance, 1), change(self.factor, 2))
+
+
+def checked_covariance(
+    centers: Tensor,
+    of: str,
+    *,
+    full: tuple[str, Any],
+    variance: tuple[str, Any],
+    factor: tuple[str, Any],
+    rows: str,
+    components: int | None = None,
+) -> AbstractCovariance:
+    """The covariance that a user gave, by the one of three structures for which there are arguments.
+
+    Args:
+        centers: Means, (..., d), whose dtype and device everything has.
+        of: What they are called.
+        full: Name and value of the matrices (..., d, d), or of None.
+        variance: Of the variances: (..., d), or (..., 1) or a number where all coordinates have one.
+        factor: Of the factors (..., d, k).
+        rows: What the leading dimensions are, in words such as "..., " or "..., K, ".
+        components: The size of the last leading dimension, to which what has one for all is expanded.
+
+    Raises:
+        ProblemError: Naming the argument, the entry and what to do.
+    """
+    d = centers.shape[-1]
+    if full[1] is not None:
+        if variance[1] is not None or factor[1] is not None:
+            other = variance[0] if variance[1] is not None else factor[0]
+            raise ProblemError(f"{full[0]} and {other} are both given; expected one of them")
+        return Full(
+            full[0],
+            _for_all(_checked_matrices(*full, centers, of, variance[0], rows), 2, components, full[0]),
+        )
+    if variance[1] is None and factor[1] is None:
+        raise ProblemError(
+            f"no covariance is given; expected {full[0]} ({rows}d, d), or {variance[0]} ({rows}d or 1), which may be "
+            f"0, and {factor[0]} ({rows}d, k)"
+        )
+    given = 0.0 if variance[1] is None else variance[1]
+    diagonal = checked_parameter(
+        variance[0],
+        given,
+        f"({rows}{d}) or ({rows}1)",
+        like=centers,
+        of=of,
+        least=0.0,
+        remedy="variances are squares",
+    )
+    if diagonal.dim() and diagonal.shape[-1] not in (1, d):
+        raise ProblemError(
+            f"{variance[0]} {has(variance[0])} shape {tuple(diagonal.shape)}, but {of} shape {tuple(centers.shape)}; "
+            f"expected ({rows}{d}), or ({rows}1) for one variance in all directions"
+        )
+    diagonal = _for_all(diagonal.expand(*diagonal.shape[:-1], d), 1, components, variance[0])
+    if factor[1] is None:
+        return Diagonal(variance[0], diagonal)
+    columns = checked_parameter(factor[0], factor[1], f"({rows}{d}, k)", like=centers, of=of)
+    if columns.dim() < 2 or columns.shape[-2] != d or columns.shape[-1] == 0:
+        raise ProblemError(
+            f"{factor[0]} {has(factor[0])} shape {tuple(columns.shape)}; expected ({rows}{d}, k) with k of 1 or more"
+        )
+    return LowRank(variance[0], diagonal, _for_all(columns, 2, components, factor[0]))
+
+
+def _for_all(tensor: Tensor, own: int, components: int | None, name: str) -> Tensor:
+    """A parameter with one entry for each component, given how many dimensions of its own it has."""
+    if components is None:
+        return tensor
+    lead = tensor.shape[: tensor.dim() - own]
+    if lead and lead[-1] not in (1, components):
+        raise ProblemError(
+            f"{name} {has(name)} shape {tuple(tensor.shape)}, which is {lead[-1]} for K = {components} components; "
+            "expected one for each, or one for all; full matrices are given as covariances="
+        )
+    return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - own :])
+
+
+def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance: str, rows: str) -> Tensor:
+    d = centers.shape[-1]
+    form = f"({rows}{d}, {d})"
+    if isinstance(value, int | float):
+        raise ProblemError(f"{name} is {value}; expected a tensor {form}, or {variance}={value} in its place")
+    dense = checked_parameter(name, value, form, like=centers, of=of)
+    if dense.dim() < 2 or tuple(dense.shape[-2:]) != (d, d):
+        raise ProblemError(
+            f"{name} {has(name)} shape {tuple(dense.shape)}; expected {form}; a diagonal alone is given as "
+            f"{variance}="
+        )
+    if not values_are_known(dense):
+        return dense
+    given, dense = dense, dense.detach()
+    apart = (dense - dense.mT).abs()
+    largest = dense.abs().amax((-1, -2), keepdim=True)
+    crooked = apart > 8 * torch.finfo(value.dtype).eps ** 0.75 * largest
+    if bool(crooked.any()):
+        where = first_index(crooked)
+        turned = (*where[:-2], where[-1], where[-2])
+        raise ProblemError(
+            f"{name} {has(name)} {float(dense[where]):.6g} at index {where} and {float(dense[turned]):.6g} at "
+            f"{turned}; expected symmetric matrices: give (S + S.mT) / 2"
+        )
+    _check_semidefinite(name, dense, torch.finfo(value.dtype).eps)
+    return given
+
+
+def _check_semidefinite(name: str, dense: Tensor, eps: float) -> None:
+    failed = torch.linalg.cholesky_ex(dense).info != 0
+    if not bool(failed.any()):
+        return
+    values = torch.linalg.eigvalsh(dense.double())
+    size = values.abs().amax(-1)
+    negative = values[..., 0] < -(8 * dense.shape[-1] * eps) * size
+    if bool(negative.any()):
+        where = first_index(negative)
+        lowest = float(values[(*where, 0)])
+        at = f" at index {where}" if where else ""
+        raise ProblemError(
+            f"{name} {has(name)} the eigenvalue {lowest:.6g}{at}; expected symmetric positive semidefinite matrices: "
+            f"add {-lowest:.2g} or more to the diagonal, or give a factor F with S = F F.mT"
+        )
+
+
+def rows_times(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """Rows (..., m, a) times matrices (..., m or 1, a, b) of their own or one for all, (..., m, b)."""
+    if matrix.dim() == 2:
+        return vectors @ matrix
+    if matrix.shape[-3] == 1:
+        return vectors @ matrix.squeeze(-3)
+    return (vectors.unsqueeze(-2) @ matrix).squeeze(-2)
+
+
+def rows_solved(vectors: Tensor, factor: Tensor) -> Tensor:
+    r"""Rows :math:`L^{-1} v` of triangular factors (..., m or 1, d, d) of their own or one for all, (..., m, d)."""
+    if factor.dim() > 2 and factor.shape[-3] > 1:
+        return torch.linalg.solve_triangular(factor, vectors.unsqueeze(-1), upper=False).squeeze(-1)
+    shared = factor if factor.dim() == 2 else factor.squeeze(-3)
+    return torch.linalg.solve_triangular(shared, vectors.mT, upper=False).mT

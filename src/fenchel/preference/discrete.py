@@ -1,31 +1,33 @@
-"""A preference over finitely many templates."""
+"""A preference over finitely many templates; and weights of finitely many things, normalised, drawn and moved."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_tensor, check_vectors, values_are_known
+from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
+from fenchel.arguments.tensor import MASK, check_device, check_tensor, check_vectors, values_are_known
+from fenchel.closeness.response import near_displacement
+from fenchel.closeness.rounding import SMALL
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, Shape
-from fenchel.preference.parameters import (
+from fenchel.preference.abstract import (
+    AbstractMadeOf,
+    Shape,
     check_dtype,
-    checked_log_weights,
     checked_sample_shape,
-    displacement,
-    drawn_indices,
-    log_mean_exp,
-    picked,
+    first_index,
     widened,
 )
 
 __all__ = ["Discrete"]
 
 
-class Discrete(AbstractPreference):
+class Discrete(AbstractMadeOf):
     r"""The distribution u that puts weight :math:`u_i` on template :math:`t_i`.
 
     .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
@@ -51,6 +53,8 @@ class Discrete(AbstractPreference):
         >>> u.mean()                               # 0.3, 0.4, 0.6 sum to 1.3: normalised
         tensor([[0.2308, 0.3077, 0.4615]], dtype=torch.float64)
     """
+
+    _made_of = "templates"
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         check_tensor("templates", templates, "(..., n, d)")
@@ -91,24 +95,6 @@ class Discrete(AbstractPreference):
     def lead(self) -> torch.Size:
         return torch.broadcast_shapes((*self.templates.shape[:-2], 1), self.log_weights.shape[:-1])
 
-    @property
-    @override
-    def dim(self) -> int:
-        """Dimension of a template, d."""
-        return self.templates.shape[-1]
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        """The dtype in which everything is computed: float32 or float64."""
-        return self.templates.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        """Where the templates are."""
-        return self.templates.device
-
     def weights(self) -> Tensor:
         """The probabilities u, shape (..., m or 1, n)."""
         return self.log_weights.exp()
@@ -137,9 +123,8 @@ class Discrete(AbstractPreference):
         return log_mean_exp(self.potential(lam), lam @ templates.mT, common, self.log_weights)
 
     def _centred(self) -> tuple[Tensor, Tensor]:
-        """The mean of the templates that count for some query, (..., 1, d), and templates less that."""
-        counted = (self.log_weights > -torch.inf).any(-2, keepdim=True).to(self.templates.dtype)
-        center = counted @ self.templates / counted.sum(-1, keepdim=True)
+        """Their centre, (..., 1, d), and templates less that."""
+        center = center_of(self.templates, self.log_weights)
         return center, self.templates - center
 
     @override
@@ -168,11 +153,6 @@ class Discrete(AbstractPreference):
         _, templates = self._centred()
         return displacement(lam @ templates.mT, self.log_weights) @ templates
 
-    def covariance_product(self, vector: Tensor) -> Tensor:
-        r"""The product :math:`\Sigma v` with the covariance of u, shape (..., m, d) for ``vector`` (..., m, d)."""
-        self.check_point("vector", vector)
-        return self.tilted_covariance(torch.zeros_like(vector))(vector)
-
     def covariance(self) -> Tensor:
         r"""The covariance :math:`\Sigma = \sum_i u_i (t_i - \mu)(t_i - \mu)^\top`, shape (..., m or 1, d, d)."""
         offsets = self.templates.unsqueeze(-3) - self.mean().unsqueeze(-2)
@@ -190,7 +170,7 @@ class Discrete(AbstractPreference):
     @override
     def tilted(self, lam: Tensor) -> Discrete:
         r"""The same templates with weights that are in proportion to :math:`u_i e^{\langle t_i, \lambda\rangle}`."""
-        return self._with(torch.log_softmax(self.log_weights + self.potential(lam), -1))
+        return self._of(self.templates, torch.log_softmax(self.log_weights + self.potential(lam), -1))
 
     @override
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
@@ -224,9 +204,10 @@ class Discrete(AbstractPreference):
     def width(self) -> int:
         return max(self.dim, self.support_size)
 
-    def _with(self, log_weights: Tensor) -> Discrete:
+    @classmethod
+    def _of(cls, templates: Tensor, log_weights: Tensor) -> Discrete:
         copy = object.__new__(Discrete)
-        copy.templates, copy.log_weights = self.templates, log_weights
+        copy.templates, copy.log_weights = templates, log_weights
         return copy
 
     @override
@@ -239,19 +220,125 @@ class Discrete(AbstractPreference):
         if dtype == self.dtype:
             return self
         check_dtype(dtype)
-        copy = object.__new__(Discrete)
-        copy.templates = self.templates.to(dtype)
-        copy.log_weights = self.log_weights.to(dtype).log_softmax(-1)
-        return copy
+        return self._of(self.templates.to(dtype), self.log_weights.to(dtype).log_softmax(-1))
 
     @override
     def queries(self, part: slice) -> Discrete:
         if self.log_weights.shape[-2] == 1:
             return self
-        return self._with(self.log_weights[..., part, :])
+        return self._of(self.templates, self.log_weights[..., part, :])
 
     def __repr__(self) -> str:
         return (
             f"Discrete(templates={tuple(self.templates.shape)}, log_weights={tuple(self.log_weights.shape)}, "
             f"dtype={self.dtype}, device='{self.device}')"
         )
+
+
+def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str) -> Tensor:
+    """Log weights (..., m or 1, n), not yet normalised.
+
+    Args:
+        given: What the user gave: (n,), (m, n) or (..., m, n), or a bool mask of such a shape, True where
+            weight may be.
+        n: How many there are.
+        like: Whose dtype they take, and on whose device they have to be.
+        of: What that is called, such as "templates".
+        thing: What has a weight, such as "templates".
+
+    Raises:
+        ProblemError: On a wrong shape, NaN or +inf, or rows that are masked throughout.
+    """
+    if is_causal_bias(given):
+        given = without_causal_bias("log_weights", given, given.seq_len_q, n, like.device)
+    check_tensor("log_weights", given, f"(n,), (m, n) or (..., m, n) for n = {n} {thing}", dtypes=MASK)
+    if given.dim() == 0 or given.shape[-1] != n:
+        raise ProblemError(
+            f"log_weights have shape {tuple(given.shape)}, but there are n = {n} {thing} ({of} have "
+            f"shape {tuple(like.shape)}); expected (n,), (m, n) or (..., m, n)"
+        )
+    check_device("log_weights", given, like.device, of)
+    found = log_weights(given.unsqueeze(0) if given.dim() == 1 else given, like.dtype)
+    if not values_are_known(found):
+        return found
+    if bool(torch.isnan(found).any()) or bool((found == torch.inf).any()):
+        raise ProblemError(
+            "log_weights contain NaN or +inf; expected finite log weights, or -inf where masked"
+        )
+    empty = torch.isneginf(found).all(-1)
+    if bool(empty.any()):
+        where = first_index(empty)
+        raise ProblemError(
+            f"all {n} {thing} are masked for {int(empty.sum())} of {empty.numel()} rows of log_weights (first at "
+            f"index {where}): such a query has no answer; leave it out, or unmask one of the {thing}"
+        )
+    return found
+
+
+def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:
+    """The mean of the vectors (..., n, d) that count for some query, (..., 1, d)."""
+    counted = (log_weights > -torch.inf).any(-2, keepdim=True).to(vectors.dtype)
+    return counted @ vectors / counted.sum(-1, keepdim=True)
+
+
+def drawn_indices(weights: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    """Indices drawn by probabilities (..., n), (*shape, ...)."""
+    count, rows = math.prod(shape), weights.reshape(-1, weights.shape[-1])
+    if count == 0:
+        return torch.zeros((*shape, *weights.shape[:-1]), dtype=torch.int64, device=weights.device)
+    drawn = torch.multinomial(rows, count, replacement=True, generator=generator)
+    return drawn.mT.reshape(*shape, *weights.shape[:-1])
+
+
+def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
+    """What is at indices (*shape, ..., m) of parameters (..., m or 1, n, *), given how many dimensions * are."""
+    at = index.reshape(*index.shape, *[1] * (own + 1))
+    padded = parameter.reshape(*[1] * (at.dim() - parameter.dim()), *parameter.shape)
+    return torch.take_along_dim(padded, at, -own - 1).squeeze(-own - 1)
+
+
+def displacement(exponents: Tensor, log_weights: Tensor) -> Tensor:
+    r""":math:`r - w` for :math:`r \propto we^x`, to rounding relative to itself where x is small, (..., m, n)."""
+    w, r = log_weights.exp(), torch.softmax(log_weights + exponents, -1)
+    masked = torch.isneginf(log_weights)
+    known = values_are_known(exponents)
+    counted = exponents if known and not bool(masked.any()) else exponents.masked_fill(masked, 0)
+    small = torch.maximum(counted.amax(-1, keepdim=True), -counted.amin(-1, keepdim=True)) <= SMALL
+    if known and not bool(small.any()):
+        return r - w
+    return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
+
+
+def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:
+    r""":math:`\log\sum_i w_i e^{x_i}`, (..., m): to rounding relative to itself where x hardly differ.
+
+    Args:
+        plain: x, (..., m, n).
+        centred: The same less what is common to all, computed without cancellation.
+        at_center: What is common, (..., m).
+        log_weights: log w, (..., m or 1, n), which sum to one.
+    """
+    counted = centred.masked_fill(torch.isneginf(log_weights), 0)
+    small = counted.abs().amax(-1, keepdim=True) <= SMALL
+    near = torch.log1p((log_weights.exp() * torch.expm1(counted.where(small, 0))).sum(-1))
+    whole, around = torch.logsumexp(log_weights + plain, -1), torch.logsumexp(log_weights + centred, -1)
+    # Far out what is common may be much larger than the whole, or nearly all of it.
+    far = torch.where(whole.abs() < at_center.abs() / 2, whole, around + at_center)
+    return torch.where(small.squeeze(-1), near + at_center, far)
+
+
+def may_attend(preference: Tensor) -> Tensor:
+    """Where a log preference or a mask gives weight, bool."""
+    return preference if preference.dtype == torch.bool else ~torch.isneginf(preference)
+
+
+def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
+    """A log preference in a dtype, or what a mask is as one.
+
+    Example:
+        >>> log_weights(torch.tensor([True, False]), torch.float64)
+        tensor([0., -inf], dtype=torch.float64)
+    """
+    if preference.dtype != torch.bool:
+        return preference.to(dtype)
+    return torch.zeros_like(preference, dtype=dtype).masked_fill_(~preference, -torch.inf)

@@ -1,4 +1,4 @@
-"""A Gaussian preference, under which second order is exact."""
+"""Gaussians: one, under which second order is exact; and a mixture, as softmax attention over distributions is."""
 
 from __future__ import annotations
 
@@ -10,22 +10,35 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.preference.abstract import AbstractPreference, Shape
-from fenchel.preference.covariance import AbstractCovariance
-from fenchel.preference.covariance_arguments import checked_covariance
-from fenchel.preference.parameters import (
+from fenchel.arguments.tensor import values_are_known
+from fenchel.closeness.rounding import SMALL
+from fenchel.errors import ProblemError
+from fenchel.preference.abstract import (
+    HALF,
+    AbstractMadeOf,
+    Shape,
     check_dtype,
     check_form,
     check_together,
     checked_parameter,
     checked_sample_shape,
+    first_index,
     sums,
 )
+from fenchel.preference.covariance import AbstractCovariance, checked_covariance
+from fenchel.preference.discrete import (
+    center_of,
+    checked_log_weights,
+    displacement,
+    drawn_indices,
+    log_mean_exp,
+    picked,
+)
 
-__all__ = ["Gaussian"]
+__all__ = ["Gaussian", "GaussianMixture"]
 
 
-class Gaussian(AbstractPreference):
+class Gaussian(AbstractMadeOf):
     r"""The normal distribution :math:`\mathcal{N}(\mu, \Sigma)`.
 
     .. math:: \log M(\lambda) = \langle\mu, \lambda\rangle + \tfrac12\langle\lambda, \Sigma\lambda\rangle, \qquad
@@ -57,6 +70,7 @@ class Gaussian(AbstractPreference):
     """
 
     resolves_shift = True
+    _made_of = "_mean"
 
     def __init__(
         self,
@@ -84,21 +98,6 @@ class Gaussian(AbstractPreference):
         made = object.__new__(cls)
         made._mean, made._covariance = mean, covariance
         return made
-
-    @property
-    @override
-    def dim(self) -> int:
-        return self._mean.shape[-1]
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self._mean.dtype
-
-    @property
-    @override
-    def device(self) -> torch.device:
-        return self._mean.device
 
     @property
     @override
@@ -197,7 +196,297 @@ class Gaussian(AbstractPreference):
 
     def __repr__(self) -> str:
         kind = type(self._covariance).__name__.lower()
-        return (
-            f"Gaussian(queries={tuple(self.lead)}, dim={self.dim}, covariance={kind}, dtype={self.dtype}, "
-            f"device='{self.device}')"
+        return self._described(f"dim={self.dim}", f"covariance={kind}")
+
+
+class GaussianMixture(AbstractMadeOf):
+    r"""The mixture :math:`u = \sum_k w_k\,\mathcal{N}(m_k, S_k)`.
+
+    .. math:: \log M(\lambda) = \log\sum_k w_k
+              e^{\langle m_k, \lambda\rangle + \frac12\langle\lambda, S_k\lambda\rangle}, \qquad
+              h(\lambda) = \sum_k r_k\,(m_k + S_k\lambda)
+
+    with the responsibilities r(λ), the terms' shares of the sum. Where every :math:`S_k` is 0 this is a
+    :class:`~fenchel.Discrete` preference on the means, and first order softmax attention (fact 11).
+
+    Args:
+        means: :math:`m_k`, shape (..., K, d). Half types are converted to float32.
+        variances: Of uncorrelated coordinates, (..., K, d); one variance in all directions, a number or (..., K, 1);
+            0 where nothing is random.
+        log_weights: :math:`\log w_k`, (K,), (m, K) (one row a query) or (..., m or 1, K), of weights that sum to one;
+            or a bool mask of such a shape, True where a component counts. ``None`` is the uniform mixture.
+        covariances: :math:`S_k`, (..., K, d, d), in the place of the variances: symmetric, eigenvalues of 0 allowed.
+        factors: :math:`F_k` of low rank, (..., K, d, k), which add :math:`F_kF_k^\top` to the variances, or are all.
+
+    Raises:
+        ProblemError: On shapes, dtypes or devices that do not fit, NaN or infinity, a covariance that is not
+            symmetric or has negative eigenvalues, negative variances, weights that do not sum to one or are all zero.
+
+    Reference:
+        Section 7, which leaves continuous preferences open; ``docs/continuous.md``.
+
+    Example:
+        >>> from fenchel import InferenceProblem
+        >>> means = torch.tensor([[2.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+        >>> variances = torch.tensor([[1.0, 1.0], [0.1, 0.1]], dtype=torch.float64)
+        >>> problem = InferenceProblem(GaussianMixture(means, variances), torch.ones(1, 2, dtype=torch.float64))
+        >>> problem.solve("exact").distribution.weights()                    # evidence moves the wide component more
+        tensor([[0.5398, 0.4602]], dtype=torch.float64)
+    """
+
+    resolves_shift = True
+    _made_of = "means"
+
+    def __init__(
+        self,
+        means: Tensor,
+        variances: float | Tensor | None = None,
+        log_weights: Tensor | None = None,
+        *,
+        covariances: Tensor | None = None,
+        factors: Tensor | None = None,
+    ) -> None:
+        means = checked_parameter("means", means, "(..., K, d)")
+        check_form("means", means, "(..., K, d)", 2)
+        found = checked_covariance(
+            means,
+            "means",
+            full=("covariances", covariances),
+            variance=("variances", variances),
+            factor=("factors", factors),
+            rows="..., K, ",
+            components=means.shape[-2],
         )
+        self.means, self._covariances = means, found
+        self.log_weights = _normalised(log_weights, means)
+        # Whether components are of one query each, as after a tilt: then (..., m, K, d), and otherwise for all queries.
+        self._own = False
+        batch = {"means": (*means.shape[:-2], 1), "covariances": (*found.lead[:-1], 1)}
+        check_together(**batch, log_weights=self.log_weights.shape[:-1])
+
+    @classmethod
+    def _of(cls, means: Tensor, covariances: AbstractCovariance, log_weights: Tensor, own: bool) -> Self:
+        made = object.__new__(cls)
+        made.means, made._covariances, made.log_weights, made._own = means, covariances, log_weights, own
+        return made
+
+    @property
+    def components(self) -> int:
+        """Number of components, K."""
+        return self.means.shape[-2]
+
+    @property
+    @override
+    def lead(self) -> torch.Size:
+        batch = torch.broadcast_shapes(self.means.shape[:-2], self._covariances.lead[:-1])
+        if self._own:
+            return torch.broadcast_shapes(batch, self.log_weights.shape[:-2])
+        return torch.broadcast_shapes((*batch, 1), self.log_weights.shape[:-1])
+
+    @property
+    @override
+    def width(self) -> int:
+        return max(self.dim, self.components * self._covariances.width)
+
+    def _rows(self, vectors: Tensor) -> Tensor:
+        """Vectors (..., m, d) as rows that meet every component, (..., m or 1, d)."""
+        return vectors.unsqueeze(-2) if self._own else vectors
+
+    def _back(self, rows: Tensor) -> Tensor:
+        return rows.squeeze(-2) if self._own else rows
+
+    def _exponents(self, rows: Tensor, centers: Tensor) -> Tensor:
+        r""":math:`\langle m_k, \lambda\rangle + \frac12\langle\lambda, S_k\lambda\rangle`, (..., m, K)."""
+        return self._covariances.exponents(centers, rows)
+
+    def _center(self) -> Tensor:
+        """A common vector, which changes no responsibility, only rounding."""
+        return center_of(self.means, self.log_weights)
+
+    def _responsibilities(self, rows: Tensor) -> Tensor:
+        return torch.softmax(self.log_weights + self._exponents(rows, self.means - self._center()), -1)
+
+    def weights(self) -> Tensor:
+        """The weights w of the components, (..., m or 1, K)."""
+        return self._back(self.log_weights.exp())
+
+    def responsibilities(self, lam: Tensor) -> Tensor:
+        r"""The weights r(λ) of the components in p(λ), (..., m, K)."""
+        self.check_point("lam", lam)
+        return self._back(self._responsibilities(self._rows(lam)))
+
+    @override
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        rows, center = self._rows(lam), self._center()
+        plain, centred = (self._exponents(rows, means) for means in (self.means, self.means - center))
+        found = log_mean_exp(plain, centred, (rows @ center.mT).squeeze(-1), self.log_weights)
+        return self._back(found.unsqueeze(-1)).squeeze(-1)
+
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        rows = self._rows(lam)
+        r = self._responsibilities(rows)
+        return self._back(r @ self.means + self._covariances.combined(r, rows))
+
+    @override
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        r""":math:`\sum_k (r_k - w_k)\,m_k + \sum_k r_k S_k\lambda`, in which nothing cancels where λ is small."""
+        self.check_point("lam", lam)
+        rows, centers = self._rows(lam), self.means - self._center()
+        exponents = self._exponents(rows, centers)
+        r, moved = torch.softmax(self.log_weights + exponents, -1), displacement(exponents, self.log_weights)
+        return self._back(moved @ centers + self._covariances.combined(r, rows))
+
+    @override
+    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        r""":math:`\sum_k r_k S_k + \operatorname{Cov}_r(m_k + S_k\lambda)`."""
+        rows, centers = self._rows(lam), self.means - self._center()
+        covariances = self._covariances
+        r = torch.softmax(self.log_weights + self._exponents(rows, centers), -1)
+        mean = r @ centers + covariances.combined(r, rows)
+
+        def product(vector: Tensor) -> Tensor:
+            v = self._rows(vector)
+            along = v @ centers.mT + covariances.forms(rows, v)
+            moved = r * (along - (r * along).sum(-1, keepdim=True))
+            # About the mean once more: what is left over lies at the component that has nearly all weight.
+            rest = moved.sum(-1, keepdim=True)
+            return self._back(
+                moved @ centers + covariances.combined(moved, rows) + covariances.combined(r, v) - rest * mean
+            )
+
+        return product
+
+    @override
+    def rounding(self, lam: Tensor) -> Tensor:
+        r"""As weights of templates are: by what rounding does to exponents, times how far components are apart.
+
+        With :math:`\rho = \max\lVert m_k - c\rVert` and :math:`T = \max\operatorname{tr}S_k` an exponent is off by
+        some roundings of :math:`\delta = L\rho + \frac12TL^2`, and components are no farther apart than :math:`\rho
+        + TL`, which counts where responsibilities are spread. Where exponents are small all is relative to what they
+        add.
+        """
+        rows, centers = self._rows(lam), self.means - self._center()
+        length = rows.norm(dim=-1)
+        counted = (self.log_weights > -torch.inf).any(-2)
+        radius = (centers.norm(dim=-1) * counted).amax(-1, keepdim=True)
+        trace = (self._covariances.trace() * counted).amax(-1, keepdim=True)
+        exponents = self._exponents(rows, centers)
+        r = torch.softmax(self.log_weights + exponents, -1)
+        allowed = ~torch.isneginf(self.log_weights)
+        near = exponents.masked_fill(~allowed, 0).abs().amax(-1) <= SMALL
+        unit = sums(self.dim) + sums(self.components)
+        size = length * radius + trace * length.square() / 2
+        spread = (1 - r.amax(-1)).clamp(min=unit).sqrt()
+        far = unit * (radius + trace * length) * (1 + 4 * (1 + size) * spread)
+        close = unit * (4 * size * radius + trace * length)
+        return self._back(torch.where(near, torch.minimum(close, far), far).unsqueeze(-1)).squeeze(-1)
+
+    @override
+    def mean_rounding(self) -> Tensor:
+        """Means of components may be much larger than that of the mixture."""
+        counted = (self.log_weights > -torch.inf).any(-2)
+        largest = (self.means.norm(dim=-1) * counted).amax(-1, keepdim=True)
+        return self._back((sums(self.components) * largest).unsqueeze(-1)).squeeze(-1)
+
+    @override
+    def tilted(self, lam: Tensor) -> GaussianMixture:
+        r"""The tilted components :math:`\mathcal{N}(m_k + S_k\lambda, S_k)`, weighted by the responsibilities."""
+        self.check_point("lam", lam)
+        rows, centers = self._rows(lam), self.means - self._center()
+        log_weights = torch.log_softmax(self.log_weights + self._exponents(rows, centers), -1)
+        if self._own:
+            moved = self._covariances.product(rows)
+            return GaussianMixture._of(self.means + moved, self._covariances, log_weights, own=True)
+        # Components first: all rows share the matrix of each.
+        moved = self._covariances.unsqueezed(-1).product(rows.unsqueeze(-3)).transpose(-2, -3)
+        means, covariances = self.means.unsqueeze(-3) + moved, self._covariances.unsqueezed(-2)
+        return GaussianMixture._of(means, covariances, log_weights.unsqueeze(-2), own=True)
+
+    @override
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Samples, shape (\*shape, ..., m or 1, d): a component each, then its Gaussian.
+
+        Differentiable in means and covariances; which component is chosen carries no gradient to the weights.
+
+        Args:
+            shape: How many; () is one of each distribution.
+            generator: Where randomness comes from; torch's own where None.
+
+        Raises:
+            ProblemError: If the shape is none.
+        """
+        sizes = checked_sample_shape(shape, generator, self.device)
+        weights = self.weights().detach().expand(*self.lead, self.components)
+        index = drawn_indices(weights, sizes, generator)
+
+        def pick(parameter: Tensor, own: int) -> Tensor:
+            return picked(self._before_components(parameter, own), index, own)
+
+        return pick(self.means, 1) + self._covariances.noise((*index.shape, self.dim), generator, pick)
+
+    def _before_components(self, parameter: Tensor, own: int) -> Tensor:
+        """A parameter (..., K, *) as (..., m or 1, K, *)."""
+        return parameter if self._own else parameter.unsqueeze(-own - 2)
+
+    @override
+    def log_density(self, points: Tensor) -> Tensor:
+        """The log density at points (..., m, d), (..., m).
+
+        Raises:
+            ProblemError: If a covariance is singular, so that there is no density.
+        """
+        self.check_point("points", points)
+        self._covariances.check_definite()
+        rows, each = self._rows(points), self._covariances.unsqueezed(-1)
+        # Components first: all rows share the matrix of each.
+        square = each.whitened_square(rows.unsqueeze(-3) - self.means.unsqueeze(-2)).mT
+        constant = self._covariances.log_determinant() + self.dim * math.log(2 * math.pi)
+        of_each = -(square + constant.unsqueeze(-2)) / 2
+        return self._back(torch.logsumexp(self.log_weights + of_each, -1, keepdim=True)).squeeze(-1)
+
+    @override
+    def to(self, dtype: torch.dtype) -> GaussianMixture:
+        if dtype == self.dtype:
+            return self
+        check_dtype(dtype)
+        log_weights = self.log_weights.to(dtype).log_softmax(-1)
+        return GaussianMixture._of(self.means.to(dtype), self._covariances.to(dtype), log_weights, self._own)
+
+    @override
+    def queries(self, part: slice) -> GaussianMixture:
+        if self.lead[-1] == 1:
+            return self
+        if self._own:
+            index = (..., part, slice(None), slice(None))
+            covariances = self._covariances.part(-2, part)
+            return GaussianMixture._of(self.means[index], covariances, self.log_weights[index], own=True)
+        return GaussianMixture._of(self.means, self._covariances, self.log_weights[..., part, :], own=False)
+
+    def __repr__(self) -> str:
+        kind = type(self._covariances).__name__.lower()
+        return self._described(f"components={self.components}", f"dim={self.dim}", f"covariances={kind}")
+
+
+def _normalised(log_weights: Tensor | None, means: Tensor) -> Tensor:
+    """Log weights (..., m or 1, K) that sum to one to rounding."""
+    components = means.shape[-2]
+    if log_weights is None:
+        return means.new_zeros(1, components).log_softmax(-1)
+    found = checked_log_weights(log_weights, components, means, of="means", thing="components")
+    if log_weights.dtype != torch.bool and values_are_known(found):
+        total = found.detach().double().exp().sum(-1)
+        apart = (total - 1).abs() > (2e-2 if log_weights.dtype in HALF else 1e-3)
+        if bool(apart.any()):
+            where = first_index(apart)
+            plain = bool((found >= 0).all()) and bool(((found.detach().sum(-1) - 1).abs() < 1e-3).all())
+            remedy = (
+                "log_weights.log(), since these are the weights" if plain else "log_weights.log_softmax(-1)"
+            )
+            raise ProblemError(
+                f"log_weights hold weights that sum to {float(total[where]):.6g} at index {where}; expected weights "
+                f"that sum to one: give {remedy}, or a bool mask"
+            )
+    return found.log_softmax(-1)

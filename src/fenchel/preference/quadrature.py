@@ -19,18 +19,17 @@ from typing_extensions import override
 from fenchel.arguments.tensor import check_not_mapped, check_tensor
 from fenchel.closeness.rounding import UNIT
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, Shape
-from fenchel.preference.gaussian import Gaussian
-from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
-from fenchel.preference.parameters import (
+from fenchel.preference.abstract import (
+    AbstractPreference,
+    Shape,
     check_entries,
     checked_sample_shape,
-    displacement,
-    drawn_indices,
-    log_mean_exp,
-    picked,
+    first_index,
     sums,
 )
+from fenchel.preference.discrete import displacement, drawn_indices, log_mean_exp, picked
+from fenchel.preference.gaussian import Gaussian
+from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
 
 __all__ = ["Places", "Quadrature"]
 
@@ -235,7 +234,7 @@ class Quadrature(AbstractPreference):
         found = self._converged(lam, at_rest=at_rest)
         if bool(found.settled.all()):
             return found.panels
-        where = tuple(int(i) for i in (~found.settled).nonzero()[0])
+        where = first_index(~found.settled)
         raise ProblemError(
             f"the integrals of {self._name} do not converge for {int((~found.settled).sum())} of "
             f"{found.settled.numel()} queries (first at index {where}) to {self._few:.1g} with "

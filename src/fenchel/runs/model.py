@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fenchel.arguments import checked, shown
 from fenchel.data.digest import tensors_digest
 from fenchel.errors import InputError, ModelError
-from fenchel.nn.attending import attention_layers
+from fenchel.nn.inference import attention_layers
 from fenchel.runs.loader import LoadedRun
 from fenchel.storage.digest import PREFIX
 

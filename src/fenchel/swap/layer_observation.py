@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.attention_modules import attention_modules
-from fenchel.nn.attending import attention_layers
+from fenchel.nn.inference import attention_layers
 from fenchel.swap.layer_switch import has_own_layers
 from fenchel.swap.observation import Stack
 

@@ -12,8 +12,8 @@ from fenchel.auditing.capture_arguments import check_all_attend
 from fenchel.auditing.own_estimator import own_estimators
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.attention_modules import calls_registry
-from fenchel.nn.attending import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.estimator_switch import inferring_otherwise
+from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 
 __all__ = ["as_first_order", "has_own_layers", "switchable_layers", "switched_layers"]
 

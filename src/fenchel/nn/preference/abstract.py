@@ -1,19 +1,21 @@
-"""What every preference is: log-weights as a tensor and as functions of indices, that multiply."""
+"""What every preference is, log-weights as a tensor and as functions of indices; and products and powers of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import chain
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
-from fenchel.nn.preference.dense import IndexFunction, combined, on_diagonals, on_grid
-from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.nn.arguments import combined
+from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, on_diagonals, on_grid
 
-__all__ = ["AbstractPreference", "ScoreMod", "builds"]
+__all__ = ["AbstractPreference", "Product", "ScoreMod", "Tempered", "Uniform"]
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function (score, b, h, q, k) -> score, as flex attention takes it."""
@@ -192,31 +194,255 @@ class AbstractPreference(nn.Module):
     def __mul__(self, other: AbstractPreference) -> AbstractPreference:
         if not isinstance(other, AbstractPreference):
             return NotImplemented
-        return _BUILDERS["*"](self, other)
+        return multiplied(self, other)
 
     def __pow__(self, weight: float) -> AbstractPreference:
-        return _BUILDERS["**"](self, weight)
+        return tempered(self, weight)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
-_Builder = TypeVar("_Builder", bound=Callable[..., AbstractPreference])
-_BUILDERS: dict[str, Callable[..., AbstractPreference]] = {}
+class Uniform(AbstractPreference):
+    r"""Everything is as likely as everything else, :math:`\log u_i = 0`: plain dot-product attention.
 
+    It is the identity of multiplication, and gives None instead of a tensor.
 
-def builds(operator: Literal["*", "**"]) -> Callable[[_Builder], _Builder]:
-    """Says what an operator between preferences builds: products and powers are preferences, and so stand above them.
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, section 3.2.1.
 
-    Args:
-        operator: As it is written between its operands.
-
-    Returns:
-        A decorator of the function that is called with both operands.
+    Example:
+        >>> from fenchel.nn.preference import Causal
+        >>> Uniform() * Causal()
+        Causal()
     """
 
-    def registered(builder: _Builder) -> _Builder:
-        _BUILDERS[operator] = builder
-        return builder
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """None: nothing is added to a score."""
+        return None
 
-    return registered
+
+class Product(AbstractPreference):
+    r"""The product of preferences, :math:`\log u = \sum_r \log u^{(r)}`; written ``a * b``.
+
+    Masks alone multiply to a mask. As functions of indices the factors are one function, so that a fused kernel reads
+    the small tables of each factor and never a tensor of m·n entries.
+
+    Args:
+        factors: At least one; products among them are dissolved and :class:`Uniform` is left out.
+
+    Raises:
+        ProblemError: If there is no factor, or one is not a preference.
+
+    Example:
+        >>> from fenchel.nn.preference import Causal, KeyPadding
+        >>> Causal() * KeyPadding() ** 2.0
+        Causal() * KeyPadding() ** 2.0
+    """
+
+    is_composite: ClassVar[bool] = True
+
+    def __init__(self, *factors: AbstractPreference) -> None:
+        super().__init__()
+        if not factors:
+            raise ProblemError("Product got no factors; give at least one preference, or use Uniform().")
+        for factor in factors:
+            if not isinstance(factor, AbstractPreference):
+                raise ProblemError(
+                    f"Product got a factor of type {type(factor).__name__}; "
+                    "expected a preference of fenchel.nn.preference."
+                )
+        self.factors = nn.ModuleList(_dissolved(factors))
+
+    def forward(self, inputs: AttentionInputs) -> Tensor | None:
+        """The sum of the factors' log-weights, with -inf where a mask among them forbids."""
+        parts = self._parts
+        eager = not torch.compiler.is_compiling()
+        if eager and len(parts) > 1 and all(part.depends_on_distance for part in parts):
+            return self._on_diagonals(inputs)
+        return combined([factor(inputs) for factor in parts])
+
+    def _on_diagonals(self, inputs: AttentionInputs) -> Tensor:
+        """The same, put together a distance and not a pair at a time."""
+        self.check(inputs)
+        functions = [
+            (factor.checked_log_weight(inputs), factor.checked_mask(inputs), factor.heads == 1)
+            for factor in self._parts
+        ]
+
+        def of_distance(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            terms: list[Tensor] = []
+            for weight, mask, one_head in functions:
+                own = h[:, :1] if one_head else h
+                if weight is not None:
+                    terms.append(weight(b, own, q, k).to(inputs.dtype))
+                if mask is not None:
+                    terms.append(mask(b, own, q, k))
+            found = combined(terms)
+            assert found is not None  # noqa: S101 -- a preference that lowers is a weight, a mask or both
+            return found
+
+        return on_diagonals(of_distance, inputs)
+
+    @property
+    def lowers(self) -> bool:
+        """Whether every factor does."""
+        return all(factor.lowers for factor in self._parts)
+
+    def check(self, inputs: AttentionInputs) -> None:
+        """Hold the inputs against every factor."""
+        for factor in self._parts:
+            factor.check(inputs)
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The sum of the factors' log-weights."""
+        weights = tuple(w for factor in self._parts if (w := factor.checked_log_weight(inputs)) is not None)
+        if len(weights) < 2:
+            return weights[0] if weights else None
+
+        def summed(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            total = weights[0](b, h, q, k)
+            for weight in weights[1:]:
+                total = total + weight(b, h, q, k)
+            return total
+
+        return summed
+
+    def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """True where every factor's mask is."""
+        masks = tuple(mask for factor in self._parts if (mask := factor.checked_mask(inputs)) is not None)
+        if len(masks) < 2:
+            return masks[0] if masks else None
+
+        def all_attend(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            allowed = masks[0](b, h, q, k)
+            for mask in masks[1:]:
+                allowed = allowed & mask(b, h, q, k)
+            return allowed
+
+        return all_attend
+
+    @property
+    def _parts(self) -> list[AbstractPreference]:
+        return [factor for factor in self.factors if isinstance(factor, AbstractPreference)]
+
+    def __repr__(self) -> str:
+        return " * ".join(repr(factor) for factor in self.factors) or "Product()"
+
+
+def _dissolved(factors: tuple[AbstractPreference, ...]) -> list[AbstractPreference]:
+    parts = [part for f in factors for part in (f._parts if isinstance(f, Product) else [f])]
+    return [part for part in parts if not isinstance(part, Uniform)]
+
+
+def multiplied(*factors: AbstractPreference) -> AbstractPreference:
+    """The product as plain as it can be: no :class:`Uniform` in it, and no :class:`Product` around one factor."""
+    parts = _dissolved(factors)
+    if len(parts) > 1:
+        return Product(*parts)
+    return parts[0] if parts else Uniform()
+
+
+class Tempered(AbstractPreference):
+    r"""A preference to a power, :math:`\log u' = w \log u`; written ``a ** w``.
+
+    w < 1 trusts it less and w > 1 more. Masks are masks at any w.
+
+    Args:
+        preference: u.
+        weight: w > 0.
+        learned: Whether w is learned, as exp of a parameter, so that it stays positive.
+
+    Raises:
+        ProblemError: If w is not a positive number.
+
+    Example:
+        >>> from fenchel.nn.preference import KeyPadding
+        >>> Tempered(KeyPadding(), 0.5, learned=True)
+        Tempered(KeyPadding(), 0.5, learned=True)
+    """
+
+    is_composite: ClassVar[bool] = True
+
+    def __init__(self, preference: AbstractPreference, weight: float, learned: bool = False) -> None:
+        super().__init__()
+        if not isinstance(preference, AbstractPreference):
+            raise ProblemError(
+                f"Tempered got a preference of type {type(preference).__name__}; expected one of fenchel.nn.preference."
+            )
+        if isinstance(weight, Tensor):
+            raise ProblemError(
+                "weight is a tensor; expected a number above 0. For a power that is learned use Tempered(preference, "
+                "start, learned=True)"
+            )
+        checked_argument("positive", weight, name="weight")
+        check_flags(learned=learned)
+        self.preference = preference
+        self.heads = preference.heads
+        self.fixed_weight = float(weight)
+        self.log_power = nn.Parameter(torch.tensor(math.log(weight))) if learned else None
+
+    @property
+    def weight(self) -> float | Tensor:
+        """w: a number, or a 0-dimensional tensor if it is learned."""
+        return self.fixed_weight if self.log_power is None else self.log_power.exp()
+
+    def forward(self, inputs: AttentionInputs) -> Tensor | None:
+        """w·log u, with what is forbidden as it is."""
+        self.check(inputs)
+        log_u = self.preference(inputs)
+        if log_u is None or log_u.dtype == torch.bool:
+            return log_u
+        if self.log_power is None:
+            return self.fixed_weight * log_u
+        # The gradient to w of w·(-inf) would be 0·(-inf).
+        allowed = log_u > -torch.inf
+        return torch.where(allowed, self.weight * torch.where(allowed, log_u, 0.0), -torch.inf).to(
+            log_u.dtype
+        )
+
+    @property
+    def lowers(self) -> bool:
+        """Whether the preference does."""
+        return self.preference.lowers
+
+    def check(self, inputs: AttentionInputs) -> None:
+        """Hold the inputs against the preference and the learned weight."""
+        self.preference.check(inputs)
+        super().check(inputs)
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """w·log u."""
+        inner = self.preference.checked_log_weight(inputs)
+        if inner is None:
+            return None
+        if self.log_power is None:
+            factor = self.fixed_weight
+
+            def scaled(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+                return factor * inner(b, h, q, k)
+
+            return scaled
+        # A fused kernel gives gradients to tables that it indexes, not to scalars.
+        factors = self.log_power.exp().expand(inputs.heads).contiguous()
+
+        def scaled_by_table(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return factors[h] * inner(b, h, q, k)
+
+        return scaled_by_table
+
+    def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The preference's own."""
+        return self.preference.mask_mod(inputs)
+
+    def __repr__(self) -> str:
+        if self.log_power is not None:
+            return f"Tempered({self.preference!r}, {self.log_power.detach().exp().item():.4g}, learned=True)"
+        inner = f"({self.preference!r})" if self.preference.is_composite else repr(self.preference)
+        return f"{inner} ** {self.fixed_weight}"
+
+
+def tempered(preference: AbstractPreference, weight: float) -> AbstractPreference:
+    """The power, as plain as it can be: :class:`Uniform` to any power is itself."""
+    power = Tempered(preference, weight)
+    return Uniform() if isinstance(preference, Uniform) else power

@@ -1,0 +1,593 @@
+"""What modules are built and called with, checked once: sizes, places, sequences, masks and their layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import ARGUMENTS, OneOf, shown
+from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
+from fenchel.arguments.tensor import (
+    FLOATING,
+    INTEGERS,
+    MASK,
+    check_device,
+    check_dtype,
+    check_tensor,
+    checked_argument,
+    is_under_autocast,
+)
+from fenchel.closeness import Tsallis
+from fenchel.conjugate.tensors import tensors_of
+from fenchel.errors import ProblemError
+from fenchel.functional.close_arguments import check_kind
+
+__all__ = ["SequenceLayout", "TorchMasks"]
+
+# Where the table has a rule for a size under another name; else it is that for any size.
+_RULES = {"max_steps": "max_steps", "width": "width", "heads": "head_count", "num_heads": "head_count"}
+
+
+def check_sizes(owner: str, **sizes: Any) -> None:
+    """Every size is a whole number of at least 1, and not beyond what any layer has.
+
+    Raises:
+        ProblemError: Naming the argument, its owner and what was got.
+
+    Example:
+        >>> check_sizes("ALiBi", heads=2.5)
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: heads of ALiBi is 2.5; expected a whole number from 1 to 65,536, such as 8.
+    """
+    for name, size in sizes.items():
+        checked_argument(_RULES.get(name, "size"), size, name=f"{name} of {owner}")
+
+
+def check_positive(owner: str, **numbers: Any) -> None:
+    """Every number is finite and above 0, in float32 too.
+
+    Raises:
+        ProblemError: Naming the argument, its owner and what was got.
+    """
+    for name, number in numbers.items():
+        rule = name if name in ARGUMENTS and name not in ("width", "scale") else "positive"
+        checked_argument(rule, number, name=f"{name} of {owner}")
+
+
+def check_grid(owner: str, grid: Any) -> tuple[int, int]:
+    """Rows and columns of a grid of places.
+
+    Raises:
+        ProblemError: Naming the owner and what was got.
+
+    Example:
+        >>> check_grid("GridWindow", 14)
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: grid of GridWindow is 14; expected two numbers, rows and columns, such as (14, 14).
+    """
+    if not isinstance(grid, tuple | list) or len(grid) != 2:
+        raise ProblemError(
+            f"grid of {owner} is {shown(grid)}; expected two numbers, rows and columns, such as (14, 14)."
+        )
+    for name, size in zip(("rows", "columns"), grid, strict=True):
+        checked_argument("size", size, name=f"{name} of the grid of {owner}")
+    return grid[0], grid[1]
+
+
+def check_pixels(owner: str, grid: tuple[int, int], keys: int, last: int) -> None:
+    """Keys are all pixels of a grid, and queries no more.
+
+    Args:
+        owner: Who was built with the grid.
+        grid: Rows and columns.
+        keys: How many there are.
+        last: Place of the last query, from 1.
+
+    Raises:
+        ProblemError: Naming the numbers that were got, and the grid.
+    """
+    pixels = grid[0] * grid[1]
+    if keys != pixels or last > pixels:
+        raise ProblemError(
+            f"there are {keys} keys, and queries up to place {last} (counted from 1); expected the {pixels} pixels of "
+            f"the grid {grid[0]} x {grid[1]} that {owner} was built with."
+        )
+
+
+def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
+    """Every name is one of some.
+
+    Raises:
+        ProblemError: Naming the argument, its owner and what was got.
+    """
+    for argument, name in names.items():
+        OneOf(choices).check(f"{argument} of {owner}", name, ProblemError)
+
+
+def check_parameters(owner: str, device: Any, dtype: Any) -> None:
+    """Where parameters are to be, and in what; None is torch's default.
+
+    Raises:
+        ProblemError: If there is no such device here, or the dtype is not one to compute in.
+    """
+    if dtype is not None and dtype not in FLOATING:
+        raise ProblemError(
+            f"dtype of {owner} is {shown(dtype)}; expected one of {', '.join(map(str, FLOATING))}, or None"
+        )
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except Exception:  # which type it is depends on the name, and on the build of torch
+        raise ProblemError(
+            f"device of {owner} is {shown(device)}, which torch does not have here; expected one that it has, such as "
+            "'cpu', or None"
+        ) from None
+
+
+def first_query_position(query_offset: int | None, queries: int, keys: int) -> int:
+    """The position of the first query: the offset that was given, or 0 where there are no fewer queries than keys.
+
+    Fewer queries than keys may follow the keys of a cache, or begin where the keys do, as between two sequences.
+
+    Args:
+        query_offset: What was given, or None.
+        queries: m.
+        keys: n.
+
+    Raises:
+        ProblemError: If nothing was given and there are fewer queries than keys.
+
+    Example:
+        >>> first_query_position(None, 5, 5), first_query_position(4, 1, 5)
+        (0, 4)
+    """
+    if query_offset is not None:
+        return query_offset
+    if 0 < queries < keys:
+        raise ProblemError(
+            f"query_offset is not given, and of {queries} queries and {keys} keys the position of the first query is "
+            f"not known; expected query_offset={keys - queries} (keys - queries) where keys come from a cache, or "
+            "query_offset=0 where both begin at the same place, as between two sequences"
+        )
+    return 0
+
+
+LAYOUTS = ("pairs", "halves")
+
+
+def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str = "pairs") -> Tensor:
+    r"""The sinusoidal code of places, :math:`(\sin\omega_c s, \cos\omega_c s)` with :math:`\omega_c = b^{-2c/w}`.
+
+    A shift is a rotation: the code of s + r is that of s with each pair turned by the angle :math:`\omega_c r`,
+    whatever s is, so that ⟨code of s, code of s'⟩ depends on s - s' alone.
+
+    Args:
+        places: s, of any shape and sign, whole or not.
+        width: w, even.
+        base: b.
+        layout: ``"pairs"``: sine and cosine in turn, as in the first transformer; ``"halves"``: all sines, then all
+            cosines, as in Transformer-XL.
+
+    Returns:
+        (..., width), in the floating dtype of ``places``, or torch's default for whole numbers.
+
+    Raises:
+        ProblemError: If ``places`` is not a tensor of real or whole numbers, ``width`` is odd, or another argument
+            cannot be used.
+
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, section 3.5.
+
+    Example:
+        >>> sinusoids(torch.tensor([0.0, 1.0]), 4, base=1.0)
+        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+                [0.8415, 0.5403, 0.8415, 0.5403]])
+    """
+    form = "of places, real or whole numbers, such as torch.arange(20)"
+    check_tensor("places", places, form, dtypes=(*FLOATING, *INTEGERS))
+    check_choice("sinusoids", LAYOUTS, layout=layout)
+    dtype = places.dtype if places.is_floating_point() else torch.get_default_dtype()
+    angles = places.unsqueeze(-1) * frequencies(width, base, owner="sinusoids").to(places.device)
+    both = (angles.sin().to(dtype), angles.cos().to(dtype))
+    return torch.stack(both, -1).flatten(-2) if layout == "pairs" else torch.cat(both, -1)
+
+
+def frequencies(width: int, base: float, *, owner: str, argument: str = "width") -> Tensor:
+    """The frequencies :math:`b^{-2c/w}`, float64 (width / 2,).
+
+    Raises:
+        ProblemError: If ``width`` is odd, or an argument is not positive, naming the owner and what it calls them.
+    """
+    check_sizes(owner, **{argument: width})
+    check_positive(owner, base=base)
+    if width % 2:
+        raise ProblemError(
+            f"{argument} of {owner} is {width}; expected an even number: sines and cosines are pairs."
+        )
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+_OWNER = "MultiheadAttention"
+
+
+class _TorchLayer(Protocol):
+    """What of a layer its sequences are checked against."""
+
+    batch_first: bool
+    kdim: Any
+    vdim: Any
+    embed_dim: Any
+
+    @property
+    def out_proj(self) -> nn.Linear: ...
+
+
+def template_scale(scale: float | None, templates: Tensor) -> float:
+    """A scale that was given, or 1/√d of templates (..., d)."""
+    return templates.shape[-1] ** -0.5 if scale is None else scale
+
+
+def check_pair(query: Tensor, key: Tensor) -> None:
+    """Both have the layout of attention, and at least one dimension.
+
+    Raises:
+        ProblemError: Naming the one that has not.
+    """
+    for name, tensor in (("query", query), ("key", key)):
+        check_tensor(name, tensor, "(batch, heads, tokens, dim)", dims=4)
+        if tensor.shape[-1] == 0:
+            raise ProblemError(
+                f"{name} has shape {tuple(tensor.shape)}; expected at least one dimension, the last"
+            )
+
+
+def check_heads(owner: str, heads: int, query: Tensor) -> None:
+    """A module of one head serves any number of them; of more, that number.
+
+    Raises:
+        ProblemError: Naming the module, its heads and those of the query.
+    """
+    if heads not in (1, query.shape[1]):
+        raise ProblemError(
+            f"{owner} was built for {heads} heads, but query has {query.shape[1]} (shape {tuple(query.shape)}); "
+            f"build it with heads={query.shape[1]}, or heads=1 to share it."
+        )
+
+
+def check_dim(owner: str, dim: int, *, argument: str = "dim", **tensors: Tensor) -> None:
+    """Tensors have the last dimension that a module was built with.
+
+    Raises:
+        ProblemError: Naming the one that has not, and the module.
+    """
+    for name, tensor in tensors.items():
+        if tensor.shape[-1] != dim:
+            raise ProblemError(
+                f"{name} has shape {tuple(tensor.shape)}, but {owner} was built with {argument}={dim}, the last."
+            )
+
+
+def check_built(owner: str, query: Tensor, key: Tensor, parameter: Tensor, dim: int) -> None:
+    """Query and key fit a module of evidence with a parameter (heads, ...)."""
+    check_pair(query, key)
+    check_heads(owner, parameter.shape[0], query)
+    check_dim(owner, dim, query=query, key=key)
+    check_dtype("query", query, parameter.dtype, owner)
+    check_device("query", query, parameter.device, owner)
+
+
+def check_widths(
+    embed_dim: int,
+    num_heads: int,
+    kdim: int | None,
+    vdim: int | None,
+    dropout: float,
+    *,
+    owner: str = _OWNER,
+) -> None:
+    """Check what ``torch.nn.MultiheadAttention`` is built with too."""
+    given = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
+    optional = ("kdim", "vdim")
+    check_sizes(owner, **{n: size for n, size in given.items() if size is not None or n not in optional})
+    if embed_dim % num_heads:
+        raise ProblemError(
+            f"embed_dim is {embed_dim} and num_heads is {num_heads}; expected a number of heads that divides the width"
+        )
+    checked_argument("dropout", dropout)
+
+
+def check_closeness(closeness: Any, learn_order: Any, estimator: str) -> None:
+    """Check what keeps the heads' answers near their preferences, and whether its order can be learned."""
+    check_kind(closeness, estimator)
+    if learn_order is True and not isinstance(closeness, Tsallis):
+        raise ProblemError(
+            f"learn_order is True and closeness {shown(closeness)}; expected a fenchel.Tsallis, whose order is "
+            "learned, such as closeness=fenchel.Tsallis(1.5)"
+        )
+    if closeness is None:
+        return
+    learned = [name for name, part in tensors_of(closeness).items() if part.requires_grad]
+    if learned:
+        raise ProblemError(
+            f"{learned[0]} of closeness requires a gradient, and a layer would neither hold nor save it; expected "
+            "learn_order=True, which makes a parameter of the layer, or numbers. functional.attention takes any tensor"
+        )
+    if learn_order is True and not (isinstance(closeness.order, float) and 1 < closeness.order < 2):
+        raise ProblemError(
+            f"learn_order is True and closeness {closeness!r}; expected an order strictly between 1 and 2 to start at, "
+            "one number"
+        )
+
+
+def check_radius(radius: float, learn_radius: bool, normalize_templates: bool) -> None:
+    """Check the norm of normalised templates."""
+    check_positive(_OWNER, radius=radius)
+    if (learn_radius or radius != 1) and not normalize_templates:
+        raise ProblemError(
+            f"radius is {radius} and learn_radius {learn_radius}, but normalize_templates is False; a radius is the "
+            "norm of normalised templates, set normalize_templates=True"
+        )
+
+
+def check_causal_hint(is_causal: bool, attn_mask: Tensor | None, advice: str = "") -> None:
+    """Refuse the hint without the mask that it is a hint of, with advice on what else to do."""
+    if is_causal and attn_mask is None:
+        raise ProblemError(
+            "is_causal is True and attn_mask is None; the hint needs the mask that it is a hint of "
+            f"(torch.nn.Transformer.generate_square_subsequent_mask){advice}"
+        )
+
+
+def check_sequences(layer: _TorchLayer, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Check the three sequences of a call against one another and against the layer.
+
+    Raises:
+        ProblemError: If anything does not fit, with its name, what was got and what was expected.
+    """
+    layout = "(N, L, E)" if layer.batch_first else "(L, N, E)"
+    for name, sequence in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, sequence, f"{layout}, or (L, E) unbatched")
+    if query.dim() not in (2, 3):
+        raise ProblemError(f"query has shape {tuple(query.shape)}; expected {layout}, or (L, E) unbatched")
+    widths = {
+        "query": ("embed_dim", layer.embed_dim),
+        "key": ("kdim", layer.kdim),
+        "value": ("vdim", layer.vdim),
+    }
+    weight = layer.out_proj.weight
+    for (name, (argument, width)), tensor in zip(widths.items(), (query, key, value), strict=True):
+        shape = tuple(tensor.shape)
+        if tensor.dim() != query.dim():
+            raise ProblemError(
+                f"{name} has shape {shape} and query {tuple(query.shape)}; expected all batched (3-D) or all unbatched "
+                "(2-D)"
+            )
+        if shape[-1] != width:
+            raise ProblemError(f"{name} has width {shape[-1]} (shape {shape}); expected {argument} = {width}")
+        check_device(name, tensor, weight.device, "the layer")
+        if tensor.dtype != weight.dtype and not is_under_autocast(tensor):
+            raise ProblemError(
+                f"{name} has dtype {tensor.dtype}, the layer {weight.dtype}; convert one of them, or use torch.autocast"
+            )
+    if key.shape[:-1] != value.shape[:-1]:
+        raise ProblemError(
+            f"key has shape {tuple(key.shape)} and value {tuple(value.shape)}; expected the same batch and length"
+        )
+    batch_at = 0 if layer.batch_first else 1
+    if query.dim() == 3 and query.shape[batch_at] != key.shape[batch_at]:
+        raise ProblemError(
+            f"query has batch size {query.shape[batch_at]} (shape {tuple(query.shape)}) and key {key.shape[batch_at]} "
+            f"(shape {tuple(key.shape)}) with batch_first={layer.batch_first}; expected the same"
+        )
+
+
+def combined(terms: Sequence[Tensor | None]) -> Tensor | None:
+    """The product of preferences, given as log-weights, bool masks (True = attend) or None for uniform.
+
+    Masks alone stay a mask; otherwise the log-weights add up, with -inf where a mask forbids.
+    """
+    given = [term for term in terms if term is not None]
+    masks = [term for term in given if term.dtype == torch.bool]
+    weights = [term for term in given if term.dtype != torch.bool]
+    mask = reduce(torch.logical_and, masks) if masks else None
+    if not weights:
+        return mask
+    if not torch.compiler.is_compiling():
+        # Small ones first, so that what is broadcast is added up before it is spread out. A compiler knows by itself,
+        # and its sizes may be symbols.
+        weights.sort(key=Tensor.numel)
+    total = reduce(torch.add, weights)
+    return total if mask is None else torch.where(mask, total, -torch.inf)
+
+
+@dataclass(frozen=True)
+class TorchMasks:
+    """Both masks of a call, in the sense of preferences: log weights, or bool with True = attend.
+
+    Attributes:
+        attention: (L, S) or (N, heads, L, S), or None.
+        keys: (N, S), or None.
+    """
+
+    attention: Tensor | None
+    keys: Tensor | None
+
+    @property
+    def preference(self) -> Tensor | None:
+        """Their product, broadcastable to (N, heads, L, S); None without masks."""
+        return combined([self.attention, None if self.keys is None else self.keys[:, None, None]])
+
+    @property
+    def key_padding(self) -> Tensor | None:
+        """True where a key is padding, bool (N, S)."""
+        if self.keys is None:
+            return None
+        return ~self.keys if self.keys.dtype == torch.bool else self.keys == -torch.inf
+
+    @property
+    def is_key_padding(self) -> bool:
+        """Whether :attr:`key_padding` says all that the masks say."""
+        return self.attention is None and (self.keys is None or self.keys.dtype == torch.bool)
+
+
+def torch_masks(
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    *,
+    sizes: tuple[int, int, int, int],
+    batched: bool,
+    device: torch.device,
+) -> TorchMasks:
+    """Check the masks of a call and turn them to the sense of preferences.
+
+    Args:
+        attn_mask: (L, S) or (N * num_heads, L, S), bool with True = masked, or float, which is added to the scores; or
+            a ``torch.nn.attention.bias.CausalBias`` of L and S.
+        key_padding_mask: (N, S), or (S,) for a call without a batch; bool with True = padding, or float.
+        sizes: N, num_heads, L and S.
+        batched: Whether the call has a batch.
+        device: Where the masks have to be.
+
+    Raises:
+        ProblemError: On a wrong shape, dtype or device.
+    """
+    batch, heads, queries, keys = sizes
+    attention = padding = None
+    if is_causal_bias(attn_mask):
+        attention = without_causal_bias("attn_mask", attn_mask, queries, keys, device)
+    elif attn_mask is not None:
+        _check("attn_mask", attn_mask, device)
+        shared, own = (queries, keys), (batch * heads, queries, keys)
+        if attn_mask.shape not in (shared, own):
+            raise ProblemError(
+                f"attn_mask has shape {tuple(attn_mask.shape)}; expected (L, S) = {shared} or "
+                f"(N * num_heads, L, S) = {own}"
+            )
+        attention = _as_preference(attn_mask if attn_mask.dim() == 2 else attn_mask.reshape(sizes))
+    if key_padding_mask is not None:
+        _check("key_padding_mask", key_padding_mask, device)
+        name, expected = ("(N, S)", (batch, keys)) if batched else ("(S,)", (keys,))
+        if key_padding_mask.shape != expected:
+            raise ProblemError(
+                f"key_padding_mask has shape {tuple(key_padding_mask.shape)}; expected {name} = {expected}"
+            )
+        padding = _as_preference(key_padding_mask.reshape(batch, keys))
+    return TorchMasks(attention, padding)
+
+
+def _check(name: str, mask: Tensor, device: torch.device) -> None:
+    check_tensor(name, mask, "of bool (True = masked) or floating point (added to the scores)", dtypes=MASK)
+    check_device(name, mask, device)
+
+
+def _as_preference(mask: Tensor) -> Tensor:
+    return ~mask if mask.dtype == torch.bool else mask
+
+
+def with_added_templates(log_preference: Tensor | None, keys: int, added: int) -> Tensor | None:
+    """Let templates that follow the given ones be attended to with weight 1.
+
+    Args:
+        log_preference: Log weights, or bool with True = attend, broadcastable to (B, H, m, n); or None.
+        keys: n.
+        added: How many follow.
+
+    Returns:
+        The same, broadcastable to (B, H, m, n + added).
+
+    Example:
+        >>> with_added_templates(torch.tensor([[True, False]]), keys=2, added=1)
+        tensor([[ True, False,  True]])
+    """
+    if log_preference is None or added == 0:
+        return log_preference
+    full = log_preference.expand(*log_preference.shape[:-1], keys)
+    return nn.functional.pad(full, (0, added), value=1 if full.dtype == torch.bool else 0)
+
+
+@dataclass(frozen=True)
+class SequenceLayout:
+    """Where the batch is in the sequences of one call.
+
+    Attributes:
+        batch_first: (B, tokens, width) rather than (tokens, B, width).
+        batched: Whether there is a batch; without one sequences are (tokens, width), and B is 1 inside.
+    """
+
+    batch_first: bool
+    batched: bool
+
+    def to_batch_first(self, sequence: Tensor) -> Tensor:
+        """A sequence of the caller as (B, tokens, width)."""
+        if not self.batched:
+            return sequence.unsqueeze(0)
+        return sequence if self.batch_first else sequence.transpose(0, 1)
+
+    def to_heads(self, sequence: Tensor, heads: int) -> Tensor:
+        """A sequence of the caller, cut into heads, as (B, H, tokens, d)."""
+        return self.to_batch_first(sequence).unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    def from_heads(self, sequence: Tensor) -> Tensor:
+        """From (B, H, tokens, d) to a sequence of the caller, of width H·d."""
+        if not self.batched:
+            return sequence.squeeze(0).transpose(0, 1).flatten(1)
+        order = (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)
+        return sequence.permute(order).flatten(2)
+
+    def without_batch(self, statistic: Tensor) -> Tensor:
+        """From (B, ...) to what a caller without a batch expects."""
+        return statistic if self.batched else statistic.squeeze(0)
+
+
+def nested_self_attention(
+    layer: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    plain: bool,
+    query_offset: int | None,
+) -> Tensor:
+    """Pad, attend without the padding, and nest again.
+
+    ``torch.nn.TransformerEncoder`` turns padded input into a nested tensor in inference if it was built from layers
+    that its fused path can run, and gives that to whatever attention its layers have by then. So this one form
+    has to work; it is also the only one that torch's own attention layer takes.
+
+    Args:
+        layer: What attends to padded sequences.
+        query: Nested, with the strided layout; ``key`` and ``value`` have to be the same tensor.
+        key: See ``query``.
+        value: See ``query``.
+        plain: Whether the call had no mask and asked for no weights.
+        query_offset: Handed on.
+
+    Returns:
+        Outputs, nested as ``query`` is.
+
+    Raises:
+        ProblemError: On any other use of nested tensors.
+    """
+    if query is not key or key is not value or not plain or not layer.batch_first:
+        raise ProblemError(
+            "query, key or value is a nested tensor; expected one in self-attention only (query is key is value), with "
+            "batch_first=True, need_weights=False and no mask. Give query.to_padded_tensor(0.0) and key_padding_mask"
+        )
+    if query.layout != torch.strided:
+        raise ProblemError(
+            f"query is a nested tensor of layout {query.layout}; expected torch.strided. Give "
+            "query.to_padded_tensor(0.0) and key_padding_mask"
+        )
+    lengths = [len(sequence) for sequence in query.unbind()]
+    padded = query.to_padded_tensor(0.0)
+    padding = torch.arange(padded.shape[1]) >= torch.tensor(lengths).unsqueeze(1)
+    outputs, _ = layer(
+        padded, padded, padded, padding.to(padded.device), need_weights=False, query_offset=query_offset
+    )
+    return torch.nested.as_nested_tensor([out[:length] for out, length in zip(outputs, lengths, strict=True)])

@@ -1,0 +1,600 @@
+r"""The evidence z: what a query says of the templates, as modules that also say what the templates are.
+
+Each maps (query, key) to (z, templates, scale), which go to :func:`fenchel.functional.attention` as its query, key and
+scale; at first order the score of key j is then :math:`\alpha\,\text{scale}\,\langle t_j, z_i\rangle`. Heads are those
+of the query; keys may have fewer, which divide them, as in grouped-query attention. Some look at places too; where
+these make templates differ by query, :func:`fenchel.functional.relative_attention` infers.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import checked
+from fenchel.arguments.tensor import check_device, check_dtype, check_flags, check_tensor
+from fenchel.errors import ProblemError
+from fenchel.functional.relative_shift import of_pairs
+from fenchel.nn.arguments import (
+    LAYOUTS,
+    check_built,
+    check_choice,
+    check_dim,
+    check_grid,
+    check_heads,
+    check_pair,
+    check_pixels,
+    check_positive,
+    check_sizes,
+    first_query_position,
+    frequencies,
+    sinusoids,
+    template_scale,
+)
+
+__all__ = [
+    "AbstractEvidence",
+    "AbstractPositionalEvidence",
+    "Content",
+    "General",
+    "NetworkEvidence",
+    "NoEvidence",
+    "RelativeGridKeys",
+    "RelativeKeys",
+    "RelativeTemplates",
+    "Rotary",
+    "ScaledDot",
+    "TransformerXL",
+]
+
+
+class AbstractEvidence(nn.Module):
+    """What a query says of the templates."""
+
+    @abstractmethod
+    def forward(
+        self, query: Tensor, key: Tensor
+    ) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
+        """The evidence, the templates and their scale.
+
+        Args:
+            query: (B, H, m, d).
+            key: (B, H or fewer, n, d).
+
+        Returns:
+            z (B, H, m, d'), templates (B, H or fewer, n, d') and what these are multiplied by.
+        """
+
+
+class RelativeTemplates(NamedTuple):
+    r"""Templates of pairs, :math:`t_{ij} = k_j + r_{\pi(i,j)}`, before their scale.
+
+    :func:`fenchel.functional.relative_attention` infers with them.
+
+    Attributes:
+        key: (B, H or fewer, n, d).
+        relative: The table r, (B or 1, H or 1, P, d).
+        row_index: π, the row of each pair, int64 (m, n) or (B, m, n); None is row j - i + m - 1 of m + n - 1.
+        log_preference: What of log u comes with the templates, because it is made of them and of no query; it
+            broadcasts to (B, H, m, n), or is None.
+    """
+
+    key: Tensor
+    relative: Tensor
+    row_index: Tensor | None = None
+    log_preference: Tensor | None = None
+
+
+class AbstractScaledEvidence(AbstractEvidence):
+    """Evidence of which the scale of the templates can be chosen, and nothing else."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        if scale is not None:
+            check_positive(type(self).__name__, scale=scale)
+        self.scale = scale
+
+    def extra_repr(self) -> str:
+        """The scale, where it was given."""
+        return "" if self.scale is None else f"scale={self.scale}"
+
+
+class ScaledDot(AbstractScaledEvidence):
+    r"""The query itself, with templates :math:`t_j = k_j / \sqrt d`: scaled dot-product attention.
+
+    Args:
+        scale: In place of :math:`1/\sqrt d`; 1 is Luong's dot and T5's score.
+
+    Raises:
+        ProblemError: If ``scale`` is not a positive number.
+
+    Reference:
+        Vaswani et al. 2017, Attention is all you need, eq. (1).
+
+    Example:
+        >>> import torch
+        >>> z, templates, scale = ScaledDot()(torch.ones(1, 2, 3, 16), torch.ones(1, 2, 5, 16))
+        >>> scale
+        0.25
+    """
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        """Query and key as they are."""
+        check_pair(query, key)
+        return query, key, template_scale(self.scale, query)
+
+
+class General(AbstractEvidence):
+    r"""A learned bilinear form, :math:`z_{hi} = W_h^\top q_{hi}`, score :math:`q^\top W k`.
+
+    The parameter ``weight`` (heads, query_dim, key_dim) starts as the identity, so that a fresh layer is scaled
+    dot-product attention.
+
+    Args:
+        heads: Number of heads, or 1 to share the form.
+        query_dim: d of the queries, per head.
+        key_dim: d of the keys, per head; None is ``query_dim``.
+        scale: Scale of the templates; None is :math:`1/\sqrt{\text{key\_dim}}`, and 1 is Luong's.
+
+    Raises:
+        ProblemError: If a size or the scale is not positive; when called, if heads or dimensions are others.
+
+    Reference:
+        Luong et al. 2015, Effective approaches to attention-based neural machine translation, section 3.1 (general).
+
+    Example:
+        >>> z, templates, scale = General(heads=2, query_dim=16)(torch.ones(1, 2, 3, 16), torch.ones(1, 2, 5, 16))
+        >>> z.shape
+        torch.Size([1, 2, 3, 16])
+    """
+
+    def __init__(
+        self, heads: int, query_dim: int, key_dim: int | None = None, scale: float | None = None
+    ) -> None:
+        super().__init__()
+        key_dim = query_dim if key_dim is None else key_dim
+        check_sizes("General", heads=heads, query_dim=query_dim, key_dim=key_dim)
+        if scale is not None:
+            check_positive("General", scale=scale)
+        self.scale = scale
+        self.weight = nn.Parameter(torch.eye(query_dim, key_dim).repeat(heads, 1, 1))
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        """The query through the form, and the key as it is."""
+        check_pair(query, key)
+        heads, query_dim, key_dim = self.weight.shape
+        check_heads("General", heads, query)
+        check_dim("General", query_dim, argument="query_dim", query=query)
+        check_dim("General", key_dim, argument="key_dim", key=key)
+        check_dtype("query", query, self.weight.dtype, "General")
+        check_device("query", query, self.weight.device, "General")
+        return query @ self.weight, key, template_scale(self.scale, key)
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        heads, query_dim, key_dim = self.weight.shape
+        return f"heads={heads}, query_dim={query_dim}, key_dim={key_dim}"
+
+
+class Content(AbstractEvidence):
+    r"""Content addressing by cosine similarity: :math:`z = \beta_h q/\lVert q\rVert`, :math:`t = k/\lVert k\rVert`.
+
+    The sharpness :math:`\beta_h` belongs to the evidence, as does the key strength that a Turing machine's controller
+    emits.
+    Templates have norm 1, so the error that first order makes is bounded by :math:`\lVert\hat h - \mu\rVert \le 2`.
+
+    Args:
+        heads: Number of heads, or 1 to share the sharpness.
+        sharpness: :math:`\beta` > 0, at the start if it is learned.
+        learned: Whether each head learns it, as exp of a parameter, so that it stays positive.
+
+    Raises:
+        ProblemError: If a size or the sharpness is not positive; when called, if there are other heads.
+
+    Reference:
+        Graves et al. 2014, Neural Turing machines, eq. (5) and (6).
+
+    Example:
+        >>> z, templates, scale = Content(heads=2, sharpness=5.0)(torch.ones(1, 2, 3, 16), torch.ones(1, 2, 4, 16))
+        >>> z.norm(dim=-1)[0, 0], templates.norm(dim=-1)[0, 0]
+        (tensor([5., 5., 5.], grad_fn=...), tensor([1., 1., 1., 1.]))
+    """
+
+    def __init__(self, heads: int, sharpness: float = 10.0, learned: bool = True) -> None:
+        super().__init__()
+        check_sizes("Content", heads=heads)
+        check_positive("Content", sharpness=sharpness)
+        check_flags(learned=learned)
+        self.learned = learned
+        log_sharpness = torch.full((heads,), math.log(sharpness))
+        if learned:
+            self.log_sharpness = nn.Parameter(log_sharpness)
+        else:
+            self.register_buffer("log_sharpness", log_sharpness)
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        """Both normalised, the query times the sharpness."""
+        check_pair(query, key)
+        check_device("query", query, self.log_sharpness.device, "Content")
+        check_heads("Content", self.log_sharpness.shape[0], query)
+        sharpness = self.log_sharpness.exp().to(query.dtype)[:, None, None]
+        z, templates = (nn.functional.normalize(x, dim=-1) for x in (query, key))
+        return sharpness * z, templates, 1.0
+
+    def extra_repr(self) -> str:
+        """Heads, and whether they learn."""
+        return f"heads={self.log_sharpness.shape[0]}, learned={self.learned}"
+
+
+class NetworkEvidence(AbstractEvidence):
+    r"""Any network of the query, :math:`z = f(q)`, with templates as in :class:`ScaledDot`.
+
+    Args:
+        network: A module from (B, H, m, d) to (B, H, m, d of the keys), such as an MLP on the last dimension.
+        scale: Scale of the templates; None is :math:`1/\sqrt d`.
+
+    Raises:
+        ProblemError: If ``network`` is not a module or the scale not positive; when called, if the network's answer has
+            another shape.
+
+    Example:
+        >>> import torch
+        >>> z, templates, scale = NetworkEvidence(nn.Tanh())(torch.zeros(1, 2, 3, 4), torch.ones(1, 2, 5, 4))
+        >>> z.abs().max().item(), scale
+        (0.0, 0.5)
+    """
+
+    def __init__(self, network: nn.Module, scale: float | None = None) -> None:
+        super().__init__()
+        if not isinstance(network, nn.Module):
+            raise ProblemError(
+                f"NetworkEvidence got network of type {type(network).__name__}; expected a torch.nn.Module."
+            )
+        if scale is not None:
+            check_positive("NetworkEvidence", scale=scale)
+        self.network, self.scale = network, scale
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        """The network's answer, and the key as it is."""
+        check_pair(query, key)
+        evidence = self.network(query)
+        check_tensor("the answer of NetworkEvidence's network", evidence, "(B, H, m, d)")
+        expected = (*query.shape[:-1], key.shape[-1])
+        if tuple(evidence.shape) != expected:
+            raise ProblemError(
+                f"NetworkEvidence's network answered a query of shape {tuple(query.shape)} with shape "
+                f"{tuple(evidence.shape)}; expected {expected}, the last being the dimension of the keys."
+            )
+        return evidence, key, template_scale(self.scale, key)
+
+
+class NoEvidence(AbstractScaledEvidence):
+    r"""Nothing is said of the templates, :math:`z = 0`: weights are the preference, by every estimator.
+
+    This is the evidence of scores that are all preference, such as those of
+    :class:`~fenchel.nn.preference.Additive` and :class:`~fenchel.nn.preference.Location`. Every certificate is 0.
+
+    Args:
+        scale: Of the templates, which do not matter then; None is :math:`1/\sqrt d`.
+
+    Raises:
+        ProblemError: If ``scale`` is not a positive number.
+
+    Example:
+        >>> import torch
+        >>> z, templates, scale = NoEvidence()(torch.ones(1, 2, 3, 16), torch.ones(1, 2, 5, 16))
+        >>> z.shape, z.abs().max().item()
+        (torch.Size([1, 2, 3, 16]), 0.0)
+    """
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
+        """Zeros of the keys' dimension, and the key as it is."""
+        check_pair(query, key)
+        return query.new_zeros(*query.shape[:-1], key.shape[-1]), key, template_scale(self.scale, key)
+
+
+class AbstractPositionalEvidence(AbstractEvidence):
+    """Evidence of which a layer says where its first query is. Key j is at place j, query i at ``query_offset + i``.
+
+    Attributes:
+        differs_by_query: Whether templates are :class:`RelativeTemplates`.
+    """
+
+    differs_by_query: ClassVar[bool] = True
+
+    @abstractmethod
+    def forward(
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
+    ) -> tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]:
+        """The evidence, the templates and their scale.
+
+        Args:
+            query: (B, H, m, d).
+            key: (B, H or fewer, n, d).
+            query_offset: Place of the first query on the keys' axis; n - m where keys come from a cache. None is 0
+                where m ≥ n, and an error where m < n; a layer always gives a number.
+
+        Returns:
+            z (B, H, m, d), templates (B, H or fewer, n, d), or :class:`RelativeTemplates` where they differ by query,
+            and what these are multiplied by.
+        """
+
+
+class Rotary(AbstractPositionalEvidence):
+    r"""Rotary positions, :math:`z_i = R_i q_i` and :math:`t_j = R_j k_j / \sqrt d`.
+
+    :math:`R_s` turns the c-th pair of coordinates by the angle :math:`s\,b^{-2c/d}`, so that the score
+    :math:`\langle q_i, R_{j-i} k_j\rangle/\sqrt d` sees places through their distance alone. All queries share the
+    templates. Inference of any order sees distances alone too: moving all places by s turns every template and every z
+    by the same :math:`R_s`, which changes no length.
+
+    Args:
+        dim: d of each head, even.
+        base: b.
+        layout: Which coordinates are a pair: ``"pairs"``: 2c and 2c + 1, as in the paper; ``"halves"``: c and c + d/2,
+            as in Llama and GPT-NeoX. The two are one another with coordinates renamed.
+        scale: Scale of the templates; None is :math:`1/\sqrt d`.
+
+    Raises:
+        ProblemError: If ``dim`` is odd, or another argument cannot be used; when called, if heads have another d.
+
+    Reference:
+        Su et al. 2021, RoFormer: enhanced transformer with rotary position embedding, eqs. (14)-(16), (34).
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> z, t, scale = Rotary(4)(q, k)
+        >>> later, there, _ = Rotary(4)(q[:, :, 1:], k, query_offset=1)
+        >>> torch.allclose(later, z[:, :, 1:]), torch.allclose(t.norm(dim=-1), k.norm(dim=-1))
+        (True, True)
+    """
+
+    differs_by_query: ClassVar[bool] = False
+
+    def __init__(
+        self, dim: int, base: float = 10_000.0, layout: str = "pairs", scale: float | None = None
+    ) -> None:
+        super().__init__()
+        check_choice("Rotary", LAYOUTS, layout=layout)
+        if scale is not None:
+            check_positive("Rotary", scale=scale)
+        self.dim, self.base, self.layout, self.scale = dim, base, layout, scale
+        # No buffer: a module that is cast to half types would turn far places by other angles.
+        self._frequencies = frequencies(dim, base, owner="Rotary", argument="dim")
+
+    def forward(
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
+    ) -> tuple[Tensor, Tensor, float]:
+        """Both, turned by their places."""
+        check_pair(query, key)
+        check_dim("Rotary", self.dim, query=query, key=key)
+        first = first_query_position(query_offset, query.shape[2], key.shape[2])
+        return self._turned(query, first), self._turned(key, 0), template_scale(self.scale, key)
+
+    def _turned(self, vectors: Tensor, first: int) -> Tensor:
+        places = torch.arange(first, first + vectors.shape[-2], device=vectors.device)
+        angles = places.unsqueeze(-1) * self._frequencies.to(vectors.device)
+        cos, sin = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
+        if self.layout == "pairs":
+            if vectors.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
+                # One pass in place of seven; torch's compiler makes one of them, and has none for complex numbers.
+                pairs = vectors.unflatten(-1, (-1, 2)).clone(memory_format=torch.contiguous_format)
+                return torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin)).flatten(-2)
+            one, other = vectors.unflatten(-1, (-1, 2)).unbind(-1)
+            return torch.stack((one * cos - other * sin, one * sin + other * cos), -1).flatten(-2)
+        one, other = vectors.chunk(2, -1)
+        return torch.cat((one * cos - other * sin, one * sin + other * cos), -1)
+
+    def extra_repr(self) -> str:
+        """What was given."""
+        scale = "" if self.scale is None else f", scale={self.scale}"
+        return f"dim={self.dim}, base={self.base:g}, layout={self.layout!r}{scale}"
+
+
+class RelativeKeys(AbstractPositionalEvidence):
+    r"""Shaw's relative positions, :math:`z_i = q_i` and :math:`t_{ij} = (k_j + a_{j - i})/\sqrt d`.
+
+    Distances beyond ``max_distance`` share its vectors. Templates differ by query, so every query has a mean and a
+    covariance of its own. The parameter ``weight`` (heads, 2 · max_distance + 1, dim), whose first row is that of
+    keys farthest before the query, is drawn from a normal distribution with standard deviation 0.02.
+
+    Args:
+        heads: Number of heads, or 1 to share the vectors, as the paper does.
+        dim: d of each head.
+        max_distance: The clipping distance, at least 0.
+        scale: Scale of the templates; None is :math:`1/\sqrt d`.
+
+    Raises:
+        ProblemError: If an argument cannot be used; when called, if there are other heads or another d.
+
+    Reference:
+        Shaw et al. 2018, Self-attention with relative position representations, eqs. (4)-(6). Its further vectors on
+        the values are ``relative_value`` of :func:`fenchel.functional.relative_attention`.
+
+    Example:
+        >>> z, templates, scale = RelativeKeys(1, 4, max_distance=2)(torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 4))
+        >>> templates.row_index[0].tolist(), templates.relative.shape
+        ([2, 3, 4, 4, 4], torch.Size([1, 1, 5, 4]))
+    """
+
+    def __init__(self, heads: int, dim: int, max_distance: int, scale: float | None = None) -> None:
+        super().__init__()
+        check_sizes("RelativeKeys", heads=heads, dim=dim)
+        checked("reach", max_distance, name="max_distance of RelativeKeys", error=ProblemError)
+        if scale is not None:
+            check_positive("RelativeKeys", scale=scale)
+        self.max_distance, self.scale = max_distance, scale
+        self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
+
+    def forward(
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
+    ) -> tuple[Tensor, RelativeTemplates, float]:
+        """The query, and keys with the vectors of their distances."""
+        check_built("RelativeKeys", query, key, self.weight, self.weight.shape[-1])
+        first = first_query_position(query_offset, query.shape[2], key.shape[2])
+        i = torch.arange(first, first + query.shape[2], device=key.device).unsqueeze(-1)
+        distance = torch.arange(key.shape[2], device=key.device) - i
+        index = distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
+        templates = RelativeTemplates(key, self.weight.unsqueeze(0).to(query.dtype), index)
+        return query, templates, template_scale(self.scale, key)
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        heads, _, dim = self.weight.shape
+        scale = "" if self.scale is None else f", scale={self.scale}"
+        return f"heads={heads}, dim={dim}, max_distance={self.max_distance}{scale}"
+
+
+class RelativeGridKeys(AbstractPositionalEvidence):
+    r"""Offsets in an image, :math:`z_i = q_i` and :math:`t_{ij} = k_j + (a_{\text{rows}}, b_{\text{columns}})`.
+
+    Tokens are the pixels of a grid, row by row. Half of the coordinates say how many rows the key is below the query,
+    the other half how many columns to its right. Beyond ``reach`` in either direction offsets share its vectors; with
+    :class:`~fenchel.nn.preference.GridWindow` of the same reach no query sees farther. The parameters ``rows`` and
+    ``columns`` (heads, 2 · reach + 1, dim / 2), which begin with the offset −reach, are drawn from a normal
+    distribution with standard deviation 0.02.
+
+    Args:
+        heads: Number of heads, or 1 to share the vectors.
+        dim: d of each head, even.
+        grid: Rows and columns of the image.
+        reach: The largest offset that has vectors of its own: (k − 1) / 2 for a window of k × k.
+        scale: Scale of the templates; the paper has none.
+
+    Raises:
+        ProblemError: If an argument cannot be used; when called, if there are other heads, another d, or tokens that do
+            not fill the grid.
+
+    Reference:
+        Ramachandran et al. 2019, Stand-alone self-attention in vision models, eq. (3).
+
+    Example:
+        >>> z, templates, scale = RelativeGridKeys(1, 4, grid=(2, 3), reach=1)(*torch.ones(2, 1, 2, 6, 4))
+        >>> templates.relative.shape, templates.row_index[0].tolist()
+        (torch.Size([1, 1, 9, 4]), [4, 5, 5, 7, 8, 8])
+    """
+
+    def __init__(self, heads: int, dim: int, grid: tuple[int, int], reach: int, scale: float = 1.0) -> None:
+        super().__init__()
+        check_sizes("RelativeGridKeys", heads=heads, dim=dim)
+        self.grid = check_grid("RelativeGridKeys", grid)
+        checked("reach", reach, name="reach of RelativeGridKeys", error=ProblemError)
+        check_positive("RelativeGridKeys", scale=scale)
+        if dim % 2:
+            raise ProblemError(
+                f"dim of RelativeGridKeys is {dim}; expected an even number: half is for rows, half for columns."
+            )
+        self.reach, self.scale = reach, scale
+        self.rows = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
+        self.columns = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
+
+    def forward(
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
+    ) -> tuple[Tensor, RelativeTemplates, float]:
+        """The query, and keys with the vectors of their offsets."""
+        _, offsets, half = self.rows.shape
+        check_built("RelativeGridKeys", query, key, self.rows, 2 * half)
+        first = first_query_position(query_offset, query.shape[2], key.shape[2])
+        last = first + query.shape[2]
+        check_pixels("RelativeGridKeys", self.grid, key.shape[2], last)
+        queries = torch.arange(first, last, device=key.device).unsqueeze(-1)
+        keys = torch.arange(key.shape[2], device=key.device)
+        row, column = (
+            (at(keys) - at(queries)).clamp(-self.reach, self.reach) + self.reach
+            for at in (lambda x: x // self.grid[1], lambda x: x % self.grid[1])
+        )
+        both = (
+            self.rows.unsqueeze(2).expand(-1, -1, offsets, -1),
+            self.columns.unsqueeze(1).expand(-1, offsets, -1, -1),
+        )
+        relative = torch.cat(both, -1).flatten(1, 2).unsqueeze(0)
+        return query, RelativeTemplates(key, relative.to(query.dtype), row * offsets + column), self.scale
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        heads, _, half = self.rows.shape
+        scale = "" if self.scale == 1 else f", scale={self.scale}"
+        return f"heads={heads}, dim={2 * half}, grid={self.grid}, reach={self.reach}{scale}"
+
+
+class TransformerXL(AbstractPositionalEvidence):
+    r"""Transformer-XL's relative positions: :math:`z_i = q_i` and :math:`t_{ij} = (k_j + W_h R_{i-j})/\sqrt d`.
+
+    R is the sinusoidal code of a distance. Of the four terms of the paper's score two are evidence and two are not:
+
+    .. math:: \langle z_i, t_{ij}\rangle = \bigl(\langle q_i, k_j\rangle + \langle q_i, W R_{i-j}\rangle\bigr)/\sqrt d,
+        \qquad \log u_{ij} = \bigl(\langle u, k_j\rangle + \langle v, W R_{i-j}\rangle\bigr)/\sqrt d
+
+    The last two look at no query: the third is an importance of the key, the fourth one of the distance. They are a
+    preference, which comes with the templates because it is made of them, and multiplies that of the layer. First
+    order does not tell the two kinds apart; exact inference does.
+
+    Args:
+        heads: Number of heads.
+        dim: d of each head.
+        width: Length of R, even: the model's width in the paper.
+        base: Of the sinusoids.
+        scale: Of the templates and of both preferences; None is :math:`1/\sqrt d`.
+
+    Attributes:
+        distance_weight: W, (heads, dim, width), drawn from a normal distribution with standard deviation 0.02.
+        key_importance: u, (heads, dim), from 0.
+        distance_importance: v, (heads, dim), from 0.
+
+    Raises:
+        ProblemError: If an argument cannot be used; when called, if there are other heads or another d.
+
+    Reference:
+        Dai et al. 2019, Transformer-XL: attentive language models beyond a fixed-length context, section 3.3 and
+        appendix B.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 2, 5, 4)
+        >>> z, templates, scale = TransformerXL(heads=2, dim=4, width=8)(q[:, :, :3], k, query_offset=2)
+        >>> templates.relative.shape, templates.log_preference.shape
+        (torch.Size([1, 2, 7, 4]), torch.Size([1, 2, 3, 5]))
+    """
+
+    def __init__(
+        self, heads: int, dim: int, width: int, base: float = 10_000.0, scale: float | None = None
+    ) -> None:
+        super().__init__()
+        check_sizes("TransformerXL", heads=heads, dim=dim)
+        frequencies(width, base, owner="TransformerXL")
+        if scale is not None:
+            check_positive("TransformerXL", scale=scale)
+        self.base, self.scale = base, scale
+        self.distance_weight = nn.Parameter(0.02 * torch.randn(heads, dim, width))
+        self.key_importance = nn.Parameter(torch.zeros(heads, dim))
+        self.distance_importance = nn.Parameter(torch.zeros(heads, dim))
+
+    def forward(
+        self, query: Tensor, key: Tensor, query_offset: int | None = None
+    ) -> tuple[Tensor, RelativeTemplates, float]:
+        """The query, keys with the codes of their distances, and the preference that is made of both."""
+        heads, dim, width = self.distance_weight.shape
+        check_built("TransformerXL", query, key, self.distance_weight, dim)
+        m, n = query.shape[2], key.shape[2]
+        # Row ρ is that of pairs with j - i = ρ - m + 1 for queries counted from 0, so of this distance back.
+        back = first_query_position(query_offset, m, n) + m - 1 - torch.arange(m + n - 1, device=query.device)
+        code = sinusoids(back.to(torch.float64), width, base=self.base, layout="halves")
+        relative = code.to(self.distance_weight.dtype) @ self.distance_weight.mT
+        scale = template_scale(self.scale, key)
+        # Several heads of the query may share one of the key.
+        keys = key if heads == 1 else key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        of_key = keys @ self.key_importance.unsqueeze(-1).to(key.dtype)
+        of_distance = (relative @ self.distance_importance.unsqueeze(-1)).mT
+        by_pair = of_pairs(of_distance.expand(-1, m, -1), None, n)
+        log_preference = scale * (of_key.mT + by_pair.unsqueeze(0))
+        templates = RelativeTemplates(key, relative.unsqueeze(0).to(query.dtype), None, log_preference)
+        return query, templates, scale
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        heads, dim, width = self.distance_weight.shape
+        scale = "" if self.scale is None else f", scale={self.scale}"
+        return f"heads={heads}, dim={dim}, width={width}{scale}"

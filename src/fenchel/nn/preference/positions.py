@@ -1,0 +1,499 @@
+"""Preferences of where query and key are: penalties of the distance, and a learned weight for each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import shown
+from fenchel.arguments.tensor import check_flags, check_tensor
+from fenchel.errors import ProblemError
+from fenchel.nn.arguments import check_grid, check_pixels, check_positive, check_sizes
+from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, head_row, table
+
+__all__ = ["ALiBi", "GridPosition", "QuadraticGridPosition", "QuadraticPosition", "RelativePosition"]
+
+
+class ALiBi(AbstractPreference):
+    r"""Keys count less the farther away they are, :math:`\log u_{ij} = -s_h \lvert i - j \rvert`.
+
+    i is the query's position on the keys' axis and :math:`s_h > 0` the head's slope. Under :class:`Causal` this is the
+    paper's; without it, it is the symmetric form for encoders.
+
+    Args:
+        heads: Number of heads, or 1 to share a slope.
+        symmetric: Penalise both directions. If False, the log-weight is :math:`-s_h (i - j)`, which favours keys after
+            the query: multiply it by :class:`Causal`, or learn it as a drift.
+        learned: Whether slopes are learned, as exp of a parameter, so that they stay positive. They start as
+            :func:`alibi_slopes`.
+
+    Raises:
+        ProblemError: If ``heads`` is not a whole number of at least 1.
+
+    Reference:
+        Press et al. 2022, Train short, test long, section 3.
+
+    Example:
+        >>> from fenchel.nn.preference import Causal
+        >>> Causal() * ALiBi(heads=8)
+        Causal() * ALiBi(heads=8)
+    """
+
+    depends_on_distance = True
+    fixed_slopes: Tensor
+
+    def __init__(self, heads: int, symmetric: bool = True, learned: bool = False) -> None:
+        super().__init__()
+        check_sizes("ALiBi", heads=heads)
+        check_flags(symmetric=symmetric, learned=learned)
+        self.heads, self.symmetric, self.learned = heads, symmetric, learned
+        self.log_slopes = nn.Parameter(alibi_slopes(heads).log()) if learned else None
+        self.register_buffer("fixed_slopes", None if learned else alibi_slopes(heads), persistent=False)
+
+    @property
+    def slopes(self) -> Tensor:
+        """The slope of each head, positive, (heads,)."""
+        return table(self.fixed_slopes) if self.log_slopes is None else table(self.log_slopes).exp()
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """Minus the slope times the distance."""
+        position, symmetric, heads, slopes = (
+            inputs.query_position(),
+            self.symmetric,
+            self.heads or 1,
+            self.slopes,
+        )
+
+        def penalty(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            distance = position(q) - k
+            return -slopes[head_row(h, heads)] * (distance.abs() if symmetric else distance)
+
+        return penalty
+
+    def extra_repr(self) -> str:
+        """Heads and what differs from the default."""
+        options = ("" if self.symmetric else ", symmetric=False") + (", learned=True" if self.learned else "")
+        return f"heads={self.heads}{options}"
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """The paper's slopes, float32 (heads,): :math:`2^{-8/H}, 2^{-16/H}, ...` for a power of two H.
+
+    For other numbers those of the power of two below come first, then every other one of the power of two above.
+
+    Example:
+        >>> alibi_slopes(3).tolist()
+        [0.0625, 0.00390625, 0.25]
+    """
+    below = 2 ** math.floor(math.log2(heads))
+
+    def geometric(count: int) -> list[float]:
+        return [2.0 ** (-8.0 * (i + 1) / count) for i in range(count)]
+
+    return torch.tensor(geometric(below) + geometric(2 * below)[::2][: heads - below])
+
+
+class QuadraticPosition(AbstractPreference):
+    r"""Quadratic relative position, :math:`\log u_{ij} = -a_h (i - j)^2 + b_h (i - j)`, :math:`a_h > 0`.
+
+    i is the query's position on the keys' axis. Up to a constant this is a Gaussian around :math:`i - b/2a` of width
+    :math:`1/\sqrt{2a}`: with large a the head attends to one shift, and heads with all shifts make a convolution.
+    a is exp of the parameter ``log_curvature``; b is the parameter ``drift``, which starts at 0.
+
+    Args:
+        heads: Number of heads, or 1 to share a and b.
+        width: The width :math:`1/\sqrt{2a}` at the start.
+
+    Raises:
+        ProblemError: If ``heads`` or ``width`` is not positive.
+
+    Reference:
+        Cordonnier et al. 2020, On the relationship between self-attention and convolutional layers, section 2.3,
+        eq. (8), in one dimension.
+
+    Example:
+        >>> QuadraticPosition(heads=4, width=2.0).curvature[0].item()
+        0.125
+    """
+
+    depends_on_distance = True
+
+    def __init__(self, heads: int, width: float = 8.0) -> None:
+        super().__init__()
+        check_sizes("QuadraticPosition", heads=heads)
+        check_positive("QuadraticPosition", width=width)
+        self.heads = heads
+        self.log_curvature = nn.Parameter(torch.full((heads,), -math.log(2 * width**2)))
+        self.drift = nn.Parameter(torch.zeros(heads))
+
+    @property
+    def curvature(self) -> Tensor:
+        """Each head's a, positive, (heads,)."""
+        return table(self.log_curvature).exp()
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The parabola at the distance of q and k."""
+        position, heads = inputs.query_position(), self.heads or 1
+        curvature, drift = self.curvature, table(self.drift)
+
+        def parabola(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            distance = position(q) - k
+            row = head_row(h, heads)
+            return (drift[row] - curvature[row] * distance) * distance
+
+        return parabola
+
+    def extra_repr(self) -> str:
+        """Number of heads."""
+        return f"heads={self.heads}"
+
+
+class RelativePosition(AbstractPreference):
+    r"""One learned log-weight for every head and bucket of distances, :math:`\log u_{ij} = w_{h, \beta(j - i)}`.
+
+    Small distances have buckets of their own, larger ones share buckets that widen logarithmically up to
+    ``max_distance``; all beyond share the last. i is the query's position on the keys' axis.
+
+    The parameter is ``relative_attention_bias.weight`` of shape (buckets, heads), drawn from a normal distribution with
+    standard deviation 0.02, so that a fresh layer is close to uniform. It has T5's name: a state dict of the
+    ``SelfAttention`` module of a T5 stack's first block, cut down to that entry, loads as it is.
+
+    Args:
+        heads: Number of heads, or 1 to share the bias.
+        buckets: How many buckets there are; even if ``bidirectional``.
+        max_distance: Distance from which on all share a bucket.
+        bidirectional: Buckets for both directions, as in T5's encoder; otherwise all keys after the query share the
+            bucket of distance 0, as in its decoder, which is causal.
+
+    Raises:
+        ProblemError: If there are too few buckets, or ``max_distance`` does not exceed the distances that have
+            buckets of their own.
+
+    Reference:
+        Raffel et al. 2020, Exploring the limits of transfer learning, section 2.1.
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(2, 8, 5, 7, torch.device("cpu"), torch.float32, query_offset=0)
+        >>> RelativePosition(heads=8)(inputs).shape
+        torch.Size([1, 8, 5, 7])
+    """
+
+    depends_on_distance = True
+    bucket_of_distance: Tensor
+
+    def __init__(
+        self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
+        super().__init__()
+        check_sizes("RelativePosition", heads=heads, buckets=buckets, max_distance=max_distance)
+        check_flags(bidirectional=bidirectional)
+        one_way = buckets // 2 if bidirectional else buckets
+        if one_way < 2 or (bidirectional and buckets % 2):
+            needed = "an even number of at least 4" if bidirectional else "at least 2"
+            raise ProblemError(
+                f"RelativePosition got buckets={buckets}; bidirectional={bidirectional} needs {needed}."
+            )
+        if max_distance <= one_way // 2:
+            raise ProblemError(
+                f"RelativePosition got max_distance={max_distance}, but with buckets={buckets} the distances below "
+                f"{one_way // 2} have buckets of their own; max_distance has to be larger than that."
+            )
+        self.heads, self.buckets = heads, buckets
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.relative_attention_bias = nn.Embedding(buckets, heads)
+        nn.init.normal_(self.relative_attention_bias.weight, std=0.02)
+        # Beyond max_distance the bucket no longer changes, so that clamped distances look up all that there is.
+        distances = torch.arange(-max_distance, max_distance + 1)
+        bucket_of_distance = relative_position_bucket(distances, buckets, max_distance, bidirectional)
+        self.register_buffer("bucket_of_distance", bucket_of_distance, persistent=False)
+
+    @classmethod
+    def from_t5(cls, weight: Tensor, max_distance: int = 128, bidirectional: bool = True) -> RelativePosition:
+        """The relative position of a pretrained T5.
+
+        Args:
+            weight: ``relative_attention_bias.weight`` of the first block of a stack, (buckets, heads); it is copied.
+            max_distance: ``config.relative_attention_max_distance``.
+            bidirectional: True for the encoder's, False for the decoder's.
+
+        Raises:
+            ProblemError: If the weight is not a matrix.
+        """
+        check_tensor("weight", weight, "(buckets, heads)", dims=2)
+        preference = cls(weight.shape[1], weight.shape[0], max_distance, bidirectional)
+        preference.to(device=weight.device, dtype=weight.dtype)
+        with torch.no_grad():
+            preference.relative_attention_bias.weight.copy_(weight)
+        return preference
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The log-weight of the bucket of k - q, from a table with a row for every distance up to the largest."""
+        position, limit, heads = inputs.query_position(), self.max_distance, self.heads or 1
+        by_distance = table(self.relative_attention_bias(self.bucket_of_distance))
+
+        def at_distance(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = torch.clamp(k - position(q), -limit, limit) + limit
+            return by_distance[row, head_row(h, heads)]
+
+        return at_distance
+
+    def extra_repr(self) -> str:
+        """Sizes and direction."""
+        return (
+            f"heads={self.heads}, buckets={self.buckets}, max_distance={self.max_distance}, "
+            f"bidirectional={self.bidirectional}"
+        )
+
+
+def relative_position_bucket(
+    distance: Tensor, buckets: int, max_distance: int, bidirectional: bool
+) -> Tensor:
+    r"""T5's bucket :math:`\beta` of a distance j - i.
+
+    With e exact buckets in each direction out of b, a distance r has bucket r if r < e and otherwise
+    :math:`\min(b - 1, e + \lfloor (b - e)\log(r/e) / \log(r_{\max}/e) \rfloor)`; computed in float32 as T5 does,
+    since the floor depends on rounding.
+
+    Args:
+        distance: Key position minus query position, integers of any shape.
+        buckets: How many buckets there are.
+        max_distance: :math:`r_{\max}`.
+        bidirectional: Whether keys after the query have half of the buckets, or share bucket 0.
+
+    Returns:
+        Buckets from 0 to ``buckets`` - 1, int64, in the shape of ``distance``.
+
+    Example:
+        >>> relative_position_bucket(torch.tensor([-200, -3, 0, 3, 50]), 32, 128, bidirectional=True).tolist()
+        [15, 3, 0, 19, 29]
+    """
+    start = torch.zeros_like(distance)
+    if bidirectional:
+        buckets //= 2
+        start = (distance > 0).long() * buckets
+        reach = distance.abs()
+    else:
+        reach = -distance.clamp(max=0)
+    exact = buckets // 2
+    # A distance of 0 has a bucket of its own; the 1 only keeps its logarithm finite.
+    growth = torch.log(reach.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    logarithmic = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return start + torch.where(reach < exact, reach, logarithmic)
+
+
+class GridPosition(AbstractPreference):
+    r"""A learned log-weight for every head and offset in an image, :math:`\log u_{ij} = w_{h,\Delta r,\Delta c}`.
+
+    Tokens are the pixels of a grid, row by row, and the offset is that of query i from key j, in rows and columns. The
+    parameter ``bias`` (heads, 2 · rows − 1, 2 · columns − 1), whose first entry belongs to keys farthest below and to
+    the right, is drawn from a normal distribution with standard deviation 0.02. Swin has it, with its table flattened
+    to rows and transposed.
+
+    Args:
+        heads: Number of heads, or 1 to share the bias.
+        grid: Rows and columns of the image, or of the window.
+
+    Raises:
+        ProblemError: If a size is not positive; when called, if tokens do not fill the grid.
+
+    Reference:
+        Liu et al. 2021, Swin transformer, eq. (4).
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(2, 8, 6, 6, torch.device("cpu"), torch.float32)
+        >>> GridPosition(heads=8, grid=(2, 3))(inputs).shape
+        torch.Size([1, 8, 6, 6])
+    """
+
+    def __init__(self, heads: int, grid: tuple[int, int]) -> None:
+        super().__init__()
+        check_sizes("GridPosition", heads=heads)
+        self.heads, self.grid = heads, check_grid("GridPosition", grid)
+        rows, columns = self.grid
+        self.bias = nn.Parameter(0.02 * torch.randn(heads, 2 * rows - 1, 2 * columns - 1))
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The entry of the bias at the offset of q from k."""
+        position, (rows, columns), heads = inputs.query_position(), self.grid, self.heads or 1
+        bias = table(self.bias)
+
+        def at_offset(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            here = position(q)
+            down, across = here // columns - k // columns, here % columns - k % columns
+            return bias[head_row(h, heads), down + rows - 1, across + columns - 1]
+
+        return at_offset
+
+    def check(self, inputs: AttentionInputs) -> None:
+        """Hold tokens against the grid."""
+        super().check(inputs)
+        check_pixels("GridPosition", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
+
+    def extra_repr(self) -> str:
+        """Heads and grid."""
+        return f"heads={self.heads}, grid={self.grid}"
+
+
+class QuadraticGridPosition(AbstractPreference):
+    r"""Each head looks to one side, :math:`\log u_{hij} = -a_h\lVert x_j - x_i - \Delta_h\rVert^2`, :math:`a_h > 0`.
+
+    :math:`x_i` is the row and column of query i. Tokens are the pixels of a grid, row by row; with ``padding`` the keys
+    are those of the grid with as many further rows and columns on every side, whose values a convolution takes to be 0.
+    The centres :math:`\Delta_h` start as the shifts of a kernel, one a head, and are learned; a is exp of the parameter
+    ``log_curvature``.
+
+    **As a grows this is convolution.** Where z = 0 and :math:`x_i + \Delta_h` is a pixel c of the keys, the weight
+    beside it is at most ``leakage``,
+
+    .. math:: 1 - p_c = \frac{S}{1 + S} \le S \le 4\varepsilon(1 + \varepsilon), \qquad
+              S = \sum_{j \ne c} e^{-a\lVert x_j - x_c\rVert^2}, \qquad \varepsilon = \frac{e^{-a}}{1 - e^{-3a}}
+
+    since S is at most the sum over all of :math:`\mathbb{Z}^2` but 0, which is
+    :math:`(1 + 2\sum_{k \ge 1} e^{-ak^2})^2 - 1`, and :math:`k^2 \ge 1 + 3(k - 1)`. So a head's output is within
+    :math:`4\varepsilon(1 + \varepsilon)` times the largest :math:`\lVert v_j - v_c\rVert` of the shifted pixel's value,
+    and heads that are mapped by :math:`W_h` and added are within :math:`\sum_h \lVert W_h\rVert` times that of a
+    convolution with the kernel :math:`W`: an error of order :math:`e^{-a}`.
+
+    Args:
+        grid: Rows and columns of the image, whose pixels are the queries.
+        heads: Number of heads, one a shift; 1 is one centre for all.
+        kernel: Rows and columns of the shifts, as many as heads; None is K x K for K² heads. They are those of
+            ``torch.nn.Conv2d(kernel, padding="same")``: from -(K - 1) // 2 to K // 2.
+        width: The width :math:`1/\sqrt{2a}` at the start.
+        padding: Further rows and columns of keys, or one number for both.
+
+    Raises:
+        ProblemError: If sizes are not positive, or heads are not as many as shifts; when called, if tokens do not fill
+            the grids.
+
+    Reference:
+        Cordonnier et al. 2020, On the relationship between self-attention and convolutional layers, theorem 1, lemma 1
+        and section 2.3, eq. (8).
+
+    Example:
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(1, 9, 6, 20, torch.device("cpu"), torch.float32)
+        >>> u = QuadraticGridPosition((2, 3), heads=9, width=0.2, padding=1)
+        >>> u(inputs).softmax(-1)[0, 0, 0].argmax().item()             # up and to the left of the first pixel: padding
+        0
+        >>> QuadraticGridPosition((2, 3), heads=5)
+        Traceback (most recent call last):
+        fenchel.errors.ProblemError: heads of QuadraticGridPosition is 5, which is no grid of K x K centres; ...
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        heads: int,
+        kernel: tuple[int, int] | None = None,
+        width: float = 0.5,
+        padding: int | tuple[int, int] = 0,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.grid = check_grid(name, grid)
+        check_sizes(name, heads=heads)
+        check_positive(name, width=width)
+        self.padding = _checked_padding(name, padding)
+        self.heads = heads
+        rows, columns = (
+            torch.arange(-((size - 1) // 2), size // 2 + 1, dtype=torch.get_default_dtype())
+            for size in _checked_kernel(name, heads, kernel)
+        )
+        self.centre = nn.Parameter(torch.cartesian_prod(rows, columns).view(heads, 2))
+        self.log_curvature = nn.Parameter(torch.full((heads,), -math.log(2 * width**2)))
+
+    @property
+    def curvature(self) -> Tensor:
+        """Each head's a, positive, (heads,)."""
+        return table(self.log_curvature).exp()
+
+    @property
+    def leakage(self) -> Tensor:
+        """At most how much weight a head has beside its centre, where that is a key and z = 0, (heads,)."""
+        curvature = self.curvature
+        beside = torch.exp(-curvature) / -torch.expm1(-3 * curvature)
+        return (4 * beside * (1 + beside)).clamp_max(1)
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The paraboloid at the shift from q to k."""
+        # All pixels begin with the first, however many keys there are.
+        all_pixels = inputs.query_offset is None and inputs.queries == self.grid[0] * self.grid[1]
+        position, heads = _own if all_pixels else inputs.query_position(), self.heads or 1
+        curvature, centre = self.curvature, table(self.centre)
+        own = self.grid[1]
+        others = own + 2 * self.padding[1]
+        up, left = self.padding
+
+        def paraboloid(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            here, row = position(q), head_row(h, heads)
+            down = k // others - here // own - up - centre[row, torch.zeros_like(row)]
+            across = k % others - here % own - left - centre[row, torch.ones_like(row)]
+            return -curvature[row] * (down * down + across * across)
+
+        return paraboloid
+
+    def check(self, inputs: AttentionInputs) -> None:
+        """Hold tokens against the grids."""
+        super().check(inputs)
+        (rows, columns), (up, left) = self.grid, self.padding
+        last = (inputs.query_offset or 0) + inputs.queries
+        keys = (rows + 2 * up) * (columns + 2 * left)
+        if inputs.keys != keys or last > rows * columns:
+            raise ProblemError(
+                f"there are {inputs.keys} keys, and queries up to place {last} (counted from 1); expected {keys} keys, "
+                f"the grid {rows} x {columns} of QuadraticGridPosition with a padding of {self.padding}, and queries "
+                f"up to place {rows * columns}. Pad the image that keys and values are made of, not the queries'."
+            )
+
+    def extra_repr(self) -> str:
+        """Grid, heads and padding."""
+        padding = f", padding={self.padding}" if any(self.padding) else ""
+        return f"grid={self.grid}, heads={self.heads}{padding}"
+
+
+def _own(index: Tensor) -> Tensor:
+    return index
+
+
+def _checked_padding(name: str, padding: int | tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of padding."""
+    both = padding if isinstance(padding, tuple | list) else (padding, padding)
+    for size in both:
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**24 or len(both) != 2:
+            raise ProblemError(
+                f"padding of {name} is {shown(padding)}; expected a whole number of at least 0, or two: rows, columns"
+            )
+    return both[0], both[1]
+
+
+def _checked_kernel(name: str, heads: int, kernel: tuple[int, int] | None) -> tuple[int, int]:
+    """Rows and columns of the centres."""
+    if kernel is None:
+        side = math.isqrt(heads)
+        if side * side != heads:
+            raise ProblemError(
+                f"heads of {name} is {heads}, which is no grid of K x K centres; expected a square, such as "
+                f"{side * side} or {(side + 1) ** 2}, or kernel=(rows, columns) with rows times columns {heads}, such "
+                f"as kernel=(1, {heads})."
+            )
+        return side, side
+    if not isinstance(kernel, tuple | list) or len(kernel) != 2:
+        raise ProblemError(
+            f"kernel of {name} is {shown(kernel)}; expected two numbers, rows and columns, such as (3, 3), or None"
+        )
+    for size_name, size in zip(("rows", "columns"), kernel, strict=True):
+        check_sizes(f"the kernel of {name}", **{size_name: size})
+    if kernel[0] * kernel[1] != heads:
+        raise ProblemError(
+            f"heads of {name} is {heads}, but its kernel {kernel[0]} x {kernel[1]} has {kernel[0] * kernel[1]} "
+            f"centres; build it with heads={kernel[0] * kernel[1]}."
+        )
+    return kernel[0], kernel[1]

@@ -1,0 +1,372 @@
+"""Preferences that leave keys out, or let them count less, by where they are: masks and soft windows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import checked
+from fenchel.arguments.tensor import check_flags
+from fenchel.errors import ProblemError
+from fenchel.nn.arguments import check_grid, check_pixels, check_positive, check_sizes
+from fenchel.nn.preference.abstract import AbstractPreference
+from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, head_row, table
+
+__all__ = ["Causal", "GaussianWindow", "GridWindow", "KeyPadding", "ProportionalWindow", "Window"]
+
+
+class Causal(AbstractPreference):
+    r"""A query sees no key behind it: :math:`u_j = 0` for j > i, i being the query's position on the keys' axis.
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(1, 1, 2, 3, torch.device("cpu"), torch.float32, query_offset=1)
+        >>> Causal()(inputs)
+        tensor([[[[ True,  True, False],
+                  [ True,  True,  True]]]])
+    """
+
+    depends_on_distance = True
+
+    def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """True where key k is not later than query q."""
+        position = inputs.query_position()
+
+        def is_past(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return k <= position(q)
+
+        return is_past
+
+
+class KeyPadding(AbstractPreference):
+    r"""Padding has no weight: :math:`u_j = 0` where ``inputs.key_padding`` is True, whatever the query.
+
+    Uniform where ``inputs.key_padding`` is None.
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> padding = torch.tensor([[False, False, True]])
+        >>> inputs = AttentionInputs(1, 2, 4, 3, padding.device, torch.float32, key_padding=padding)
+        >>> KeyPadding()(inputs)
+        tensor([[[[ True,  True, False]]]])
+    """
+
+    def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """True where key k of example b is not padding."""
+        if inputs.key_padding is None:
+            return None
+        real = ~inputs.key_padding
+
+        def is_real(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return real[b, k]
+
+        return is_real
+
+
+class Window(AbstractPreference):
+    r"""A query sees the keys around it: :math:`u_j = 0` unless :math:`-\text{before} \le j - i \le \text{after}`.
+
+    i is the query's position on the keys' axis.
+
+    Args:
+        before: How many keys before its own position a query sees; None for all of them.
+        after: How many keys after its own position a query sees; None for all of them.
+        dilation: See only every so manieth of them: j - i has to be divisible by it.
+
+    Raises:
+        ProblemError: If a size is negative or not whole, or nothing is restricted.
+
+    Reference:
+        Beltagy et al. 2020, Longformer, section 3.1 (sliding and dilated sliding window).
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(1, 1, 3, 3, torch.device("cpu"), torch.float32)
+        >>> Window(1, 0)(inputs)
+        tensor([[[[ True, False, False],
+                  [ True,  True, False],
+                  [False,  True,  True]]]])
+    """
+
+    depends_on_distance = True
+
+    def __init__(self, before: int | None, after: int | None, dilation: int = 1) -> None:
+        super().__init__()
+        check_sizes("Window", dilation=dilation)
+        for name, size in (("before", before), ("after", after)):
+            checked("reach", size, name=f"{name} of Window", error=ProblemError)
+        if before is None and after is None and dilation == 1:
+            raise ProblemError(
+                "Window got before=None and after=None, which restricts nothing; use Uniform()."
+            )
+        self.before, self.after, self.dilation = before, after, dilation
+
+    def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """True where key k is in the window of query q."""
+        position, before, after, dilation = inputs.query_position(), self.before, self.after, self.dilation
+
+        def is_near(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            distance = k - position(q)
+            near = distance == distance if before is None else distance >= -before
+            if after is not None:
+                near = near & (distance <= after)
+            if dilation > 1:
+                near = near & (distance % dilation == 0)
+            return near
+
+        return is_near
+
+    def extra_repr(self) -> str:
+        """The window."""
+        dilation = f", dilation={self.dilation}" if self.dilation > 1 else ""
+        return f"before={self.before}, after={self.after}{dilation}"
+
+
+class GridWindow(AbstractPreference):
+    r"""A pixel sees those around it: :math:`u_j = 0` unless j is within ``reach`` rows and columns of i.
+
+    Tokens are the pixels of a grid, row by row. At the border a window has fewer pixels: what lies outside of the
+    image is not there, where some implementations put keys of zeros there.
+
+    Args:
+        grid: Rows and columns of the image.
+        reach: How many rows and columns away a pixel may be: (k − 1) / 2 for a window of k × k.
+
+    Raises:
+        ProblemError: If the grid is no two numbers or the reach negative; when called, if tokens do not fill the grid.
+
+    Reference:
+        Ramachandran et al. 2019, Stand-alone self-attention in vision models, section 3.
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(1, 1, 6, 6, torch.device("cpu"), torch.float32)
+        >>> GridWindow((2, 3), reach=1)(inputs)[0, 0, 0].int().tolist()
+        [1, 1, 0, 1, 1, 0]
+    """
+
+    def __init__(self, grid: tuple[int, int], reach: int) -> None:
+        super().__init__()
+        self.grid = check_grid("GridWindow", grid)
+        checked("reach", reach, name="reach of GridWindow", error=ProblemError)
+        self.reach = reach
+
+    def mask_mod(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """True where key k is in the window of query q."""
+        position, reach, columns = inputs.query_position(), self.reach, self.grid[1]
+
+        def is_near(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            here = position(q)
+            rows, across = k // columns - here // columns, k % columns - here % columns
+            return (rows.abs() <= reach) & (across.abs() <= reach)
+
+        return is_near
+
+    def check(self, inputs: AttentionInputs) -> None:
+        """Hold tokens against the grid."""
+        super().check(inputs)
+        check_pixels("GridWindow", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
+
+    def extra_repr(self) -> str:
+        """Grid and reach."""
+        return f"grid={self.grid}, reach={self.reach}"
+
+
+class GaussianWindow(AbstractPreference):
+    r"""A Gaussian over the keys' positions, :math:`\log u_{ij} = -(j - c_{hi})^2 / 2\sigma_{hi}^2`.
+
+    * **Fixed location**: :math:`c_{hi} = a i + \delta_h`, i being the query's position on the keys' axis; the
+      parameter ``shift`` :math:`\delta` starts at 0. The pace a is 1 within a sequence; between two it is how many
+      places of the keys go with one of the queries'.
+    * **Predicted location** (Luong's local-p): :math:`c_{hi} = f + (l - f)\,\mathrm{sigmoid}(v_h^\top\tanh(W x_i))`
+      with the query's input :math:`x_i` and the positions f and l of the first and last key that is not padding.
+    * **Width**: :math:`\log\sigma_{hi} = \rho_h`, a parameter, or :math:`\rho_h + r_h^\top x_i` if it is predicted,
+      with r starting at 0. It is positive whatever the parameters are.
+
+    Luong's window is cut off at two widths; this one is not: multiply by :class:`Window` where a hard border is wanted.
+
+    Args:
+        heads: Number of heads, or 1 to share location and width.
+        width: Every :math:`\sigma` at the start.
+        predict_location: Whether each query predicts its location.
+        predict_width: Whether each query predicts its width.
+        query_dim: Width of the layer's query argument; needed if something is predicted.
+        pace: a; other than 1 only with a fixed location.
+
+    Raises:
+        ProblemError: If a size is not positive, or ``query_dim`` is missing, or given and not used, or ``pace`` is
+            given and the location predicted; when called, if something is predicted and ``query_inputs`` is None or of
+            another width.
+
+    Reference:
+        Luong et al. 2015, Effective approaches to attention-based neural machine translation, eq. (9) and (10).
+
+    Example:
+        >>> import torch
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(1, 1, 3, 3, torch.device("cpu"), torch.float32)
+        >>> (-2 * GaussianWindow(heads=1, width=1.0)(inputs)[0, 0, 0]).tolist()
+        [0.0, 1.0, 4.0]
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        width: float = 8.0,
+        *,
+        predict_location: bool = False,
+        predict_width: bool = False,
+        query_dim: int | None = None,
+        pace: float = 1.0,
+    ) -> None:
+        super().__init__()
+        check_sizes("GaussianWindow", heads=heads)
+        check_positive("GaussianWindow", width=width, pace=pace)
+        check_flags(predict_location=predict_location, predict_width=predict_width)
+        predicts = predict_location or predict_width
+        if predicts and query_dim is None:
+            raise ProblemError(
+                "GaussianWindow needs query_dim, the width of the layer's query, to predict from it."
+            )
+        if query_dim is not None and not predicts:
+            raise ProblemError(
+                f"GaussianWindow got query_dim={query_dim}, but predicts nothing; "
+                "set predict_location or predict_width."
+            )
+        if predict_location and pace != 1:
+            raise ProblemError(
+                f"GaussianWindow got pace={pace}, but predicts its location; leave pace out, or predict_location."
+            )
+        self.heads, self.query_dim, self.pace = heads, query_dim, pace
+        self.depends_on_distance = not predicts and pace == 1
+        self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
+        self.shift = None if predict_location else nn.Parameter(torch.zeros(heads))
+        self.location = self.width_change = None
+        if query_dim is not None:
+            check_sizes("GaussianWindow", query_dim=query_dim)
+            if predict_location:
+                hidden = nn.Linear(query_dim, query_dim, bias=False)
+                self.location = nn.Sequential(hidden, nn.Tanh(), nn.Linear(query_dim, heads, bias=False))
+            if predict_width:
+                self.width_change = nn.Linear(query_dim, heads, bias=False)
+                nn.init.zeros_(self.width_change.weight)
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The Gaussian's logarithm, from tables with an entry for every head, or for every query and head."""
+        precision, heads = self._precision(inputs), self.heads or 1
+        width_is_predicted = precision.dim() == 3
+        if self.location is None:
+            shift = table(self.shift) if self.shift is not None else precision.new_zeros(heads)
+            position, pace = inputs.query_position(), self.pace
+
+            def from_query(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+                row = head_row(h, heads)
+                distance = k - pace * position(q) - shift[row]
+                return -distance * distance * (precision[b, q, row] if width_is_predicted else precision[row])
+
+            return from_query
+        locations = self._locations(self.location, inputs)
+
+        def from_location(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = head_row(h, heads)
+            distance = k - locations[b, q, row]
+            return -distance * distance * (precision[b, q, row] if width_is_predicted else precision[row])
+
+        return from_location
+
+    def _query_inputs(self, inputs: AttentionInputs) -> Tensor:
+        return inputs.required("query_inputs", reader="GaussianWindow", width=self.query_dim)
+
+    def _precision(self, inputs: AttentionInputs) -> Tensor:
+        """1/(2σ²), (heads,) or (B, m, heads)."""
+        log_width = table(self.log_width)
+        if self.width_change is not None:
+            log_width = log_width + self.width_change(self._query_inputs(inputs))
+        return torch.exp(-2 * log_width) / 2
+
+    def _locations(self, location: nn.Module, inputs: AttentionInputs) -> Tensor:
+        """c, (B, m, heads), between the first and the last key that is not padding."""
+        share = table(location(self._query_inputs(inputs))).sigmoid()
+        if inputs.key_padding is None:
+            return share * max(inputs.keys - 1, 0)
+        real = (~inputs.key_padding).to(share.dtype)
+        if inputs.keys == 0:
+            return share * 0
+        first = real.argmax(-1).to(share.dtype)
+        last = inputs.keys - 1 - real.flip(-1).argmax(-1).to(share.dtype)
+        return first[:, None, None] + share * (last - first)[:, None, None]
+
+    def extra_repr(self) -> str:
+        """Heads and what is predicted."""
+        predicted = [
+            f", {name}=True"
+            for name, module in (("predict_location", self.location), ("predict_width", self.width_change))
+            if module is not None
+        ]
+        query_dim = f", query_dim={self.query_dim}" if predicted else ""
+        pace = "" if self.pace == 1 else f", pace={self.pace:g}"
+        return f"heads={self.heads}{''.join(predicted)}{query_dim}{pace}"
+
+
+class ProportionalWindow(AbstractPreference):
+    r"""A Gaussian around the proportional place, :math:`\log u_{hij} = -(j - c_i)^2 / 2\sigma_h^2`.
+
+    Of m queries and n keys, query i is at the share :math:`(i + \tfrac12)/m` of its own sequence, and
+    :math:`c_i = (i + \tfrac12)\,n/m - \tfrac12` at the same share of the other. m and n count what is not padding,
+    which is taken to stand at the end; queries before the first one, ``query_offset`` of them, count too: it is 0
+    where all queries are given at once. The logarithm of :math:`\sigma_h` is a parameter.
+
+    Args:
+        heads: Number of heads, or 1 to share the width.
+        width: Every :math:`\sigma` at the start.
+
+    Raises:
+        ProblemError: If a size is not positive.
+
+    Reference:
+        The papers' section 3.1: the preference is larger for words at similar places in the sentence.
+
+    Example:
+        >>> from fenchel.nn.preference import AttentionInputs
+        >>> inputs = AttentionInputs(1, 1, 2, 4, torch.device("cpu"), torch.float32, query_offset=0)
+        >>> (-2 * ProportionalWindow(heads=1, width=1.0)(inputs)[0, 0, 0]).tolist()  # around 0.5
+        [0.25, 0.25, 2.25, 6.25]
+    """
+
+    def __init__(self, heads: int, width: float = 4.0) -> None:
+        super().__init__()
+        check_sizes("ProportionalWindow", heads=heads)
+        check_positive("ProportionalWindow", width=width)
+        self.heads = heads
+        self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
+
+    def log_weight(self, inputs: AttentionInputs) -> IndexFunction | None:
+        """The Gaussian's logarithm, from a table of places with an entry for every query."""
+        precision, heads = torch.exp(-2 * table(self.log_width)) / 2, self.heads or 1
+        counts = [
+            torch.full((inputs.batch, 1), float(count), device=inputs.device)
+            if padding is None
+            else (~padding).sum(1, keepdim=True).to(torch.float32)
+            for count, padding in (
+                (inputs.keys, inputs.key_padding),
+                (inputs.queries, inputs.query_padding),
+            )
+        ]
+        share = counts[0] / (counts[1] + inputs.first_query).clamp_min(1)
+        places = (inputs.query_positions + 0.5) * share - 0.5
+
+        def from_place(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            distance = k - places[b, q]
+            return -distance * distance * precision[head_row(h, heads)]
+
+        return from_place
+
+    def extra_repr(self) -> str:
+        """Heads."""
+        return f"heads={self.heads}"

@@ -1,0 +1,481 @@
+"""Preferences whose coordinates are independent: coins, counts and positive numbers, coordinate by coordinate."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+from typing_extensions import override
+
+from fenchel.closeness.rounding import UNIT
+from fenchel.errors import DomainError, ProblemError
+from fenchel.preference.abstract import (
+    AbstractMadeOf,
+    AbstractPreference,
+    Shape,
+    check_dtype,
+    check_entries,
+    check_form,
+    check_together,
+    checked_parameter,
+    checked_sample_shape,
+    first_index,
+)
+
+__all__ = ["ROUNDINGS", "AbstractProduct", "Bernoulli", "Gamma", "Poisson", "pair"]
+
+ROUNDINGS = 16
+"""Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""
+
+
+class AbstractProduct(AbstractMadeOf):
+    r"""A distribution of vectors with independent coordinates, :math:`\log M(\lambda) = \sum_j \kappa_j(\lambda_j)`.
+
+    A member names its parameters, all of which broadcast to (..., m or 1, d), and writes the cumulant κ of a
+    coordinate, its two derivatives and the shift κ'(λ) - κ'(0), each elementwise.
+    """
+
+    resolves_shift = True
+
+    parameters: ClassVar[tuple[str, ...]]
+    """The attributes that hold the parameters."""
+
+    def _set(self, **given: Any) -> None:
+        """Keep parameters that were checked, numbers and tensors, and refuse those that do not fit together.
+
+        Raises:
+            ProblemError: Naming them.
+        """
+        for name, tensor in given.items():
+            if tensor.dim():
+                check_form(name, tensor, "(d,) or (..., m, d)", 1)
+        if not any(tensor.dim() for tensor in given.values()):
+            names = " and ".join(given)
+            raise ProblemError(
+                f"{names} {'are numbers' if len(given) > 1 else 'is a number'}, which do not say how many "
+                "coordinates a "
+                "vector has; expected a tensor (d,) or (..., m, d)"
+            )
+        check_together(**{name: tuple(tensor.shape) for name, tensor in given.items()})
+        vars(self).update(given)
+
+    def _like(self, **parameters: Tensor) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(parameters)
+        return made
+
+    def _all(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self.parameters}
+
+    @override
+    def _source(self) -> Tensor:
+        return getattr(self, self.parameters[0])
+
+    @property
+    @override
+    def dim(self) -> int:
+        return max(part.shape[-1] for part in self._all().values() if part.dim())
+
+    @property
+    @override
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes((1,), *(part.shape[:-1] for part in self._all().values()))
+
+    @abstractmethod
+    def cumulant(self, lam: Tensor) -> Tensor:
+        """κ(λ) of every coordinate, (..., m, d)."""
+
+    @abstractmethod
+    def variance(self, lam: Tensor) -> Tensor:
+        """κ''(λ) of every coordinate, (..., m, d)."""
+
+    @abstractmethod
+    def lost(self, lam: Tensor) -> Tensor:
+        """How large what is rounded in the shift is, (..., m, d): some roundings of it are the error of the shift."""
+
+    def interval(self) -> tuple[Tensor | None, Tensor | None]:
+        """Where κ is finite: between these, elementwise; None where there is no end."""
+        return None, None
+
+    @override
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        return self.cumulant(lam).sum(-1)
+
+    @override
+    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        variance = self.variance(lam)
+        return lambda vector: variance * vector
+
+    @override
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor:
+        return vector / (1 + alpha * self.variance(lam))
+
+    @override
+    def rounding(self, lam: Tensor) -> Tensor:
+        return ROUNDINGS * UNIT * self.lost(lam).norm(dim=-1)
+
+    @override
+    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
+        low, high = self.interval()
+        if low is None and high is None:
+            return None
+        upper = torch.inf if high is None else (high - lam) / direction
+        lower = torch.inf if low is None else (low - lam) / direction
+        reach = torch.where(direction > 0, upper, torch.where(direction < 0, lower, torch.inf))
+        return reach.amin(-1)
+
+    @override
+    def tilted(self, lam: Tensor) -> AbstractPreference:
+        self.check_point("lam", lam)
+        inside = self.inside(lam)
+        if inside is not None and not bool(inside.all()):
+            where = first_index(~inside)
+            raise DomainError(
+                f"log M of the {type(self).__name__} preference is infinite at lam of {int((~inside).sum())} of "
+                f"{inside.numel()} queries (first at index {where}): there is no such distribution; expected a "
+                "smaller lam, or "
+                "float64 where rounding put it there",
+                query=where,
+            )
+        return self._tilted(lam)
+
+    @abstractmethod
+    def _tilted(self, lam: Tensor) -> AbstractPreference: ...
+
+    @abstractmethod
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Samples of a shape (..., m or 1, d)."""
+
+    @override
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        sizes = checked_sample_shape(shape, generator, self.device)
+        return self.draw((*sizes, *self.lead, self.dim), generator)
+
+    @abstractmethod
+    def log_densities(self, points: Tensor) -> Tensor:
+        """Log density or log probability of every coordinate, (..., m, d)."""
+
+    @override
+    def log_density(self, points: Tensor) -> Tensor:
+        self.check_point("points", points)
+        return self.log_densities(points).sum(-1)
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        if dtype == self.dtype:
+            return self
+        check_dtype(dtype)
+        return self._like(**{name: part.to(dtype) for name, part in self._all().items()})
+
+    @override
+    def queries(self, part: slice) -> Self:
+        if self.lead[-1] == 1:
+            return self
+
+        def rows(tensor: Tensor) -> Tensor:
+            return tensor[..., part, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
+
+        return self._like(**{name: rows(tensor) for name, tensor in self._all().items()})
+
+    def __repr__(self) -> str:
+        return self._described(f"dim={self.dim}")
+
+
+def pair(
+    first: tuple[str, Any], second: tuple[str, Any], *, positive: tuple[str, ...] = (), remedy: str = ""
+) -> tuple[Tensor, Tensor]:
+    """Two parameters of which one may be a number, checked.
+
+    Args:
+        first: Name and value.
+        second: Likewise.
+        positive: The names of those that have to be above 0.
+        remedy: What to do where they are not.
+    """
+    form = "(d,) or (..., m, d), or a number"
+    like: Tensor | None = None
+    checked: dict[str, Tensor] = {}
+    # Tensors first: numbers are made like them.
+    for name, value in sorted((first, second), key=lambda part: type(part[1]) in (int, float)):
+        other = second[0] if name == first[0] else first[0]
+        above = 0.0 if name in positive else None
+        checked[name] = checked_parameter(name, value, form, like=like, of=other, above=above, remedy=remedy)
+        like = checked[name]
+    return checked[first[0]], checked[second[0]]
+
+
+class Bernoulli(AbstractProduct):
+    r"""Independent coordinates that are 1 with probability π, and else 0.
+
+    .. math:: \kappa(\lambda) = \log(1 - \pi + \pi e^\lambda), \qquad
+              \kappa'(\lambda) = \sigma(\operatorname{logit}\pi + \lambda)
+
+    A tilted Bernoulli(½) has the mean σ(λ): first-order inference on coins is a gate.
+
+    Args:
+        probs: π, above 0 and below 1, shape (d,) for all queries, or (..., m or 1, d).
+        logits: log π/(1 - π) in the place of the probabilities.
+
+    Raises:
+        ProblemError: If neither or both are given, or on shapes, dtypes and entries that do not fit.
+
+    Reference:
+        Section 7, which leaves other preferences open.
+
+    Example:
+        >>> from fenchel import InferenceProblem
+        >>> x = torch.tensor([[2.0, -1.0]])
+        >>> InferenceProblem(Bernoulli(torch.tensor([0.5, 0.5])), x).solve("first_order").mean     # sigmoid(x)
+        tensor([[0.8808, 0.2689]])
+    """
+
+    parameters = ("logits",)
+
+    logits: Tensor
+
+    def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None) -> None:
+        form = "(d,) or (..., m, d)"
+        if (probs is None) == (logits is None):
+            given = "neither is" if probs is None else "both are"
+            raise ProblemError(f"probs or logits: {given} given; expected one of them")
+        if probs is None:
+            self._set(logits=checked_parameter("logits", logits, form))
+            return
+        given_probs = checked_parameter("probs", probs, form)
+        check_entries(
+            "probs",
+            given_probs,
+            lambda x: (x > 0) & (x < 1),
+            "probabilities above 0 and below 1",
+            "nearly certain is logits=",
+        )
+        self._set(probs=given_probs)
+        self.logits = torch.logit(vars(self).pop("probs"))
+
+    @property
+    def probs(self) -> Tensor:
+        """π, (..., m or 1, d)."""
+        return self.logits.sigmoid()
+
+    @override
+    def cumulant(self, lam: Tensor) -> Tensor:
+        one, zero = self.logits.sigmoid(), (-self.logits).sigmoid()
+        small = lam.abs() <= 1
+        near = lam.where(small, 0)
+        # Small tilts by what they add; large ones by log π(λ) - log π, in which nothing overflows.
+        above = near + torch.log1p(zero * torch.expm1(-near))
+        adding = torch.where(self.logits > 0, above, torch.log1p(one * torch.expm1(near)))
+        falls = logsigmoid(-self.logits) - logsigmoid(-self.logits - lam)
+        rises = lam + logsigmoid(self.logits) - logsigmoid(self.logits + lam)
+        # Where λ outweighs the logit, rising would add it to λ and lose it.
+        rising = (self.logits > 0) & (self.logits + lam > 0)
+        return torch.where(small, adding, torch.where(rising, rises, falls))
+
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        return (self.logits + lam).sigmoid()
+
+    @override
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        r""":math:`\sigma(l + \lambda)\,\sigma(-l)\,(1 - e^{-\lambda})`, and for λ < 0 its mirror image."""
+        self.check_point("lam", lam)
+        tilted = self.logits + lam
+        up = tilted.sigmoid() * (-self.logits).sigmoid() * -torch.expm1(-lam.clamp(min=0))
+        down = (-tilted).sigmoid() * self.logits.sigmoid() * torch.expm1(lam.clamp(max=0))
+        return torch.where(lam >= 0, up, down)
+
+    @override
+    def variance(self, lam: Tensor) -> Tensor:
+        tilted = self.logits + lam
+        return tilted.sigmoid() * (-tilted).sigmoid()
+
+    @override
+    def lost(self, lam: Tensor) -> Tensor:
+        return self.tilted_shift(lam).abs() * (1 + self.logits.abs() + lam.abs())
+
+    @override
+    def _tilted(self, lam: Tensor) -> Bernoulli:
+        return self._like(logits=self.logits + lam)
+
+    @override
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Without gradient: zeros and ones do not change by a little."""
+        return torch.bernoulli(self.probs.detach().expand(shape), generator=generator)
+
+    @override
+    def log_densities(self, points: Tensor) -> Tensor:
+        known = (points == 0) | (points == 1)
+        log = torch.where(points == 1, logsigmoid(self.logits), logsigmoid(-self.logits))
+        return torch.where(known, log, -torch.inf)
+
+
+class Poisson(AbstractProduct):
+    r"""Independent counts with rates ν.
+
+    .. math:: \kappa(\lambda) = \nu(e^\lambda - 1), \qquad p(\lambda) = \operatorname{Poisson}(\nu e^\lambda)
+
+    The cumulant is finite everywhere, and beyond what a dtype holds soon: from where it is, λ is treated as outside.
+
+    Args:
+        rate: ν > 0, shape (d,) for all queries, or (..., m or 1, d).
+
+    Raises:
+        ProblemError: On shapes, dtypes and entries that do not fit.
+
+    Example:
+        >>> u = Poisson(torch.tensor([2.0, 0.5]))
+        >>> u.tilted(torch.tensor([[0.0, 1.0]])).rate
+        tensor([[2.0000, 1.3591]])
+    """
+
+    parameters = ("rate",)
+
+    rate: Tensor
+
+    def __init__(self, rate: Tensor) -> None:
+        self._set(rate=checked_parameter("rate", rate, "(d,) or (..., m, d)", above=0.0))
+
+    @override
+    def interval(self) -> tuple[Tensor | None, Tensor | None]:
+        # Half of the exponents of the dtype: squares of the mean, of which norms are made, are finite too.
+        return None, math.log(torch.finfo(self.dtype).max) / 2 - self.rate.log()
+
+    @override
+    def cumulant(self, lam: Tensor) -> Tensor:
+        # e^λ - 1 = (e^(λ/2) - 1)(e^(λ/2) + 1): a tiny rate admits a λ whose own exponential is not finite.
+        half = torch.expm1(lam / 2)
+        return self.rate * half * (half + 2)
+
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        return self._tilted_rate(lam)
+
+    @override
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        return self.cumulant(lam)
+
+    @override
+    def variance(self, lam: Tensor) -> Tensor:
+        return self._tilted_rate(lam)
+
+    def _tilted_rate(self, lam: Tensor) -> Tensor:
+        root = (lam / 2).exp()
+        return self.rate * root * root
+
+    @override
+    def lost(self, lam: Tensor) -> Tensor:
+        return self.tilted_shift(lam).abs()
+
+    @override
+    def _tilted(self, lam: Tensor) -> Poisson:
+        return self._like(rate=self._tilted_rate(lam))
+
+    @override
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Without gradient: counts do not change by a little."""
+        return torch.poisson(self.rate.detach().expand(shape), generator=generator)
+
+    @override
+    def log_densities(self, points: Tensor) -> Tensor:
+        known = (points >= 0) & (points == points.floor())
+        count = points.where(known, 0)
+        return torch.where(
+            known, torch.xlogy(count, self.rate) - self.rate - torch.lgamma(count + 1), -torch.inf
+        )
+
+
+class Gamma(AbstractProduct):
+    r"""Independent positive coordinates with concentration a and rate β; exponential ones where a = 1.
+
+    .. math:: \kappa(\lambda) = -a\log(1 - \lambda/\beta), \quad \lambda < \beta, \qquad
+              p(\lambda) = \operatorname{Gamma}(a, \beta - \lambda)
+
+    The cumulant is finite for λ < β only. There the exact estimator stays; where first or second order leave it,
+    :class:`~fenchel.DomainError` says for which α they do not.
+
+    Args:
+        concentration: a > 0, shape (d,) for all queries, or (..., m or 1, d), or a number.
+        rate: β > 0, likewise; one of both is a tensor.
+
+    Raises:
+        ProblemError: On shapes, dtypes and entries that do not fit.
+
+    Example:
+        >>> from fenchel import InferenceProblem
+        >>> problem = InferenceProblem(Gamma(2.0, torch.tensor([1.0])), torch.tensor([[3.0]]), alpha=1.0)
+        >>> problem.solve("exact", tol=1e-4).distribution.rate       # mean 2 / rate between 2 and 2 + 3
+        tensor([[0.4495]])
+        >>> problem.solve("first_order")
+        Traceback (most recent call last):
+        fenchel.errors.DomainError: first_order puts the dual point of 1 of 1 queries where log M of the Gamma ...
+    """
+
+    parameters = ("concentration", "rate")
+
+    concentration: Tensor
+    rate: Tensor
+
+    def __init__(self, concentration: float | Tensor, rate: float | Tensor) -> None:
+        names = ("concentration", "rate")
+        concentration, rate = pair((names[0], concentration), (names[1], rate), positive=names)
+        self._set(concentration=concentration, rate=rate)
+
+    @override
+    def interval(self) -> tuple[Tensor | None, Tensor | None]:
+        return None, self.rate
+
+    @override
+    def cumulant(self, lam: Tensor) -> Tensor:
+        # Near the end λ/β would round 1 - λ/β away, where β - λ is exact.
+        share = lam / self.rate
+        far = share > 0.5
+        near = -torch.log1p(-share.where(~far, 0))
+        return self.concentration * torch.where(
+            far, self.rate.log() - (self.rate - lam).where(far, 1).log(), near
+        )
+
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        self.check_point("lam", lam)
+        return self.concentration / (self.rate - lam)
+
+    @override
+    def tilted_shift(self, lam: Tensor) -> Tensor:
+        r""":math:`a\lambda/(\beta(\beta - \lambda))`."""
+        self.check_point("lam", lam)
+        return self.concentration / self.rate * (lam / (self.rate - lam))
+
+    @override
+    def variance(self, lam: Tensor) -> Tensor:
+        return self.concentration / (self.rate - lam).square()
+
+    @override
+    def lost(self, lam: Tensor) -> Tensor:
+        return self.tilted_shift(lam).abs()
+
+    @override
+    def _tilted(self, lam: Tensor) -> Gamma:
+        return self._like(concentration=self.concentration, rate=self.rate - lam)
+
+    @override
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Differentiable in both parameters."""
+        concentration = self.concentration.expand(shape).contiguous()
+        drawn = torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
+        return drawn / self.rate
+
+    @override
+    def log_densities(self, points: Tensor) -> Tensor:
+        a, known = self.concentration, points >= 0
+        at = points.where(known, 1)
+        log = torch.xlogy(a, self.rate) + torch.xlogy(a - 1, at) - self.rate * at - torch.lgamma(a)
+        return torch.where(known, log, -torch.inf)
