@@ -7,8 +7,6 @@ it infers exactly, to see how much of what the certificate allowed was so.
     python examples/bert_certificate.py [layer, from 1 to 6]
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

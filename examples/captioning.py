@@ -9,8 +9,6 @@
 ``FOLDER`` has ``train.parquet`` with the columns ``image`` and ``captions``, a list of texts.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext

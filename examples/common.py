@@ -3,8 +3,6 @@
 A script gives a :class:`task.Task` and options that derive from :class:`task.Options`, and calls :func:`main`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -57,8 +55,8 @@ class Training:
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.scheduler = scheduler  # not prepared: accelerate steps a prepared one once for each process
         self.accelerator.register_for_checkpointing(scheduler, self)
-        self.epoch = self.step = 0
-        self.total, self.terms, self.seconds = 0.0, 0, 0.0  # loss and terms are of the epoch so far
+        self.epoch = self.step = self.terms = 0  # total and terms are of the epoch so far
+        self.total = self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -304,21 +302,22 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
         others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
-    kinds = {"train": kind, "use": use_kind, **{name: its_kind for name, (_, its_kind) in others.items()}}
-    if command not in kinds:
-        sys.exit(f"usage: {script} train --data toy --out DIR [--resume], {script} use DIR; each has --help")
-    parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")  # pyright: ignore[reportArgumentType]
-    if command == "use":
-        parser.add_argument("run", metavar="DIR", help="--out of the training")
+    kinds = {"train": kind, "use": use_kind} | {name: told for name, (_, told) in others.items()}
     try:
-        told, *named = parser.parse_args_into_dataclasses(rest)
+        if command not in kinds:
+            usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
+            sys.exit(f"usage: {script} {usage}; each has --help")
+        parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")
+        if command == "use":
+            parser.add_argument("run", metavar="DIR", help="--out of the training")
+        options, *named = parser.parse_args_into_dataclasses(rest)
         if command == "train":
-            result = Training(make, told).run()
+            result = Training(make, options).run()
             if accelerate.PartialState().is_main_process:
-                print(f"test: {json.dumps(result['test'])}; in {told.out}/{METRICS}")
+                print(f"test: {json.dumps(result['test'])}; in {options.out}/{METRICS}")
         elif command == "use":
-            use(*load_run(make, kind, named[0].run), told)
+            use(*load_run(make, kind, named[0].run), options)
         else:
-            others[command][0](told)
+            others[command][0](options)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")

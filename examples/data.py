@@ -1,7 +1,5 @@
 """How the examples read data: datasets of the hub, folders of Parquet files, single files; and words of texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the translator and the captioner share: pieces of words, attention to states, one word after another."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

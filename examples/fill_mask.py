@@ -9,8 +9,6 @@ Commands::
     python examples/fill_mask.py train --data FOLDER/trec --objective classify --pretrained run --out classes
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Images of datasets and files as bytes, for the examples that read them."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The texts of ``fill_mask.py``: articles of sentences, pairs and classes of texts, and a tokenizer of words."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable

@@ -9,8 +9,6 @@ Labels are classes of a text, or of a pair (entailment); where a column says how
 model learns that as well. ``--attention mean`` and ``--attention bag`` are controls that look at nothing.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

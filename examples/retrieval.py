@@ -10,8 +10,6 @@ gave the same order.)
     python examples/retrieval.py [steps] [seeds, from 2]
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -12,8 +12,6 @@ weights on words that is 0.
 DATA is a folder with train.parquet and test.parquet, or a dataset of the hub, with columns text and coarse_label.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -9,8 +9,6 @@ that was interrupted: cells that have finished are not run again, and others go 
 ``script``, ``arms`` (options by name), ``options`` and ``seeds``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

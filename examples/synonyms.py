@@ -8,8 +8,6 @@ sentence, shows where the weight went, and which embeddings a gradient would cha
     python examples/synonyms.py [GAMMA]
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -7,8 +7,6 @@ same weights with a preference that is trusted less, and with an exact inference
     python examples/t5_preference.py
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What a task of the examples is, and what it can be told."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -9,15 +9,13 @@
 ``FOLDER`` has ``train.parquet``, ``validation.parquet`` and ``test.parquet`` with a column of text for each language.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -329,9 +327,7 @@ class TransformerTranslator(nn.Module):
 class Translation(Task):
     """Pairs of sentences; the epoch with the best BLEU of greedy translations is kept."""
 
-    name: ClassVar = "translation"
-    metric = "bleu"
-    larger_is_better: ClassVar = True
+    name, metric, larger_is_better = "translation", "bleu", True
 
     def __init__(self, options: TranslationOptions) -> None:
         super().__init__(options)

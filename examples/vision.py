@@ -8,8 +8,6 @@ Commands::
     python examples/vision.py table --table 2 --budget small --out table2
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys
@@ -180,8 +178,7 @@ class Vision(Task):
 
     def batch(self, examples: Sequence[Any], *, training: bool) -> Batch:
         """See ``Task``."""
-        images = torch.stack([image for image, _ in examples])
-        labels = torch.stack([label for _, label in examples])
+        images, labels = (torch.stack(some) for some in zip(*examples, strict=True))
         if training and self.options.augment:
             images = augmented(images)
         batch = {"images": (images.float() / 255 - self.mean) / self.std, "labels": labels}
@@ -336,7 +333,13 @@ class TableOptions:
 
 
 def table(told: TableOptions) -> None:
-    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds below the paper's."""
+    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds below the paper's.
+
+    Raises:
+        InputError: If there is no folder for the runs.
+    """
+    if not told.out:
+        raise InputError("no folder was given for the runs. Give --out DIR.")
     arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if told.table in "12" else ARMS
     if told.table == "search":
         shape = "--model vit --depth {0} --width {1} --mlp_width {2}"

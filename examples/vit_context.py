@@ -8,8 +8,6 @@ the preference lies. Nobody told it where the pattern is.
     python examples/vit_context.py [steps]
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -12,8 +12,6 @@ DATA is a folder with train.parquet and test.parquet, or a dataset of the hub, w
 Fashion-MNIST.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@
 with ``--baseline twin``.
 """
 
-from __future__ import annotations
-
 import sys
 from statistics import mean
 from typing import Any

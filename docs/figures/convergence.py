@@ -1,7 +1,5 @@
 """What solvers have certified of λ after each attention pass, on an easy and on a hard problem."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

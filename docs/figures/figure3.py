@@ -4,8 +4,6 @@ The paper prints the weights 0.3, 0.4 and 0.6, which sum to 1.3 and are normalis
 z, so both are ours.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

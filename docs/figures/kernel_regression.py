@@ -1,7 +1,5 @@
 """Kernel regression as first-order attention: matrices, fits and errors by bandwidth (Murphy 2022, section 15.4.2)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 The table is table 3 of Cordonnier et al. 2020.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Preferences over positions, before any query meets a key: masks, windows, ALiBi, T5's buckets, products."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

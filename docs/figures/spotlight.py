@@ -4,8 +4,6 @@ The spotlight: Crick 1984; the zoom lens: Eriksen and St. James 1986; filter: Br
 1969.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

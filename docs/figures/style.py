@@ -1,7 +1,5 @@
 """The look of the pictures of the docs, and the command line of the scripts that make them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable
