@@ -234,10 +234,8 @@ def check_precision(model: nn.Module, accelerator: accelerate.Accelerator) -> No
         with accelerator.autocast():
             nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].sum().backward()
     except RuntimeError as error:
-        raise InputError(
-            f"this processor cannot train recurrent layers in {accelerator.mixed_precision} "
-            f"({str(error).splitlines()[0]}). Give --mixed_precision no."
-        ) from error
+        what = f"recurrent layers in {accelerator.mixed_precision} ({str(error).splitlines()[0]})"
+        raise InputError(f"this processor cannot train {what}. Give --mixed_precision no.") from error
 
 
 def draw_curves(history: list[dict[str, Any]], metric: str, path: Path) -> None:
