@@ -62,9 +62,7 @@ class CaptionOptions(CosineOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.image_size % 2**self.depth:
-            raise InputError(
-                f"image_size is {self.image_size}; expected a multiple of {2**self.depth}, 2^depth."
-            )
+            raise InputError(f"image_size is {self.image_size}; expected a multiple of {2**self.depth}.")
         if not 0 <= self.held_out < 0.5:
             raise InputError(f"held_out is {self.held_out}; expected a share from 0 to below 0.5.")
 
@@ -272,10 +270,8 @@ class Captioning(Task):
     def audited(self, examples: Sequence[Caption], batch: Batch) -> Batch:
         """See ``Task``; a document is an image."""
         found: Batch = {"inputs": {name: batch[name] for name in ("images", "words")}}
-        found |= {
-            "documents": [one.number + 1 for one in examples],
-            "windows": [one.which for one in examples],
-        }
+        found["documents"] = [one.number + 1 for one in examples]
+        found["windows"] = [one.which for one in examples]
         return found | decoding.measures(batch["labels"])
 
 

@@ -33,6 +33,7 @@ from task import Batch, Options, Record, Task, choice, option, several
 
 # BERT's head is tied to its embeddings, which accelerate would say at every checkpoint.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
+Words = list[int]
 REACH = 16  # distances beyond it have its log-preference
 
 
@@ -71,13 +72,9 @@ class FillOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % self.heads:
-            raise InputError(f"heads is {self.heads} and width {self.width}, no multiple of it. Change one.")
         parts = self.shares.split("/")
         if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
-            raise InputError(
-                f"shares is {self.shares!r}; expected per cent values such as 80/10/10, of sum 100."
-            )
+            raise InputError(f"shares is {self.shares!r}; expected per cents of sum 100, such as 80/10/10.")
         if self.pretrained and self.objective != "classify":
             raise InputError("pretrained is for --objective classify. Leave it out.")
 

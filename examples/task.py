@@ -56,12 +56,12 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate", "width", "depth", "heads", "longest"):
             if not getattr(self, name, 1) > 0:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}; expected a number above 0. Give --{name} a larger one."
-                )
+                raise InputError(f"{name} is {getattr(self, name)}; expected a number above 0.")
         for name, largest in (("warmup", 1.0), ("dropout", 0.99)):
             if not 0 <= getattr(self, name, 0) <= largest:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a share from 0 to {largest}.")
+        if (width := getattr(self, "width", 0)) % (heads := getattr(self, "heads", 1)):
+            raise InputError(f"heads is {heads} and width {width}, no multiple of it. Change one.")
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {', '.join(SCHEDULES)}.")
 
