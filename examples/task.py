@@ -61,7 +61,7 @@ class Options:
             if not 0 <= getattr(self, name, 0) <= largest:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a share from 0 to {largest}.")
         if (width := getattr(self, "width", 0)) % (heads := getattr(self, "heads", 1)):
-            raise InputError(f"heads is {heads} and width {width}, no multiple of it. Change one.")
+            raise InputError(f"heads is {heads} and width {width}; expected a multiple of heads. Change one.")
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {', '.join(SCHEDULES)}.")
 
