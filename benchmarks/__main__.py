@@ -19,6 +19,7 @@ BENCHMARKS = (
     "hashing",
     "catalogue",
     "import_time",
+    "trace",
 )
 
 for name in BENCHMARKS:

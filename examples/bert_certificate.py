@@ -7,8 +7,6 @@ it infers exactly, to see how much of what the certificate allowed was so.
     python examples/bert_certificate.py [layer, from 1 to 6]
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -60,14 +58,11 @@ def main(number: int = 3) -> None:
     bound = (certificate.gap / 2).sqrt().clamp(max=1)  # on the total variation, query by query
     distance = (first - exact).abs().sum(-1) / 2
     allowed, found = a_head(bound), a_head(distance)
-    print(
-        f"Layer {number} on {int(real.sum())} tokens. It differs from BERT's own output by {difference:.0e}."
-    )
+    print(f"Layer {number} on {real.sum()} tokens. It differs from BERT's own output by {difference:.0e}.")
     print("Of every 100 units of attention, so many are elsewhere than in the exact inference:")
-    for head in (int(found.argmin()), int(found.argmax())):
-        kind = "the closest to exact" if head == found.argmin() else "the furthest from exact"
+    for kind, head in (("closest to", int(found.argmin())), ("furthest from", int(found.argmax()))):
         print(
-            f"  head {head + 1:2}, {kind}: at most {100 * allowed[head]:.0f} (certified by the one pass "
+            f"  head {head + 1:2}, the {kind} exact: at most {100 * allowed[head]:.0f} (certified by the one pass "
             f"that it takes anyway), in fact {100 * found[head]:.0f} (solved)"
         )
     print(f"  all heads: at most {100 * allowed.mean():.0f}, in fact {100 * found.mean():.0f}")

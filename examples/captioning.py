@@ -9,42 +9,39 @@
 ``FOLDER`` has ``train.parquet`` with the columns ``image`` and ``captions``, a list of texts.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import datasets
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot
 
 import common
 import decoding
-from decoding import BEGIN, END, PAD, Attention, State, choice
+from data import check_columns, padded, read_splits
+from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import preference
+from fenchel.plot import heatmap
 from images import decoded_rows, opened, resized
-from task import Batch, Options, Record, Task, check_columns, option, read_splits
+from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 
 @dataclass
-class CaptionOptions(Options):
+class CaptionOptions(CosineOptions):
     """What a training can be told; the defaults are those of the recorded results."""
 
     epochs: int = option(40, "passes over the captions")
     batch_size: int = option(32, "captions in a step, over all processes")
     learning_rate: float = option(2e-3, "the largest")
-    schedule: str = option("cosine", "transformers' name of a schedule")
-    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
-    weight_decay: float = option(0.01, "of AdamW")
-    decoder: str = choice(
-        "figure 2b's, which never sees the image, or Xu et al.'s, which reads h", "paper", "xu"
-    )
+    decoder: str = choice("figure 2b's, which never sees the image, or Xu et al.'s", "paper", "xu")
     attention: str = choice("the mean of cells, one cell, or none: the control", "soft", "hard", "mean")
     gradient: str = choice("of hard attention", "reinforce", "straight_through")
     preference: str = choice("of cells: uniform, or a weight that the image decides", "uniform", "context")
@@ -65,19 +62,18 @@ class CaptionOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.image_size % 2**self.depth:
-            raise InputError(
-                f"image_size is {self.image_size} and depth {self.depth}; 2^depth has to divide the size."
-            )
+            raise InputError(f"image_size is {self.image_size}; expected a multiple of {2**self.depth}.")
         if not 0 <= self.held_out < 0.5:
             raise InputError(f"held_out is {self.held_out}; expected a share from 0 to below 0.5.")
 
 
 class Caption(NamedTuple):
-    """An image, its number, all its captions, and one of them as pieces between BEGIN and END."""
+    """An image, its number, all its captions, and which one these pieces are, between BEGIN and END."""
 
     image: Tensor
     number: int
     texts: list[str]
+    which: int
     pieces: list[int]
 
 
@@ -98,14 +94,12 @@ class Captioner(nn.Module):
         super().__init__()
         self.options, width = options, options.width
         wide = [3, *(max(width >> (options.depth - 1 - layer), 8) for layer in range(options.depth))]
-        layers = (
-            nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.GroupNorm(1, b), nn.GELU())
-            for a, b in pairwise(wide)
-        )
+        layers: list[nn.Module] = []
+        for a, b in pairwise(wide):
+            layers.append(nn.Sequential(nn.Conv2d(a, b, 3, 2, padding=1), nn.GroupNorm(1, b), nn.GELU()))
         self.cells, self.norm = nn.Sequential(*layers), nn.LayerNorm(width)
-        self.preference = (
-            preference.Context(1, width, hidden=width) if options.preference == "context" else None
-        )
+        context = options.preference == "context"
+        self.preference = preference.Context(1, width, hidden=width) if context else None
         self.embed = nn.Embedding(vocabulary, width, padding_idx=PAD)
         self.xu = options.decoder == "xu"
         self.lstm = nn.LSTM(width * (1 + self.xu), width, batch_first=True)
@@ -117,29 +111,28 @@ class Captioner(nn.Module):
         self.register_buffer("expected", torch.tensor(torch.nan))  # reward of REINFORCE, a moving average
 
     def forward(self, images: Tensor, words: Tensor, *, extras: bool = False) -> Any:
-        """Scores of the piece after each of the words, (B, m, pieces); with ``extras`` also p and the drawn cells.
+        """Scores of the piece after each of the words, (B, m, pieces).
 
         Args:
             images: (B, 3, size, size), from 0 to 1.
             words: Numbers of the pieces so far (B, m), BEGIN first, 0 behind.
-            extras: Whether to return what ``said`` does.
+            extras: Whether to return also the weights p (B, m, cells) and the cells that were drawn (B, m), if any.
         """
-        return self.said(images, words) if extras else self.said(images, words)[0]
-
-    def said(self, images: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Scores (B, m, pieces), weights p (B, m, cells) and the cells that were drawn (B, m), if any."""
         state = self.read(images)
         embedded = dropout(self.embed(words), self.options.dropout, self.training)
         if not self.xu:
             states, _ = self.lstm(embedded)
             h, weights, chosen = self.look(states, state[0], state[1])
-            return self.scores(states, h), weights, chosen
+            scores = self.scores(states, h)
+            return (scores, weights, chosen) if extras else scores
         found = []
         with nullcontext() if self.attention is None else self.attention.steps():
             for word in embedded.split(1, 1):
                 states, h, weights, chosen, state = self.advance(word, state)
                 found.append((self.scores(states, h), weights, chosen))
         scores, every, drawn = zip(*found, strict=True)
+        if not extras:
+            return torch.cat(scores, 1)
         return torch.cat(scores, 1), torch.cat(every, 1), None if drawn[0] is None else torch.cat(drawn, 1)
 
     def read(self, images: Tensor) -> State:
@@ -148,10 +141,9 @@ class Captioner(nn.Module):
         rows, count, width = cells.shape
         log_u = cells.new_zeros(rows, count)
         if self.preference is not None:
-            sizes = preference.AttentionInputs(
-                rows, 1, 1, count, cells.device, cells.dtype, key_inputs=cells, query_offset=0
-            )
-            log_u = log_u + torch.as_tensor(self.preference(sizes)).view(rows, count)
+            sizes = rows, 1, 1, count, cells.device, cells.dtype
+            inputs = preference.AttentionInputs(*sizes, key_inputs=cells, query_offset=0)
+            log_u = log_u + torch.as_tensor(self.preference(inputs)).view(rows, count)
         return cells, log_u, *(cells.new_zeros(rows, width) for _ in range(2)), cells.mean(1)
 
     def look(self, states: Tensor, cells: Tensor, log_u: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -204,7 +196,7 @@ class Captioning(Task):
 
     def __init__(self, options: CaptionOptions) -> None:
         super().__init__(options)
-        parts = toy(options) if options.data == "toy" else read_captions(options)
+        parts = read_captions(options)
         texts = [text for _, captions in parts["train"] for text in captions]
         self.tokenizer = decoding.kept_tokenizer(options, "tokenizer", texts, options.words, lower=True)
         self.splits = {}
@@ -212,7 +204,8 @@ class Captioning(Task):
             found = []
             for number, (image, captions) in enumerate(rows):
                 encoded = [one.ids[: options.longest] for one in self.tokenizer.encode_batch(captions)]
-                found += [Caption(image, number, captions, [BEGIN, *one, END]) for one in encoded]
+                for which, one in enumerate(encoded, start=1):
+                    found.append(Caption(image, number, captions, which, [BEGIN, *one, END]))
             self.splits[split] = found
 
     def model(self) -> Captioner:
@@ -221,15 +214,10 @@ class Captioning(Task):
 
     def batch(self, examples: Sequence[Caption], *, training: bool) -> Batch:
         """See ``Task``."""
-        words = decoding.padded([one.pieces for one in examples])
+        words, images = padded([one.pieces for one in examples]), torch.stack([one.image for one in examples])
         labels = words[:, 1:]
-        images = torch.stack([one.image for one in examples]).float() / 255
-        return {
-            "images": images,
-            "words": words[:, :-1] * (labels != PAD),
-            "labels": labels,
-            "captions": examples,
-        }
+        found = {"images": images.float() / 255, "words": words[:, :-1] * (labels != PAD)}
+        return {**found, "labels": labels, "captions": examples}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross-entropy of all pieces, with what soft and hard attention add."""
@@ -257,19 +245,10 @@ class Captioning(Task):
         """Greedy captions, one an image, with all that are right, and -log P of each caption."""
         scores = model(images=batch["images"], words=batch["words"])
         nats = decoding.surprise(scores.float(), batch["labels"]).tolist()
-        said = self.captions(model, batch["images"])
-        found = []
-        for one, text, nat in zip(batch["captions"], said, nats, strict=True):
-            found.append(
-                {
-                    "image": one.number,
-                    "caption": text,
-                    "right": one.texts,
-                    "nats": nat,
-                    "pieces": len(one.pieces) - 1,
-                }
-            )
-        return found
+        together = zip(batch["captions"], self.captions(model, batch["images"]), nats, strict=True)
+        names = ("image", "caption", "right", "nats", "pieces")
+        told = [(one.number, text, one.texts, nat, len(one.pieces) - 1) for one, text, nat in together]
+        return [dict(zip(names, one, strict=True)) for one in told]
 
     def captions(self, model: nn.Module, images: Tensor, **how: Any) -> list[str]:
         """What is said of images; ``how``: see ``decoding.search``."""
@@ -285,69 +264,62 @@ class Captioning(Task):
         images = list({one["image"]: one for one in records}.values())
         most = max(len(one["right"]) for one in images)
         references = [[one["right"][n % len(one["right"])] for one in images] for n in range(most)]
-        return {
-            "loss": loss,
-            "bleu": decoding.bleu([one["caption"] for one in images], references, lower=True)["bleu"],
-        }
+        said = [one["caption"] for one in images]
+        return {"loss": loss, "bleu": decoding.bleu(said, references, lower=True)["bleu"]}
+
+    def audited(self, examples: Sequence[Caption], batch: Batch) -> Batch:
+        """See ``Task``; a document is an image."""
+        found: Batch = {"inputs": {name: batch[name] for name in ("images", "words")}}
+        found["documents"] = [one.number + 1 for one in examples]
+        found["windows"] = [one.which for one in examples]
+        return found | decoding.measures(batch["labels"])
 
 
 Rows = list[tuple[Tensor, list[str]]]
 
 
 def read_captions(o: CaptionOptions) -> dict[str, Rows]:
-    """Images and their captions; without a split to validate or test on, images are held out, always the same."""
-    found = read_splits(o.data)
+    """Images and their captions; what is held out to validate and to test on is always the same."""
+    found = toy(o.image_size) if o.data == "toy" else read_splits(o.data)
     check_columns(found, ["image", "captions"], o.data)
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, rows in found.items():
-        images = [resized(one, 3, o.image_size) for one in decoded_rows(rows, "image", f"{o.data}, {name}")]
-        texts = [
-            [text for text in ([one] if isinstance(one, str) else one or []) if text and text.strip()]
-            for one in rows["captions"]
-        ]
-        if empty := [str(number) for number, one in enumerate(texts) if not one]:
-            raise InputError(f"{o.data}, {name}, row {empty[0]}, has no caption. Remove the row.")
+        place = f"{o.data}, {name}"
+        images = [resized(one, 3, o.image_size) for one in decoded_rows(rows, "image", place)]
+        said = [[one] if isinstance(one, str) else one or [] for one in rows["captions"]]
+        texts = [[text for text in some if text and text.strip()] for some in said]
+        if [] in texts:
+            raise InputError(f"{place}, row {texts.index([])}, has no caption. Remove the row.")
         parts[str(name)] = list(zip(images, texts, strict=True))
-    return split(parts, o)
+    rest = random.Random(0).sample(parts["train"], len(parts["train"]))  # noqa: S311
+    cut = max(round(o.held_out * len(rest)), 1)
+    for name in ("validation", "test"):
+        if o.held_out and name not in parts:
+            parts[name], rest = rest[:cut], rest[cut:]
+            parts["train"] = rest
+    return {name: parts.get(name, parts["train"]) for name in ("train", "validation", "test")}
 
 
-def split(parts: dict[str, Rows], o: CaptionOptions) -> dict[str, Rows]:
-    """The same with all three splits."""
-    if {"train", "validation", "test"} <= {*parts}:
-        return parts
-    rows = parts["train"]
-    if not o.held_out:
-        return {"train": rows, "validation": rows, "test": rows}
-    order = random.Random(0).sample(range(len(rows)), len(rows))  # noqa: S311
-    cut = max(round(o.held_out * len(rows)), 1)
-    named = {"validation": order[:cut], "test": order[cut : 2 * cut], "train": order[2 * cut :]}
-    return {name: [rows[one] for one in numbers] for name, numbers in named.items()}
-
-
-def toy(o: CaptionOptions) -> dict[str, Rows]:
+def toy(size: int) -> datasets.DatasetDict:
     """A red, green or blue square in one of four corners, and "a COLOUR square at the PLACE"."""
-    draw = random.Random(0)  # noqa: S311
-    rows: Rows = []
-    size = o.image_size
+    draw, rows = random.Random(0), []  # noqa: S311
     for _ in range(240):
-        colour, up, left = draw.randrange(3), draw.random() < 0.5, draw.random() < 0.5
+        colour, up, left = draw.choice(("red", "green", "blue")), draw.random() < 0.5, draw.random() < 0.5
         side = draw.randrange(size // 5, size // 3)
         y, x = (draw.randrange(size // 2 - side) + (0 if first else size // 2) for first in (up, left))
-        image = torch.full((3, size, size), 40, dtype=torch.uint8)
-        image[colour, y : y + side, x : x + side] = 230
+        image = Image.new("RGB", (size, size), "#282828")
+        image.paste(colour, (x, y, x + side, y + side))
         place = f"{'top' if up else 'bottom'} {'left' if left else 'right'}"
-        name = ("red", "green", "blue")[colour]
-        rows.append((image, [f"a {name} square at the {place}", f"at the {place} is a {name} square"]))
-    return split({"train": rows}, o)
+        texts = [f"a {colour} square at the {place}", f"at the {place} is a {colour} square"]
+        rows.append({"image": image, "captions": texts})
+    return datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
 
 
 @dataclass
 class UseOptions(decoding.SearchOptions):
     """What is asked of a trained model."""
 
-    images: list[str] = field(
-        default_factory=list, metadata={"help": "files; default: the first four of the test"}
-    )
+    images: list[str] = several("files; default: the first four of the test")
     heatmap: str = option("", "file for a picture of where the model looks for each word of the first image")
 
 
@@ -360,8 +332,6 @@ def use(task: Captioning, model: Captioner, told: UseOptions) -> None:
     for number, text in enumerate(said):
         print(f"{told.images[number] if told.images else f'test image {number + 1}'}: {text}")
     if told.heatmap:
-        from fenchel.plot import heatmap
-
         ids = task.tokenizer.encode(said[0]).ids
         weights = decoding.weights_of(model, images=images[:1], words=torch.tensor([[BEGIN, *ids]]))[0]
         names = [*decoding.piece_names(task.tokenizer, torch.tensor([[*ids, END]]))[0]]
@@ -370,22 +340,9 @@ def use(task: Captioning, model: Captioner, told: UseOptions) -> None:
         heatmap(weights, names, columns, told.heatmap, title="cells of the image: row, column")
 
 
-def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:
     """The model of a run and its test captions, for ``fenchel audit`` and ``fenchel swap``."""
-    task, model = common.load_run(Captioning, CaptionOptions, folder)
-    found = []
-    for numbers in task.batches("test", 32, None):
-        examples = [task.splits["test"][one] for one in numbers]
-        batch = task.batch(examples, training=False)
-        found.append(
-            {
-                "inputs": {"images": batch["images"], "words": batch["words"]},
-                "documents": [one.number + 1 for one in examples],
-                "windows": [one + 1 for one in numbers],
-                **decoding.measures(batch["labels"]),
-            }
-        )
-    return model, found
+    return common.load_test(Captioning, CaptionOptions, folder)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 A script gives a :class:`task.Task` and options that derive from :class:`task.Options`, and calls :func:`main`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -25,7 +23,7 @@ from tqdm.auto import tqdm
 from transformers import HfArgumentParser, get_scheduler
 
 from fenchel.errors import FenchelError, InputError
-from task import FREE, Options, Record, Task, to_device
+from task import FREE, Batch, Options, Record, Task, to_device
 
 Make = Callable[[Any], Task]
 BEST, OPTIONS, METRICS = "best.safetensors", "options.json", "metrics.json"
@@ -60,8 +58,8 @@ class Training:
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.scheduler = scheduler  # not prepared: accelerate steps a prepared one once for each process
         self.accelerator.register_for_checkpointing(scheduler, self)
-        self.epoch = self.step = 0
-        self.total, self.terms, self.seconds = 0.0, 0, 0.0  # loss and terms are of the epoch so far
+        self.epoch = self.step = self.terms = 0  # total and terms are of the epoch so far
+        self.total = self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -80,8 +78,7 @@ class Training:
         """
         self._open()
         done, steps = self.epoch * self.steps + self.step, self.options.epochs * self.steps
-        hidden = self.options.quiet or not self.main
-        with tqdm(total=steps, initial=done, disable=hidden, unit="step") as bar:
+        with tqdm(total=steps, initial=done, disable=self.options.quiet or not self.main, unit="step") as bar:
             while self.epoch < self.options.epochs:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
@@ -111,10 +108,9 @@ class Training:
         self.model.eval()
         plain = self.accelerator.unwrap_model(self.model)
         parts = list(self.task.batches(split, self.options.batch_size, None))
-        rank, count = self.accelerator.process_index, self.accelerator.num_processes
         found = []
         with torch.no_grad(), self.accelerator.autocast():
-            for numbers in parts[rank::count]:
+            for numbers in parts[self.accelerator.process_index :: self.accelerator.num_processes]:
                 examples = [self.task.splits[split][one] for one in numbers]
                 batch = to_device(self.task.batch(examples, training=False), self.accelerator.device)
                 found += zip(numbers, self.task.records(plain, batch), strict=True)
@@ -123,8 +119,7 @@ class Training:
     def _open(self) -> None:
         """Make the folder of a new run, or go back to the checkpoint of an interrupted one."""
         options, file = self.options, self.folder / OPTIONS
-        told = {name: value for name, value in asdict(options).items() if name not in FREE}
-        told["task"] = self.task.name
+        told = {"task": self.task.name} | {k: v for k, v in asdict(options).items() if k not in FREE}
         if options.resume:
             if not (there := checkpoints(self.folder)):
                 raise InputError(f"{self.folder} has no checkpoint to resume. Begin with --overwrite.")
@@ -222,8 +217,7 @@ class Training:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints of a run, the oldest first."""
-    found = folder.glob("checkpoint-*-*")
-    return sorted(found, key=lambda path: [int(part) for part in path.name.split("-")[1:]])
+    return sorted(folder.glob("checkpoint-*-*"), key=lambda one: [int(n) for n in one.name.split("-")[1:]])
 
 
 def check_precision(model: nn.Module, accelerator: accelerate.Accelerator) -> None:
@@ -239,10 +233,8 @@ def check_precision(model: nn.Module, accelerator: accelerate.Accelerator) -> No
         with accelerator.autocast():
             nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].sum().backward()
     except RuntimeError as error:
-        raise InputError(
-            f"this processor cannot train recurrent layers in {accelerator.mixed_precision} "
-            f"({str(error).splitlines()[0]}). Give --mixed_precision no."
-        ) from error
+        what = f"recurrent layers in {accelerator.mixed_precision} ({str(error).splitlines()[0]})"
+        raise InputError(f"this processor cannot train {what}. Give --mixed_precision no.") from error
 
 
 def draw_curves(history: list[dict[str, Any]], metric: str, path: Path) -> None:
@@ -275,13 +267,24 @@ def load_run(make: Make, kind: type[Options], folder: str | Path) -> tuple[Any, 
         raise InputError(f"{folder} holds no run with an epoch that has ended. Give the --out of a training.")
     told = json.loads((folder / OPTIONS).read_text())
     name = told.pop("task")
-    known = {one.name for one in fields(kind)}
-    if unknown := sorted(set(told) - known):
+    if unknown := sorted({*told} - {one.name for one in fields(kind)}):
         raise InputError(f"{folder} is a run of {name}, which was told {unknown[0]}. Use examples/{name}.py.")
     task = make(kind(**told, out=str(folder)))
     model = task.model()
     load_model(model, folder / BEST)
     return task, model.eval()
+
+
+def load_test(make: Make, kind: type[Options], folder: str | Path) -> tuple[nn.Module, list[Batch]]:
+    """The model of a run and the batches of its test, for ``fenchel audit`` and ``fenchel swap``."""
+    task, model = load_run(make, kind, folder)
+    found = []
+    for numbers in task.batches("test", 50, None):
+        examples = [task.splits["test"][one] for one in numbers]
+        batch = task.batch(examples, training=False)
+        known = {"documents": [one + 1 for one in numbers], "windows": [1] * len(numbers)}
+        found.append(known | task.audited(examples, batch))
+    return model, found
 
 
 def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any) -> None:
@@ -295,11 +298,11 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
         others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
-    kinds = {"train": kind, "use": use_kind, **{name: its_kind for name, (_, its_kind) in others.items()}}
+    kinds = {"train": kind, "use": use_kind} | {name: told for name, (_, told) in others.items()}
     if command not in kinds:
         usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
         sys.exit(f"usage: {script} {usage}; each has --help")
-    parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")  # pyright: ignore[reportArgumentType]
+    parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")
     if command == "use":
         parser.add_argument("run", metavar="DIR", help="--out of the training")
     try:

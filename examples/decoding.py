@@ -1,7 +1,5 @@
 """What the translator and the captioner share: pieces of words, attention to states, one word after another."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from sacrebleu.metrics.bleu import BLEU
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from common import OPTIONS, write
 from fenchel import Tsallis
@@ -26,11 +23,6 @@ State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
 PAD, UNKNOWN, BEGIN, END = range(4)
 ESTIMATORS = ("first_order", "second_order", "exact")
-
-
-def choice(text: str, *values: str) -> Any:
-    """A field of the options with some values, of which the first is the default."""
-    return option(values[0], text, choices=values)
 
 
 def kept_tokenizer(
@@ -55,10 +47,8 @@ def kept_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
     tokenizer.decoder = decoders.Metaspace()
     special = ["[PAD]", "[UNK]", "[BOS]", "[EOS]"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, min_frequency=2, special_tokens=special, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    known: Any = {"vocab_size": size, "min_frequency": 2, "special_tokens": special}
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(**known, show_progress=False))
     if options.out and accelerate.PartialState().is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         write(file, tokenizer.to_str())
@@ -68,11 +58,6 @@ def kept_tokenizer(
 def piece_names(tokenizer: Tokenizer, numbers: Tensor) -> list[list[str]]:
     """The texts of pieces (B, n), without padding."""
     return [[str(tokenizer.id_to_token(one)) for one in row[row != PAD].tolist()] for row in numbers]
-
-
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Rows of numbers under one another, 0 behind the shorter ones."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
 
 
 def surprise(scores: Tensor, labels: Tensor) -> Tensor:
@@ -111,34 +96,30 @@ class Attention(AttendingLayer, nn.Module):
         self.effective_closeness = None if order == 1 else Tsallis(order)
 
     def forward(
-        self,
-        states: Tensor,
-        evidence: Tensor,
-        log_preference: Tensor | None,
-        *,
-        scale: float = 1.0,
-        need_weights: bool = False,
+        self, states: Tensor, z: Tensor, log_u: Tensor, *, scale: float = 1.0, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """The means h (B, m, d), and the weights (B, m, n) if they are needed.
 
         Args:
             states: The values, and before their scale the templates, (B, n, d).
-            evidence: z, (B, m, d).
-            log_preference: log u, or bool with True = attend, broadcastable to (B, 1, m, n).
+            z: The evidence, (B, m, d).
+            log_u: Of the preference u; or bool with True = attend, broadcastable to (B, 1, m, n).
             scale: Of the templates.
             need_weights: Whether to return them.
         """
-        templates, z = states.unsqueeze(1), evidence.to(states.dtype).unsqueeze(1)
-        problem = Problem(z, templates, templates, self.alpha, scale, closeness=self.effective_closeness)
+        templates = states.unsqueeze(1)
+        evidence = z.to(states.dtype).unsqueeze(1)
+        closeness = self.effective_closeness
+        problem = Problem(evidence, templates, templates, self.alpha, scale, closeness=closeness)
         options: dict[str, Any] = {"estimator": self.estimator, "tol": None, "max_steps": 50, "dropout": 0.0}
         options.update(need_weights=need_weights, need_certificate=False)
-        found = self.answer(LayerCall(problem, log_preference), **options)
+        found = self.answer(LayerCall(problem, log_u), **options)
         return found.output.squeeze(1), None if found.weights is None else found.weights.squeeze(1)
 
     @contextlib.contextmanager
     def steps(self) -> Iterator[None]:
         """Calls inside are queries of one problem, one after another; an audit is told of them once, side by side."""
-        onlooker, calls = self.onlooker, []
+        onlooker, calls = self.onlooker, list[Any]()
         if onlooker is not None:
             self.onlooker = lambda _, call: calls.append(call)
         try:
@@ -148,17 +129,8 @@ class Attention(AttendingLayer, nn.Module):
         if onlooker is not None and calls:
             z = torch.cat([call.problem.evidence for call in calls], 2)
             shape = (len(z), 1, 1, calls[0].problem.templates.shape[2])
-            rows = [_numbers(call.log_preference, z).expand(shape) for call in calls]
-            onlooker(self, LayerCall(calls[0].problem._replace(evidence=z), torch.cat(rows, 2)))
-
-
-def _numbers(log_preference: Tensor | None, like: Tensor) -> Tensor:
-    """Log u as numbers, of four dimensions."""
-    if log_preference is None:
-        return like.new_zeros(1, 1, 1, 1)
-    if log_preference.dtype == torch.bool:
-        return like.new_zeros(log_preference.shape).masked_fill(~log_preference, -torch.inf)
-    return log_preference
+            u = torch.cat([call.log_preference.expand(shape) for call in calls], 2)
+            onlooker(self, LayerCall(calls[0].problem._replace(evidence=z), u))
 
 
 def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
@@ -167,23 +139,18 @@ def weights_of(model: nn.Module, **inputs: Tensor) -> Tensor:
     Raises:
         InputError: If the model has no attention.
     """
-    layers = [one for one in model.modules() if isinstance(one, AttendingLayer)]
+    layers: list[Any] = [one for one in model.modules() if isinstance(one, AttendingLayer)]
     if not layers:
         raise InputError("this model has no attention, so it looks nowhere. Leave --heatmap out.")
-    layer: Any = layers[-1]
     found: list[Tensor] = []
-    hooks = (
-        layer.register_forward_pre_hook(
-            lambda _, given, named: (given, {**named, "need_weights": True}), with_kwargs=True
-        ),
-        layer.register_forward_hook(lambda _, given, answer: found.append(answer[1])),
-    )
-    try:
-        with torch.no_grad():
-            model(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+    def ask(_: nn.Module, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return given, {**named, "need_weights": True}
+
+    asking = layers[-1].register_forward_pre_hook(ask, with_kwargs=True)
+    telling = layers[-1].register_forward_hook(lambda _, given, answer: found.append(answer[1]))
+    with torch.no_grad(), asking, telling:
+        model(**inputs)
     return torch.cat(found, 1)
 
 
@@ -232,13 +199,7 @@ class Said(NamedTuple):
 
 @torch.no_grad()
 def search(
-    step: Step,
-    state: State,
-    limits: Tensor,
-    *,
-    beam: int = 1,
-    temperature: float = 0.0,
-    length_power: float = 1.0,
+    step: Step, state: State, most: Tensor, beam: int = 1, temperature: float = 0.0, length_power: float = 1.0
 ) -> list[Said]:
     r"""Words one after another, of all rows at once: greedily, by a beam, or drawn.
 
@@ -249,12 +210,12 @@ def search(
     Args:
         step: From the words so far (R, t) and the state to scores of the next word (R, V) and the state after it.
         state: Before the first word; all tensors have the rows first.
-        limits: Most words of each row, its end among them (rows,).
+        most: Words of each row, its end among them (rows,).
         beam: How many beginnings are kept.
         temperature: Above 0 words are drawn, from probabilities with exponents 1/temperature; the beam is 1 then.
         length_power: 0 compares probabilities, 1 their geometric means a word.
     """
-    rows, device = len(limits), limits.device
+    rows, device = len(most), most.device
     state = tuple(one.repeat_interleave(beam, 0) for one in state) if beam > 1 else state
     words = torch.full((rows * beam, 1), BEGIN, device=device)
     likely = torch.full((rows, beam), -torch.inf, dtype=torch.float64, device=device)
@@ -262,11 +223,11 @@ def search(
     found: list[list[Said]] = [[] for _ in range(rows)]
     never = torch.tensor([PAD, UNKNOWN, BEGIN], device=device)
     first = beam * torch.arange(rows, device=device).unsqueeze(1)
-    for place in range(int(limits.max())):
+    for place in range(int(most.max())):
         scores, state = step(words, state)
         scores = scores.index_fill(-1, never, -torch.inf)
         others = torch.arange(scores.shape[-1], device=device) != END
-        over = (limits <= place + 1).repeat_interleave(beam).unsqueeze(1)
+        over = (most <= place + 1).repeat_interleave(beam).unsqueeze(1)
         scores = scores.masked_fill(over & others, -torch.inf)
         each = likely.unsqueeze(-1) + scores.double().log_softmax(-1).view(rows, beam, -1)
         if temperature > 0:

@@ -9,38 +9,31 @@ Commands::
     python examples/fill_mask.py train --data FOLDER/trec --objective classify --pretrained run --out classes
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from sklearn.metrics import accuracy_score
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
 from transformers import BertConfig, BertForPreTraining
 
-from common import load_run, main
+from common import load_run, load_test, main
+from data import learned_words, padded
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import register
-from passages import END, FIRST, MASK, PAD, read_texts, tokenizer_of, toy
-from task import (
-    Batch,
-    Options,
-    Record,
-    Task,
-    option,
-)
+from passages import END, FIRST, MASK, PAD, SPECIAL, read_texts, toy
+from task import Batch, Options, Record, Task, choice, option, several
 
 # BERT's head is tied to its embeddings, which accelerate would say at every checkpoint.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
+Words = list[int]
 REACH = 16  # distances beyond it have its log-preference
 
 
@@ -53,28 +46,22 @@ class FillOptions(Options):
     warmup: float = option(0.1, "share of the steps in which the learning rate rises")
     weight_decay: float = option(0.05, "of AdamW")
     clip_norm: float = option(1.0, "largest norm of the gradient; 0: no limit")
-    objective: str = option(
-        "mask",
+    objective: str = choice(
         "mask: words that are hidden; mask_next: and whether the second half follows; tlm: words hidden in a text and "
         "its translation; causal: the next word; classify: the label of a text",
-        choices=("mask", "mask_next", "tlm", "causal", "classify"),
+        *("mask", "mask_next", "tlm", "causal", "classify"),
     )
     columns: str = option("", "of the text, or of both texts; default: text, or the two first")
     shares: str = option("80/10/10", "of chosen words in training: hidden, left, exchanged for another")
     rate: float = option(0.15, "how probable it is that a word is chosen")
     longest: int = option(64, "words of a passage; what is longer is cut")
     vocabulary: int = option(8000, "words that are known, the most frequent of the text to train on")
-    words: str = option(
-        "punctuation",
+    words: str = choice(
         "a word ends at spaces and punctuation; or at spaces alone, for text that is cut into words, such as WikiText",
-        choices=("punctuation", "spaces"),
+        *("punctuation", "spaces"),
     )
-    preference: str = option(
-        "relative", "log-preference by distance, or none", choices=("relative", "uniform")
-    )
-    estimator: str = option(
-        "first_order", "of all attention", choices=("first_order", "second_order", "exact")
-    )
+    preference: str = choice("log-preference by distance, or none", "relative", "uniform")
+    estimator: str = choice("of all attention", "first_order", "second_order", "exact")
     width: int = option(128, "of the hidden states")
     depth: int = option(3, "layers")
     heads: int = option(4, "of each layer")
@@ -85,13 +72,9 @@ class FillOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % self.heads:
-            raise InputError(f"heads is {self.heads} and width {self.width}, no multiple of it. Change one.")
         parts = self.shares.split("/")
         if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
-            raise InputError(
-                f"shares is {self.shares!r}; expected three per cent values of sum 100, such as 80/10/10."
-            )
+            raise InputError(f"shares is {self.shares!r}; expected per cents of sum 100, such as 80/10/10.")
         if self.pretrained and self.objective != "classify":
             raise InputError("pretrained is for --objective classify. Leave it out.")
 
@@ -115,16 +98,12 @@ class Blanks(BertForPreTraining):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        slope = torch.tensor([2.0 if head < 2 else 0.5 for head in range(config.num_attention_heads)])
-        side = torch.tensor([1.0 if head % 2 else -1.0 for head in range(config.num_attention_heads)])
-        distance = torch.arange(-REACH, REACH + 1)
-        start = (
-            -slope[:, None] * (distance - side[:, None]).abs()
-        )  # neighbours first, before a word or after it
-        if config.preference == "uniform":
-            start = torch.zeros_like(start)
+        relative, head = config.preference == "relative", torch.arange(config.num_attention_heads)[:, None]
+        # Neighbours first, before a word or after it.
+        distance = (torch.arange(-REACH, REACH + 1) - 2 * (head % 2) + 1).abs()
+        start = -torch.where(head < 2, 2.0, 0.5) * distance * relative
         # Of one dimension, so that weight decay leaves it alone.
-        self.log_preference = nn.Parameter(start.flatten(), requires_grad=config.preference == "relative")
+        self.log_preference = nn.Parameter(start.flatten(), requires_grad=relative)
         if config.classes:
             self.cls.seq_relationship = nn.Linear(config.hidden_size, config.classes)
 
@@ -165,11 +144,10 @@ class FillMask(Task):
         texts, self.classes = toy(options) if options.data == "toy" else read_texts(options)
         self.before = load_run(FillMask, FillOptions, options.pretrained) if options.pretrained else None
         trained = (text for article, _ in texts["train"] for pair in article for text in pair)
-        self.tokenizer = (
-            self.before[0].tokenizer
-            if self.before
-            else tokenizer_of(trained, options.vocabulary, options.words)
-        )
+        if self.before:
+            self.tokenizer = self.before[0].tokenizer
+        else:
+            self.tokenizer = learned_words(trained, options.vocabulary, SPECIAL, ends=options.words)
         self.splits = {name: self._passages(articles) for name, articles in texts.items()}
         self.others = self.splits["train"]  # whose second halves stand for those that do not follow
         if options.train_texts:
@@ -177,23 +155,18 @@ class FillMask(Task):
         for name, held in self.splits.items():
             if not held:
                 raise InputError(f"{options.data} leaves no passage for {name}. Give more text.")
-        counts = Counter(
-            word for one in self.splits["train"] for word in one.first + one.second if word > MASK
-        )
-        self.most_frequent = counts.most_common(1)[0][0]
+        counts = Counter(word for one in self.splits["train"] for word in one.first + one.second)
+        self.most_frequent = max((word for word in counts if word > MASK), key=counts.__getitem__)
 
     def _passages(self, articles: Sequence[tuple[list[tuple[str, ...]], int]]) -> list[Passage]:
         """Sentences of an article in a row, as many as fit; or the two texts of a pair."""
         o, found = self.options, []
         for number, (sentences, label) in enumerate(articles):
-            numbers = [
-                [one.ids[: o.longest] for one in self.tokenizer.encode_batch(list(pair))]
-                for pair in sentences
-            ]
+            every = [self.tokenizer.encode_batch(list(pair)) for pair in sentences]
+            numbers = [[one.ids[: o.longest] for one in pair] for pair in every]
             if o.objective in ("tlm", "classify"):
-                found += [
-                    Passage(0, pair[0], pair[1] if len(pair) > 1 else [], number, label) for pair in numbers
-                ]
+                for first, *rest in numbers:
+                    found.append(Passage(0, first, rest[0] if rest else [], number, label))
                 continue
             held: list[list[int]] = []
             for (words,) in [*numbers, ([],)]:
@@ -230,20 +203,18 @@ class FillMask(Task):
 
     def batch(self, examples: Sequence[Passage], *, training: bool) -> Batch:
         """See ``Task``; what is hidden in a test follows from the number of the passage."""
-        o, rows = self.options, []
+        rows = []
         for one in examples:
             draw = random.Random(int(torch.randint(2**62, ())) if training else one.number)  # noqa: S311
-            second, other = one.second, 0
-            if o.objective == "mask_next" and draw.random() < 0.5:
-                second, other = self._another(one, draw), 1
-            rows.append(
-                (*self._row(one.first, second, draw, training), one.label if one.label >= 0 else other)
-            )
+            second, label = one.second, one.label
+            if label < 0:
+                label = int(self.options.objective == "mask_next" and draw.random() < 0.5)
+                second = self._another(one, draw) if label else second
+            rows.append((*self._row(one.first, second, draw, training), label))
         ids, kinds, positions, places, targets, labels = zip(*rows, strict=True)
-        input_ids = padded(ids)
         return {
-            "input_ids": input_ids,
-            "attention_mask": (input_ids != PAD).long(),
+            "input_ids": padded(ids),
+            "attention_mask": (padded(ids) != PAD).long(),
             "token_type_ids": padded(kinds),
             "position_ids": padded(positions),
             "places": padded(places).bool(),
@@ -260,66 +231,56 @@ class FillMask(Task):
                 return found.second
         raise InputError("no second half of another article fits. Give more text, or a larger --longest.")
 
-    def _row(
-        self, first: list[int], second: list[int], draw: random.Random, training: bool
-    ) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    def _row(self, first: Words, second: Words, draw: random.Random, training: bool) -> list[Words]:
         """Ids, segments, positions, places and targets of a row."""
-        o = self.options
+        o, causal = self.options, self.options.objective == "causal"
         hide, keep, _ = map(int, o.shares.split("/")) if training else (100, 0, 0)
-        ids, positions = [FIRST, *first, END], list(range(len(first) + 2))
-        kinds, places = [0] * len(ids), [0] * len(ids)
-        if second and o.objective in ("mask_next", "tlm", "classify"):
+        if o.objective in ("mask", "causal"):
+            first, second = first + second, []
+        ids, targets = [FIRST, *first, END], []
+        kinds, positions = [0] * len(ids), list(range(len(ids)))
+        if second:
             begin = 1 if o.objective == "tlm" else len(ids)  # a translation has the places of its text
-            positions += range(begin, begin + len(second) + 1)
             ids, kinds = [*ids, *second, END], kinds + [1] * (len(second) + 1)
-        elif second:
-            ids = [FIRST, *first, *second, END]
-            positions, kinds = list(range(len(ids))), [0] * len(ids)
-        places, targets, seen = [0] * len(ids), [], list(ids)
+            positions += range(begin, begin + len(second) + 1)
+        places, seen = [0] * len(ids), list(ids)
         for place, word in enumerate(ids):
             if word <= MASK or o.objective == "classify":
                 continue
-            chosen = draw.random() < o.rate or (o.objective == "causal" and training)
-            if chosen:
-                places[place - (o.objective == "causal")] = 1
-                targets.append(word)
-            if chosen and o.objective != "causal":
-                share = draw.randrange(100)
-                other = draw.randrange(MASK + 1, self.tokenizer.get_vocab_size())
+            if draw.random() >= o.rate and not (causal and training):
+                continue
+            places[place - causal] = 1
+            targets.append(word)
+            if not causal:
+                share, other = draw.randrange(100), draw.randrange(MASK + 1, self.tokenizer.get_vocab_size())
                 seen[place] = MASK if share < hide else word if share < hide + keep else other
-        return seen, kinds, positions, places, targets
+        return [seen, kinds, positions, places, targets]
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """See ``Task``; the mean over words of the step, and with next sentences that over rows."""
-        found = model(**inputs(batch))
+        found, count = model(**inputs(batch)), len(batch["targets"])
+        of_class = cross_entropy(found["classes"].float(), batch["labels"])
         if self.options.objective == "classify":
-            return cross_entropy(found["classes"].float(), batch["labels"], reduction="sum"), len(
-                batch["labels"]
-            )
-        loss, count = (
-            cross_entropy(found["words"].float(), batch["targets"], reduction="sum"),
-            len(batch["targets"]),
-        )
-        if self.options.objective == "mask_next":
-            loss = loss + count * cross_entropy(found["classes"].float(), batch["labels"])
-        return loss, count
+            return of_class * len(batch["labels"]), len(batch["labels"])
+        loss = cross_entropy(found["words"].float(), batch["targets"], reduction="sum")
+        return loss + count * of_class if self.options.objective == "mask_next" else loss, count
 
     def records(self, model: nn.Module, batch: Batch) -> list[Record]:
         """See ``Task``."""
         found = model(**inputs(batch))
+        loss = cross_entropy(found["words"].float(), batch["targets"], reduction="none")
         of_row = batch["places"].sum(1).tolist()
-        losses = cross_entropy(found["words"].float(), batch["targets"], reduction="none").split(of_row)
-        answers, words = found["words"].argmax(-1).split(of_row), batch["targets"].split(of_row)
+        parts = [one.split(of_row) for one in (batch["targets"], found["words"].argmax(-1), loss)]
         records = [
-            {"words": right.tolist(), "answers": said.tolist(), "loss": float(loss.sum())}
-            for right, said, loss in zip(words, answers, losses, strict=True)
+            {"words": right.tolist(), "answers": said.tolist(), "loss": float(lost.sum())}
+            for right, said, lost in zip(*parts, strict=True)
         ]
         if self.options.objective in ("mask_next", "classify"):
             loss = cross_entropy(found["classes"].float(), batch["labels"], reduction="none")
-            for record, label, said, one in zip(
-                records, batch["labels"], found["classes"].argmax(-1), loss, strict=True
-            ):
-                record |= {"label": int(label), "answer": int(said), "label_loss": float(one)}
+            told = {"label": batch["labels"], "answer": found["classes"].argmax(-1), "label_loss": loss}
+            for name, values in told.items():
+                for record, value in zip(records, values.tolist(), strict=True):
+                    record[name] = value
         return records
 
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
@@ -330,13 +291,25 @@ class FillMask(Task):
             name = "accuracy" if self.options.objective == "classify" else "next_accuracy"
             found[name] = float(accuracy_score(labels, answers))
             found["label_loss"] = sum(one["label_loss"] for one in records) / len(records)
-        words = [word for one in records for word in one["words"]]
+        words, answers = ([word for one in records for word in one[name]] for name in ("words", "answers"))
         if words:
-            answers = [word for one in records for word in one["answers"]]
             found["masked_accuracy"] = float(accuracy_score(words, answers))
             found["unigram_accuracy"] = words.count(self.most_frequent) / len(words)
             found["loss"] = sum(one["loss"] for one in records) / len(words)
         return found
+
+    def audited(self, examples: Sequence[Passage], batch: Batch) -> Batch:
+        """See ``Task``; a document is an article."""
+        mask = batch["attention_mask"].bool()
+        rows = [row[real].tolist() for row, real in zip(batch["input_ids"], mask, strict=True)]
+        return {
+            "inputs": inputs(batch),
+            "counted": mask,
+            "documents": [one.article + 1 for one in examples],
+            "windows": [one.number + 1 for one in examples],
+            "tokens": [[self.tokenizer.id_to_token(word) for word in row] for row in rows],
+            "loss": partial(losses, batch=batch, classify=self.options.objective == "classify"),
+        }
 
 
 def inputs(batch: Batch) -> dict[str, Tensor]:
@@ -344,18 +317,11 @@ def inputs(batch: Batch) -> dict[str, Tensor]:
     return {name: value for name, value in batch.items() if name not in ("targets", "labels")}
 
 
-def padded(rows: Iterable[list[int]]) -> Tensor:
-    """Rows of whole numbers as a tensor, with zeros behind the shorter ones."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-
-
 @dataclass
 class UseOptions:
     """What is asked of a trained model."""
 
-    texts: list[str] = field(
-        default_factory=list, metadata={"help": "with [MASK] for each blank, or to be classified"}
-    )
+    texts: list[str] = several("with [MASK] for each blank, or to be classified")
     top: int = option(3, "words for each blank")
 
 
@@ -364,17 +330,16 @@ def use(task: FillMask, model: Blanks, told: UseOptions) -> None:
     if not told.texts:
         raise InputError('no text was given. Give --texts "the [MASK] near the river sings ."')
     for text in told.texts:
-        ids = [
-            word
-            for n, part in enumerate(text.split("[MASK]"))
-            for word in ([MASK] * (n > 0) + task.tokenizer.encode(part).ids)
-        ]
+        ids = []
+        for part in text.split("[MASK]"):
+            ids += [MASK, *task.tokenizer.encode(part).ids]
+        ids = ids[1:]
         if task.options.objective != "classify" and MASK not in ids:
             raise InputError(f"{text!r} has no [MASK]. Write [MASK] where a word is missing.")
         row = torch.tensor([[FIRST, *ids[: 2 * task.options.longest], END]])
-        given = {"token_type_ids": torch.zeros_like(row), "position_ids": torch.arange(row.shape[1])[None]}
+        given = torch.ones_like(row), torch.zeros_like(row), torch.arange(row.shape[1])[None], row == MASK
         with torch.no_grad():
-            found = model(row, torch.ones_like(row), **given, places=row == MASK)
+            found = model(row, *given)
         if task.options.objective == "classify":
             best = found["classes"][0].softmax(-1).max(-1)
             print(f"{text}: {task.classes[int(best.indices)]} {best.values:.3f}")
@@ -385,38 +350,17 @@ def use(task: FillMask, model: Blanks, told: UseOptions) -> None:
             print(f"{text}, blank {number}: {', '.join(words)}")
 
 
-def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:
     """The model of a run and its test passages, for ``fenchel audit`` and ``fenchel swap``."""
-    task, model = load_run(FillMask, FillOptions, folder)
-    found = []
-    for numbers in task.batches("test", 32, None):
-        passages = [task.splits["test"][one] for one in numbers]
-        batch = task.batch(passages, training=False)
-        mask = batch["attention_mask"].bool()
-        found.append(
-            {
-                "inputs": inputs(batch),
-                "counted": mask,
-                "documents": [one.article + 1 for one in passages],
-                "windows": [one.number + 1 for one in passages],
-                "tokens": [
-                    [task.tokenizer.id_to_token(int(word)) for word in row[kept]]
-                    for row, kept in zip(batch["input_ids"], mask, strict=True)
-                ],
-                "loss": partial(losses, batch=batch, classify=task.options.objective == "classify"),
-            }
-        )
-    return model, found
+    return load_test(FillMask, FillOptions, folder)
 
 
 def losses(output: dict[str, Tensor], batch: Batch, *, classify: bool) -> Tensor:
     """Cross-entropy of each row: of its label, or the mean over its hidden words, 0 where none is."""
+    logits, right = (output["classes"], batch["labels"]) if classify else (output["words"], batch["targets"])
+    every = cross_entropy(logits.float(), right.to(logits.device), reduction="none")
     if classify:
-        return cross_entropy(
-            output["classes"].float(), batch["labels"].to(output["classes"].device), reduction="none"
-        )
-    words = output["words"].float()
-    every = cross_entropy(words, batch["targets"].to(words.device), reduction="none")
+        return every
     of_row = batch["places"].sum(1).tolist()
     return torch.stack([one.sum() / max(len(one), 1) for one in every.split(of_row)])
 

@@ -1,12 +1,11 @@
 """Images of datasets and files as bytes, for the examples that read them."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any, cast
 
 import datasets
+import numpy as np
 import torch
 from PIL import Image
 from sklearn.model_selection import train_test_split
@@ -29,9 +28,7 @@ def stacked(rows: datasets.Dataset, column: str, place: str) -> Tensor:
     """
     pixels = decoded_rows(rows, column, place)
     if len(shapes := {tuple(one.shape) for one in pixels}) > 1:
-        raise InputError(
-            f"{place} has images of several shapes, such as {sorted(shapes)[:2]}. Make them alike."
-        )
+        raise InputError(f"{place} has images of shapes such as {sorted(shapes)[:2]}. Make them alike.")
     return torch.stack(pixels)
 
 
@@ -60,11 +57,7 @@ def decoded(image: dict[str, Any] | None, place: str = "the image") -> Tensor:
             plain = opened.convert("L" if grey else "RGB")
     except OSError as error:
         raise InputError(f"{place} cannot be decoded: {error}. Remove it or mend the file.") from error
-    return (
-        torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8)
-        .view(plain.height, plain.width, -1)
-        .permute(2, 0, 1)
-    )
+    return torch.tensor(np.asarray(plain)).view(plain.height, plain.width, -1).permute(2, 0, 1)
 
 
 def opened(file: str, channels: int, size: int) -> Tensor:

@@ -1,7 +1,5 @@
 """Means over seeds with intervals, for the examples that compare."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

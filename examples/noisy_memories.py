@@ -12,8 +12,6 @@ small change in what it knows well and badly.
     python examples/noisy_memories.py [steps] [seeds, from 2] [results.json]
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

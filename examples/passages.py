@@ -1,40 +1,20 @@
 """The texts of ``fill_mask.py``: articles of sentences, pairs and classes of texts, and a tokenizer of words."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from data import check_columns, check_labels, label_names, read_splits, validation_and_test
 from fenchel.errors import InputError
-from task import check_columns, check_labels, label_names, read_splits, validation_and_test
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNKNOWN, FIRST, END, MASK = range(5)
 SPLIT_SEED = 4474009624885258790  # gives the split of the recorded results
 
 Articles = list[tuple[list[tuple[str, ...]], int]]
-
-
-def tokenizer_of(texts: Iterable[str], size: int, ends: str) -> Tokenizer:
-    """Knows the most frequent words, in small letters, of what stands between spaces, or between them and punctuation.
-
-    Args:
-        texts: To learn from; ``[UNK]`` stands for words that were left out of them.
-        size: How many words, the special ones included.
-        ends: Of a word: ``punctuation`` or ``spaces``.
-    """
-    made = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNKNOWN]))
-    made.normalizer = normalizers.Lowercase()  # pyright: ignore[reportAttributeAccessIssue]
-    parts = {"punctuation": pre_tokenizers.BertPreTokenizer(), "spaces": pre_tokenizers.WhitespaceSplit()}
-    made.pre_tokenizer = parts[ends]  # pyright: ignore[reportAttributeAccessIssue]
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-    made.train_from_iterator((text.replace(SPECIAL[UNKNOWN], " ") for text in texts), trainer)
-    return made
 
 
 def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
@@ -57,19 +37,19 @@ def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
             parts = {name: [every[number] for number in sorted(some)] for name, some in chosen.items()}
         return {name: [(article, -1) for article in part] for name, part in parts.items()}, ["next", "other"]
     found = validation_and_test(found)
-    names = found["train"].column_names
+    names, classify = found["train"].column_names, o.objective == "classify"
     columns = o.columns.split() or [name for name in names if name in ("text", "sentence")] or names[:2]
     label = next((name for name in ("coarse_label", "label", "labels") if name in names), "label")
-    check_columns(found, [*columns, *([label] if o.objective == "classify" else [])], o.data)
+    check_columns(found, [*columns, label] if classify else columns, o.data)
     splits = {}
     for name in ("train", "validation", "test"):
-        pairs = zip(*(found[name][column] for column in columns), strict=True)
-        labels = found[name][label] if o.objective == "classify" else [-1] * len(found[name])
-        splits[name] = [([pair], one) for pair, one in zip(pairs, labels, strict=True)]
-        for number, ((pair,), _) in enumerate(splits[name]):
-            if not all(isinstance(text, str) and text.strip() for text in pair):
+        labels = found[name][label] if classify else [-1] * len(found[name])
+        rows = zip(labels, *(found[name][column] for column in columns), strict=True)
+        splits[name] = [([tuple(texts)], one) for one, *texts in rows]
+        for number, ((texts,), _) in enumerate(splits[name]):
+            if not all(isinstance(text, str) and text.strip() for text in texts):
                 raise InputError(f"{o.data}, {name}, row {number}: a text is empty. Remove such rows.")
-    if o.objective != "classify":
+    if not classify:
         return splits, ["next", "other"]
     classes = label_names(found["train"], label)
     check_labels(found, label, len(classes), o.data)
@@ -104,27 +84,11 @@ def toy(o: Any) -> tuple[dict[str, Articles], list[str]]:
         nouns, objects = topics[2 * (number % 6)], topics[2 * (number % 6) + 1]
         sentences: list[tuple[str, ...]] = []
         for _ in range(8):
-            many = draw.random() < 0.5
-            noun, place, thing = (
-                draw.choice(nouns),
-                draw.choice(["river", "hill", "road"]),
-                draw.choice(objects),
-            )
-            words = [
-                "the",
-                noun + "s" * many,
-                "near",
-                "the",
-                place,
-                "sing" if many else "sings",
-                "of",
-                thing,
-                ".",
-            ]
-            text = " ".join(words)
-            sentences.append(
-                (text, " ".join("x" + word for word in words)) if o.objective == "tlm" else (text,)
-            )
+            ending, verb = ("s", "sing") if draw.random() < 0.5 else ("", "sings")
+            noun, place = draw.choice(nouns), draw.choice(["river", "hill", "road"])
+            text = f"the {noun}{ending} near the {place} {verb} of {draw.choice(objects)} ."
+            translation = " ".join(f"x{word}" for word in text.split())
+            sentences.append((text, translation) if o.objective == "tlm" else (text,))
         if o.objective in ("tlm", "classify"):
             articles += [([sentence], number % 6) for sentence in sentences]
         else:

@@ -9,29 +9,29 @@ Labels are classes of a text, or of a pair (entailment); where a column says how
 model learns that as well. ``--attention mean`` and ``--attention bag`` are controls that look at nothing.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import datasets
 import torch
 from scipy import stats
 from sklearn import metrics
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, normalize
 
 import fenchel
-from common import load_run, main
+from common import load_test, main
+from data import check_columns, label_names, learned_words, padded, read_splits, validation_and_test
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.evidence import ScaledDot
 from fenchel.nn.preference import Context
-from task import Options, Record, Task, check_columns, label_names, option, read_splits, validation_and_test
+from fenchel.plot import heatmap
+from task import Options, Record, Task, choice, option, several, to_device
 
 PAIRS = (("sentence_A", "sentence_B"), ("premise", "hypothesis"), ("sentence1", "sentence2"))
 TEXTS = (*PAIRS, ("text",), ("sentence",))
@@ -39,7 +39,6 @@ LABELS = ("coarse_label", "label")
 DEGREES = ("relatedness_score", "similarity_score")
 CLOSENESS = {"soft": None, "sparse": fenchel.Tsallis(1.5), "hard": fenchel.Hard()}
 ATTENTION = (*CLOSENESS, "mean", "bag")
-ESTIMATORS = ("first_order", "second_order", "exact")
 PADDING, VALUES = 0, torch.arange(1.0, 6.0)  # of relatedness
 
 
@@ -49,13 +48,13 @@ class ReadingOptions(Options):
 
     data: str = option("toy", "toy, toy-pairs, a folder with train.parquet, or a dataset of the hub")
     learning_rate: float = option(2e-3, "the largest")
-    attention: str = option("soft", "soft, sparse, hard; controls: mean, bag of words", choices=ATTENTION)
-    estimator: str = option("first_order", "of soft attention", choices=ESTIMATORS)
-    preference: str = option("uniform", "u; context: a network weighs words", choices=("uniform", "context"))
+    attention: str = choice("soft, sparse, hard; controls: mean, bag of words", *ATTENTION)
+    estimator: str = choice("of soft attention", "first_order", "second_order", "exact")
+    preference: str = choice("u; context: a network weighs words", "uniform", "context")
     alpha: float = option(1.0, "reliability of the evidence")
     scale: float | None = option(None, "factor of the scores; (width / heads) ** -0.5 where it is not given")
     heads: int = option(4, "questions that are asked, or matrices of scores of a pair")
-    encoder: str = option("words", "makes states: words (embeddings) or lstm", choices=("words", "lstm"))
+    encoder: str = choice("makes states: words (embeddings) or lstm", "words", "lstm")
     width: int = option(128, "of embeddings, states and hidden layers")
     dropout: float = option(0.3, "of embeddings, states and hidden layers")
     relatedness: float = option(0.5, "share of the loss that is of relatedness, where the data have it")
@@ -72,7 +71,6 @@ class ReadingOptions(Options):
         looks, at = self.attention in CLOSENESS, f"attention is {self.attention}"
         first = self.estimator == "first_order"
         fits = {
-            f"heads is {self.heads} and width {self.width}, no multiple of it": self.width % self.heads == 0,
             f"{at}; expected one of {', '.join(ATTENTION)}": self.attention in ATTENTION,
             f"{at} and estimator {self.estimator}, of soft attention": first or self.attention == "soft",
             f"{at}, which has no preference": looks or self.preference == "uniform",
@@ -238,7 +236,9 @@ class Reading(Task):
         names = [name for name in ("train", "validation", "test") if name in found]
         rows = {name: datasets.Dataset.from_list(self.rows(found[name], name)) for name in names}
         rows = validation_and_test(datasets.DatasetDict(**rows))
-        self.tokenizer = learned_words([text for texts in rows["train"]["texts"] for text in texts], options)
+        read = (text for texts in rows["train"]["texts"] for text in texts)
+        self.tokenizer = learned_words(read, options.vocabulary, ["[PAD]", "[UNK]"], options.least)
+        self.tokenizer.enable_truncation(options.longest)
         self.splits = {str(name): [*map(self.with_words, some)] for name, some in rows.items()}
 
     def rows(self, rows: datasets.Dataset, split: str) -> list[Record]:
@@ -280,8 +280,7 @@ class Reading(Task):
         del training
         found: Record = {"examples": examples}
         for place, name in enumerate(("words", "others")[: len(self.texts)]):
-            words = [torch.tensor(one["words"][place]) for one in examples]
-            found[name] = nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=PADDING)
+            found[name] = padded([one["words"][place] for one in examples])
         for name, kind in (("label", torch.int64), ("degree", torch.float32)):
             if name in examples[0]:
                 found[name] = torch.tensor([one[name] for one in examples], dtype=kind)
@@ -292,6 +291,7 @@ class Reading(Task):
 
         Relatedness is a distribution over 1 to 5, on the two whole numbers around it (Tai et al. 2015, eq. 16).
         """
+        batch = to_device(batch, said["logits"].device)
         of_label = cross_entropy(said["logits"].float(), batch["label"], reduction="none")
         if "degree" not in batch:
             return of_label
@@ -334,6 +334,17 @@ class Reading(Task):
             found["squared_error"] = float(metrics.mean_squared_error(true, given))
         return found
 
+    def audited(self, examples: Sequence[Any], batch: Record) -> Record:
+        """See ``Task``; the two texts of a pair are one sequence, with padding after each."""
+        words = torch.cat(list(inputs(batch).values()), 1)
+        return {
+            "inputs": inputs(batch),
+            "counted": words != PADDING,
+            "tokens": [[self.tokenizer.id_to_token(number) for number in row] for row in words.tolist()],
+            "loss": partial(self.losses, batch=batch),
+            "score": partial(hits, labels=batch["label"]),
+        }
+
 
 def inputs(batch: Record) -> dict[str, Tensor]:
     """What the model is called with."""
@@ -351,26 +362,8 @@ def columns_of(found: datasets.DatasetDict, options: ReadingOptions) -> tuple[tu
     return texts, label, degree
 
 
-def learned_words(texts: Sequence[str], options: ReadingOptions) -> Tokenizer:
-    """The words of the training data in lower case, signs of punctuation apart; 0 is padding, 1 an unknown word."""
-    special = ["[PAD]", "[UNK]"]
-    tokenizer = Tokenizer(models.WordLevel(unk_token=special[1]))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    parts: list[Any] = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("isolated")]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
-    sizes = {"vocab_size": options.vocabulary, "min_frequency": options.least}
-    trainer = trainers.WordLevelTrainer(**sizes, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.enable_truncation(options.longest)
-    return tokenizer
-
-
-ORDERS = {
-    "stop": "o",
-    "left": "e",
-    "right": "i",
-    "back": "a",
-}  # with the letter that is repeated to say it louder
+# With the letter that is repeated to say it louder.
+ORDERS = {"stop": "o", "left": "e", "right": "i", "back": "a"}
 STEMS = [one + vowel + "m" for one in "bdfgkt" for vowel in "aeiou"]
 
 
@@ -413,7 +406,7 @@ def toy_pair(draw: random.Random) -> dict[str, Any]:
 class UseOptions:
     """What is read, and what is drawn."""
 
-    text: list[str] = field(default_factory=list, metadata={"help": "texts, or pairs: first, second ..."})
+    text: list[str] = several("texts, or pairs: first, second ...")
     heatmap: str = option("", "file to draw the weights of the first text or pair in")
 
 
@@ -435,8 +428,6 @@ def use(task: Reading, model: nn.Module, told: UseOptions) -> None:
 
 def draw_weights(task: Reading, model: nn.Module, example: Record, path: str) -> None:
     """Draw the weights of the words of a pair's first text on those of the second; or of the heads on a text."""
-    from fenchel.plot import heatmap  # pyright: ignore[reportMissingImports]
-
     if task.options.attention not in CLOSENESS:
         raise InputError(f"a model with attention {task.options.attention} has no weights to draw.")
     weights = model(**inputs(task.batch([example], training=False)), need_weights=True)["weights"][0]
@@ -448,23 +439,14 @@ def draw_weights(task: Reading, model: nn.Module, example: Record, path: str) ->
         heatmap(weights.mean(0)[:m, m:], words[0], words[1], path)
 
 
-def load(folder: str) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """The model of a run and the batches of its test split, for audits and swaps.
+def load(folder: str) -> tuple[nn.Module, list[Record]]:
+    """The model of a run and the batches of its test split, for audits and swaps."""
+    return load_test(Reading, ReadingOptions, folder)
 
-    The two texts of a pair are one sequence, with padding after each.
-    """
-    task, model = load_run(Reading, ReadingOptions, folder)
-    names, found = {number: word for word, number in task.tokenizer.get_vocab().items()}, []
-    for places in task.batches("test", task.options.batch_size, None):
-        batch = task.batch([task.splits["test"][place] for place in places], training=False)
-        words = torch.cat(list(inputs(batch).values()), 1)
-        one = {"inputs": inputs(batch), "counted": words != PADDING, "windows": [1] * len(places)}
-        one["documents"] = [place + 1 for place in places]
-        one["tokens"] = [[names[number] for number in row] for row in words.tolist()]
-        one["loss"] = lambda said, batch=batch: task.losses(said, batch)
-        one["score"] = lambda said, batch=batch: (said["logits"].argmax(-1) == batch["label"]).double()
-        found.append(one)
-    return model, found
+
+def hits(said: dict[str, Tensor], labels: Tensor) -> Tensor:
+    """1 where the likeliest class is the right one."""
+    return (said["logits"].argmax(-1) == labels.to(said["logits"].device)).double()
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ gave the same order.)
     python examples/retrieval.py [steps] [seeds, from 2]
 """
 
-from __future__ import annotations
-
 import sys
 import time
 
@@ -41,9 +39,8 @@ class Retriever(nn.Module):
     def __init__(self, estimator: str) -> None:
         super().__init__()
         self.embed = nn.Embedding(VALUES, WIDTH)
-        self.attention = MultiheadAttention(
-            WIDTH, HEADS, batch_first=True, estimator=estimator, learn_alpha=True, tol=1e-3
-        )
+        given = {"estimator": estimator, "learn_alpha": True, "tol": 1e-3}
+        self.attention = MultiheadAttention(WIDTH, HEADS, batch_first=True, **given)
         self.classify = nn.Linear(WIDTH, VALUES)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -74,17 +71,13 @@ def trained(estimator: str, seed: int, steps: int) -> tuple[float, float, float]
 
 def main(steps: int = 200, seeds: int = 6) -> None:
     """Train every arm with every seed."""
-    arms = {
-        "first order": ("first_order", 1),
-        "exact": ("exact", 1),
-        "first order, 4x steps": ("first_order", 4),
-    }
-    results = {
-        name: np.array([trained(estimator, seed, factor * steps) for seed in range(seeds)]).T
-        for name, (estimator, factor) in arms.items()
-    }
+    arms = {"first order": ("first_order", 1), "exact": ("exact", 1)}
+    arms["first order, 4x steps"] = ("first_order", 4)
+    results = {}
     print(f"{steps} steps, {seeds} seeds")
-    for name, (right, loss, seconds) in results.items():
+    for name, (estimator, factor) in arms.items():
+        results[name] = np.array([trained(estimator, seed, factor * steps) for seed in range(seeds)]).T
+        right, loss, seconds = results[name]
         said = f"{shown(right, '.3f')} % right, loss {shown(loss, '.3f')}"
         print(f"{name:22} {said}, {seconds.mean():.1f} s")
     for name in ("first order", "first order, 4x steps"):

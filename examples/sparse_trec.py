@@ -12,8 +12,6 @@ weights on words that is 0.
 DATA is a folder with train.parquet and test.parquet, or a dataset of the hub, with columns text and coarse_label.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter
@@ -24,17 +22,13 @@ import torch
 from torch import Tensor, nn
 
 import fenchel
+from data import check_columns, label_names, padded, read_splits
 from fenchel.nn import MultiheadAttention
 from intervals import shown
-from task import check_columns, label_names, read_splits
 
 WIDTH, HEADS, LONGEST, BATCH = 64, 4, 40, 64
-ARMS = {
-    "softmax": {},
-    "order 1.5": {"closeness": fenchel.Tsallis(1.5)},
-    "order 2": {"closeness": fenchel.Tsallis(2)},
-}
-ARMS["learned order"] = ARMS["order 1.5"] | {"learn_order": True}
+ORDERS = {f"order {order:g}": {"closeness": fenchel.Tsallis(order)} for order in (1.5, 2)}
+ARMS = {"softmax": {}, **ORDERS, "learned order": ORDERS["order 1.5"] | {"learn_order": True}}
 CUT = "softmax, cut"
 
 
@@ -44,8 +38,8 @@ class Reader(nn.Module):
     def __init__(self, words: int, classes: int, options: dict) -> None:
         super().__init__()
         self.embed = nn.Embedding(words, WIDTH, padding_idx=0)
-        starts = 0.02 * torch.randn(LONGEST, WIDTH), torch.randn(1, 1, WIDTH)
-        self.place, self.question = map(nn.Parameter, starts)
+        self.place = nn.Parameter(0.02 * torch.randn(LONGEST, WIDTH))
+        self.question = nn.Parameter(torch.randn(1, 1, WIDTH))
         layers = (MultiheadAttention(WIDTH, HEADS, batch_first=True, **options) for _ in range(2))
         self.layers = nn.ModuleList(layers)  # the words read each other, then a question is asked of them
         self.dropout, self.classify = nn.Dropout(0.5), nn.Linear(WIDTH, classes)
@@ -102,16 +96,10 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
     train, test = ([text.lower().split() for text in splits[name]["text"]] for name in ("train", "test"))
     counts = Counter(word for words in train for word in words)
     known = sorted((word for word in counts if counts[word] > 1), key=lambda word: (-counts[word], word))
-    classes, numbers = (
-        len(label_names(splits["train"], "coarse_label")),
-        {w: n for n, w in enumerate(known, 2)},
-    )
+    classes = len(label_names(splits["train"], "coarse_label"))
+    place = {word: number for number, word in enumerate(known, 2)}
     x, u = (
-        nn.utils.rnn.pad_sequence(
-            [torch.tensor([numbers.get(word, 1) for word in words[:LONGEST]]) for words in part],
-            batch_first=True,
-        )
-        for part in (train, test)
+        padded([[place.get(one, 1) for one in text[:LONGEST]] for text in part]) for part in (train, test)
     )
     y, v = (torch.tensor(splits[name]["coarse_label"]) for name in ("train", "test"))
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*ARMS, CUT)}
@@ -125,10 +113,8 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
         runs[CUT].append(tested(models["softmax"], u, v, *kept))
     print(f"{len(y)} questions, {len(v)} to test on, {epochs} epochs, {seeds} seeds")
     for name, found in runs.items():
-        right = [one["accuracy"] for one in found]
-        more = [
-            one["accuracy"] - other["accuracy"] for one, other in zip(found, runs["softmax"], strict=True)
-        ]
+        right, plain = ([one["accuracy"] for one in some] for some in (found, runs["softmax"]))
+        more = [one - other for one, other in zip(right, plain, strict=True)]
         read, ask = (sum(one[f"{layer}_zero"] for one in found) / seeds for layer in ("read", "ask"))
         said = f"{shown(right)} % right, {shown(more)} more than softmax"
         print(f"{name:14}{said}; zero: {read:.1f} % and {ask:.1f} %")

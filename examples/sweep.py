@@ -9,8 +9,6 @@ that was interrupted: cells that have finished are not run again, and others go 
 ``script``, ``arms`` (options by name), ``options`` and ``seeds``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -101,17 +99,14 @@ def planned(told: Sequence[str]) -> tuple[dict[str, Any], Any]:
             raise InputError('--arm needs a name and options, such as --arm hard "--attention hard".')
         arms.append((given[place + 1], shlex.split(given[place + 2])))
         del given[place : place + 3]
-    parser = ArgumentParser(
-        prog="sweep.py", description=__doc__, epilog='--arm NAME "OPTIONS": as often as needed'
-    )
+    epilog = '--arm NAME "OPTIONS": as often as needed'
+    parser = ArgumentParser(prog="sweep.py", description=__doc__, epilog=epilog)
     parser.add_argument("script", nargs="?", help="the example, such as reading.py")
     parser.add_argument("--out", required=True, help="folder of the sweep")
     parser.add_argument("--seeds", type=int, help="how many, from 0; 3 if it is not given")
     parser.add_argument("--file", help="YAML or JSON with script, arms, options and seeds")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
-    parser.add_argument(
-        "--metric", action="append", help="of the test data, as often as needed; all if not given"
-    )
+    parser.add_argument("--metric", action="append", help="of the test, as often as needed; default: all")
     parser.add_argument("--caption", default="", help="first line of the table")
     asked = parser.parse_args(given)
     plan = read_plan(asked.file) if asked.file else {"arms": {}, "options": []}
@@ -138,9 +133,7 @@ def read_plan(file: str) -> dict[str, Any]:
     except (OSError, yaml.YAMLError) as error:
         raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(plan, dict) or not isinstance(plan.get("arms"), dict):
-        raise InputError(
-            f"{file} has no arms; expected a mapping of names to options, beside script and seeds."
-        )
+        raise InputError(f"{file} has no arms; expected a mapping of their names to options.")
     if unknown := sorted(set(plan) - {"script", "arms", "options", "seeds"}):
         raise InputError(f"{file} has {unknown[0]}; expected script, arms, options and seeds.")
     arms = {str(name): words(options) for name, options in plan["arms"].items()}
@@ -160,35 +153,29 @@ def cells_of(plan: Mapping[str, Any], folder: Path) -> list[Cell]:
     Raises:
         InputError: If it does, or the script is not there.
     """
-    script = next(
-        (path for path in (Path(plan["script"]), Path(__file__).parent / plan["script"]) if path.is_file()),
-        None,
-    )
+    here = Path(__file__).parent
+    script = next((path for path in (Path(plan["script"]), here / plan["script"]) if path.is_file()), None)
     if script is None:
-        raise InputError(f"there is no {plan['script']}, neither here nor in {Path(__file__).parent}.")
+        raise InputError(f"there is no {plan['script']}, neither here nor in {here}.")
     kept = {"script": script.name, "options": plan["options"], "arms": plan["arms"]}
     if (file := folder / PLAN).is_file():
         before = json.loads(file.read_text())
         kept["arms"] = before["arms"] | kept["arms"]  # others may be added
-        for name, was, now in [(key, before[key], kept[key]) for key in ("script", "options")] + [
-            (f"arm {arm}", options, kept["arms"][arm]) for arm, options in before["arms"].items()
-        ]:
+        pairs = {key: (before[key], kept[key]) for key in ("script", "options")}
+        pairs |= {f"arm {arm}": (was, kept["arms"][arm]) for arm, was in before["arms"].items()}
+        for name, (was, now) in pairs.items():
             if was != now:
-                raise InputError(
-                    f"{folder} holds a sweep with {name} {was!r}, and now it is {now!r}. Give another --out."
-                )
+                there = f"{folder} holds a sweep with {name} {was!r}"
+                raise InputError(f"{there}, and now it is {now!r}. Give another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     write(file, json.dumps(kept, indent=1) + "\n")
     found = []
     for seed in range(plan["seeds"]):
         for arm, options in plan["arms"].items():
             place = folder / arm / f"seed-{seed}"
-            own = ["--seed", str(seed), "--out", str(place), "--quiet"]
-            found.append(
-                Cell(
-                    arm, seed, place, [sys.executable, str(script), "train", *plan["options"], *options, *own]
-                )
-            )
+            command = [sys.executable, str(script), "train", *plan["options"], *options]
+            command += ["--seed", str(seed), "--out", str(place), "--quiet"]
+            found.append(Cell(arm, seed, place, command))
     return found
 
 
@@ -204,6 +191,7 @@ def compared(cells: Sequence[Cell], names: Sequence[str] | None) -> dict[str, An
     if missing := [name for name in names or () if name not in there and runs]:
         raise InputError(f"there is no metric {missing[0]}; expected one of {', '.join(there)}.")
     result: dict[str, Any] = {"level": LEVEL, "first": arms[0], "seeds": seeds, "arms": {}}
+    first: dict[str, dict[int, float]] = {}  # values of the first arm: by metric and seed
     for arm in arms:
         mine = {seed: runs[arm, seed] for seed in seeds if (arm, seed) in runs}
         row: dict[str, Any] = {"finished": list(mine), "metrics": {}}
@@ -214,14 +202,12 @@ def compared(cells: Sequence[Cell], names: Sequence[str] | None) -> dict[str, An
             if not by_seed:
                 continue
             entry: dict[str, Any] = {"by_seed": by_seed, "mean": interval([*by_seed.values()])._asdict()}
-            first = (
-                {}
-                if arm == arms[0]
-                else result["arms"][arms[0]]["metrics"].get(name, {"by_seed": {}})["by_seed"]
-            )
-            if pairs := [value - first[seed] for seed, value in by_seed.items() if seed in first]:
+            plain = first.get(name, {})
+            if pairs := [value - plain[seed] for seed, value in by_seed.items() if seed in plain]:
                 entry["difference"] = interval(pairs)._asdict()
             row["metrics"][name] = entry
+        if arm == arms[0]:
+            first = {name: entry["by_seed"] for name, entry in row["metrics"].items()}
         result["arms"][arm] = row
     return result
 
@@ -241,15 +227,12 @@ def table(result: Mapping[str, Any], caption: str) -> str:
     lines = [*([caption, ""] if caption else []), f"| {' | '.join([*heads, 'Parameters', 'Seconds'])} |"]
     lines.append("|---|" + "---:|" * (len(heads) + 1))
     for arm, row in result["arms"].items():
-        given = [row["metrics"].get(name, {}) for name in metrics]
-        parts = [
-            text for one in given for text in (shown(one.get("mean")), shown(one.get("difference"), "+"))
-        ]
-        costs = [
-            "–" if row[name] is None else f"{row[name]:,.0f}" for name in ("parameters", "train_seconds")
-        ]
-        count = f"{len(row['finished'])} of {len(result['seeds'])}"
-        lines.append(f"| {' | '.join([arm, count, *parts, *costs])} |")
+        cells = [arm, f"{len(row['finished'])} of {len(result['seeds'])}"]
+        for entry in (row["metrics"].get(name, {}) for name in metrics):
+            cells += [shown(entry.get("mean")), shown(entry.get("difference"), "+")]
+        for cost in (row["parameters"], row["train_seconds"]):
+            cells.append("–" if cost is None else f"{cost:,.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
     about = f"± are half {LEVEL:.0%} intervals by Student's t over seeds; differences are paired by seed, each with an"
     lines += ["", f"{about} interval of its own: nothing is corrected for how many there are."]
     return "\n".join(lines) + "\n"
@@ -283,11 +266,8 @@ def main(told: Sequence[str]) -> int:
     cells = cells_of(plan, folder)
     with ThreadPoolExecutor(asked.jobs) as pool:
         lines = list(pool.map(lambda cell: cell.run(asked.jobs), cells))
-    failed = {
-        f"{cell.arm}, seed {cell.seed}": line
-        for cell, line in zip(cells, lines, strict=True)
-        if line is not None
-    }
+    named = zip((f"{cell.arm}, seed {cell.seed}" for cell in cells), lines, strict=True)
+    failed = {name: line for name, line in named if line is not None}
     result = compared(cells, asked.metric) | {"failed": failed}
     result |= {name: plan[name] for name in ("script", "options")} | {"options_of_arms": plan["arms"]}
     text = table(result, asked.caption)

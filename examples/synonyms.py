@@ -8,9 +8,7 @@ sentence, shows where the weight went, and which embeddings a gradient would cha
     python examples/synonyms.py [GAMMA]
 """
 
-from __future__ import annotations
-
-import argparse
+import sys
 import time
 
 import torch
@@ -21,13 +19,7 @@ from fenchel import functional as F
 from fenchel.integrations.transformers import load_model
 
 SENTENCE = "the doctor quickly bought a large car"
-SYNONYMS = {
-    "doctor": ["physician"],
-    "quickly": ["rapidly", "swiftly"],
-    "bought": ["purchased"],
-    "large": ["huge", "big"],
-    "car": ["vehicle", "automobile"],
-}
+SYNONYMS = ("physician", "rapidly", "swiftly", "purchased", "huge", "big", "vehicle", "automobile")
 ALPHA = 0.05
 
 
@@ -55,9 +47,7 @@ def main(gamma: float = 0.08) -> None:
     weights = problem.solve("first_order").weights[0].detach()
     stayed, moved = weights[: len(there)], weights[len(there) :]
     print(f"'{SENTENCE}', asked with 'doctor'; {len(absent)} words are not in it.")
-    print(
-        f"Stays with the words of the sentence: {stayed.sum():.1%}. Moves to absent words: {moved.sum():.1%}."
-    )
+    print(f"Stays with the words of the sentence: {stayed.sum():.1%}. Moves to others: {moved.sum():.1%}.")
 
     order = moved.argsort(descending=True)
     first = moved[order[:100]].sum() / moved.sum()
@@ -69,8 +59,8 @@ def main(gamma: float = 0.08) -> None:
         print(f"  {word:8} {stayed[place]:5.1%}   absent: {found}")
 
     rank = {absent[i]: place + 1 for place, i in enumerate(order.tolist())}
-    listed = [(word, rank[words.index(word)]) for group in SYNONYMS.values() for word in group]
-    print("Synonyms by weight among absent words: " + ", ".join(f"{word} {r}" for word, r in listed))
+    listed = ", ".join(f"{word} {rank[words.index(word)]}" for word in SYNONYMS)
+    print(f"Synonyms by weight among absent words: {listed}")
 
     q, k, a = (rows[None, None] for rows in (query, templates, atoms))  # one sequence, one head
     start = time.perf_counter()
@@ -88,8 +78,4 @@ def main(gamma: float = 0.08) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("gamma", type=float, nargs="?", default=0.08, help="strength of the entropy, > 0")
-    main(parser.parse_args().gamma)
+    main(*map(float, sys.argv[1:]))

@@ -7,8 +7,6 @@ same weights with a preference that is trusted less, and with an exact inference
     python examples/t5_preference.py
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -34,14 +32,8 @@ def small_t5() -> Any:
 
 def as_inference(attention: Any, preference: AbstractPreference) -> MultiheadAttention:
     """T5's attention, with its weights, as a layer that infers. T5 does not scale its scores."""
-    layer = MultiheadAttention(
-        attention.inner_dim,
-        attention.n_heads,
-        bias=False,
-        batch_first=True,
-        preference=preference,
-        evidence=ScaledDot(scale=1.0),
-    )
+    given = {"preference": preference, "evidence": ScaledDot(scale=1.0)}
+    layer = MultiheadAttention(attention.inner_dim, attention.n_heads, bias=False, batch_first=True, **given)
     with torch.no_grad():
         layer.in_proj_weight.copy_(torch.cat([attention.q.weight, attention.k.weight, attention.v.weight]))
         layer.out_proj.weight.copy_(attention.o.weight)
@@ -59,34 +51,32 @@ def main() -> None:
     """Compare every self-attention of the model with its twin."""
     torch.manual_seed(0)
     model = small_t5()
-    seen = {}
-    for name, module in model.named_modules():
-        if name.endswith("SelfAttention"):
-            module.register_forward_hook(
-                lambda module, args, output, name=name: seen.update({name: (module, args[0], output[0])})
-            )
+    seen, attentions = {}, {m: n for n, m in model.named_modules() if n.endswith("SelfAttention")}
+    for module in attentions:
+        module.register_forward_hook(
+            lambda m, given, out: seen.update({attentions[m]: (m, given[0], out[0])})
+        )
     real = torch.ones(2, 10, dtype=torch.long)
     real[1, 7:] = 0  # the second text is three tokens shorter
     with torch.no_grad():
         ids = torch.randint(2, 100, (2, 10))
         model(input_ids=ids, attention_mask=real, decoder_input_ids=torch.randint(2, 100, (2, 6)))
 
-    def bias(stack: str) -> Tensor:
-        return getattr(model, stack).block[0].layer[0].SelfAttention.relative_attention_bias.weight
-
+    read, written = (
+        stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+        for stack in (model.encoder, model.decoder)
+    )
     preferences = {  # one a stack: its blocks share it, as in T5
-        "encoder": RelativePosition.from_t5(bias("encoder")) * KeyPadding(),
-        "decoder": RelativePosition.from_t5(bias("decoder"), bidirectional=False) * Causal(),
+        "encoder": RelativePosition.from_t5(read) * KeyPadding(),
+        "decoder": RelativePosition.from_t5(written, bidirectional=False) * Causal(),
     }
     for stack, preference in preferences.items():
         print(f"{stack}: {preference}")
 
     for name, (attention, inputs, expected) in seen.items():
         stack = name.split(".")[0]
-        padding = real == 0 if stack == "encoder" else None
         layer = as_inference(attention, preferences[stack])
-
-        call = (layer, inputs, padding, expected)
+        call = layer, inputs, real == 0 if stack == "encoder" else None, expected
         same = difference(*call)
         layer.estimator = "exact"
         exact = difference(*call)

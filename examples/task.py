@@ -1,16 +1,12 @@
-"""What a task of the examples is, what it can be told, and how its data are read."""
-
-from __future__ import annotations
+"""What a task of the examples is, and what it can be told."""
 
 import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
-import datasets
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +21,16 @@ FREE = ("out", "resume", "overwrite", "checkpoint_seconds", "quiet")  # options 
 def option(default: Any, text: str, **metadata: Any) -> Any:
     """A field of the options, with its help."""
     return field(default=default, metadata={"help": text, **metadata})
+
+
+def choice(text: str, *values: str) -> Any:
+    """A field of the options with some values, of which the first is the default."""
+    return option(values[0], text, choices=values)
+
+
+def several(text: str) -> Any:
+    """A field of the options that takes any number of words, by default none."""
+    return field(default_factory=list, metadata={"help": text})
 
 
 @dataclass
@@ -43,21 +49,30 @@ class Options:
     warmup: float = option(0.0, "share of the steps in which the learning rate rises")
     weight_decay: float = option(0.0, "of AdamW")
     clip_norm: float = option(0.0, "largest norm of the gradient; 0: no limit")
-    mixed_precision: str = option("no", "no, bf16 or fp16", choices=("no", "bf16", "fp16"))
+    mixed_precision: str = choice("no, bf16 or fp16", "no", "bf16", "fp16")
     checkpoint_seconds: float = option(60.0, "seconds between checkpoints within an epoch")
     quiet: bool = option(False, "show no progress")
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate", "width", "depth", "heads", "longest"):
-            if not getattr(self, name, 1) > 0:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}; expected a number above 0. Give --{name} a larger one."
-                )
+            if not (value := getattr(self, name, 1)) > 0:
+                raise InputError(f"{name} is {value}; expected a number above 0. Give a larger --{name}.")
         for name, largest in (("warmup", 1.0), ("dropout", 0.99)):
             if not 0 <= getattr(self, name, 0) <= largest:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a share from 0 to {largest}.")
+        if (width := getattr(self, "width", 0)) % (heads := getattr(self, "heads", 1)):
+            raise InputError(f"heads is {heads} and width {width}; expected a multiple of heads. Change one.")
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {', '.join(SCHEDULES)}.")
+
+
+@dataclass
+class CosineOptions(Options):
+    """With a learning rate that rises, and falls as a cosine."""
+
+    schedule: str = option("cosine", "transformers' name of a schedule")
+    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
+    weight_decay: float = option(0.01, "of AdamW")
 
 
 class Task:
@@ -101,6 +116,10 @@ class Task:
         """Metrics of a split from the records of all its examples."""
         raise NotImplementedError
 
+    def audited(self, examples: Sequence[Any], batch: Batch) -> Batch:
+        """What audits and swaps read of a batch of the test: ``inputs``, and what is known of them."""
+        raise NotImplementedError
+
     def batches(self, split: str, size: int, epoch: int | None) -> Iterator[list[int]]:
         """Numbers of the examples of each batch: in a random order that depends on seed and epoch, or as they are.
 
@@ -120,125 +139,6 @@ class Task:
         yield from (order[start:end] for start, end in pairwise(ends))
 
 
-def read_splits(
-    data: str, names: Sequence[str] = ("train", "validation", "test"), *, train: bool = True
-) -> datasets.DatasetDict:
-    """A dataset of the hub, a folder with a Parquet file for each split, or one file of text or rows.
-
-    Args:
-        data: Name or path; a file ends in ``.txt``, ``.jsonl`` or ``.parquet`` and becomes the split ``train``.
-        names: Of the splits that are read of a folder.
-        train: Whether there has to be a split for training.
-
-    Raises:
-        InputError: If it is not there, or has no split for training.
-    """
-    folder = Path(data)
-    try:
-        if folder.is_file():
-            builder = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}.get(folder.suffix)
-            if builder is None:
-                raise InputError(
-                    f"{folder} ends in none of .txt, .jsonl and .parquet. Convert it to one of these."
-                )
-            found = datasets.load_dataset(builder, data_files={"train": str(folder)})
-        elif folder.is_dir():
-            files = {name: str(folder / f"{name}.parquet") for name in names}
-            files = {name: file for name, file in files.items() if Path(file).is_file()}
-            if not files:
-                raise InputError(
-                    f"{folder} holds none of {', '.join(f'{name}.parquet' for name in names)}. Save the dataset there "
-                    "with datasets' Dataset.to_parquet, or use --data toy."
-                )
-            found = datasets.load_dataset("parquet", data_files=files)
-        else:
-            found = datasets.load_dataset(data)
-    except InputError:
-        raise
-    except Exception as error:  # datasets raises errors of many kinds
-        there = folder.exists()
-        what = (
-            "cannot be read"
-            if there
-            else "is neither a folder nor a dataset that the Hugging Face hub gives here"
-        )
-        raise InputError(
-            f"{data!r} {what} ({_line((error.__cause__ if there else None) or error)}). Give a folder with "
-            "train.parquet, the name of a dataset, or --data toy, which needs no file."
-        ) from error
-    assert isinstance(found, datasets.DatasetDict)  # noqa: S101 - no split was asked for
-    if train and "train" not in found:
-        raise InputError(f"{data} has the splits {', '.join(map(str, found))}; one named train is needed.")
-    return found
-
-
-def check_columns(found: datasets.DatasetDict, needed: Sequence[str], data: str) -> None:
-    """Refuse data without a column.
-
-    Raises:
-        InputError: Naming the columns that are missing, and those that are there.
-    """
-    for split, rows in found.items():
-        missing = [name for name in needed if name not in rows.column_names]
-        if missing:
-            raise InputError(
-                f"{data}, {split}, has no column {', '.join(missing)}; it has {', '.join(rows.column_names)}. Rename "
-                "the columns of the data."
-            )
-
-
-def validation_and_test(found: datasets.DatasetDict, share: float = 0.1) -> datasets.DatasetDict:
-    """The same data with the splits ``train``, ``validation`` and ``test``: missing ones are parts of the first.
-
-    Raises:
-        InputError: If the first has too few rows for that.
-    """
-    found = datasets.DatasetDict(found)
-    for name in ("test", "validation"):
-        if name not in found:
-            if len(found["train"]) < 2:
-                raise InputError(f"there are too few rows to hold out some for {name}. Give more.")
-            parts = found["train"].train_test_split(share, seed=0)
-            found["train"], found[name] = parts["train"], parts["test"]
-    return found
-
-
-def label_names(rows: datasets.Dataset, column: str) -> list[str]:
-    """Names of the classes of a column, of ``ClassLabel`` or of integers.
-
-    Raises:
-        InputError: If they are neither.
-    """
-    feature = rows.features[column]
-    if isinstance(feature, datasets.ClassLabel):
-        return list(feature.names)
-    if not feature.dtype.startswith(("int", "uint")):
-        raise InputError(
-            f"column {column} has values of {feature.dtype}; expected whole numbers for classes."
-        )
-    return [str(number) for number in range(max(rows[column]) + 1)]
-
-
-def check_labels(found: datasets.DatasetDict, column: str, classes: int, data: str) -> None:
-    """Refuse a row whose label is none of the classes of the training data.
-
-    Raises:
-        InputError: Naming the row.
-    """
-    for split, rows in found.items():
-        for number, label in enumerate(rows[column]):
-            if label is None or not 0 <= label < classes:
-                raise InputError(
-                    f"{data}, {split}, row {number}, has the {column} {label}; expected 0 to {classes - 1}. Remove the "
-                    "row."
-                )
-
-
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with its tensors on a device."""
     return {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
-
-
-def _line(error: BaseException) -> str:
-    """The first line of an error's text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

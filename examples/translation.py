@@ -9,16 +9,13 @@
 ``FOLDER`` has ``train.parquet``, ``validation.parquet`` and ``test.parquet`` with a column of text for each language.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from itertools import compress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,16 +23,18 @@ from torch.nn import functional
 
 import common
 import decoding
-from decoding import BEGIN, END, PAD, Attention, State, choice
+from data import check_columns, padded, read_splits, validation_and_test
+from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention, preference, sinusoids
-from task import Batch, Options, Record, Task, check_columns, option, read_splits, validation_and_test
+from fenchel.plot import heatmap
+from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 POOL = 50  # batches whose pairs are sorted by length together
 
 
 @dataclass
-class TranslationOptions(Options):
+class TranslationOptions(CosineOptions):
     """What a training can be told; the defaults are those of the recorded results, but for toy data."""
 
     source: str = option("en", "column to translate from (toy data have none)")
@@ -63,9 +62,6 @@ class TranslationOptions(Options):
     longest: int = option(100, "pieces of a sentence at most; longer pairs are not trained on")
     epochs: int = option(8, "passes over the data")
     learning_rate: float = option(-1.0, "the largest; -1: 0.01 for toy data, else 0.002")
-    schedule: str = option("cosine", "transformers' name: constant, linear, cosine ...")
-    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
-    weight_decay: float = option(0.01, "of AdamW")
     clip_norm: float = option(1.0, "largest norm of the gradient; 0: no limit")
 
     def __post_init__(self) -> None:
@@ -75,11 +71,8 @@ class TranslationOptions(Options):
             if getattr(self, name) == -1:
                 setattr(self, name, value)
         super().__post_init__()
-        if self.width % 2 or self.width % self.heads or not 0 <= self.dropout < 1:
-            raise InputError(
-                f"width is {self.width}, heads {self.heads} and dropout {self.dropout}; expected an even width that "
-                "heads divides, and a dropout from 0 to below 1."
-            )
+        if self.width % 2:
+            raise InputError(f"width is {self.width}; expected an even number.")
         if self.score == "additive" and self.estimator != "first_order":
             raise InputError(
                 f"estimator is {self.estimator} with an additive score, which is all preference, so that estimators do "
@@ -133,9 +126,9 @@ def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
         splits[str(name)] = list(zip(*(rows[column] for column in columns), strict=True))
         for number, pair in enumerate(splits[str(name)]):
             if not all(isinstance(text, str) and text.strip() for text in pair):
+                where = f"{options.data}, {name}, row {number}"
                 raise InputError(
-                    f"{options.data}, {name}, row {number}, has the texts {pair}; expected two that are not empty. "
-                    "Remove the row."
+                    f"{where}, has the texts {pair}; expected two that are not empty. Remove it."
                 )
     return splits
 
@@ -331,9 +324,7 @@ class TransformerTranslator(nn.Module):
 class Translation(Task):
     """Pairs of sentences; the epoch with the best BLEU of greedy translations is kept."""
 
-    name: ClassVar = "translation"
-    metric = "bleu"
-    larger_is_better: ClassVar = True
+    name, metric, larger_is_better = "translation", "bleu", True
 
     def __init__(self, options: TranslationOptions) -> None:
         super().__init__(options)
@@ -343,13 +334,14 @@ class Translation(Task):
             for side, name in enumerate(("source_tokenizer", "target_tokenizer"))
         ]
         for split, pairs in texts.items():
-            sides = [list(side) for side in zip(*pairs, strict=True)]
-            encoded = [self.tokenizers[side].encode_batch(sides[side]) for side in (0, 1)]
-            rows: Any = zip(*sides, *encoded, strict=True)
-            found = [Pair(s, t, [*one.ids, END], [BEGIN, *other.ids, END]) for s, t, one, other in rows]
+            sides = zip(*pairs, strict=True)
+            encoded = [one.encode_batch(list(side)) for one, side in zip(self.tokenizers, sides, strict=True)]
+            rows: Any = zip(pairs, *encoded, strict=True)
+            found = [
+                Pair(pair[0], pair[1], [*one.ids, END], [BEGIN, *other.ids, END]) for pair, one, other in rows
+            ]
             most = options.longest + 1 if split == "train" else float("inf")
-            fits = [max(len(one.pieces), len(one.labels) - 1) <= most for one in found]
-            self.splits[split] = list(compress(found, fits))
+            self.splits[split] = [one for one in found if max(len(one.pieces), len(one.labels) - 1) <= most]
         if not self.splits["train"]:
             raise InputError(f"no pair has at most {options.longest} pieces a side. Give a larger --longest.")
 
@@ -377,19 +369,17 @@ class Translation(Task):
 
     def batch(self, examples: Sequence[Pair], *, training: bool) -> Batch:
         """The numbers, and the pairs."""
-        source, target = (decoding.padded(side) for side in list(zip(*examples, strict=True))[2:])
+        source, target = (padded(side) for side in list(zip(*examples, strict=True))[2:])
         labels = target[:, 1:]
         inputs = target[:, :-1] * (labels != PAD)
         return {"source": source, "target": inputs, "labels": labels, "pairs": examples}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """Cross-entropy with smoothed labels, of all pieces."""
-        labels, smoothing = batch["labels"], self.options.label_smoothing
-        scores = model(source=batch["source"], target=batch["target"])
-        log_p = scores.float().log_softmax(-1)  # faster than torch's loss with smoothed labels
-        right = log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        real = labels != PAD
-        return -((1 - smoothing) * right + smoothing * log_p.mean(-1))[real].sum(), int(real.sum())
+        labels = batch["labels"].flatten()
+        scores = model(source=batch["source"], target=batch["target"]).flatten(0, 1).float()
+        kept: Any = {"ignore_index": PAD, "label_smoothing": self.options.label_smoothing, "reduction": "sum"}
+        return functional.cross_entropy(scores, labels, **kept), int((labels != PAD).sum())
 
     def records(self, model: nn.Module, batch: Batch) -> list[Record]:
         """Greedy translations, and -log P of the right ones; in float32, whatever is trained in."""
@@ -409,6 +399,18 @@ class Translation(Task):
         nats, pieces = (sum(one[name] for one in records) for name in ("nats", "pieces"))
         return {"bleu": decoding.bleu(said, [right])["bleu"], "loss": nats / pieces}
 
+    def audited(self, examples: Sequence[Pair], batch: Batch) -> Batch:
+        """See ``Task``."""
+        del examples
+        tokens = map(decoding.piece_names, self.tokenizers, (batch["source"], batch["target"]))
+        return {
+            "inputs": {name: batch[name] for name in ("source", "target")},
+            "counted": batch["source"] != PAD,
+            "counted_decoder": batch["labels"] != PAD,
+            **dict(zip(("tokens", "tokens_decoder"), tokens, strict=True)),
+            **decoding.measures(batch["labels"]),
+        }
+
     def said(self, model: Any, source: Tensor, **how: Any) -> list[decoding.Said]:
         """Translations as numbers: at most twice as many pieces as the source has, and ten, and END."""
         limits = (2 * (source != PAD).sum(1) + 11).clamp(max=self.options.longest)
@@ -421,7 +423,7 @@ class UseOptions(decoding.SearchOptions):
     """What ``use`` can be told."""
 
     heatmap: str = option("", "file for a picture of where the first translation looks")
-    sentences: list[str] | None = field(default=None, metadata={"help": "by default of the test"})
+    sentences: list[str] = several("by default of the test")
 
 
 def use(task: Translation, model: Any, told: UseOptions) -> None:
@@ -431,7 +433,7 @@ def use(task: Translation, model: Any, told: UseOptions) -> None:
         raise InputError("a sentence is empty; expected words.")
     rows = [[*one.ids, END] for one in task.tokenizers[0].encode_batch(texts)]
     for start in range(0, len(rows), 64):
-        said += task.said(model, decoding.padded(rows[start : start + 64]), **how)
+        said += task.said(model, padded(rows[start : start + 64]), **how)
     found = [task.tokenizers[1].decode(one.words) for one in said]
     for text, translation, one in zip(texts, found, said, strict=True):
         line = {"source": text, "translation": translation, "log_probability": one.log_probability}
@@ -439,32 +441,15 @@ def use(task: Translation, model: Any, told: UseOptions) -> None:
     if not told.sentences:
         print(json.dumps(decoding.bleu(found, [[one.target for one in task.splits["test"]]])))
     if told.heatmap:
-        from fenchel.plot import heatmap
-
         source, target = torch.tensor([rows[0]]), torch.tensor([[BEGIN, *said[0].words, END]])
         weights = decoding.weights_of(model, source=source, target=target[:, :-1])[0]
         (read,), (written,) = map(decoding.piece_names, task.tokenizers, (source, target))
         heatmap(weights, written[1:], read, told.heatmap)
 
 
-def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:
     """The model of a run and the batches of its test, for ``fenchel audit`` and ``fenchel swap``."""
-    task, model = common.load_run(Translation, TranslationOptions, folder)
-    found = []
-    for numbers in task.batches("test", 50, None):
-        batch = task.batch([task.splits["test"][one] for one in numbers], training=False)
-        found.append(
-            {
-                "inputs": {name: batch[name] for name in ("source", "target")},
-                "counted": batch["source"] != PAD,
-                "counted_decoder": batch["labels"] != PAD,
-                "documents": [one + 1 for one in numbers],
-                "tokens": decoding.piece_names(task.tokenizers[0], batch["source"]),
-                "tokens_decoder": decoding.piece_names(task.tokenizers[1], batch["target"]),
-                **decoding.measures(batch["labels"]),
-            }
-        )
-    return model, found
+    return common.load_test(Translation, TranslationOptions, folder)
 
 
 if __name__ == "__main__":

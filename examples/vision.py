@@ -8,13 +8,12 @@ Commands::
     python examples/vision.py table --table 2 --budget small --out table2
 """
 
-from __future__ import annotations
-
-import json
 import math
+import re
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,27 +21,17 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from scipy.stats import ttest_1samp
 from sklearn.metrics import accuracy_score
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu
 
-from common import Training, checkpoints, load_run, main
+import sweep
+from common import load_test, main
+from data import check_columns, check_labels, label_names, read_splits, validation_and_test
 from fenchel.errors import CostWarning, InputError
 from fenchel.nn import MultiheadAttention, TransportAttention
 from images import chosen, opened, stacked
-from task import (
-    Batch,
-    Options,
-    Record,
-    Task,
-    check_columns,
-    check_labels,
-    label_names,
-    option,
-    read_splits,
-    validation_and_test,
-)
+from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 # The papers' cost, C - aᵀb, is meant for templates of any norm.
 warnings.filterwarnings("ignore", category=CostWarning)
@@ -50,23 +39,19 @@ COLUMNS = (("image", "label"), ("img", "label"), ("img", "fine_label"), ("image"
 
 
 @dataclass
-class VisionOptions(Options):
+class VisionOptions(CosineOptions):
     """A ViT of the papers' size; a smaller one is enough for toy images."""
 
     batch_size: int = option(64, "images in a step, even: they come in pairs of a class")
     learning_rate: float = option(3e-4, "the largest")
-    schedule: str = option("cosine", "transformers' name of a schedule")
-    warmup: float = option(0.05, "share of the steps in which the learning rate rises")
-    weight_decay: float = option(0.01, "of AdamW")
-    model: str = option("ot-vit", "last layer: softmax or optimal transport", choices=("vit", "ot-vit"))
-    extra: str = option(
-        "auto",
+    model: str = choice("last layer: optimal transport or softmax", "ot-vit", "vit")
+    extra: str = choice(
         "preference for the partner's templates: zero (ot-vit only), shared as for the image's own, or none: there are "
         "no partners; auto: zero for ot-vit, none for vit",
-        choices=("auto", "zero", "shared", "none"),
+        *("auto", "zero", "shared", "none"),
     )
     join_probability: float = option(0.5, "how often a partner's templates join, in training")
-    cost: str = option("dot", "transport cost", choices=("dot", "squared_euclidean", "cosine"))
+    cost: str = choice("transport cost", "dot", "squared_euclidean", "cosine")
     gamma: float = option(0.0, "entropy of the transport; 0: √width, of the hidden states, which is √256")
     alpha: float = option(1.0, "reliability of the evidence")
     width: int = option(256, "of the hidden states")
@@ -77,7 +62,6 @@ class VisionOptions(Options):
     patch_size: int = option(4, "pixels of a side")
     train_images: int = option(0, "so many, each class in its share; 0: all")
     test_images: int = option(0, "so many, for validation and test each; 0: all")
-    label_smoothing: float = option(0.0, "share of probability that is spread over all classes")
     augment: bool = option(False, "shift by up to four pixels, and mirror")
 
     def __post_init__(self) -> None:
@@ -85,13 +69,9 @@ class VisionOptions(Options):
         if self.extra == "auto":
             self.extra = "zero" if self.model == "ot-vit" else "none"
         if (self.model, self.extra) == ("vit", "zero"):
-            raise InputError(
-                "softmax attention reaches no template of preference zero. Give --extra shared or none."
-            )
+            raise InputError("softmax reaches no template of preference zero. Give --extra shared or none.")
         if self.batch_size % 2:
-            raise InputError(
-                f"batch_size is {self.batch_size}; images come in pairs, so expected an even number."
-            )
+            raise InputError(f"batch_size is {self.batch_size}; expected an even number, for pairs.")
 
 
 class Layer(nn.Module):
@@ -132,15 +112,13 @@ class VisionTransformer(nn.Module):
         self.position = nn.Parameter(torch.empty(1, (size // o.patch_size) ** 2 + 1, o.width))
         self.reset_parameters()
         self.dropout = nn.Dropout(o.dropout)
-        attention: list[nn.Module] = [
+        attention: list[Any] = [
             MultiheadAttention(o.width, o.heads, batch_first=True) for _ in range(o.depth)
         ]
         if o.model == "ot-vit":
-            extra = "shared" if o.extra == "shared" else "zero"
-            gamma = o.gamma or math.sqrt(o.width)
-            attention[-1] = TransportAttention(
-                o.width, o.heads, cost=o.cost, gamma=gamma, alpha=o.alpha, extra_preference=extra
-            )
+            given: Any = {"cost": o.cost, "gamma": o.gamma or math.sqrt(o.width), "alpha": o.alpha}
+            given["extra_preference"] = "shared" if o.extra == "shared" else "zero"
+            attention[-1] = TransportAttention(o.width, o.heads, **given)
         self.layers = nn.ModuleList(Layer(one, o.width, o.mlp_width, o.dropout) for one in attention)
         self.norm, self.classify = nn.LayerNorm(o.width), nn.Linear(o.width, classes)
 
@@ -171,8 +149,7 @@ class Vision(Task):
 
     def __init__(self, options: VisionOptions) -> None:
         super().__init__(options)
-        read = toy() if options.data == "toy" else read_images(options)
-        self.classes, splits = read
+        self.classes, splits = toy() if options.data == "toy" else read_images(options)
         pixels = splits["train"][0].float() / 255
         self.mean, self.std = (one.view(-1, 1, 1) for one in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))))
         self.channels, height, width = pixels.shape[1:]
@@ -205,8 +182,7 @@ class Vision(Task):
 
     def batch(self, examples: Sequence[Any], *, training: bool) -> Batch:
         """See ``Task``."""
-        images = torch.stack([image for image, _ in examples])
-        labels = torch.stack([label for _, label in examples])
+        images, labels = (torch.stack(some) for some in zip(*examples, strict=True))
         if training and self.options.augment:
             images = augmented(images)
         batch = {"images": (images.float() / 255 - self.mean) / self.std, "labels": labels}
@@ -217,9 +193,7 @@ class Vision(Task):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """See ``Task``."""
         logits = model(batch["images"], batch.get("partners"))
-        smoothing = self.options.label_smoothing
-        loss = cross_entropy(logits.float(), batch["labels"], reduction="sum", label_smoothing=smoothing)
-        return loss, len(logits)
+        return cross_entropy(logits.float(), batch["labels"], reduction="sum"), len(logits)
 
     def records(self, model: nn.Module, batch: Batch) -> list[Record]:
         """See ``Task``."""
@@ -231,8 +205,15 @@ class Vision(Task):
     def metrics(self, records: Sequence[Record]) -> dict[str, float]:
         """See ``Task``."""
         answers, labels = [one["answer"] for one in records], [one["label"] for one in records]
-        accuracy = float(accuracy_score(labels, answers))
-        return {"accuracy": accuracy, "loss": sum(one["loss"] for one in records) / len(records)}
+        loss = sum(one["loss"] for one in records) / len(records)
+        return {"accuracy": float(accuracy_score(labels, answers)), "loss": loss}
+
+    def audited(self, examples: Sequence[Any], batch: Batch) -> Batch:
+        """See ``Task``."""
+        del examples
+        loss = partial(cross_entropy, target=batch["labels"], reduction="none")
+        score = partial(hits, labels=batch["labels"])
+        return {"inputs": {"images": batch["images"]}, "loss": loss, "score": score}
 
 
 def partners(labels: Tensor, probability: float) -> Tensor:
@@ -286,57 +267,32 @@ def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tens
 class UseOptions:
     """What is asked of a trained model."""
 
-    images: list[str] = field(
-        default_factory=list, metadata={"help": "files; default: the first four test images"}
-    )
-    picture: str = option("", "file for a picture of how much each pixel moves the logit of the answer")
+    images: list[str] = several("files; default: the first four test images")
+    picture: str = option("", "file for the images, above how much each pixel moves the logit of the answer")
 
 
 def use(task: Vision, model: VisionTransformer, told: UseOptions) -> None:
     """Print the three likeliest classes of each image, and draw which pixels the answer depends on."""
     names = told.images or [f"test image {number + 1}" for number in range(4)]
+    images = [image for image, _ in task.splits["test"][:4]]
     if told.images:
         images = [opened(file, task.channels, task.size) for file in told.images]
-    else:
-        images = [image for image, _ in task.splits["test"][:4]]
-    pixels = task.batch([(image, torch.tensor(0)) for image in images], training=False)[
-        "images"
-    ].requires_grad_()
+    batch = task.batch([(image, torch.tensor(0)) for image in images], training=False)
+    pixels = batch["images"].requires_grad_()
     logits = model(pixels)
     for name, row in zip(names, logits.softmax(-1), strict=True):
         best = row.topk(min(3, len(row)))
         print(f"{name}: " + ", ".join(f"{task.classes[int(k)]} {p:.3f}" for p, k in zip(*best, strict=True)))
     if told.picture:
         (gradient,) = torch.autograd.grad(logits.amax(1).sum(), pixels)
-        figure, axes = plt.subplots(
-            2, len(images), figsize=(2 * len(images), 4), squeeze=False, layout="constrained"
-        )
-        for number, image in enumerate(images):
-            axes[0, number].imshow(image.permute(1, 2, 0).numpy(), cmap="gray")
-            axes[0, number].set_title(task.classes[int(logits[number].argmax())])
-            axes[1, number].imshow(gradient[number].abs().amax(0).numpy(), cmap="magma")
-        for axis in axes.flat:
-            axis.axis("off")
-        figure.savefig(told.picture, dpi=120)
-        plt.close(figure)
+        moved = gradient.abs().amax(1)
+        shown = torch.stack(images).float().mean(1) / 255, moved / moved.amax((1, 2), keepdim=True)
+        plt.imsave(told.picture, torch.cat([torch.cat([*row], 1) for row in shown]).numpy(), cmap="gray")
 
 
-def load(folder: str | Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:
     """The model of a run and its test images, for ``fenchel audit RUN --loader examples/vision.py`` and ``swap``."""
-    task, model = load_run(Vision, VisionOptions, folder)
-    found = []
-    for number, numbers in enumerate(task.batches("test", 64, None)):
-        batch = task.batch([task.splits["test"][one] for one in numbers], training=False)
-        labels = batch["labels"]
-        found.append(
-            {
-                "inputs": {"images": batch["images"]},
-                "documents": [64 * number + one + 1 for one in range(len(numbers))],
-                "loss": partial(cross_entropy, target=labels, reduction="none"),
-                "score": partial(hits, labels=labels),
-            }
-        )
-    return model, found
+    return load_test(Vision, VisionOptions, folder)
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:
@@ -344,55 +300,43 @@ def hits(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(-1) == labels.to(logits.device)).double()
 
 
-ARMS: dict[str, dict[str, Any]] = {
-    "ViT": {"model": "vit"},
-    "OT-ViT": {"model": "ot-vit", "extra": "zero"},
-    "OT-ViT, shared u": {"model": "ot-vit", "extra": "shared"},
-    "OT-ViT, no partners": {"model": "ot-vit", "extra": "none"},
-    "ViT with partners": {"model": "vit", "extra": "shared"},
+ARMS = {
+    "ViT": "--model vit",
+    "OT-ViT": "--model ot-vit --extra zero",
+    "OT-ViT-shared-u": "--model ot-vit --extra shared",
+    "OT-ViT-no-partners": "--model ot-vit --extra none",
+    "ViT-with-partners": "--model vit --extra shared",
 }
-SHAPES = (
-    (2, 448),
-    (4, 312),
-    (6, 256),
-    (8, 224),
-    (12, 184),
-    (24, 128),
-)  # depth and width of 3.2 million parameters
-BUDGETS = {"small": {"train_images": 10_000, "test_images": 5_000, "epochs": 4}, "paper": {"epochs": 100}}
-HUB = {
-    "1": ["uoft-cs/cifar100"],
-    "2": ["zalando-datasets/fashion_mnist", "uoft-cs/cifar10", "uoft-cs/cifar100"],
-}
-PAPER = {  # accuracies of tables 1 and 2: by data, learning rate and arm
-    ("cifar100", 3e-3): {"ViT": 0.228, "OT-ViT": 0.175},
-    ("cifar100", 3e-4): {"ViT": 0.463, "OT-ViT": 0.491},
-    ("cifar100", 3e-5): {"ViT": 0.452, "OT-ViT": 0.412},
-    ("fashion_mnist", 3e-4): {"ViT": 0.928, "OT-ViT": 0.937},
-    ("cifar10", 3e-4): {"ViT": 0.751, "OT-ViT": 0.772},
+# Depth and width of 3.2 million parameters.
+SHAPES = (2, 448), (4, 312), (6, 256), (8, 224), (12, 184), (24, 128)
+BUDGETS = {"small": "--train_images 10000 --test_images 5000 --epochs 4", "paper": "--epochs 100"}
+CIFAR100 = "uoft-cs/cifar100"
+HUB = {"1": [CIFAR100], "2": ["zalando-datasets/fashion_mnist", "uoft-cs/cifar10", CIFAR100]}
+PAPER = {  # accuracies of tables 1 and 2: by data and learning rate
+    ("cifar100", 3e-3): "ViT 0.228, OT-ViT 0.175",
+    ("cifar100", 3e-4): "ViT 0.463, OT-ViT 0.491",
+    ("cifar100", 3e-5): "ViT 0.452, OT-ViT 0.412",
+    ("fashion_mnist", 3e-4): "ViT 0.928, OT-ViT 0.937",
+    ("cifar10", 3e-4): "ViT 0.751, OT-ViT 0.772",
 }
 
 
 @dataclass
 class TableOptions:
-    """A table of section 9: trainings that differ in the arm alone, for each seed."""
+    """A table of section 9: for each data set and learning rate a sweep of arms over seeds."""
 
-    table: str = option(
-        "2",
-        "of the paper, the ablation, or the search over depth and width",
-        choices=(*"12", "ablation", "search"),
+    table: str = choice(
+        "of the papers, the ablation, or the search of a shape", "2", "1", "ablation", "search"
     )
-    budget: str = option("small", "10,000 images for 4 epochs, or all for 100", choices=tuple(BUDGETS))
-    data: list[str] = field(
-        default_factory=list, metadata={"help": "folders or hub names; default: the paper's"}
-    )
-    out: str = option("", "folder of the runs; those that are finished in it are not run again")
+    budget: str = choice("10,000 images for 4 epochs, or all for 100", *BUDGETS)
+    data: list[str] = several("folders or hub names; default: the paper's")
+    out: str = option("", "folder of the sweeps; runs that are finished in it are not run again")
     seeds: int = option(3, "trainings of each arm")
-    mixed_precision: str = option("no", "no, bf16 or fp16", choices=("no", "bf16", "fp16"))
+    mixed_precision: str = choice("no, bf16 or fp16", "no", "bf16", "fp16")
 
 
 def table(told: TableOptions) -> None:
-    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds beside the paper's.
+    """Run what is missing of a table, and print accuracies with 95 % intervals over seeds below the paper's.
 
     Raises:
         InputError: If there is no folder for the runs.
@@ -401,50 +345,22 @@ def table(told: TableOptions) -> None:
         raise InputError("no folder was given for the runs. Give --out DIR.")
     arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if told.table in "12" else ARMS
     if told.table == "search":
-        arms = {
-            f"ViT, {d} layers of {w}": {"model": "vit", "depth": d, "width": w, "mlp_width": 2 * w}
-            for d, w in SHAPES
-        }
+        shape = "--model vit --depth {0} --width {1} --mlp_width {2}"
+        arms = {f"{depth}-layers-of-{w}": shape.format(depth, w, 2 * w) for depth, w in SHAPES}
     rates = (3e-3, 3e-4, 3e-5) if told.table == "1" else (3e-4,)
-    print(
-        "| Data | Rate | Arm | Paper | Accuracy | Minus the first arm | Seeds |\n|---|---|---|---:|---:|---:|---:|"
-    )
+    failed = 0
     for data, rate in product(told.data or HUB.get(told.table, HUB["2"][:1]), rates):
-        name = Path(data).name
-        known = max(
-            (key for key in PAPER if key[1] == rate and name.startswith(key[0])), key=str, default=None
-        )
-        first: list[float] = []
-        for arm, changed in arms.items():
-            found = []
-            for seed in range(told.seeds):
-                out = Path(told.out) / f"{name}-{rate:g}-{arm.replace(', ', '-').replace(' ', '-')}-{seed}"
-                given = {"data": data, "out": str(out), "learning_rate": rate, "seed": seed}
-                given |= {"mixed_precision": told.mixed_precision} | BUDGETS[told.budget] | changed
-                found.append(
-                    finished(VisionOptions(**given, resume=bool(checkpoints(out))))["test"]["accuracy"]
-                )
-            first = first or found
-            differences = [one - other for one, other in zip(found, first, strict=True)]
-            paper = PAPER[known].get(arm, "–") if known else "–"
-            print(
-                f"| {name} | {rate:g} | {arm} | {paper} | {interval(found)} | {interval(differences)} | {told.seeds} |"
-            )
-
-
-def finished(options: VisionOptions) -> dict[str, Any]:
-    """The metrics of a run, which is trained to its end if it is not there."""
-    file = Path(options.out) / "metrics.json"
-    return json.loads(file.read_text()) if file.is_file() else Training(Vision, options).run()
-
-
-def interval(values: Sequence[float]) -> str:
-    """Mean and half of Student's 95 % interval."""
-    mean = sum(values) / len(values)
-    if len(values) < 2 or len(set(values)) == 1:
-        return f"{mean:.4f}"
-    low, high = ttest_1samp(values, 0).confidence_interval()
-    return f"{mean:.4f} ± {(high - low) / 2:.4f}"
+        name, caption = Path(data).name, f"{Path(data).name}, learning rate {rate:g}"
+        for (known, its_rate), accuracies in PAPER.items():
+            if its_rate == rate and re.match(rf"{known}(?!\d)", name):
+                caption += f"; the paper: {accuracies}"
+        given = [__file__, "--out", f"{told.out}/{name}-{rate:g}", "--seeds", str(told.seeds)]
+        given += ["--metric", "accuracy", "--caption", caption]
+        for arm, options in arms.items():
+            given += ["--arm", arm, f"{options} {BUDGETS[told.budget]}"]
+        shared = ["--data", data, "--learning_rate", str(rate), "--mixed_precision", told.mixed_precision]
+        failed += sweep.main([*given, "--", *shared])
+    sys.exit(min(failed, 1))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ the preference lies. Nobody told it where the pattern is.
     python examples/vit_context.py [steps]
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch
@@ -37,9 +35,8 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.embed = nn.Linear(PATCH * PATCH, WIDTH)
         self.position = nn.Parameter(0.02 * torch.randn(1 + GRID * GRID, WIDTH))
-        self.layer = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 64, dropout=0.0, batch_first=True, norm_first=True
-        )
+        shape = {"dropout": 0.0, "batch_first": True, "norm_first": True}
+        self.layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, **shape)
         self.preference = Context(HEADS, key_dim=WIDTH)
         self.layer.self_attn = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=self.preference)
         self.classify = nn.Linear(WIDTH, CLASSES)
@@ -57,8 +54,7 @@ class VisionTransformer(nn.Module):
         x = self.layer.norm1(self.tokens(images))
         inputs = AttentionInputs(len(x), HEADS, x.shape[1], x.shape[1], x.device, x.dtype, key_inputs=x)
         log_u = self.preference(inputs)
-        assert log_u is not None  # noqa: S101 - a context is never uniform by construction
-        return log_u[:, :, 0, 1:].softmax(-1).mean(1)
+        return torch.as_tensor(log_u)[:, :, 0, 1:].softmax(-1).mean(1)
 
 
 def main(steps: int = 300) -> None:
@@ -74,10 +70,10 @@ def main(steps: int = 300) -> None:
             preferred = model.preferred(images)
             found = (preferred.argmax(1) == places).float().mean()
             weight = preferred[torch.arange(len(places)), places].mean()
-        print(
-            f"step {step:3}: {right:.0%} of new images right; the pattern's patch has preference {weight:.2f} "
-            f"and is the most preferred in {found:.0%}"
+        said = (
+            f"step {step:3}: {right:.0%} of new images right; the pattern's patch has preference {weight:.2f}"
         )
+        print(f"{said} and is the most preferred in {found:.0%}")
 
     print(
         "Before training all patches are alike: the preference of each is 1/17, the class token's included."

@@ -12,8 +12,6 @@ DATA is a folder with train.parquet and test.parquet, or a dataset of the hub, w
 Fashion-MNIST.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -26,9 +24,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor, nn
 
+from data import check_columns, read_splits
 from fenchel.nn import ContinuousAttention, MultiheadAttention
 from intervals import interval
-from task import check_columns, read_splits
 
 WIDTH, GRID, EPOCHS = 48, 14, 4
 ARMS = ("softmax", "continuous", "untrained")
@@ -37,9 +35,8 @@ ARMS = ("softmax", "continuous", "untrained")
 def placed(rows: datasets.Dataset, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Images (N, 1, 2s, 2s) with noise around s x s ones of the data, their classes, and middles (N, 2), (x, y)."""
     some = rows.shuffle(seed=0).take(min(count, len(rows)))
-    small = (
-        torch.from_numpy(np.stack([np.asarray(image.convert("L")) for image in some["image"]])).float() / 255
-    )
+    pixels = [np.asarray(image.convert("L")) for image in some["image"]]
+    small = torch.from_numpy(np.stack(pixels)).float() / 255
     count, side, stream = len(small), small.shape[-1], torch.Generator().manual_seed(seed)
     images = 0.5 * torch.rand(count, 1, 2 * side, 2 * side, generator=stream)
     corner = torch.randint(side + 1, (count, 2), generator=stream)

@@ -1,7 +1,5 @@
 """Deviation and error of first order against α, with what one attention pass certifies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@
 with ``--baseline twin``.
 """
 
-from __future__ import annotations
-
 import sys
 from statistics import mean
 from typing import Any
@@ -27,16 +25,13 @@ def measure(folder: str) -> dict[str, Any]:
     """The mean of each head, of the model and of its untrained twin, by kind and layer."""
     report = AuditReport.load(folder)
     if not report.twin_heads:
-        sys.exit(
-            f"{folder} has no untrained twin, which the pictures compare with. Audit with --baseline twin."
-        )
+        sys.exit(f"{folder} has no untrained twin to compare with. Audit with --baseline twin.")
     found: dict[str, Any] = {}
     for who, heads in (("model", report.heads), ("twin", report.twin_heads)):
         for head in heads:
             values = {name: head[f"{name}_mean"] for name in (*SHOWN, "predicted_deviation", "certificate")}
-            found.setdefault(head["kind"], {}).setdefault(head["layer"], {}).setdefault(who, []).append(
-                values
-            )
+            layer = found.setdefault(head["kind"], {}).setdefault(head["layer"], {"model": [], "twin": []})
+            layer[who].append(values)
     audit = {name: report.manifest.get(name) for name in ("model", "texts", "tokens", "space", "alpha")}
     return {"audit": audit, "kinds": {kind: list(layers.values()) for kind, layers in found.items()}}
 
@@ -54,14 +49,9 @@ def draw_deviations(numbers: dict[str, Any]) -> Figure:
     for row, (kind, layers) in zip(panels, kinds.items(), strict=True):
         numbered = range(1, len(layers) + 1)
         for axes, (metric, (title, label)) in zip(row, SHOWN.items(), strict=True):
-            dots = [
-                (n, head[metric])
-                for n, layer in zip(numbered, layers, strict=True)
-                for head in layer["model"]
-            ]
-            axes.plot(
-                *zip(*dots, strict=True), "o", color=LINES["model"]["color"], mfc="white", markersize=2.6
-            )
+            for n, layer in zip(numbered, layers, strict=True):
+                dots = [head[metric] for head in layer["model"]]
+                axes.plot([n] * len(dots), dots, "o", color=LINES["model"]["color"], mfc="white", ms=2.6)
             for who, called in CALLED.items():
                 axes.plot(numbered, of_layers(layers, who, metric), **LINES[who], label=called)
             if metric == "relative_deviation":
@@ -91,9 +81,8 @@ def draw_covariance(numbers: dict[str, Any]) -> Figure:
                 axes.plot(numbered, of_layers(layers, who, metric), **LINES[who])
                 axes.set(title=SHOWN[metric][0], xlabel="layer", ylabel=SHOWN[metric][1], ylim=(0, None))
         scatter.axline((0, 0), slope=1, color=MUTED, linewidth=0.8, zorder=0)
-        scatter.set(
-            title=f"{kind}: solved against predicted", xlabel="predicted by the covariance", ylabel="solved"
-        )
+        scatter.set(title=f"{kind}: solved against predicted", ylabel="solved")
+        scatter.set_xlabel("predicted by the covariance")
         for axes in (scatter, *by_layer):
             axes.grid(visible=True)
     panels[0][0].legend()

@@ -1,7 +1,5 @@
 """What solvers have certified of λ after each attention pass, on an easy and on a hard problem."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,9 +26,8 @@ def measure() -> dict[str, Any]:
     for title, spread in SPREADS.items():
         generator = torch.Generator().manual_seed(0)
         templates = spread * torch.randn(64, 16, generator=generator, dtype=torch.float64)
-        problem = InferenceProblem(
-            Discrete(templates), torch.randn(64, 16, generator=generator, dtype=torch.float64)
-        )
+        z = torch.randn(64, 16, generator=generator, dtype=torch.float64)
+        problem = InferenceProblem(Discrete(templates), z)
         length = problem.solve("exact", tol=1e-11).dual.norm(dim=-1)
         found = zip(STYLES, (fixed_point(problem), gradient_ascent(problem), exact(problem)), strict=True)
         curves = {name: [(n, *both(error / length)) for n, error in points] for name, points in found}

@@ -4,8 +4,6 @@ The paper prints the weights 0.3, 0.4 and 0.6, which sum to 1.3 and are normalis
 z, so both are ours.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -28,62 +26,34 @@ def measure() -> dict[str, Any]:
     for alpha in ALPHAS:
         problem = InferenceProblem(u, z, alpha=alpha)
         first, exact = problem.solve("first_order"), problem.solve("exact", tol=1e-10)
-        apart, certified = float((first.mean - exact.mean).norm()), float(first.mean_error)
-        panels.append(
-            {
-                "alpha": alpha,
-                "first_order": first.mean[0],
-                "exact": exact.mean[0],
-                "apart": apart,
-                "apart_at_most": certified,
-            }
-        )
-    return {
-        "templates": templates,
-        "weights": u.weights()[0],
-        "mean": u.mean()[0],
-        "evidence": z[0],
-        "panels": panels,
-    }
+        means = {"first_order": first.mean[0], "exact": exact.mean[0]}
+        apart = {"apart": (first.mean - exact.mean).norm(), "apart_at_most": first.mean_error[0]}
+        panels.append({"alpha": alpha, **means, **apart})
+    given = {"templates": templates, "weights": u.weights()[0], "mean": u.mean()[0], "evidence": z[0]}
+    return given | {"panels": panels}
 
 
 def draw(numbers: dict[str, Any]) -> Figure:
     """A panel an α: the triangle of templates, both means, and the discs that must hold the exact one."""
     figure = sheet(5.3)
     mean = torch.tensor(numbers["mean"])
-    tip = mean + torch.tensor(numbers["evidence"])
+    tip, blue = mean + torch.tensor(numbers["evidence"]), LINES["first_order"]["color"]
     panels: Any = figure.subplots(2, 2, sharex=True, sharey=True).flatten()
     for axes, panel in zip(panels, numbers["panels"], strict=True):
-        first, radius, blue = (
-            torch.tensor(panel["first_order"]),
-            panel["apart_at_most"],
-            LINES["first_order"]["color"],
-        )
+        first, radius = torch.tensor(panel["first_order"]), panel["apart_at_most"]
         # The smaller disc needs only that φ is convex: seen from h*, ĥ and μ stand at a right angle or wider.
         for centre, size, colour in ((first, radius, "#dfe9f5"), ((first + mean) / 2, radius / 2, "#b9d0ea")):
-            axes.add_patch(
-                Circle(tuple(centre.tolist()), size, facecolor=colour, edgecolor=blue, linewidth=0.6)
-            )
-        axes.add_patch(
-            Polygon(numbers["templates"], fill=False, edgecolor=MUTED, linewidth=0.6, linestyle=":")
-        )
-        for number, (place, weight) in enumerate(
-            zip(numbers["templates"], numbers["weights"], strict=True), 1
-        ):
-            axes.scatter(*place, s=380 * weight, facecolor="#f0a63c", edgecolor=INK, linewidth=0.6, zorder=3)
-            axes.annotate(
-                f"t{number}: {WEIGHTS[number - 1]:g}/1.3",
-                place,
-                (9, 7),
-                textcoords="offset points",
-                fontsize=7,
-            )
+            axes.add_patch(Circle(centre.tolist(), size, facecolor=colour, edgecolor=blue, linewidth=0.6))
+        axes.add_patch(Polygon(TEMPLATES, fill=False, edgecolor=MUTED, linewidth=0.6, linestyle=":"))
+        for number, (place, weight) in enumerate(zip(TEMPLATES, WEIGHTS, strict=True), 1):
+            size = 380 * weight / sum(WEIGHTS)
+            axes.scatter(*place, s=size, facecolor="#f0a63c", edgecolor=INK, linewidth=0.6, zorder=3)
+            name = f"t{number}: {weight:g}/1.3"
+            axes.annotate(name, place, (9, 7), textcoords="offset points", fontsize=7)
         axes.annotate("", tip.tolist(), mean.tolist(), arrowprops={"arrowstyle": "-|>", "color": INK})
         axes.text(*(tip + 0.04).tolist(), "μ + z", fontsize=7)
         drawn = {"linestyle": "none", "markeredgecolor": "white", "zorder": 5}
-        axes.plot(
-            *mean.tolist(), "+", color=INK, markersize=7, label="μ, preference's mean", linestyle="none"
-        )
+        axes.plot(*mean.tolist(), "+", color=INK, markersize=7, label="μ, preference's mean")
         axes.plot(*panel["first_order"], **LINES["first_order"] | drawn, markersize=8, label="ĥ, first order")
         axes.plot(*panel["exact"], **LINES["exact"] | drawn, label="h*, exact")
         said = f"α = {panel['alpha']:g}\n{panel['apart']:.3f} apart\ncertified: at most {radius:.3f}"

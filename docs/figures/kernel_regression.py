@@ -1,7 +1,5 @@
 """Kernel regression as first-order attention: matrices, fits and errors by bandwidth (Murphy 2022, section 15.4.2)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -75,18 +73,14 @@ def draw(numbers: dict[str, Any]) -> Figure:
     fits.set(title="(d) fits", xlabel="x", ylabel="y")
     rows = numbers["errors"]
     names = {"train": "training", "test": "test", "softmax_of_kernel": "test, softmax of the kernel"}
-    for (name, label), style in zip(
-        names.items(), (LINES["first_order"], LINES["exact"], LINES["bound"]), strict=True
-    ):
-        errors.plot(
-            [one["w"] for one in rows], [one[name] for one in rows], **style | {"marker": None}, label=label
-        )
+    styles = LINES["first_order"], LINES["exact"], LINES["bound"]
+    for (name, label), style in zip(names.items(), styles, strict=True):
+        values = [one[name] for one in rows]
+        errors.plot([one["w"] for one in rows], values, **style | {"marker": None}, label=label)
     best = min(rows, key=lambda one: one["test"])
     errors.plot(best["w"], best["test"], "D", color=LINES["exact"]["color"])
-    errors.set(
-        title=f"(e) errors; least: {best['test']:.3f} at w = {best['w']:.3g}", xscale="log", ylim=(0, None)
-    )
-    errors.set(xlabel="w, one over the bandwidth", ylabel="mean squared error")
+    errors.set(title=f"(e) errors; least: {best['test']:.3f} at w = {best['w']:.3g}", xscale="log")
+    errors.set(xlabel="w, one over the bandwidth", ylabel="mean squared error", ylim=(0, None))
     for axes in (fits, errors):
         axes.legend(ncols=2)
         axes.grid(visible=True)

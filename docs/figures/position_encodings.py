@@ -3,8 +3,6 @@
 The table is table 3 of Cordonnier et al. 2020.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -32,14 +30,11 @@ POSITIONS, WIDTH, SIGMA = 48, 384, 6.0
 def measure() -> dict[str, Any]:
     """A matrix a type: cosines of absolute encodings, u of quadratic and relative ones, which are log-preferences."""
     model, _, _ = load_model("demo")
-    learned = cosines(
-        model.get_parameter("embeddings.position_embeddings.weight").detach()[:POSITIONS].double()
-    )
-    places = torch.arange(POSITIONS)
+    table = model.get_parameter("embeddings.position_embeddings.weight").detach()
+    learned, places = cosines(table[:POSITIONS].double()), torch.arange(POSITIONS)
     distance = places - places[:, None]
-    relative = torch.stack([learned.diagonal(int(shift)).mean() for shift in distance.flatten()]).view_as(
-        learned
-    )
+    means = [learned.diagonal(int(shift)).mean() for shift in distance.flatten()]
+    relative = torch.stack(means).view_as(learned)
     left = (learned - relative).square().sum() / (learned - learned.mean()).square().sum()
     return {
         "sinusoids": cosines(sinusoids(places.double(), WIDTH)),

@@ -4,8 +4,6 @@ The spotlight: Crick 1984; the zoom lens: Eriksen and St. James 1986; filter: Br
 1969.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -72,19 +70,14 @@ def draw(numbers: dict[str, Any]) -> Figure:
             axes.set(xticks=[], yticks=[])
         panels[0, place].set_title(name.replace(", ", "\n").replace(": ", ":\n"), fontsize=7)
         said = belief["first_order"]
-        panels[1, place].set_xlabel(
-            f"target {said['target']:.2f}\ndistractor {said['distractor']:.2f}", fontsize=7
-        )
+        weights = f"target {said['target']:.2f}\ndistractor {said['distractor']:.2f}"
+        panels[1, place].set_xlabel(weights, fontsize=7)
     panels[0, 0].set_ylabel("belief u")
     panels[1, 0].set_ylabel("attention p")
     axes = right.subplots()
-    for part, marker in (("target", "o"), ("distractor", "s")):
+    for part, marker, fill in (("target", "o", None), ("distractor", "s", "white")):
         for name in ("first_order", "exact"):
-            style = LINES[name] | {
-                "marker": marker,
-                "markevery": 3,
-                "mfc": None if part == "target" else "white",
-            }
+            style = LINES[name] | {"marker": marker, "markevery": 3, "mfc": fill}
             weights = [one[name][part] for one in numbers["widths"]]
             axes.plot(WIDTHS, weights, **style, label=f"{part}, {name.replace('_', ' ')}")
     axes.set(xscale="log", xlabel="lens's width σ, in places", ylabel="weight", ylim=(0, 1.38))

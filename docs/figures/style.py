@@ -1,7 +1,5 @@
 """The look of the pictures of the docs, and the command line of the scripts that make them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable
@@ -53,12 +51,9 @@ def main(name: str, measure: Callable[..., dict[str, Any]], draw: Callable[[dict
     """Measure and draw one picture: NAME.png, and NAME.json with the numbers that it shows."""
     root = Path(__file__).parents[1]
     parser = argparse.ArgumentParser(description=f"Make {name}.png and {name}.json.")
-    parser.add_argument(
-        "--images", type=Path, default=root / "images" / "figures", help="folder of the picture"
-    )
-    parser.add_argument(
-        "--numbers", type=Path, default=root / "results" / "figures", help="folder of the numbers"
-    )
+    images, results = root / "images" / "figures", root / "results" / "figures"
+    parser.add_argument("--images", type=Path, default=images, help="folder of the picture")
+    parser.add_argument("--numbers", type=Path, default=results, help="folder of the numbers")
     parser.add_argument("given", nargs="*", help="folder of an audit, for pictures that are made of one")
     told = parser.parse_args()
     numbers = plain(measure(*told.given))

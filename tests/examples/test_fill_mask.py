@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertForPreTraining
 
+import data
 import fill_mask
 import passages
 from common import Training, load_run
@@ -91,7 +92,7 @@ def test_what_is_hidden() -> None:
     rows = made.splits["train"]
     batch = made.batch(rows, training=True)
     whole = [[passages.FIRST, *one.first, *one.second, passages.END] for one in rows]
-    true = fill_mask.padded(whole)
+    true = data.padded(whole)
     places, seen = batch["places"], batch["input_ids"]
     assert torch.equal(batch["targets"], true[places])
     assert torch.equal(seen[~places], true[~places])

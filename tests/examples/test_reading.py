@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -193,8 +191,7 @@ def test_load_gives_what_an_audit_reads(trained, options):
 
 def test_use_says_a_class_and_draws_a_pair(trained, monkeypatch, capsys, tmp_path):
     drawn: list[Any] = []
-    plot = types.SimpleNamespace(heatmap=lambda *given: drawn.append(given))
-    monkeypatch.setitem(sys.modules, "fenchel.plot", plot)
+    monkeypatch.setattr(reading, "heatmap", lambda *given: drawn.append(given))
     task, model = loaded(trained(**PAIRS, attention="soft")[0])
     file = str(tmp_path / "pair.png")
     capsys.readouterr()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
-import sys
+import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +13,10 @@ import pytest
 import scipy.stats
 import torch
 from sklearn.linear_model import LogisticRegression
+from transformers import HfArgumentParser
 
 import vision
-from common import Training
+from common import Training, load_run
 from fenchel.errors import CostWarning, InputError, ModelError
 from fenchel.nn import TransportAttention
 from tests.examples.measured import audited, check_swap
@@ -42,7 +43,7 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     control = LogisticRegression().fit(means["train"], labels["train"]).score(means["test"], labels["test"])
     assert found["test"]["accuracy"] > control + 0.3
 
-    read, model = vision.load_run(vision.Vision, vision.VisionOptions, tmp_path / "run")
+    read, model = load_run(vision.Vision, vision.VisionOptions, tmp_path / "run")
     records = [
         record
         for numbers in read.batches("test", 50, None)
@@ -178,19 +179,31 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
 def test_a_table_sets_paired_differences_beside_the_numbers_of_the_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in range(3):
-        for arm, gain in (("ViT", 0.0), ("OT-ViT", 0.03 + 0.01 * seed)):
-            run = tmp_path / f"cifar10_jpeg-0.0003-{arm}-{seed}"
-            run.mkdir()
-            (run / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5 + 0.1 * seed + gain}}))
+    """Each cell is a training with the options of its arm; here its accuracy is made up."""
 
-    given = ["--data", "some/cifar10_jpeg", "--out", str(tmp_path), "--seeds", "3"]
-    monkeypatch.setattr(sys, "argv", ["vision.py", "table", "--table", "2", *given])
-    runpy.run_path(vision.__file__, run_name="__main__")
-    *_, first, second = capsys.readouterr().out.strip().splitlines()
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        (told,) = HfArgumentParser(vision.VisionOptions).parse_args_into_dataclasses(command[3:])  # pyright: ignore
+        assert (told.data, told.epochs, told.train_images) == ("some/cifar10_jpeg", 4, 10_000)
+        gain = 0.03 + 0.01 * told.seed if (told.model, told.extra) == ("ot-vit", "zero") else 0.0
+        found = {"test": {"accuracy": 0.5 + 0.1 * told.seed + gain}, "parameters": 1, "train_seconds": 1}
+        (Path(told.out) / "metrics.json").write_text(json.dumps(found))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(vision.sweep.subprocess, "run", run)
+    given = ["--table", "2", "--out", str(tmp_path), "--data", "some/cifar10_jpeg"]
+    monkeypatch.setattr("sys.argv", ["vision.py", "table", *given])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(vision.__file__, run_name="__main__")
+    assert ended.value.code == 0
+    said = (tmp_path / "cifar10_jpeg-0.0003" / "sweep.md").read_text()
+    assert said in capsys.readouterr().out
+    assert said.startswith("cifar10_jpeg, learning rate 0.0003; the paper: ViT 0.751, OT-ViT 0.772\n")
     half = 0.01 * scipy.stats.t.ppf(0.975, 2) / 3**0.5
-    assert [one.strip() for one in first.split("|")[3:5]] == ["ViT", "0.751"]
-    assert [one.strip() for one in second.split("|")[3:5]] == ["OT-ViT", "0.772"]
-    assert f"0.0400 ± {half:.4f}" in second
+    assert f"| OT-ViT | 3 of 3 | 0.64 ± {stats_of([0.53, 0.64, 0.75]):.4g} | +0.04 ± {half:.4g} |" in said
     with pytest.raises(InputError, match="Give --out DIR"):
         vision.table(vision.TableOptions())
+
+
+def stats_of(values: list[float]) -> float:
+    low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval()
+    return (high - low) / 2

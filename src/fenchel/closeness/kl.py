@@ -33,7 +33,11 @@ class KL(AbstractCloseness):
     """
 
     rowwise = True
-    is_softmax = True
+
+    @property
+    @override
+    def is_softmax(self) -> bool:
+        return True
 
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         """Divergence, shape (..., m); ``inf`` where p leaves the support of u."""

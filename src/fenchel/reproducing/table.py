@@ -60,10 +60,7 @@ def markdown(found: Reproduction) -> str:
         "configuration with weights that were never trained, on the same text.",
     ]
     by_head = any(result.panel.by == "head" for result in found.panels)
-    lines += [
-        "",
-        f"The distributions are drawn in audit/figure{5 if by_head else 4}.png, the twin's in twin/.",
-    ]
+    lines += ["", f"The distributions are drawn in audit/figure{5 if by_head else 4}.png."]
     for result in found.panels:
         lines += ["", f"## {_title(result)}", ""]
         if result.panel.remark:

@@ -318,7 +318,7 @@ class TemplatePoint(Point):
 
     @cached_property
     @override
-    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         moved = self._closeness.displacement(self._logits, self.weights, self._preference)
         return moved @ self.templates
 
@@ -418,7 +418,7 @@ class FunctionPoint(Point):
 
     @cached_property
     @override
-    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._block.shift(self._lam)
 
     @override
