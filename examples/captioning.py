@@ -63,9 +63,7 @@ class CaptionOptions(CosineOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.image_size % 2**self.depth:
-            raise InputError(
-                f"image_size is {self.image_size}; expected a multiple of {2**self.depth}, 2^depth."
-            )
+            raise InputError(f"image_size is {self.image_size}; expected a multiple of {2**self.depth}.")
         if not 0 <= self.held_out < 0.5:
             raise InputError(f"held_out is {self.held_out}; expected a share from 0 to below 0.5.")
 
@@ -291,8 +289,8 @@ def read_captions(o: CaptionOptions) -> dict[str, Rows]:
     for name, rows in found.items():
         place = f"{o.data}, {name}"
         images = [resized(one, 3, o.image_size) for one in decoded_rows(rows, "image", place)]
-        said = [[one] if isinstance(one, str) else one for one in rows["captions"]]
-        texts = [[text for text in some if text.strip()] for some in said]
+        said = [[one] if isinstance(one, str) else one or [] for one in rows["captions"]]
+        texts = [[text for text in some if text and text.strip()] for some in said]
         if [] in texts:
             raise InputError(f"{place}, row {texts.index([])}, has no caption. Remove the row.")
         parts[str(name)] = list(zip(images, texts, strict=True))

@@ -42,6 +42,9 @@ class Training:
         self.accelerator = accelerate.Accelerator(cpu=without, mixed_precision=options.mixed_precision)
         self.main = self.accelerator.is_main_process
         self.task = make(options)
+        for name, examples in self.task.splits.items():
+            if not len(examples):
+                raise InputError(f"{options.data} leaves no example for {name}. Give more data.")
         set_seed(options.seed)
         model = self.task.model()
         check_precision(model, self.accelerator)
@@ -55,8 +58,8 @@ class Training:
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.scheduler = scheduler  # not prepared: accelerate steps a prepared one once for each process
         self.accelerator.register_for_checkpointing(scheduler, self)
-        self.epoch = self.step = self.terms = 0  # total and terms are of the epoch so far
-        self.total = self.seconds = 0.0
+        self.epoch, self.step = 0, 0
+        self.total, self.terms, self.seconds = 0.0, 0, 0.0  # loss and terms are of the epoch so far
         self.history: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,8 +78,7 @@ class Training:
         """
         self._open()
         done, steps = self.epoch * self.steps + self.step, self.options.epochs * self.steps
-        hidden = self.options.quiet or not self.main
-        with tqdm(total=steps, initial=done, disable=hidden, unit="step") as bar:
+        with tqdm(total=steps, initial=done, disable=self.options.quiet or not self.main) as bar:
             while self.epoch < self.options.epochs:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
@@ -118,18 +120,16 @@ class Training:
     def _open(self) -> None:
         """Make the folder of a new run, or go back to the checkpoint of an interrupted one."""
         options, file = self.options, self.folder / OPTIONS
-        told = {name: value for name, value in asdict(options).items() if name not in FREE}
-        told["task"] = self.task.name
+        kept = {name: value for name, value in asdict(options).items() if name not in FREE}
+        told = kept | {"task": self.task.name}
         if options.resume:
             if not (there := checkpoints(self.folder)):
-                raise InputError(f"{self.folder} has no checkpoint to resume. Leave --resume out to begin.")
+                raise InputError(f"{self.folder} has no checkpoint to resume. Begin with --overwrite.")
             before = json.loads(file.read_text())
             for name in told:
                 if before.get(name) != told[name]:
-                    raise InputError(
-                        f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is {told[name]!r}. "
-                        "Give the same options, or another --out."
-                    )
+                    begun = f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is"
+                    raise InputError(f"{begun} {told[name]!r}. Give the same, or another --out.")
             self.accelerator.load_state(str(there[-1]))
             return
         if file.is_file() and not options.overwrite:
@@ -163,9 +163,9 @@ class Training:
             told = torch.tensor([float(loss.detach()) * counts, terms * counts, due])
             total, every, due = cast(Tensor, accelerator.reduce(told.to(accelerator.device))).tolist()
             if not math.isfinite(total):
+                where = f"epoch {self.epoch + 1}, step {number + 1}"
                 raise InputError(
-                    f"the loss is {total} at epoch {self.epoch + 1}, step {number + 1}. Lower --learning_rate or give "
-                    f"--clip_norm; what was saved before stays in {self.folder}."
+                    f"the loss is {total} at {where}. Lower --learning_rate or give --clip_norm."
                 )
             accelerator.backward(loss * (count / every * counts))
             if options.clip_norm:
@@ -228,11 +228,10 @@ def check_precision(model: nn.Module, accelerator: accelerate.Accelerator) -> No
         InputError: Saying so.
     """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    if accelerator.mixed_precision == "no" or accelerator.device.type != "cpu" or not recurrent:
-        return
     try:
-        with accelerator.autocast():
-            nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].sum().backward()
+        if recurrent and accelerator.device.type == "cpu":
+            with accelerator.autocast():
+                nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].sum().backward()
     except RuntimeError as error:
         what = f"recurrent layers in {accelerator.mixed_precision} ({str(error).splitlines()[0]})"
         raise InputError(f"this processor cannot train {what}. Give --mixed_precision no.") from error
@@ -268,8 +267,7 @@ def load_run(make: Make, kind: type[Options], folder: str | Path) -> tuple[Any, 
         raise InputError(f"{folder} holds no run with an epoch that has ended. Give the --out of a training.")
     told = json.loads((folder / OPTIONS).read_text())
     name = told.pop("task")
-    known = {one.name for one in fields(kind)}
-    if unknown := sorted(set(told) - known):
+    if unknown := sorted(set(told) - {one.name for one in fields(kind)}):
         raise InputError(f"{folder} is a run of {name}, which was told {unknown[0]}. Use examples/{name}.py.")
     task = make(kind(**told, out=str(folder)))
     model = task.model()
@@ -300,22 +298,24 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
         others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
-    kinds = {"train": kind, "use": use_kind} | {name: told for name, (_, told) in others.items()}
+    kinds = {"train": kind, "use": use_kind, **{name: its_kind for name, (_, its_kind) in others.items()}}
+    if command not in kinds:
+        usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
+        sys.exit(f"usage: {script} {usage}; each has --help")
+    parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")  # pyright: ignore[reportArgumentType]
+    if command == "use":
+        parser.add_argument("run", metavar="DIR", help="--out of the training")
     try:
-        if command not in kinds:
-            usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
-            sys.exit(f"usage: {script} {usage}; each has --help")
-        parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")
-        if command == "use":
-            parser.add_argument("run", metavar="DIR", help="--out of the training")
-        options, *named = parser.parse_args_into_dataclasses(rest)
+        told, *named, unknown = parser.parse_args_into_dataclasses(rest, return_remaining_strings=True)
+        if unknown:
+            raise InputError(f"there is no option {unknown[0]}. {script} {command} --help lists all.")
         if command == "train":
-            result = Training(make, options).run()
+            result = Training(make, told).run()
             if accelerate.PartialState().is_main_process:
-                print(f"test: {json.dumps(result['test'])}; in {options.out}/{METRICS}")
+                print(f"test: {json.dumps(result['test'])}; in {told.out}/{METRICS}")
         elif command == "use":
-            use(*load_run(make, kind, named[0].run), options)
+            use(*load_run(make, kind, named[0].run), told)
         else:
-            others[command][0](options)
+            others[command][0](told)
     except FenchelError as error:
         sys.exit(f"{script}: {error}")

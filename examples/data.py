@@ -36,17 +36,16 @@ def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True)
     if builder is None:
         raise InputError(f"{path} ends in none of .txt, .jsonl and .parquet. Convert it to one of these.")
     if files == {}:
-        raise InputError(
-            f"{path} holds none of {', '.join(f'{name}.parquet' for name in names)}. Save the dataset there with "
-            "datasets' Dataset.to_parquet, or use --data toy."
-        )
+        wanted = ", ".join(f"{name}.parquet" for name in names)
+        raise InputError(f"{path} holds none of {wanted}. Write it by Dataset.to_parquet, or use --data toy.")
     try:
         found = datasets.load_dataset(builder, data_files=files)
     except Exception as error:  # datasets raises errors of many kinds
-        raise InputError(
-            f"{data!r} is neither a folder nor a dataset that the Hugging Face hub gives here ({_line(error)}). Give a "
-            "folder with train.parquet, the name of a dataset, or --data toy, which needs no file."
-        ) from error
+        what = "is neither a folder nor a dataset that the Hugging Face hub gives here"
+        if path.exists():
+            what, error = "cannot be read", error.__cause__ or error
+        give = "Give a folder with train.parquet, the name of a dataset, or --data toy, which needs no file."
+        raise InputError(f"{data!r} {what} ({_line(error)}). {give}") from error
     assert isinstance(found, datasets.DatasetDict)  # noqa: S101 - no split was asked for
     if train and "train" not in found:
         raise InputError(f"{data} has the splits {', '.join(map(str, found))}; one named train is needed.")
@@ -62,30 +61,51 @@ def check_columns(found: datasets.DatasetDict, needed: Sequence[str], data: str)
     for split, rows in found.items():
         missing = [name for name in needed if name not in rows.column_names]
         if missing:
-            raise InputError(
-                f"{data}, {split}, has no column {', '.join(missing)}; it has {', '.join(rows.column_names)}. Rename "
-                "the columns of the data."
-            )
+            names, there = ", ".join(missing), ", ".join(rows.column_names)
+            raise InputError(f"{data}, {split}, has no column {names}; it has {there}. Rename them.")
 
 
 def validation_and_test(found: datasets.DatasetDict, share: float = 0.1) -> datasets.DatasetDict:
-    """The same data with the splits ``train``, ``validation`` and ``test``: missing ones are parts of the first."""
+    """The same data with the splits ``train``, ``validation`` and ``test``: missing ones are parts of the first.
+
+    Raises:
+        InputError: If the first has too few rows for that.
+    """
     found = datasets.DatasetDict(found)
     for name in ("test", "validation"):
         if name not in found:
+            if len(found["train"]) < 2:
+                raise InputError(f"there are too few rows to hold out some for {name}. Give more.")
             parts = found["train"].train_test_split(share, seed=0)
             found["train"], found[name] = parts["train"], parts["test"]
     return found
 
 
 def label_names(rows: datasets.Dataset, column: str) -> list[str]:
-    """Names of the classes of a column, of ``ClassLabel``, of strings or of integers."""
+    """Names of the classes of a column, of ``ClassLabel`` or of integers.
+
+    Raises:
+        InputError: If they are neither.
+    """
     feature = rows.features[column]
     if isinstance(feature, datasets.ClassLabel):
         return list(feature.names)
-    if feature.dtype == "string":
-        return sorted(set(rows[column]))
+    if not feature.dtype.startswith(("int", "uint")):
+        raise InputError(f"column {column} has values of {feature.dtype}; expected whole numbers.")
     return [str(number) for number in range(max(rows[column]) + 1)]
+
+
+def check_labels(found: datasets.DatasetDict, column: str, classes: int, data: str) -> None:
+    """Refuse a row whose label is none of the classes of the training data.
+
+    Raises:
+        InputError: Naming the row.
+    """
+    for split, rows in found.items():
+        for number, label in enumerate(rows[column]):
+            if label is None or not 0 <= label < classes:
+                where = f"{data}, {split}, row {number}, has the {column} {label}"
+                raise InputError(f"{where}; expected 0 to {classes - 1}. Remove the row.")
 
 
 def padded(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -93,7 +113,9 @@ def padded(rows: Sequence[Sequence[int]]) -> Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
-def learned_words(texts: Iterable[str], size: int, special: Sequence[str], least: int = 0) -> Tokenizer:
+def learned_words(
+    texts: Iterable[str], size: int, special: Sequence[str], least: int = 0, *, spaces: bool = False
+) -> Tokenizer:
     """Knows the most frequent words, in small letters, of what stands between spaces and punctuation.
 
     Args:
@@ -101,15 +123,17 @@ def learned_words(texts: Iterable[str], size: int, special: Sequence[str], least
         size: How many words are known at most.
         special: What comes first, ``[UNK]`` among them.
         least: How often a word has to be there to be known.
+        spaces: Whether words end at spaces alone.
     """
     tokenizer: Any = Tokenizer(models.WordLevel(unk_token="[UNK]"))  # noqa: S106
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = pre_tokenizers.WhitespaceSplit() if spaces else pre_tokenizers.BertPreTokenizer()
+    tokenizer.pre_tokenizer = ends
     known = {"vocab_size": size, "min_frequency": least, "special_tokens": list(special)}
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(**known, show_progress=False))
     return tokenizer
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """The first line of an error's text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -9,6 +9,7 @@ Commands::
     python examples/fill_mask.py train --data FOLDER/trec --objective classify --pretrained run --out classes
 """
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -27,9 +28,11 @@ from common import load_run, load_test, main
 from data import learned_words, padded
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import register
-from passages import END, FIRST, MASK, PAD, SPECIAL, read_texts, toy
+from passages import END, FIRST, MASK, PAD, SPECIAL, UNKNOWN, read_texts, toy
 from task import Batch, Options, Record, Task, choice, option, several
 
+# BERT's head is tied to its embeddings, which accelerate would say at every checkpoint.
+logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 Words = list[int]
 REACH = 16  # distances beyond it have its log-preference
 
@@ -53,6 +56,10 @@ class FillOptions(Options):
     rate: float = option(0.15, "how probable it is that a word is chosen")
     longest: int = option(64, "words of a passage; what is longer is cut")
     vocabulary: int = option(8000, "words that are known, the most frequent of the text to train on")
+    words: str = choice(
+        "a word ends at spaces and punctuation; or at spaces alone, for text that is cut into words, such as WikiText",
+        *("punctuation", "spaces"),
+    )
     preference: str = choice("log-preference by distance, or none", "relative", "uniform")
     estimator: str = choice("of all attention", "first_order", "second_order", "exact")
     width: int = option(128, "of the hidden states")
@@ -65,11 +72,11 @@ class FillOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.width % self.heads:
+            raise InputError(f"heads is {self.heads} and width {self.width}, no multiple of it. Change one.")
         parts = self.shares.split("/")
         if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
-            raise InputError(
-                f"shares is {self.shares!r}; expected per cent values such as 80/10/10, of sum 100."
-            )
+            raise InputError(f"shares is {self.shares!r}; expected three of sum 100, such as 80/10/10.")
         if self.pretrained and self.objective != "classify":
             raise InputError("pretrained is for --objective classify. Leave it out.")
 
@@ -110,7 +117,7 @@ class Blanks(BertForPreTraining):
         position_ids: Tensor,
         places: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Logits of the words at ``places``, a bool mask, (k, vocabulary), and of the classes, (B, classes)."""
+        """Logits of the words at ``places``, a bool mask, (k, vocabulary), and of classes (B, classes); last states."""
         heads = self.config.num_attention_heads
         distance = (position_ids[:, None, :] - position_ids[:, :, None]).clamp(-REACH, REACH) + REACH
         log_u = self.log_preference.view(heads, -1)[:, distance].transpose(0, 1)
@@ -122,7 +129,9 @@ class Blanks(BertForPreTraining):
         found = self.bert(input_ids, log_u, token_type_ids, position_ids)
         hidden = found.last_hidden_state[attention_mask > 0 if places is None else places]
         classes = self.cls.seq_relationship(found.pooler_output)
-        return {"words": self.cls.predictions(hidden), "classes": classes}
+        # The last states are what swaps compare: they have a row for each of the inputs.
+        states = {"last_hidden_state": found.last_hidden_state}
+        return {"words": self.cls.predictions(hidden), "classes": classes, **states}
 
 
 class FillMask(Task):
@@ -139,14 +148,16 @@ class FillMask(Task):
         if self.before:
             self.tokenizer = self.before[0].tokenizer
         else:
-            self.tokenizer = learned_words(trained, options.vocabulary, SPECIAL)
+            trained = (text.replace(SPECIAL[UNKNOWN], " ") for text in trained)
+            spaces = options.words == "spaces"
+            self.tokenizer = learned_words(trained, options.vocabulary, SPECIAL, spaces=spaces)
         self.splits = {name: self._passages(articles) for name, articles in texts.items()}
         self.others = self.splits["train"]  # whose second halves stand for those that do not follow
         if options.train_texts:
             self.splits["train"] = self.splits["train"][: options.train_texts]
         for name, held in self.splits.items():
             if not held:
-                raise InputError(f"{options.data} has no passage to {name} on. Give more text.")
+                raise InputError(f"{options.data} leaves no passage for {name}. Give more text.")
         counts = Counter(word for one in self.splits["train"] for word in one.first + one.second)
         self.most_frequent = max((word for word in counts if word > MASK), key=counts.__getitem__)
 

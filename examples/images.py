@@ -47,8 +47,10 @@ def chosen(rows: datasets.Dataset, label: str, count: int) -> datasets.Dataset:
     return rows.select(sorted(taken))
 
 
-def decoded(image: dict[str, Any], place: str = "the image") -> Tensor:
+def decoded(image: dict[str, Any] | None, place: str = "the image") -> Tensor:
     """An encoded image as bytes (channels, height, width): one channel where it is grey, else three."""
+    if image is None:
+        raise InputError(f"{place} has no image. Remove it.")
     try:
         with Image.open(io.BytesIO(image["bytes"] or Path(image["path"]).read_bytes())) as opened:
             grey = opened.mode in ("1", "L", "I", "I;16", "F")

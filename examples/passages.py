@@ -5,10 +5,14 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from data import check_columns, label_names, read_splits, validation_and_test
+import torch
+
+from data import check_columns, check_labels, label_names, read_splits, validation_and_test
+from fenchel.errors import InputError
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNKNOWN, FIRST, END, MASK = range(5)
+SPLIT_SEED = 4474009624885258790  # gives the split of the recorded results
 
 Articles = list[tuple[list[tuple[str, ...]], int]]
 
@@ -16,8 +20,9 @@ Articles = list[tuple[list[tuple[str, ...]], int]]
 def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
     """The sentences, or the pair of texts, of each article of each split, with its label; and names of the classes.
 
-    Running text without a split for training is put together and split anew, by whole articles. An article begins at a
-    heading such as ``= Title =``; where there is none, after every hundred lines.
+    Running text without a split for training is put together and split anew, by whole articles, WikiText-2 as for the
+    recorded results. An article begins at a heading such as ``= Title =``; where there is none, after every hundred
+    lines. Headings are left out, and ``<unk>``, as WikiText has it for words that it leaves out, is ``[UNK]``.
     """
     running = o.objective in ("mask", "mask_next", "causal") and not o.columns
     found = read_splits(o.data, train=not running)
@@ -26,9 +31,10 @@ def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
         parts = {str(name): articles_of(rows["text"]) for name, rows in found.items()}
         if not {"train", "validation", "test"} <= {*parts}:
             every = [article for part in parts.values() for article in part]
-            random.Random(0).shuffle(every)  # noqa: S311
-            cut = max(len(every) // 10, 1)
-            parts = {"validation": every[:cut], "test": every[cut : 2 * cut], "train": every[2 * cut :]}
+            order = torch.randperm(len(every), generator=torch.Generator().manual_seed(SPLIT_SEED)).tolist()
+            cut = max(round(len(every) / 10), 1)
+            chosen = {"test": order[:cut], "validation": order[cut : 2 * cut], "train": order[2 * cut :]}
+            parts = {name: [every[number] for number in sorted(some)] for name, some in chosen.items()}
         return {name: [(article, -1) for article in part] for name, part in parts.items()}, ["next", "other"]
     found = validation_and_test(found)
     names, classify = found["train"].column_names, o.objective == "classify"
@@ -39,20 +45,33 @@ def read_texts(o: Any) -> tuple[dict[str, Articles], list[str]]:
     for name in ("train", "validation", "test"):
         labels = found[name][label] if classify else [-1] * len(found[name])
         rows = zip(labels, *(found[name][column] for column in columns), strict=True)
-        splits[name] = [([tuple(texts)], one) for one, *texts in rows if all(texts)]
-    return splits, label_names(found["train"], label) if classify else ["next", "other"]
+        splits[name] = [([tuple(texts)], one) for one, *texts in rows]
+        for number, ((texts,), _) in enumerate(splits[name]):
+            if not all(isinstance(text, str) and text.strip() for text in texts):
+                raise InputError(f"{o.data}, {name}, row {number}: a text is empty. Remove such rows.")
+    if not classify:
+        return splits, ["next", "other"]
+    classes = label_names(found["train"], label)
+    check_labels(found, label, len(classes), o.data)
+    return splits, classes
 
 
-def articles_of(lines: Iterable[str]) -> list[list[tuple[str, ...]]]:
-    """Sentences of the articles of running text."""
+def articles_of(lines: Iterable[str | None]) -> list[list[tuple[str, ...]]]:
+    """Sentences of the articles of running text; headings stand between blank lines, where there are any."""
+    known = [line.strip() for text in lines for line in (text or "").splitlines() or [""]]
     found: list[list[tuple[str, ...]]] = [[]]
     number, headed = 0, False
-    for line in (one.strip() for text in lines for one in text.splitlines() if one.strip()):
-        heading = re.fullmatch(r"= [^=].*[^=] =", line) is not None
-        number, headed = number + 1, headed or heading
-        if heading or (not headed and number % 100 == 0):
+    for before, line, after in zip(["", *known], known, [*known[1:], ""], strict=False):
+        alone = "" not in known or before == after == ""
+        heading = alone and re.fullmatch(r"(= )+[^=](.*[^=])?( =)+", line) is not None
+        title = heading and not line.startswith("= =")
+        headed = headed or title
+        if title or (line and not headed and number % 100 == 0):
             found.append([])
-        found[-1] += [(sentence,) for sentence in re.split(r"(?<=[.!?]) +", line)]
+        number += bool(line)
+        if line and not heading:
+            text = line.replace("<unk>", SPECIAL[UNKNOWN])
+            found[-1] += [(sentence,) for sentence in re.split(r"(?<=[.!?]) +", text)]
     return [article for article in found if article]
 
 

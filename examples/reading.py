@@ -231,7 +231,9 @@ class Reading(Task):
         super().__init__(options)
         found = toy(options.data) if options.data in ("toy", "toy-pairs") else read_splits(options.data)
         self.texts, self.label, self.degree = columns_of(found, options)
-        self.classes = label_names(found["train"], self.label)
+        train, label = found["train"], self.label
+        strings = train.features[label].dtype == "string"
+        self.classes = sorted(set(train[label])) if strings else label_names(train, label)
         names = [name for name in ("train", "validation", "test") if name in found]
         rows = {name: datasets.Dataset.from_list(self.rows(found[name], name)) for name in names}
         rows = validation_and_test(datasets.DatasetDict(**rows))

@@ -1,8 +1,10 @@
 """What a task of the examples is, and what it can be told."""
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +14,7 @@ from fenchel.errors import InputError
 
 Batch = dict[str, Any]
 Record = dict[str, Any]
+SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine", "inverse_sqrt")
 FREE = ("out", "resume", "overwrite", "checkpoint_seconds", "quiet")  # options that a resumed run may change
 
 
@@ -42,9 +45,7 @@ class Options:
     epochs: int = option(10, "passes over the data")
     batch_size: int = option(64, "examples in a step, over all processes")
     learning_rate: float = option(1e-3, "the largest")
-    schedule: str = option(
-        "constant", "transformers' name: constant, linear, cosine, constant_with_warmup ..."
-    )
+    schedule: str = option("constant", f"transformers' name: {', '.join(SCHEDULES)}")
     warmup: float = option(0.0, "share of the steps in which the learning rate rises")
     weight_decay: float = option(0.0, "of AdamW")
     clip_norm: float = option(0.0, "largest norm of the gradient; 0: no limit")
@@ -53,11 +54,14 @@ class Options:
     quiet: bool = option(False, "show no progress")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}; expected a number above 0. Give --{name} a larger one."
-                )
+        for name in ("epochs", "batch_size", "learning_rate", "width", "depth", "heads", "longest"):
+            if not getattr(self, name, 1) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected a number above 0.")
+        for name, largest in (("warmup", 1.0), ("dropout", 0.99)):
+            if not 0 <= getattr(self, name, 0) <= largest:
+                raise InputError(f"{name} is {getattr(self, name)}; expected a share from 0 to {largest}.")
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"schedule is {self.schedule!r}; expected one of {', '.join(SCHEDULES)}.")
 
 
 @dataclass
@@ -117,15 +121,20 @@ class Task:
     def batches(self, split: str, size: int, epoch: int | None) -> Iterator[list[int]]:
         """Numbers of the examples of each batch: in a random order that depends on seed and epoch, or as they are.
 
+        Batches are about equally large: in training a last one of a few examples would count as much as the others, and
+        its noise alone would make AdamW's steps smaller.
+
         Args:
             split: One of ``splits``.
-            size: Examples in a batch; the last one may have fewer.
+            size: Examples in a batch, at most.
             epoch: Whose order it is; None for that of the data.
         """
         order = list(range(len(self.splits[split])))
         if epoch is not None:
             random.Random(f"{self.options.seed} {epoch}").shuffle(order)  # noqa: S311
-        yield from (order[start : start + size] for start in range(0, len(order), size))
+        count = math.ceil(len(order) / size)
+        ends = [len(order) * part // count for part in range(count + 1)]
+        yield from (order[start:end] for start, end in pairwise(ends))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

@@ -71,16 +71,11 @@ class TranslationOptions(CosineOptions):
             if getattr(self, name) == -1:
                 setattr(self, name, value)
         super().__post_init__()
-        if self.width % 2 or self.width % self.heads or not 0 <= self.dropout < 1:
-            raise InputError(
-                f"width is {self.width}, heads {self.heads} and dropout {self.dropout}; expected an even width that "
-                "heads divides, and a dropout from 0 to below 1."
-            )
+        if self.width % 2 or self.width % self.heads:
+            raise InputError(f"width is {self.width}; expected an even multiple of heads, {self.heads}.")
         if self.score == "additive" and self.estimator != "first_order":
-            raise InputError(
-                f"estimator is {self.estimator} with an additive score, which is all preference, so that estimators do "
-                "not differ. Leave --estimator out."
-            )
+            given = f"estimator is {self.estimator} with an additive score"
+            raise InputError(f"{given}, which is all preference: all give the same. Leave --estimator out.")
 
 
 class Pair(NamedTuple):
@@ -129,10 +124,8 @@ def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
         splits[str(name)] = list(zip(*(rows[column] for column in columns), strict=True))
         for number, pair in enumerate(splits[str(name)]):
             if not all(isinstance(text, str) and text.strip() for text in pair):
-                where = f"{options.data}, {name}, row {number}"
-                raise InputError(
-                    f"{where}, has the texts {pair}; expected two that are not empty. Remove it."
-                )
+                where = f"{options.data}, {name}, row {number}, has the texts {pair}"
+                raise InputError(f"{where}; expected two that are not empty. Remove it.")
     return splits
 
 

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, gelu
 
 import sweep
 from common import load_test, main
-from data import check_columns, label_names, read_splits, validation_and_test
+from data import check_columns, check_labels, label_names, read_splits, validation_and_test
 from fenchel.errors import CostWarning, InputError
 from fenchel.nn import MultiheadAttention, TransportAttention
 from images import chosen, opened, stacked
@@ -71,9 +71,7 @@ class VisionOptions(CosineOptions):
         if (self.model, self.extra) == ("vit", "zero"):
             raise InputError("softmax reaches no template of preference zero. Give --extra shared or none.")
         if self.batch_size % 2:
-            raise InputError(
-                f"batch_size is {self.batch_size}; expected an even number: images come in pairs."
-            )
+            raise InputError(f"batch_size is {self.batch_size}; images come in pairs. Give an even one.")
 
 
 class Layer(nn.Module):
@@ -110,8 +108,9 @@ class VisionTransformer(nn.Module):
     def __init__(self, o: VisionOptions, channels: int, size: int, classes: int) -> None:
         super().__init__()
         self.embed = nn.Conv2d(channels, o.width, o.patch_size, o.patch_size)
-        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, o.width))
-        self.position = nn.Parameter(0.02 * torch.randn(1, (size // o.patch_size) ** 2 + 1, o.width))
+        self.class_token = nn.Parameter(torch.empty(1, 1, o.width))
+        self.position = nn.Parameter(torch.empty(1, (size // o.patch_size) ** 2 + 1, o.width))
+        self.reset_parameters()
         self.dropout = nn.Dropout(o.dropout)
         attention: list[nn.Module] = [
             MultiheadAttention(o.width, o.heads, batch_first=True) for _ in range(o.depth)
@@ -122,6 +121,11 @@ class VisionTransformer(nn.Module):
             attention[-1] = TransportAttention(o.width, o.heads, **given)
         self.layers = nn.ModuleList(Layer(one, o.width, o.mlp_width, o.dropout) for one in attention)
         self.norm, self.classify = nn.LayerNorm(o.width), nn.Linear(o.width, classes)
+
+    def reset_parameters(self) -> None:
+        """Draw what is of no layer: the class token and the positions. An audit draws an untrained twin so."""
+        for one in (self.class_token, self.position):
+            nn.init.normal_(one, std=0.02)
 
     def forward(self, images: Tensor, partners: Tensor | None = None) -> Tensor:
         """Logits (B, classes) of images (B, channels, size, size).
@@ -150,10 +154,8 @@ class Vision(Task):
         self.mean, self.std = (one.view(-1, 1, 1) for one in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))))
         self.channels, height, width = pixels.shape[1:]
         if height != width or height % options.patch_size:
-            raise InputError(
-                f"images are {height} x {width} pixels; expected squares whose side --patch_size {options.patch_size} "
-                "divides. Resize them."
-            )
+            said = f"images are {height} x {width}; expected squares of a side that --patch_size divides"
+            raise InputError(f"{said}, {options.patch_size}. Resize them.")
         self.size = height
         self.splits = {name: list(zip(*split, strict=True)) for name, split in splits.items()}
 
@@ -252,12 +254,14 @@ def read_images(options: VisionOptions) -> tuple[list[str], dict[str, tuple[Tens
     columns = next((pair for pair in COLUMNS if {*pair} <= {*found["train"].column_names}), COLUMNS[0])
     check_columns(found, columns, options.data)
     image, label = columns
+    classes = label_names(found["train"], label)
+    check_labels(found, label, len(classes), options.data)
     counts = {"train": options.train_images, "validation": options.test_images, "test": options.test_images}
     splits = {}
     for name, count in counts.items():
         rows = chosen(found[name], label, count)
         splits[name] = stacked(rows, image, f"{options.data}, {name}"), torch.tensor(rows[label])
-    return label_names(found["train"], label), splits
+    return classes, splits
 
 
 @dataclass

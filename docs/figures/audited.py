@@ -43,7 +43,7 @@ def of_layers(layers: list[Any], who: str, metric: str) -> list[float]:
 
 def draw_deviations(numbers: dict[str, Any]) -> Figure:
     """A row a kind of attention, a column a measure: lines are means by layer, circles single heads."""
-    kinds = numbers["kinds"]
+    kinds, blue = numbers["kinds"], LINES["model"]["color"]
     figure = sheet(2.6 * len(kinds))
     panels: Any = figure.subplots(len(kinds), len(SHOWN), squeeze=False)
     for row, (kind, layers) in zip(panels, kinds.items(), strict=True):
@@ -51,9 +51,7 @@ def draw_deviations(numbers: dict[str, Any]) -> Figure:
         for axes, (metric, (title, label)) in zip(row, SHOWN.items(), strict=True):
             for n, layer in zip(numbered, layers, strict=True):
                 dots = [head[metric] for head in layer["model"]]
-                axes.plot(
-                    [n] * len(dots), dots, "o", color=LINES["model"]["color"], mfc="white", markersize=2.6
-                )
+                axes.plot([n] * len(dots), dots, "o", color=blue, mfc="white", markersize=2.6)
             for who, called in CALLED.items():
                 axes.plot(numbered, of_layers(layers, who, metric), **LINES[who], label=called)
             if metric == "relative_deviation":

@@ -15,6 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 import captioning
 from common import Training, load_run
 from fenchel.errors import InputError
+from tests.examples.measured import audited, check_swap
 
 SMALL: dict[str, Any] = {"image_size": 16, "width": 32, "depth": 2, "dropout": 0.0, "quiet": True}
 
@@ -53,6 +54,8 @@ def test_says_more_than_the_mean_of_all_cells_lets_it(
         losses = torch.cat([one["loss"](loaded(**one["inputs"])) for one in batches])
     expected = [one["nats"] / one["pieces"] for one in records]
     assert torch.allclose(losses, torch.tensor(expected), atol=1e-4)
+    assert len(audited(captioning, tmp_path / "soft")) == 1
+    check_swap(captioning, tmp_path / "soft", float(losses.double().mean()))
 
     capsys.readouterr()
     told = captioning.UseOptions(beam=2, heatmap=str(tmp_path / "seen.png"))
@@ -127,6 +130,7 @@ def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
     for name, rows in {
         "good": good,
         "empty": good | {"captions": [*good["captions"][:-1], [" "]]},
+        "none": good | {"captions": [*good["captions"][:-1], None]},
         "cut": good | {"image": [*good["image"][:-1], encoded(40)]},
         "other": {"text": ["a"] * 20},
     }.items():
@@ -138,6 +142,7 @@ def test_reads_a_folder_and_refuses_what_it_cannot(tmp_path: Path) -> None:
     assert len(memory.splits["test"]) == len(memory.splits["train"]) == 40
     for told, named in (
         ({"data": str(tmp_path / "empty")}, "row 19"),
+        ({"data": str(tmp_path / "none")}, "row 19, has no caption"),
         ({"data": str(tmp_path / "cut")}, "row 19"),
         ({"data": str(tmp_path / "other")}, "image"),
         ({"image_size": 18}, "image_size"),

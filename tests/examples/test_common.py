@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from datasets import config
@@ -16,6 +17,7 @@ from huggingface_hub import constants
 
 import common
 import reading
+import task
 from fenchel.errors import InputError
 
 EXAMPLES = Path(common.__file__).parent
@@ -78,6 +80,18 @@ def test_a_killed_run_that_is_resumed_is_the_run_without_a_kill(tmp_path, dies):
     assert whole["test"] == resumed["test"]
     before, after = (weights(tmp_path / name) for name in ("whole", "killed"))
     assert all(torch.equal(after[name], one) for name, one in before.items())
+
+
+def test_batches_are_about_equally_large():
+    made = task.Task(task.Options())
+    made.splits = {"train": range(770)}
+    whole = list(made.batches("train", 32, None))
+    assert {len(one) for one in whole} == {30, 31}
+    assert sum(whole, []) == [*range(770)]  # noqa: RUF017 - short
+    drawn = list(made.batches("train", 32, 1))
+    assert [*map(len, drawn)] == [*map(len, whole)]
+    assert sorted(sum(drawn, [])) == [*range(770)]  # noqa: RUF017
+    assert drawn != list(made.batches("train", 32, 2))
 
 
 def test_two_processes_do_what_one_does(tmp_path):
@@ -153,14 +167,26 @@ def test_a_resume_without_a_checkpoint_and_a_run_without_a_folder_are_refused(tm
         (["use", "RUN"], r"holds no run"),
         (["draw"], r"usage: reading\.py train"),
         (["train", "--heads", "3", "--out", "RUN"], r"heads is 3 and width 128"),
+        (["train", "--depht", "3"], r"there is no option --depht\. reading\.py train --help lists all"),
+        (["train", "--schedule", "fast"], r"schedule is 'fast'; expected one of constant, "),
+        (["train", "--warmup", "2"], r"warmup is 2\.0; expected a share"),
+        (["train", "--dropout", "1"], r"dropout is 1\.0; expected a share"),
+        (["train", "--width", "0"], r"width is 0; expected a number above 0"),
+        (["train", "--data", "FEW", "--out", "RUN"], r"too few rows to hold out some for validation"),
+        (["train", "--data", "DAMAGED", "--out", "RUN"], r"train\.parquet' cannot be read \("),
     ],
 )
 def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path, monkeypatch, told, said):
     for one in (constants, config):
         monkeypatch.setattr(one, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(
-        sys, "argv", ["reading.py", *(str(tmp_path) if one == "RUN" else one for one in told)]
-    )
+    folders = {name: tmp_path / name for name in ("FEW", "DAMAGED")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        folders[name] = folder / "train.parquet"
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}).to_parquet(str(folders["FEW"]))
+    folders["DAMAGED"].write_bytes(b"PAR")
+    given = {"RUN": tmp_path, **folders}
+    monkeypatch.setattr(sys, "argv", ["reading.py", *(str(given.get(one, one)) for one in told)])
     with pytest.raises(SystemExit, match=said) as caught:
         common.main(reading.Reading, reading.ReadingOptions, reading.use, reading.UseOptions)
     assert "\n" not in str(caught.value)

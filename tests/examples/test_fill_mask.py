@@ -17,6 +17,7 @@ import fill_mask
 import passages
 from common import Training, load_run
 from fenchel.errors import InputError
+from tests.examples.measured import audited, check_swap
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "dropout": 0.0, "quiet": True}
 
@@ -51,6 +52,8 @@ def test_finds_words_that_the_most_frequent_one_is_not(
     expected = [one["loss"] / max(len(one["words"]), 1) for one in records]
     assert torch.allclose(losses, torch.tensor(expected), atol=1e-4)
     assert [len(row) for one in batches for row in one["tokens"]] == batch["attention_mask"].sum(1).tolist()
+    assert len(audited(fill_mask, tmp_path / "run")) == 4
+    check_swap(fill_mask, tmp_path / "run", float(losses.double().mean()))
 
     capsys.readouterr()
     fill_mask.use(
@@ -159,16 +162,32 @@ def test_classes_begin_with_the_weights_of_a_run(tmp_path: Path) -> None:
 
 
 def test_running_text_is_split_by_headings_or_by_lines(tmp_path: Path) -> None:
-    lines = [" = One = ", "", "A b . C d .", " = = Part = = ", "E f .", " = Two = ", "G ."]
-    assert passages.articles_of(lines) == [
-        [("= One =",), ("A b .",), ("C d .",), ("= = Part = =",), ("E f .",)],
-        [("= Two =",), ("G .",)],
+    lines = [
+        " = One = ",
+        "",
+        "A b . C <unk> .",
+        "",
+        " = = Part = = ",
+        "",
+        "E f .",
+        "",
+        " = Two = ",
+        "",
+        "G .",
+        "= 1 =",
     ]
+    articles = [[("A b .",), ("C [UNK] .",), ("E f .",)], [("G .",), ("= 1 =",)]]
+    assert passages.articles_of(lines) == articles
+    plain = [line for line in lines if line][:-1]
+    assert passages.articles_of(plain) == [articles[0], articles[1][:1]]
     assert len(passages.articles_of(["a ."] * 250)) == 3
     file = tmp_path / "text.txt"
-    file.write_text("\n".join(["One sentence here . And one more ."] * 900))
-    made = task(data=str(file))
-    assert all(len(made.splits[name]) > 0 for name in ("train", "validation", "test"))
+    file.write_text("\n".join(["One <unk> sen @-@ tence . And one more ."] * 900))
+    for words, parts in (("spaces", ["@-@"]), ("punctuation", ["@", "-", "@"])):
+        made = task(data=str(file), words=words)
+        assert all(len(made.splits[name]) > 0 for name in ("train", "validation", "test"))
+        said = [made.tokenizer.id_to_token(one) for one in made.splits["train"][0].first]
+        assert said[: len(parts) + 5] == ["one", "[UNK]", "sen", *parts, "tence", "."]
 
 
 def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
@@ -177,7 +196,13 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"words": ["a"] * 30}).to_parquet(str(folder / "train.parquet"))
     empty = tmp_path / "empty.txt"
     empty.write_text("\n\n")
+    hollow = tmp_path / "hollow"
+    hollow.mkdir()
+    rows = {"text": ["a b"] * 29 + [" "], "label": [0, 1] * 15}
+    datasets.Dataset.from_dict(rows).to_parquet(str(hollow / "train.parquet"))
     for told, named in (
+        ({"data": str(hollow), "objective": "classify"}, "a text is empty"),
+        ({"heads": 3}, "heads is 3 and width 32"),
         ({"data": str(folder)}, "text"),
         ({"data": str(tmp_path / "missing")}, "--data toy"),
         ({"data": str(empty)}, "text"),

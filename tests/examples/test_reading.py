@@ -17,6 +17,7 @@ from scipy.stats import rankdata
 import common
 import reading
 from fenchel.errors import InputError
+from tests.examples.measured import audited, check_swap
 
 WHOLE = reading.toy
 SMALL = {"learning_rate": 8e-3, "dropout": 0.1}
@@ -183,6 +184,9 @@ def test_load_gives_what_an_audit_reads(trained, options):
     some = task.loss(model, task.batch(examples[:64], training=False))
     assert float(some[0].detach()) == pytest.approx(sum(losses[:64]), rel=1e-5)
     assert [number for batch in batches for number in batch["documents"]] == list(range(1, len(examples) + 1))
+    if options is PAIRS:
+        assert len(audited(reading, folder)) == 1
+        check_swap(reading, folder, float(np.mean(losses)))
 
 
 def test_use_says_a_class_and_draws_a_pair(trained, monkeypatch, capsys, tmp_path):

@@ -19,6 +19,7 @@ import translation
 from decoding import BEGIN, END, weights_of
 from fenchel.errors import InputError
 from fenchel.nn import use_estimator
+from tests.examples.measured import audited, check_swap
 from translation import Translation, TranslationOptions, UseOptions
 
 
@@ -65,12 +66,13 @@ def test_bleu_is_that_of_the_records(run: Path) -> None:
 def test_batches_for_audits_have_the_loss_of_the_test(run: Path) -> None:
     model, batches = translation.load(run)
     nats = pieces = 0.0
-    documents = []
+    documents, losses = [], []
     for batch in batches:
         source, target = batch["inputs"]["source"], batch["inputs"]["target"]
         with torch.no_grad():
             scores = model(**batch["inputs"])
         counts = batch["counted_decoder"].sum(1)
+        losses += batch["loss"](scores).tolist()
         nats += float((batch["loss"](scores) * counts).sum())
         pieces += int(counts.sum())
         documents += batch["documents"]
@@ -83,6 +85,7 @@ def test_batches_for_audits_have_the_loss_of_the_test(run: Path) -> None:
             assert texts[0] == "[BOS]"
     assert nats / pieces == pytest.approx(metrics_of(run)["loss"], rel=1e-5)
     assert sorted(documents) == [*range(1, 101)]
+    check_swap(translation, run, sum(losses) / 100)
 
 
 def test_use_translates_and_scores_the_test(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,8 +162,7 @@ def test_audits_find_every_head(kind: dict[str, Any]) -> None:
 
 
 def test_a_run_is_audited_through_its_loader(run: Path) -> None:
-    report: Any = fenchel.audit(str(run), loader=translation.__file__, space="key", max_tokens=300)
-    (head,) = report.heads
+    (head,) = audited(translation, run, space="key")
     assert head["kind"] == "cross"
 
 

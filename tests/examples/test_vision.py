@@ -17,8 +17,9 @@ from transformers import HfArgumentParser
 
 import vision
 from common import Training, load_run
-from fenchel.errors import CostWarning, InputError
+from fenchel.errors import CostWarning, InputError, ModelError
 from fenchel.nn import TransportAttention
+from tests.examples.measured import audited, check_swap
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{CostWarning.__module__}.{CostWarning.__name__}")
 
@@ -60,6 +61,10 @@ def test_learns_toy_images_that_the_mean_of_their_pixels_does_not_tell_apart(tmp
     assert float(loss.detach().mean()) == pytest.approx(found["test"]["loss"], rel=1e-4)
     assert float(score.mean()) == pytest.approx(found["test"]["accuracy"])
     assert [one for batch in batches for one in batch["documents"]] == list(range(1, 201))
+    assert len(audited(vision, tmp_path / "run", layers=[1], baseline="twin")) == 2
+    with pytest.raises(ModelError, match="--layers 1, or"):  # the last one is optimal transport
+        audited(vision, tmp_path / "run")
+    check_swap(vision, tmp_path / "run", found["test"]["loss"])
 
     vision.use(
         read, cast(vision.VisionTransformer, model), vision.UseOptions(picture=str(tmp_path / "seen.png"))
@@ -155,8 +160,12 @@ def test_refuses_what_it_cannot_train_on(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     datasets.Dataset.from_dict({"text": ["a"] * 20}).to_parquet(str(other / "train.parquet"))
+    images = rows["image"]
     for told, named in (
         ({"data": str(truncated)}, "row"),
+        ({"data": str(images_folder(tmp_path / "none", image=[*images[:39], None]))}, "has no image"),
+        ({"data": str(images_folder(tmp_path / "unlabelled", label=[0, 1] * 19 + [0, -1]))}, "the label -1"),
+        ({"data": str(images_folder(tmp_path / "named", label=["cat", "dog"] * 20))}, "whole numbers"),
         ({"data": str(other)}, "image"),
         ({"data": str(tmp_path / "missing")}, "--data toy"),
         ({"data": str(good), "patch_size": 3}, "patch_size"),
@@ -191,6 +200,8 @@ def test_a_table_sets_paired_differences_beside_the_numbers_of_the_paper(
     assert said.startswith("cifar10_jpeg, learning rate 0.0003; the paper: ViT 0.751, OT-ViT 0.772\n")
     half = 0.01 * scipy.stats.t.ppf(0.975, 2) / 3**0.5
     assert f"| OT-ViT | 3 of 3 | 0.64 ± {stats_of([0.53, 0.64, 0.75]):.4g} | +0.04 ± {half:.4g} |" in said
+    with pytest.raises(InputError, match="Give --out DIR"):
+        vision.table(vision.TableOptions())
 
 
 def stats_of(values: list[float]) -> float:

@@ -221,7 +221,8 @@ def _check_all_are_seen(model: nn.Module, known: Mapping[str, AttendingLayer], *
     unmeasured = [name for name, layer in known.items() if _unmeasured_because(layer) is not None]
     if unmeasured and (len(unmeasured) == len(known) or not chosen):
         others = ",".join(str(number + 1) for number in range(len(known) - len(unmeasured)))
-        advice = f". Choose the other attention layers: layers {others}" if others else ""
+        advice = f". Choose the other attention layers: --layers {others}, or in Python layers=[{others}]"
+        advice = advice if others else ""
         layer = known[unmeasured[0]]
         raise ModelError(
             f"{unmeasured[0] or own} is a {type(layer).__name__}, {_unmeasured_because(layer)}{advice}"
