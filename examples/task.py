@@ -55,8 +55,8 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate", "width", "depth", "heads", "longest"):
-            if not getattr(self, name, 1) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected a number above 0.")
+            if not (value := getattr(self, name, 1)) > 0:
+                raise InputError(f"{name} is {value}; expected a number above 0. Give a larger --{name}.")
         for name, largest in (("warmup", 1.0), ("dropout", 0.99)):
             if not 0 <= getattr(self, name, 0) <= largest:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a share from 0 to {largest}.")
