@@ -58,7 +58,7 @@ def main(number: int = 3) -> None:
     bound = (certificate.gap / 2).sqrt().clamp(max=1)  # on the total variation, query by query
     distance = (first - exact).abs().sum(-1) / 2
     allowed, found = a_head(bound), a_head(distance)
-    print(f"Layer {number} on {int(real.sum())} tokens. It differs from BERT's own output by {apart:.0e}.")
+    print(f"Layer {number} on {real.sum()} tokens. It differs from BERT's own output by {difference:.0e}.")
     print("Of every 100 units of attention, so many are elsewhere than in the exact inference:")
     for kind, head in (("closest to", int(found.argmin())), ("furthest from", int(found.argmax()))):
         print(

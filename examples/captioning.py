@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NamedTuple
 import datasets
 import torch
 from PIL import Image
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot
 
@@ -271,10 +270,8 @@ class Captioning(Task):
     def audited(self, examples: Sequence[Caption], batch: Batch) -> Batch:
         """See ``Task``; a document is an image."""
         found: Batch = {"inputs": {name: batch[name] for name in ("images", "words")}}
-        found |= {
-            "documents": [one.number + 1 for one in examples],
-            "windows": [one.which for one in examples],
-        }
+        found["documents"] = [one.number + 1 for one in examples]
+        found["windows"] = [one.which for one in examples]
         return found | decoding.measures(batch["labels"])
 
 
@@ -294,10 +291,12 @@ def read_captions(o: CaptionOptions) -> dict[str, Rows]:
         if [] in texts:
             raise InputError(f"{place}, row {texts.index([])}, has no caption. Remove the row.")
         parts[str(name)] = list(zip(images, texts, strict=True))
-    for name in ("test", "validation"):
+    rest = random.Random(0).sample(parts["train"], len(parts["train"]))  # noqa: S311
+    cut = max(round(o.held_out * len(rest)), 1)
+    for name in ("validation", "test"):
         if o.held_out and name not in parts:
-            rows, share = parts["train"], o.held_out
-            parts["train"], parts[name] = train_test_split(rows, test_size=share, random_state=0)
+            parts[name], rest = rest[:cut], rest[cut:]
+            parts["train"] = rest
     return {name: parts.get(name, parts["train"]) for name in ("train", "validation", "test")}
 
 

@@ -58,8 +58,8 @@ class Training:
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.scheduler = scheduler  # not prepared: accelerate steps a prepared one once for each process
         self.accelerator.register_for_checkpointing(scheduler, self)
-        self.epoch, self.step = 0, 0
-        self.total, self.terms, self.seconds = 0.0, 0, 0.0  # loss and terms are of the epoch so far
+        self.epoch = self.step = self.terms = 0  # total and terms are of the epoch so far
+        self.total = self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Training:
         """
         self._open()
         done, steps = self.epoch * self.steps + self.step, self.options.epochs * self.steps
-        with tqdm(total=steps, initial=done, disable=self.options.quiet or not self.main) as bar:
+        with tqdm(total=steps, initial=done, disable=self.options.quiet or not self.main, unit="step") as bar:
             while self.epoch < self.options.epochs:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
@@ -108,10 +108,9 @@ class Training:
         self.model.eval()
         plain = self.accelerator.unwrap_model(self.model)
         parts = list(self.task.batches(split, self.options.batch_size, None))
-        rank, count = self.accelerator.process_index, self.accelerator.num_processes
         found = []
         with torch.no_grad(), self.accelerator.autocast():
-            for numbers in parts[rank::count]:
+            for numbers in parts[self.accelerator.process_index :: self.accelerator.num_processes]:
                 examples = [self.task.splits[split][one] for one in numbers]
                 batch = to_device(self.task.batch(examples, training=False), self.accelerator.device)
                 found += zip(numbers, self.task.records(plain, batch), strict=True)
@@ -120,8 +119,7 @@ class Training:
     def _open(self) -> None:
         """Make the folder of a new run, or go back to the checkpoint of an interrupted one."""
         options, file = self.options, self.folder / OPTIONS
-        kept = {name: value for name, value in asdict(options).items() if name not in FREE}
-        told = kept | {"task": self.task.name}
+        told = {"task": self.task.name} | {k: v for k, v in asdict(options).items() if k not in FREE}
         if options.resume:
             if not (there := checkpoints(self.folder)):
                 raise InputError(f"{self.folder} has no checkpoint to resume. Begin with --overwrite.")
@@ -217,8 +215,7 @@ class Training:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints of a run, the oldest first."""
-    found = folder.glob("checkpoint-*-*")
-    return sorted(found, key=lambda path: [int(part) for part in path.name.split("-")[1:]])
+    return sorted(folder.glob("checkpoint-*-*"), key=lambda one: [int(n) for n in one.name.split("-")[1:]])
 
 
 def check_precision(model: nn.Module, accelerator: accelerate.Accelerator) -> None:
@@ -267,7 +264,7 @@ def load_run(make: Make, kind: type[Options], folder: str | Path) -> tuple[Any, 
         raise InputError(f"{folder} holds no run with an epoch that has ended. Give the --out of a training.")
     told = json.loads((folder / OPTIONS).read_text())
     name = told.pop("task")
-    if unknown := sorted(set(told) - {one.name for one in fields(kind)}):
+    if unknown := sorted({*told} - {one.name for one in fields(kind)}):
         raise InputError(f"{folder} is a run of {name}, which was told {unknown[0]}. Use examples/{name}.py.")
     task = make(kind(**told, out=str(folder)))
     model = task.model()
@@ -298,11 +295,11 @@ def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: ty
         others: Further commands: what is called with the options, and their dataclass.
     """
     script, (command, *rest) = Path(sys.argv[0]).name, sys.argv[1:] or [""]
-    kinds = {"train": kind, "use": use_kind, **{name: its_kind for name, (_, its_kind) in others.items()}}
+    kinds = {"train": kind, "use": use_kind} | {name: told for name, (_, told) in others.items()}
     if command not in kinds:
         usage = " | ".join(["train --data toy --out DIR [--resume]", "use DIR", *others])
         sys.exit(f"usage: {script} {usage}; each has --help")
-    parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")  # pyright: ignore[reportArgumentType]
+    parser = HfArgumentParser(kinds[command], prog=f"{script} {command}")
     if command == "use":
         parser.add_argument("run", metavar="DIR", help="--out of the training")
     try:

@@ -41,11 +41,14 @@ def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True)
     try:
         found = datasets.load_dataset(builder, data_files=files)
     except Exception as error:  # datasets raises errors of many kinds
-        what = "is neither a folder nor a dataset that the Hugging Face hub gives here"
-        if path.exists():
-            what, error = "cannot be read", error.__cause__ or error
-        give = "Give a folder with train.parquet, the name of a dataset, or --data toy, which needs no file."
-        raise InputError(f"{data!r} {what} ({_line(error)}). {give}") from error
+        what, why = "is neither a folder nor a dataset that the Hugging Face hub gives here", error
+        if files:
+            what, why = "cannot be read", error.__cause__ or error
+        said = (str(why).strip().splitlines() or [type(why).__name__])[0][:200]
+        raise InputError(
+            f"{data!r} {what} ({said}). Give a folder with train.parquet, the name of a dataset, or --data toy, which "
+            "needs no file."
+        ) from error
     assert isinstance(found, datasets.DatasetDict)  # noqa: S101 - no split was asked for
     if train and "train" not in found:
         raise InputError(f"{data} has the splits {', '.join(map(str, found))}; one named train is needed.")
@@ -91,7 +94,8 @@ def label_names(rows: datasets.Dataset, column: str) -> list[str]:
     if isinstance(feature, datasets.ClassLabel):
         return list(feature.names)
     if not feature.dtype.startswith(("int", "uint")):
-        raise InputError(f"column {column} has values of {feature.dtype}; expected whole numbers.")
+        what = f"column {column} has values of {feature.dtype}"
+        raise InputError(f"{what}; expected whole numbers for classes.")
     return [str(number) for number in range(max(rows[column]) + 1)]
 
 
@@ -104,8 +108,8 @@ def check_labels(found: datasets.DatasetDict, column: str, classes: int, data: s
     for split, rows in found.items():
         for number, label in enumerate(rows[column]):
             if label is None or not 0 <= label < classes:
-                where = f"{data}, {split}, row {number}, has the {column} {label}"
-                raise InputError(f"{where}; expected 0 to {classes - 1}. Remove the row.")
+                what = f"{data}, {split}, row {number}, has the {column} {label}"
+                raise InputError(f"{what}; expected 0 to {classes - 1}. Remove the row.")
 
 
 def padded(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -114,26 +118,22 @@ def padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def learned_words(
-    texts: Iterable[str], size: int, special: Sequence[str], least: int = 0, *, spaces: bool = False
+    texts: Iterable[str], size: int, special: Sequence[str], least: int = 0, ends: str = "punctuation"
 ) -> Tokenizer:
-    """Knows the most frequent words, in small letters, of what stands between spaces and punctuation.
+    """Knows the most frequent words, in small letters, of what stands between spaces, or between them and punctuation.
 
     Args:
-        texts: What is trained on.
+        texts: What is trained on; ``[UNK]`` stands for words that were left out of them.
         size: How many words are known at most.
         special: What comes first, ``[UNK]`` among them.
         least: How often a word has to be there to be known.
-        spaces: Whether words end at spaces alone.
+        ends: Of a word: ``punctuation`` (and spaces) or ``spaces``.
     """
     tokenizer: Any = Tokenizer(models.WordLevel(unk_token="[UNK]"))  # noqa: S106
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    ends = pre_tokenizers.WhitespaceSplit() if spaces else pre_tokenizers.BertPreTokenizer()
-    tokenizer.pre_tokenizer = ends
+    parts = {"punctuation": pre_tokenizers.BertPreTokenizer(), "spaces": pre_tokenizers.WhitespaceSplit()}
+    tokenizer.pre_tokenizer = parts[ends]
     known = {"vocab_size": size, "min_frequency": least, "special_tokens": list(special)}
+    texts = (text.replace("[UNK]", " ") for text in texts)
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(**known, show_progress=False))
     return tokenizer
-
-
-def _line(error: BaseException) -> str:
-    """The first line of an error's text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -48,8 +48,7 @@ def kept_tokenizer(
     tokenizer.decoder = decoders.Metaspace()
     special = ["[PAD]", "[UNK]", "[BOS]", "[EOS]"]
     known: Any = {"vocab_size": size, "min_frequency": 2, "special_tokens": special}
-    trainer = trainers.BpeTrainer(**known, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(**known, show_progress=False))
     if options.out and accelerate.PartialState().is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         write(file, tokenizer.to_str())
@@ -110,9 +109,8 @@ class Attention(AttendingLayer, nn.Module):
         """
         templates = states.unsqueeze(1)
         evidence = z.to(states.dtype).unsqueeze(1)
-        problem = Problem(
-            evidence, templates, templates, self.alpha, scale, closeness=self.effective_closeness
-        )
+        closeness = self.effective_closeness
+        problem = Problem(evidence, templates, templates, self.alpha, scale, closeness=closeness)
         options: dict[str, Any] = {"estimator": self.estimator, "tol": None, "max_steps": 50, "dropout": 0.0}
         options.update(need_weights=need_weights, need_certificate=False)
         found = self.answer(LayerCall(problem, log_u), **options)

@@ -72,11 +72,9 @@ class FillOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % self.heads:
-            raise InputError(f"heads is {self.heads} and width {self.width}, no multiple of it. Change one.")
         parts = self.shares.split("/")
         if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
-            raise InputError(f"shares is {self.shares!r}; expected three of sum 100, such as 80/10/10.")
+            raise InputError(f"shares is {self.shares!r}; expected per cents of sum 100, such as 80/10/10.")
         if self.pretrained and self.objective != "classify":
             raise InputError("pretrained is for --objective classify. Leave it out.")
 
@@ -128,10 +126,11 @@ class Blanks(BertForPreTraining):
         log_u = log_u.masked_fill(masked, -torch.inf)
         found = self.bert(input_ids, log_u, token_type_ids, position_ids)
         hidden = found.last_hidden_state[attention_mask > 0 if places is None else places]
-        classes = self.cls.seq_relationship(found.pooler_output)
-        # The last states are what swaps compare: they have a row for each of the inputs.
-        states = {"last_hidden_state": found.last_hidden_state}
-        return {"words": self.cls.predictions(hidden), "classes": classes, **states}
+        return {
+            "words": self.cls.predictions(hidden),
+            "classes": self.cls.seq_relationship(found.pooler_output),
+            "last_hidden_state": found.last_hidden_state,  # what swaps compare: it has a row for each of the inputs
+        }
 
 
 class FillMask(Task):
@@ -148,9 +147,7 @@ class FillMask(Task):
         if self.before:
             self.tokenizer = self.before[0].tokenizer
         else:
-            trained = (text.replace(SPECIAL[UNKNOWN], " ") for text in trained)
-            spaces = options.words == "spaces"
-            self.tokenizer = learned_words(trained, options.vocabulary, SPECIAL, spaces=spaces)
+            self.tokenizer = learned_words(trained, options.vocabulary, SPECIAL, ends=options.words)
         self.splits = {name: self._passages(articles) for name, articles in texts.items()}
         self.others = self.splits["train"]  # whose second halves stand for those that do not follow
         if options.train_texts:

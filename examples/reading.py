@@ -71,7 +71,6 @@ class ReadingOptions(Options):
         looks, at = self.attention in CLOSENESS, f"attention is {self.attention}"
         first = self.estimator == "first_order"
         fits = {
-            f"heads is {self.heads} and width {self.width}, no multiple of it": self.width % self.heads == 0,
             f"{at}; expected one of {', '.join(ATTENTION)}": self.attention in ATTENTION,
             f"{at} and estimator {self.estimator}, of soft attention": first or self.attention == "soft",
             f"{at}, which has no preference": looks or self.preference == "uniform",

@@ -71,11 +71,8 @@ def trained(estimator: str, seed: int, steps: int) -> tuple[float, float, float]
 
 def main(steps: int = 200, seeds: int = 6) -> None:
     """Train every arm with every seed."""
-    arms = {
-        "first order": ("first_order", 1),
-        "exact": ("exact", 1),
-        "first order, 4x steps": ("first_order", 4),
-    }
+    arms = {"first order": ("first_order", 1), "exact": ("exact", 1)}
+    arms["first order, 4x steps"] = ("first_order", 4)
     results = {}
     print(f"{steps} steps, {seeds} seeds")
     for name, (estimator, factor) in arms.items():

@@ -60,6 +60,8 @@ class Options:
         for name, largest in (("warmup", 1.0), ("dropout", 0.99)):
             if not 0 <= getattr(self, name, 0) <= largest:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a share from 0 to {largest}.")
+        if (width := getattr(self, "width", 0)) % (heads := getattr(self, "heads", 1)):
+            raise InputError(f"heads is {heads} and width {width}; expected a multiple of heads. Change one.")
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {', '.join(SCHEDULES)}.")
 

@@ -71,8 +71,8 @@ class TranslationOptions(CosineOptions):
             if getattr(self, name) == -1:
                 setattr(self, name, value)
         super().__post_init__()
-        if self.width % 2 or self.width % self.heads:
-            raise InputError(f"width is {self.width}; expected an even multiple of heads, {self.heads}.")
+        if self.width % 2:
+            raise InputError(f"width is {self.width}; expected an even number.")
         if self.score == "additive" and self.estimator != "first_order":
             given = f"estimator is {self.estimator} with an additive score"
             raise InputError(f"{given}, which is all preference: all give the same. Leave --estimator out.")

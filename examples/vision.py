@@ -71,7 +71,7 @@ class VisionOptions(CosineOptions):
         if (self.model, self.extra) == ("vit", "zero"):
             raise InputError("softmax reaches no template of preference zero. Give --extra shared or none.")
         if self.batch_size % 2:
-            raise InputError(f"batch_size is {self.batch_size}; images come in pairs. Give an even one.")
+            raise InputError(f"batch_size is {self.batch_size}; expected an even number, for pairs.")
 
 
 class Layer(nn.Module):
@@ -112,7 +112,7 @@ class VisionTransformer(nn.Module):
         self.position = nn.Parameter(torch.empty(1, (size // o.patch_size) ** 2 + 1, o.width))
         self.reset_parameters()
         self.dropout = nn.Dropout(o.dropout)
-        attention: list[nn.Module] = [
+        attention: list[Any] = [
             MultiheadAttention(o.width, o.heads, batch_first=True) for _ in range(o.depth)
         ]
         if o.model == "ot-vit":
@@ -210,11 +210,8 @@ class Vision(Task):
         """See ``Task``."""
         del examples
         loss = partial(cross_entropy, target=batch["labels"], reduction="none")
-        return {
-            "inputs": {"images": batch["images"]},
-            "loss": loss,
-            "score": partial(hits, labels=batch["labels"]),
-        }
+        score = partial(hits, labels=batch["labels"])
+        return {"inputs": {"images": batch["images"]}, "loss": loss, "score": score}
 
 
 def partners(labels: Tensor, probability: float) -> Tensor:
@@ -347,9 +344,7 @@ def table(told: TableOptions) -> None:
     arms = {name: ARMS[name] for name in ("ViT", "OT-ViT")} if told.table in "12" else ARMS
     if told.table == "search":
         shape = "--model vit --depth {0} --width {1} --mlp_width {2}"
-        arms = {
-            f"{depth}-layers-of-{width}": shape.format(depth, width, 2 * width) for depth, width in SHAPES
-        }
+        arms = {f"{depth}-layers-of-{w}": shape.format(depth, w, 2 * w) for depth, w in SHAPES}
     rates = (3e-3, 3e-4, 3e-5) if told.table == "1" else (3e-4,)
     failed = 0
     for data, rate in product(told.data or HUB.get(told.table, HUB["2"][:1]), rates):

@@ -51,7 +51,7 @@ def draw_deviations(numbers: dict[str, Any]) -> Figure:
         for axes, (metric, (title, label)) in zip(row, SHOWN.items(), strict=True):
             for n, layer in zip(numbered, layers, strict=True):
                 dots = [head[metric] for head in layer["model"]]
-                axes.plot([n] * len(dots), dots, "o", color=blue, mfc="white", markersize=2.6)
+                axes.plot([n] * len(dots), dots, "o", color=LINES["model"]["color"], mfc="white", ms=2.6)
             for who, called in CALLED.items():
                 axes.plot(numbered, of_layers(layers, who, metric), **LINES[who], label=called)
             if metric == "relative_deviation":
