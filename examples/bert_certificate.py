@@ -54,7 +54,7 @@ def main(number: int = 3) -> None:
         """The mean over real tokens, one number a head."""
         return quantity.transpose(0, 1)[:, real].mean(1)
 
-    apart = (output - seen["output"])[real].abs().max()
+    difference = (output - seen["output"])[real].abs().max()
     bound = (certificate.gap / 2).sqrt().clamp(max=1)  # on the total variation, query by query
     distance = (first - exact).abs().sum(-1) / 2
     allowed, found = a_head(bound), a_head(distance)

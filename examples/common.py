@@ -126,8 +126,10 @@ class Training:
             before = json.loads(file.read_text())
             for name in told:
                 if before.get(name) != told[name]:
-                    begun = f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is"
-                    raise InputError(f"{begun} {told[name]!r}. Give the same, or another --out.")
+                    raise InputError(
+                        f"{self.folder} was begun with {name} {before.get(name)!r}, and now it is {told[name]!r}. "
+                        "Give the same options, or another --out."
+                    )
             self.accelerator.load_state(str(there[-1]))
             return
         if file.is_file() and not options.overwrite:
@@ -161,9 +163,9 @@ class Training:
             told = torch.tensor([float(loss.detach()) * counts, terms * counts, due])
             total, every, due = cast(Tensor, accelerator.reduce(told.to(accelerator.device))).tolist()
             if not math.isfinite(total):
-                where = f"epoch {self.epoch + 1}, step {number + 1}"
                 raise InputError(
-                    f"the loss is {total} at {where}. Lower --learning_rate or give --clip_norm."
+                    f"the loss is {total} at epoch {self.epoch + 1}, step {number + 1}. Lower --learning_rate or give "
+                    f"--clip_norm; what was saved before stays in {self.folder}."
                 )
             accelerator.backward(loss * (count / every * counts))
             if options.clip_norm:
@@ -225,10 +227,11 @@ def check_precision(model: nn.Module, accelerator: accelerate.Accelerator) -> No
         InputError: Saying so.
     """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    if accelerator.mixed_precision == "no" or accelerator.device.type != "cpu" or not recurrent:
+        return
     try:
-        if recurrent and accelerator.device.type == "cpu":
-            with accelerator.autocast():
-                nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].sum().backward()
+        with accelerator.autocast():
+            nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].sum().backward()
     except RuntimeError as error:
         what = f"recurrent layers in {accelerator.mixed_precision} ({str(error).splitlines()[0]})"
         raise InputError(f"this processor cannot train {what}. Give --mixed_precision no.") from error

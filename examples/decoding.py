@@ -177,8 +177,10 @@ class SearchOptions:
             InputError: If they exclude each other.
         """
         if self.beam < 1 or self.temperature < 0 or (self.temperature > 0 and self.beam > 1):
-            given = f"beam is {self.beam} and temperature {self.temperature}"
-            raise InputError(f"{given}; expected at least 1 and 0, and a beam of 1 with a temperature.")
+            raise InputError(
+                f"beam is {self.beam} and temperature {self.temperature}; expected a beam of at least 1, and of 1 with "
+                "a temperature above 0."
+            )
         torch.manual_seed(self.seed)
         return {name: getattr(self, name) for name in ("beam", "temperature", "length_power")}
 

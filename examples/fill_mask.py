@@ -28,7 +28,7 @@ from common import load_run, load_test, main
 from data import learned_words, padded
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import register
-from passages import END, FIRST, MASK, PAD, SPECIAL, UNKNOWN, read_texts, toy
+from passages import END, FIRST, MASK, PAD, SPECIAL, read_texts, toy
 from task import Batch, Options, Record, Task, choice, option, several
 
 # BERT's head is tied to its embeddings, which accelerate would say at every checkpoint.

@@ -43,7 +43,7 @@ def of_layers(layers: list[Any], who: str, metric: str) -> list[float]:
 
 def draw_deviations(numbers: dict[str, Any]) -> Figure:
     """A row a kind of attention, a column a measure: lines are means by layer, circles single heads."""
-    kinds, blue = numbers["kinds"], LINES["model"]["color"]
+    kinds = numbers["kinds"]
     figure = sheet(2.6 * len(kinds))
     panels: Any = figure.subplots(len(kinds), len(SHOWN), squeeze=False)
     for row, (kind, layers) in zip(panels, kinds.items(), strict=True):
