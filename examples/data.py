@@ -36,10 +36,8 @@ def read_splits(data: str, names: Sequence[str] = SPLITS, *, train: bool = True)
     if builder is None:
         raise InputError(f"{path} ends in none of .txt, .jsonl and .parquet. Convert it to one of these.")
     if files == {}:
-        raise InputError(
-            f"{path} holds none of {', '.join(f'{name}.parquet' for name in names)}. Save the dataset there with "
-            "datasets' Dataset.to_parquet, or use --data toy."
-        )
+        wanted = ", ".join(f"{name}.parquet" for name in names)
+        raise InputError(f"{path} holds none of {wanted}. Write it by Dataset.to_parquet, or use --data toy.")
     try:
         found = datasets.load_dataset(builder, data_files=files)
     except Exception as error:  # datasets raises errors of many kinds
@@ -66,10 +64,8 @@ def check_columns(found: datasets.DatasetDict, needed: Sequence[str], data: str)
     for split, rows in found.items():
         missing = [name for name in needed if name not in rows.column_names]
         if missing:
-            raise InputError(
-                f"{data}, {split}, has no column {', '.join(missing)}; it has {', '.join(rows.column_names)}. Rename "
-                "the columns of the data."
-            )
+            names, there = ", ".join(missing), ", ".join(rows.column_names)
+            raise InputError(f"{data}, {split}, has no column {names}; it has {there}. Rename them.")
 
 
 def validation_and_test(found: datasets.DatasetDict, share: float = 0.1) -> datasets.DatasetDict:

@@ -98,9 +98,7 @@ def main(data: str, epochs: int = 10, seeds: int = 8, out: str | None = None) ->
     known = sorted((word for word in counts if counts[word] > 1), key=lambda word: (-counts[word], word))
     classes = len(label_names(splits["train"], "coarse_label"))
     place = {word: number for number, word in enumerate(known, 2)}
-    x, u = (
-        padded([[place.get(one, 1) for one in text[:LONGEST]] for text in part]) for part in (train, test)
-    )
+    x, u = (padded([[place.get(w, 1) for w in text[:LONGEST]] for text in part]) for part in (train, test))
     y, v = (torch.tensor(splits[name]["coarse_label"]) for name in ("train", "test"))
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*ARMS, CUT)}
     for seed in range(seeds):

@@ -67,10 +67,8 @@ def main(gamma: float = 0.08) -> None:
     mean = F.transport_attention(q, k, k, atoms=a, atom_values=a, gamma=gamma, alpha=ALPHA)
     seconds = time.perf_counter() - start
     error = (mean - weights @ torch.cat([templates, atoms])).abs().max()
-    print(
-        f"F.transport_attention averages over all words in {1e3 * seconds:.0f} ms; its mean differs from that under "
-        f"these weights by {error:.0e}."
-    )
+    print(f"F.transport_attention averages over all words in {1e3 * seconds:.0f} ms; its mean differs from")
+    print(f"that under these weights by {error:.0e}.")
     (gradient,) = torch.autograd.grad(mean.square().sum(), atoms)
     reached = gradient.norm(dim=-1)
     first = ", ".join(words[absent[i]] for i in reached.argsort(descending=True)[:5].tolist())

@@ -53,19 +53,15 @@ def main() -> None:
     model = small_t5()
     seen, attentions = {}, {m: n for n, m in model.named_modules() if n.endswith("SelfAttention")}
     for module in attentions:
-        module.register_forward_hook(
-            lambda m, given, out: seen.update({attentions[m]: (m, given[0], out[0])})
-        )
+        module.register_forward_hook(lambda m, x, out: seen.update({attentions[m]: (m, x[0], out[0])}))
     real = torch.ones(2, 10, dtype=torch.long)
     real[1, 7:] = 0  # the second text is three tokens shorter
     with torch.no_grad():
         ids = torch.randint(2, 100, (2, 10))
         model(input_ids=ids, attention_mask=real, decoder_input_ids=torch.randint(2, 100, (2, 6)))
 
-    read, written = (
-        stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight
-        for stack in (model.encoder, model.decoder)
-    )
+    first = (stack.block[0].layer[0].SelfAttention for stack in (model.encoder, model.decoder))
+    read, written = (attention.relative_attention_bias.weight for attention in first)
     preferences = {  # one a stack: its blocks share it, as in T5
         "encoder": RelativePosition.from_t5(read) * KeyPadding(),
         "decoder": RelativePosition.from_t5(written, bidirectional=False) * Causal(),

@@ -74,10 +74,8 @@ class TranslationOptions(CosineOptions):
         if self.width % 2:
             raise InputError(f"width is {self.width}; expected an even number.")
         if self.score == "additive" and self.estimator != "first_order":
-            raise InputError(
-                f"estimator is {self.estimator} with an additive score, which is all preference, so that estimators do "
-                "not differ. Leave --estimator out."
-            )
+            given = f"estimator is {self.estimator} with an additive score"
+            raise InputError(f"{given}, which is all preference: all give the same. Leave --estimator out.")
 
 
 class Pair(NamedTuple):
@@ -126,10 +124,8 @@ def read_pairs(options: TranslationOptions) -> dict[str, list[tuple[str, str]]]:
         splits[str(name)] = list(zip(*(rows[column] for column in columns), strict=True))
         for number, pair in enumerate(splits[str(name)]):
             if not all(isinstance(text, str) and text.strip() for text in pair):
-                where = f"{options.data}, {name}, row {number}"
-                raise InputError(
-                    f"{where}, has the texts {pair}; expected two that are not empty. Remove it."
-                )
+                where = f"{options.data}, {name}, row {number}, has the texts {pair}"
+                raise InputError(f"{where}; expected two that are not empty. Remove it.")
     return splits
 
 

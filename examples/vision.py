@@ -154,10 +154,8 @@ class Vision(Task):
         self.mean, self.std = (one.view(-1, 1, 1) for one in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))))
         self.channels, height, width = pixels.shape[1:]
         if height != width or height % options.patch_size:
-            raise InputError(
-                f"images are {height} x {width} pixels; expected squares whose side --patch_size {options.patch_size} "
-                "divides. Resize them."
-            )
+            said = f"images are {height} x {width}; expected squares of a side that --patch_size divides"
+            raise InputError(f"{said}, {options.patch_size}. Resize them.")
         self.size = height
         self.splits = {name: list(zip(*split, strict=True)) for name, split in splits.items()}
 

@@ -70,14 +70,10 @@ def main(steps: int = 300) -> None:
             preferred = model.preferred(images)
             found = (preferred.argmax(1) == places).float().mean()
             weight = preferred[torch.arange(len(places)), places].mean()
-        said = (
-            f"step {step:3}: {right:.0%} of new images right; the pattern's patch has preference {weight:.2f}"
-        )
-        print(f"{said} and is the most preferred in {found:.0%}")
+        said = f"the pattern's patch has preference {weight:.2f} and is the most preferred in {found:.0%}"
+        print(f"step {step:3}: {right:.0%} of new images right; {said}")
 
-    print(
-        "Before training all patches are alike: the preference of each is 1/17, the class token's included."
-    )
+    print("Before training all places are alike: the preference of each is 1/17, the class token's too.")
     report(0)
     for step in range(1, steps + 1):
         batch, labels, _ = draw(128)
