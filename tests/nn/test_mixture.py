@@ -253,7 +253,7 @@ def test_half_types_and_autocast() -> None:
 def test_an_audit_refuses_it_with_the_reason() -> None:
     model = nn.ModuleDict({"mixed": build(), "plain": MultiheadAttention(WIDTH, HEADS)}).eval()
     with pytest.raises(
-        ModelError, match=r"mixed is a MixtureAttention, whose templates are distributions.* layers 1"
+        ModelError, match=r"mixed is a MixtureAttention, whose templates are distributions.*--layers 1"
     ):
         LayerCapture(model, space="key", consume=lambda call: None)
 
