@@ -331,7 +331,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     far = moving & (budget > steps).unsqueeze(-1)
     if lam.dtype == torch.float64 and bool(far.any()):
         alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
-        point = alpha * rows.evidence
+        point = rows.family.start(alpha * rows.evidence)
         while bool((alpha < rows.alpha).any()):
             stage = replace(rows, alpha=alpha, tol=0.4)
             point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
@@ -449,7 +449,7 @@ def conjugate_gradients(
 
 
 def _line(
-    here: Point, direction: Tensor, size: Tensor, unit: Tensor, alpha: Tensor, looks: int = 20
+    here: Point, direction: Tensor, size: Tensor, unit: Tensor, alpha: Tensor, looks: int = 40
 ) -> Tensor:
     """The largest of the dual along a direction, to a tenth of its slope: Newton from t = 1, kept in a bracket.
 
@@ -466,7 +466,7 @@ def _line(
         high = torch.minimum(high, 0.95 * reach)
     look: Line = here.along(direction, size)
     t = torch.minimum(torch.ones_like(low), high)
-    for _ in range(looks):
+    for count in range(looks):
         moved, derivative = look(t)
         rest = slope - t * curvature - moved
         done = rest.abs() <= 0.1 * slope
@@ -474,6 +474,7 @@ def _line(
             break
         low, high = torch.where(rest > 0, t, low), torch.where(rest > 0, high, t)
         newton = t + rest / (curvature + derivative)
-        inside = (newton > low) & (newton < high)
+        # Newton's method creeps where the slope grows like an exponential.
+        inside = (newton > low) & (newton < high) & (count < 3 or count % 2 == 0)
         t = torch.where(done, t, torch.where(inside, newton, (low + high) / 2))
     return t

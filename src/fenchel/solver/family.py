@@ -398,10 +398,12 @@ class FunctionFamily(Family):
     @override
     def start(self, lam: Tensor) -> Tensor:
         reach = self._conjugate.reach(self.whole(torch.zeros_like(lam)), self.whole(lam))
-        if reach is None:
-            return lam
-        reach = reach.reshape(lam[..., :1].shape)
-        return torch.where(reach > 1, 1, reach / 2) * lam
+        if reach is not None:
+            reach = reach.reshape(lam[..., :1].shape)
+            lam = torch.where(reach > 1, 1, reach / 2) * lam
+        # Where the mean moves much farther than the evidence asks, or numbers overflow, 0 is the better start.
+        moved, asked = norm(self.shift(lam)), norm(self._block.evidence)
+        return torch.where(moved <= 10 * asked, lam, 0)
 
     @override
     def to(self, dtype: torch.dtype) -> FunctionFamily:
