@@ -133,6 +133,7 @@ class BlockSolution:
         group: What the queries share.
         block: The queries.
         rows: Their problems, in the working dtype.
+        family: Φ of these.
         outside: The length of the evidence outside of the span, (g, r, 1), or None.
         found: The exact dual points; measured is what is one mixing further.
         converged: Whether the certificate meets the tolerance, bool (g, h, q).
@@ -141,6 +142,7 @@ class BlockSolution:
     group: LayerGroup
     block: LayerBlock
     rows: QueryBlock
+    family: TemplateFamily
     outside: Tensor | None
     found: Solution
     converged: Tensor
@@ -156,12 +158,8 @@ class BlockSolution:
         return found.reshape(*self.converged.shape, -1)
 
     @cached_property
-    def _family(self) -> TemplateFamily:
-        return TemplateFamily(self.rows)
-
-    @cached_property
     def _points(self) -> tuple[TemplatePoint, TemplatePoint]:
-        family, dual = self._family, self.found.further.to(self.rows.evidence.dtype)
+        family, dual = self.family, self.found.further.to(self.rows.evidence.dtype)
         return family.at(self.rows.alpha * self.rows.evidence), family.at(dual)
 
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -182,7 +180,7 @@ class BlockSolution:
         length, shift = self._length(exact), norm(at_first.shift)
         room = self._length(first) / rows.alpha - shift
         # ‖h*‖ of the mean less the centre, and the centre, of which the part outside of the span is not in coordinates.
-        inside = self._family.rest + at_exact.shift
+        inside = self.family.rest + at_exact.shift
         mean = (
             self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
         )
@@ -236,8 +234,9 @@ def exact_solutions(
         wide = group.rows(block, evidence)
         rows = wide.to(problem.queries.dtype)
         beyond = None if outside is None else rows.alpha * outside
+        family = TemplateFamily(rows, None if rows.evidence.dtype == torch.float64 else wide)
         found = infer(
-            TemplateFamily(rows, None if rows.evidence.dtype == torch.float64 else wide),
+            family,
             rows.evidence,
             rows.alpha,
             tol=tol,
@@ -245,7 +244,7 @@ def exact_solutions(
             beyond=beyond,
         )
         converged = (found.error <= tol * found.reference).reshape(wanted.shape) & wanted
-        yield BlockSolution(group, block, rows, outside, found, converged)
+        yield BlockSolution(group, block, rows, family, outside, found, converged)
 
 
 def exact_duals(

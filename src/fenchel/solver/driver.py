@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fenchel.certificate import reference_norm
 from fenchel.selection import gather_rows, rows_where
 from fenchel.solver.family import Family, Line, Point, dot, norm, total
 
@@ -45,9 +46,10 @@ COMPACT_BELOW = 0.5
 """Newton's method goes on without the rows that are done where at most this share is left."""
 
 STAGE = 8.0
-"""Factor by which α grows on the path, and the Newton steps that a stage takes, to a fifth of λ."""
+"""Factor by which α grows on the path."""
 
 STEPS_OF_STAGE = 5
+"""Newton steps that a stage of the path takes at most, to a fifth of λ."""
 
 FACTORISE_UP_TO = 1024
 """Largest Hessian, in rows and columns, that is factorised query by query."""
@@ -117,7 +119,7 @@ class Rows:
     def reference(self, lam: Tensor) -> Tensor:
         """‖λ‖, or ‖αz‖ where λ is zero to rounding."""
         length = norm(lam) if self.beyond is None else torch.hypot(norm(lam), self.beyond)
-        return torch.where(length > 16 * torch.finfo(lam.dtype).eps * self._first, length, self._first)
+        return reference_norm(length, self._first)
 
     @cached_property
     def _first(self) -> Tensor:
@@ -188,8 +190,8 @@ def infer(
     # Rows that mixing has left.
     hard = torch.zeros_like(left)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
-        for method, chosen in ((_mix, ~hard), (_follow, None)):
-            asked = (left & hard if chosen is None else left & chosen).squeeze(-1)
+        for method in (_mix, _follow):
+            asked = (left & (hard if method is _follow else ~hard)).squeeze(-1)
             wanted_now = _Part.of(asked, whole=not family.selectable)
             if wanted_now is None:
                 continue
@@ -362,11 +364,10 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         best, residual = torch.where(better, lam, best), torch.where(better, scaled, residual)
         moving = rows.moving(best, residual)
         going = moving & (since < patience) & (steps < budget).unsqueeze(-1)
-        count = int(going.sum())
-        if count == 0:
-            break
         part = _Part.of(going.squeeze(-1), whole=not rows.family.selectable)
-        if part is not None and part.pick(going).numel() <= COMPACT_BELOW * going.numel():
+        if part is None:
+            break
+        if part.pick(going).numel() <= COMPACT_BELOW * going.numel():
             rest = _newton(rows.take(part), part.pick(lam), part.pick(budget - steps))
             better = rest.bound < part.pick(residual)
             best = part.put(best, torch.where(better, rest.dual, part.pick(best)))

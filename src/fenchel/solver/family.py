@@ -26,10 +26,6 @@ __all__ = ["Family", "FunctionFamily", "Point", "TemplateFamily", "family_of", "
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-OF_MEANS = 64
-"""Roundings that a mean is taken to cost where the preference does not say how it computes one."""
-
-
 SQUARED = (1e-15, 1e15)
 """Lengths whose squares float32 holds."""
 
@@ -228,7 +224,7 @@ class TemplateFamily(Family):
         of_sums = (summed(n) + 8) * unit
         whole = 2 * self.radius * (2 * lost + of_sums)
         if not accurate:
-            return whole + of_logits * 0
+            return whole.expand_as(length)
         modulus = torch.as_tensor(self._closeness.modulus, dtype=lam.dtype, device=lam.device)
         modulus = modulus if modulus.dim() == 0 else modulus.unsqueeze(-1)
         near = length * self.radius <= SMALL * modulus
@@ -382,7 +378,7 @@ class FunctionFamily(Family):
         if known is not None:
             return known.unsqueeze(-1)
         # Certified by the weights, or from both means, in the end.
-        return OF_MEANS / 64 * torch.finfo(lam.dtype).eps * norm(self._block.shift(lam))
+        return torch.finfo(lam.dtype).eps * norm(self._block.shift(lam))
 
     @override
     def easy(self, lam: Tensor) -> Tensor:
