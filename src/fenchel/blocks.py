@@ -13,7 +13,6 @@ from typing_extensions import override
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.conjugate import FiniteConjugate
 from fenchel.problem import Problem
-from fenchel.selection import SHARED
 
 __all__ = ["AbstractBlock", "ConjugateBlock", "QueryBlock", "centre", "centred"]
 
@@ -120,7 +119,7 @@ class QueryBlock(AbstractBlock):
         closeness: D, KL where nothing else is said.
     """
 
-    templates: Tensor = field(metadata=SHARED)
+    templates: Tensor
     log_preference: Tensor
     evidence: Tensor
     alpha: Tensor

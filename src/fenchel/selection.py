@@ -1,19 +1,13 @@
-"""Keeping some rows of a record of tensors, and putting them back."""
+"""Taking some of the rows (g, r, ...) of tensors, and putting them back."""
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["SHARED", "gather_rows", "put_rows", "rows_where", "select", "store"]
-
-R = TypeVar("R")
-
-SHARED: dict[str, bool] = {"shared": True}
-"""Metadata of a dataclass field that belongs to a group, not to its rows."""
+__all__ = ["Part", "gather_rows", "rows_where"]
 
 
 def rows_where(mask: Tensor) -> Tensor:
@@ -25,36 +19,6 @@ def rows_where(mask: Tensor) -> Tensor:
     return torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)[:, :most]
 
 
-def select(record: R, index: Tensor) -> R:
-    """A dataclass of tensors (g, r, ...) restricted to the rows ``index`` (g, r').
-
-    A tensor with one row stands for all rows and stays as it is, as does a field marked ``SHARED``. What is neither a
-    tensor nor a record is asked for its ``rows``.
-    """
-    data: Any = record
-    changes = {f.name: _selected(getattr(data, f.name), index) for f in fields(data) if not f.metadata}
-    return replace(data, **changes)
-
-
-def store(record: Any, part: Any, index: Tensor) -> None:
-    """Write the rows of ``part`` into ``record`` at ``index`` (g, r'), in place; the inverse of :func:`select`.
-
-    What one group or one row holds for all is data that steps do not change, and stays.
-    """
-    own = [f.name for f in fields(record) if not f.metadata and isinstance(getattr(record, f.name), Tensor)]
-    rows = max(getattr(record, name).shape[1] for name in own)
-    for name in own:
-        into, value = getattr(record, name), getattr(part, name)
-        if into.shape[:2] == (index.shape[0], rows):
-            into.scatter_(1, _spread(index, value), value)
-
-
-def put_rows(into: Tensor, rows: Tensor, index: Tensor, chosen: Tensor) -> Tensor:
-    """Write those of ``rows`` (g, r', ...) that are chosen (g, r') into a tensor (g, r, ...) at ``index``, in place."""
-    place, kept = _spread(index, rows), _spread(chosen, rows)
-    return into.scatter_(1, place, torch.where(kept, rows, into.gather(1, place)))
-
-
 def gather_rows(value: Tensor, index: Tensor) -> Tensor:
     """The rows ``index`` (g, r') of a tensor (g, r, ...); one row that stands for all stays one row."""
     if value.shape[1] == 1:
@@ -62,21 +26,65 @@ def gather_rows(value: Tensor, index: Tensor) -> Tensor:
     if index.shape[0] == 1:
         return value.index_select(1, index[0])
     value = value.expand(index.shape[0], *value.shape[1:])
-    return value.gather(1, _spread(index, value))
-
-
-def _selected(value: Any, index: Tensor) -> Any:
-    if value is None:
-        return None
-    if is_dataclass(value):
-        return select(value, index)
-    return (
-        gather_rows(value, index)
-        if isinstance(value, Tensor)
-        else value.rows(lambda own: gather_rows(own, index))
-    )
-
-
-def _spread(index: Tensor, value: Tensor) -> Tensor:
     features = value.shape[2:]
-    return index.reshape(*index.shape, *(1,) * len(features)).expand(*index.shape, *features)
+    place = index.reshape(*index.shape, *(1,) * len(features)).expand(*index.shape, *features)
+    return value.gather(1, place)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a block.
+
+    Attributes:
+        groups: Of which groups, (g',); None is all.
+        index: Which rows of these, (g', r'); None is all.
+    """
+
+    groups: Tensor | None
+    index: Tensor | None
+
+    @classmethod
+    def of(cls, wanted: Tensor, *, whole: bool) -> Part | None:
+        """The rows that are marked, bool (g, r), or all where they cannot be taken apart; None where there are none."""
+        of_group = wanted.sum(1)
+        most = int(of_group.max())
+        if most == 0:
+            return None
+        if whole:
+            return cls(None, None)
+        groups = of_group.nonzero().squeeze(-1)
+        if len(groups) == len(wanted):
+            return cls(None, None if most == wanted.shape[1] else rows_where(wanted))
+        return cls(groups, rows_where(wanted[groups]))
+
+    def split(self, wanted: Tensor, width: int | None, array_bytes: int) -> list[Part]:
+        """Parts of these rows whose arrays of ``width`` numbers a row, in float64, are of about that size at most."""
+        groups, rows = wanted.shape if self.index is None else self.index.shape
+        if width is None or 8 * groups * rows * width <= array_bytes:
+            return [self]
+        index = self.index
+        if index is None:
+            index = torch.arange(rows, device=wanted.device).expand(groups, -1)
+        each = max(1, array_bytes // (8 * groups * width))
+        return [Part(self.groups, part) for part in index.split(each, dim=1)]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all rows."""
+        return self.groups is None and self.index is None
+
+    def of_groups(self, x: Tensor) -> Tensor:
+        """The groups of a tensor (g or 1, ...)."""
+        return x if self.groups is None or len(x) == 1 else x[self.groups]
+
+    def pick(self, x: Tensor) -> Tensor:
+        """The rows of a tensor (g or 1, r or 1, ...)."""
+        x = self.of_groups(x)
+        return x if self.index is None else gather_rows(x, self.index)
+
+    def put(self, into: Tensor, rows: Tensor) -> Tensor:
+        """A tensor (g, r, ...) with these rows replaced."""
+        if self.index is None:
+            return rows
+        groups = torch.arange(len(into), device=into.device) if self.groups is None else self.groups
+        return into.index_put((groups.unsqueeze(-1), self.index), rows)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fenchel.certificate import reference_norm
-from fenchel.selection import gather_rows, rows_where
+from fenchel.selection import Part
 from fenchel.solver.family import Family, Line, Point, dot, norm, total
 
 __all__ = ["Solution", "infer", "solved"]
@@ -99,10 +99,10 @@ class Rows:
     beyond: Tensor | None
     tol: float
 
-    def take(self, part: _Part) -> Rows:
+    def take(self, part: Part) -> Rows:
         """Some of them."""
         beyond = None if self.beyond is None else part.pick(self.beyond)
-        family = self.family.take(part.groups, part.index)
+        family = self.family.take(part)
         return replace(
             self, family=family, evidence=part.pick(self.evidence), alpha=part.pick(self.alpha), beyond=beyond
         )
@@ -192,12 +192,12 @@ def infer(
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
         for method in (_mix, _follow):
             asked = (left & (hard if method is _follow else ~hard)).squeeze(-1)
-            wanted_now = _Part.of(asked, whole=not family.selectable)
+            wanted_now = Part.of(asked, whole=not family.selectable)
             if wanted_now is None:
                 continue
             lam, error, further = lam.to(dtype), error.to(dtype), further.to(dtype)
             # Newton's method has arrays (rows, n); mixing has none.
-            parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width)
+            parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width, BLOCK_BYTES)
             for part in parts:
                 some = rows.to(dtype) if part.is_all else rows.take(part).to(dtype)
                 found = method(some, part.pick(lam), max_steps - part.pick(steps))
@@ -213,62 +213,6 @@ def infer(
                 moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
                 hard = part.put(hard, part.pick(hard) | (of_part & moved))
     return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps, further)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some rows of a block.
-
-    Attributes:
-        groups: Of which groups, (g',); None is all.
-        index: Which rows of these, (g', r'); None is all.
-    """
-
-    groups: Tensor | None
-    index: Tensor | None
-
-    @classmethod
-    def of(cls, wanted: Tensor, *, whole: bool) -> _Part | None:
-        """The rows that are marked, bool (g, r), or all where they cannot be taken apart; None where there are none."""
-        of_group = wanted.sum(1)
-        most = int(of_group.max())
-        if most == 0:
-            return None
-        if whole:
-            return cls(None, None)
-        groups = of_group.nonzero().squeeze(-1)
-        if len(groups) == len(wanted):
-            return cls(None, None if most == wanted.shape[1] else rows_where(wanted))
-        return cls(groups, rows_where(wanted[groups]))
-
-    def split(self, wanted: Tensor, width: int | None) -> list[_Part]:
-        """Parts of these rows whose arrays of ``width`` numbers a row are not too large together."""
-        groups, rows = wanted.shape if self.index is None else self.index.shape
-        if width is None or 8 * groups * rows * width <= BLOCK_BYTES:
-            return [self]
-        index = self.index
-        if index is None:
-            index = torch.arange(rows, device=wanted.device).expand(groups, -1)
-        each = max(1, BLOCK_BYTES // (8 * groups * width))
-        return [_Part(self.groups, part) for part in index.split(each, dim=1)]
-
-    @property
-    def is_all(self) -> bool:
-        """Whether these are all rows."""
-        return self.groups is None and self.index is None
-
-    def pick(self, x: Tensor) -> Tensor:
-        """The rows of a tensor (g or 1, r or 1, ...)."""
-        if self.groups is not None and len(x) > 1:
-            x = x[self.groups]
-        return x if self.index is None else gather_rows(x, self.index)
-
-    def put(self, into: Tensor, rows: Tensor) -> Tensor:
-        """A tensor (g, r, ...) with these rows replaced."""
-        if self.index is None:
-            return rows
-        groups = torch.arange(len(into), device=into.device) if self.groups is None else self.groups
-        return into.index_put((groups.unsqueeze(-1), self.index), rows)
 
 
 def _mix(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
@@ -364,7 +308,7 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         best, residual = torch.where(better, lam, best), torch.where(better, scaled, residual)
         moving = rows.moving(best, residual)
         going = moving & (since < patience) & (steps < budget).unsqueeze(-1)
-        part = _Part.of(going.squeeze(-1), whole=not rows.family.selectable)
+        part = Part.of(going.squeeze(-1), whole=not rows.family.selectable)
         if part is None:
             break
         if part.pick(going).numel() <= COMPACT_BELOW * going.numel():

@@ -20,7 +20,7 @@ from typing_extensions import override
 from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
 from fenchel.closeness import AbstractCloseness
 from fenchel.rounding import SMALL, summed
-from fenchel.selection import gather_rows
+from fenchel.selection import Part
 
 __all__ = ["Family", "FunctionFamily", "Point", "TemplateFamily", "family_of", "norm"]
 
@@ -134,8 +134,8 @@ class Family(ABC):
         """The first-order point, or one between it and 0 where it is outside of the domain."""
         return lam
 
-    def take(self, groups: Tensor | None, index: Tensor | None) -> Family:
-        """The same for the rows ``index`` (g', r') of some groups (g',); None is all of them."""
+    def take(self, part: Part) -> Family:
+        """The same for some of the rows."""
         raise NotImplementedError(f"{type(self).__name__} cannot be taken apart")
 
     @abstractmethod
@@ -257,18 +257,14 @@ class TemplateFamily(Family):
         return (modulus / self.radius.square().clamp(min=torch.finfo(lam.dtype).tiny)).expand_as(lam[..., :1])
 
     @override
-    def take(self, groups: Tensor | None, index: Tensor | None) -> TemplateFamily:
-        def some(x: Tensor) -> Tensor:
-            x = x if groups is None or len(x) == 1 else x[groups]
-            return x if index is None else gather_rows(x, index)
-
+    def take(self, part: Part) -> TemplateFamily:
         def taken(block: QueryBlock) -> QueryBlock:
             return QueryBlock(
-                block.templates if groups is None else block.templates[groups],
-                some(block.log_preference),
-                some(block.evidence),
-                some(block.alpha),
-                block.closeness.rows(lambda own: some(own.unsqueeze(-1)).squeeze(-1)),
+                part.of_groups(block.templates),
+                part.pick(block.log_preference),
+                part.pick(block.evidence),
+                part.pick(block.alpha),
+                block.closeness.rows(lambda own: part.pick(own.unsqueeze(-1)).squeeze(-1)),
             )
 
         return TemplateFamily(taken(self._block), None if self._wide is None else taken(self._wide))
