@@ -53,6 +53,12 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     return torch.linalg.vecdot(x, y).unsqueeze(-1)
 
 
+def _column(number: float | Tensor, like: Tensor) -> Tensor:
+    """One number, or one a row (g or 1, r or 1), so that it multiplies columns (g, r, 1) as ``like`` has them."""
+    found = torch.as_tensor(number, dtype=like.dtype, device=like.device)
+    return found if found.dim() == 0 else found.unsqueeze(-1)
+
+
 class Point(ABC):
     r"""Φ at dual points: the shift to rounding relative to itself, and the second derivative."""
 
@@ -219,14 +225,11 @@ class TemplateFamily(Family):
         if lam.dtype != torch.float64:
             return torch.full_like(length, torch.inf)
         _, lost = self._closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
-        lost = torch.as_tensor(lost, dtype=lam.dtype, device=lam.device)
-        lost = lost if lost.dim() == 0 else lost.unsqueeze(-1)
         of_sums = (summed(n) + 8) * unit
-        whole = 2 * self.radius * (2 * lost + of_sums)
+        whole = 2 * self.radius * (2 * _column(lost, lam) + of_sums)
         if not accurate:
             return whole.expand_as(length)
-        modulus = torch.as_tensor(self._closeness.modulus, dtype=lam.dtype, device=lam.device)
-        modulus = modulus if modulus.dim() == 0 else modulus.unsqueeze(-1)
+        modulus = _column(self._closeness.modulus, lam)
         near = length * self.radius <= SMALL * modulus
         return torch.where(near, 3 * length / modulus * self.radius * (whole + of_sums * self.radius), whole)
 
@@ -252,8 +255,7 @@ class TemplateFamily(Family):
 
     @override
     def easy(self, lam: Tensor) -> Tensor:
-        modulus = torch.as_tensor(self._closeness.modulus, dtype=lam.dtype, device=lam.device)
-        modulus = modulus if modulus.dim() == 0 else modulus.unsqueeze(-1)
+        modulus = _column(self._closeness.modulus, lam)
         return (modulus / self.radius.square().clamp(min=torch.finfo(lam.dtype).tiny)).expand_as(lam[..., :1])
 
     @override
