@@ -134,6 +134,7 @@ class BlockSolution:
         block: The queries.
         rows: Their problems, in the working dtype.
         family: Φ of these.
+        first: Φ at the first-order points.
         outside: The length of the evidence outside of the span, (g, r, 1), or None.
         found: The exact dual points; measured is what is one mixing further.
         converged: Whether the certificate meets the tolerance, bool (g, h, q).
@@ -143,6 +144,7 @@ class BlockSolution:
     block: LayerBlock
     rows: QueryBlock
     family: TemplateFamily
+    first: TemplatePoint
     outside: Tensor | None
     found: Solution
     converged: Tensor
@@ -158,14 +160,12 @@ class BlockSolution:
         return found.reshape(*self.converged.shape, -1)
 
     @cached_property
-    def _points(self) -> tuple[TemplatePoint, TemplatePoint]:
-        family, dual = self.family, self.found.further.to(self.rows.evidence.dtype)
-        return family.at(self.rows.alpha * self.rows.evidence), family.at(dual)
+    def _exact(self) -> TemplatePoint:
+        return self.family.at(self.found.further.to(self.rows.evidence.dtype))
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r, n)."""
-        first, exact = self._points
-        return first.weights, exact.weights
+        return self.first.weights, self._exact.weights
 
     def _length(self, lam: Tensor) -> Tensor:
         """‖λ‖ with the part outside of the span, (g, r, 1)."""
@@ -173,7 +173,7 @@ class BlockSolution:
 
     def measures(self) -> dict[str, Tensor]:
         """Each of ``METRICS``, (g, h, q)."""
-        rows, (at_first, at_exact) = self.rows, self._points
+        rows, at_first, at_exact = self.rows, self.first, self._exact
         first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
         tiny = torch.finfo(first.dtype).tiny
@@ -235,6 +235,7 @@ def exact_solutions(
         rows = wide.to(problem.queries.dtype)
         beyond = None if outside is None else rows.alpha * outside
         family = TemplateFamily(rows, None if rows.evidence.dtype == torch.float64 else wide)
+        first = family.at(rows.alpha * rows.evidence)
         found = infer(
             family,
             rows.evidence,
@@ -242,9 +243,10 @@ def exact_solutions(
             tol=tol,
             max_steps=max_steps,
             beyond=beyond,
+            shift=first.shift,
         )
         converged = (found.error <= tol * found.reference).reshape(wanted.shape) & wanted
-        yield BlockSolution(group, block, rows, family, outside, found, converged)
+        yield BlockSolution(group, block, rows, family, first, outside, found, converged)
 
 
 def exact_duals(

@@ -27,6 +27,9 @@ DAMPING = 0.8
 RIDGE = 1e-5
 """What is added to the products of differences of residuals, relative to them."""
 
+MISSES = 1
+"""Iterations in which the residual of a row may fail to halve before the row is left to Newton's method."""
+
 STRAGGLERS = 0.005
 """Share of rows that is left to Newton's method rather than mixing all of them once more."""
 
@@ -165,6 +168,7 @@ def infer(
     max_steps: int,
     beyond: Tensor | None = None,
     start: Tensor | None = None,
+    shift: Tensor | None = None,
     wanted: Tensor | None = None,
 ) -> Solution:
     """Maximise the dual for every row.
@@ -177,6 +181,7 @@ def infer(
         max_steps: Steps that a row may take.
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
         start: Where to start, (g, r, k); the first-order point where None.
+        shift: s there, (g, r, k), where it is known already; for families that start at any point.
         wanted: Rows that are wanted, bool (g, r); nothing is known of the others.
     """
     alpha = alpha.expand(*evidence.shape[:2], 1)
@@ -200,7 +205,12 @@ def infer(
             parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width, BLOCK_BYTES)
             for part in parts:
                 some = rows.to(dtype) if part.is_all else rows.take(part).to(dtype)
-                found = method(some, part.pick(lam), max_steps - part.pick(steps))
+                point, budget = part.pick(lam), max_steps - part.pick(steps)
+                if method is _mix:
+                    known = None if shift is None or dtype != evidence.dtype else part.pick(shift)
+                    found = _mix(some, point, budget, known)
+                else:
+                    found = _follow(some, point, budget)
                 of_part = part.pick(asked).unsqueeze(-1)
                 better = of_part & (found.bound < part.pick(error))
                 lam = part.put(lam, torch.where(better, found.dual, part.pick(lam)))
@@ -215,21 +225,24 @@ def infer(
     return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps, further)
 
 
-def _mix(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
+def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None) -> _Found:
     r"""Damped fixed point :math:`\lambda \leftarrow \alpha(z - s(\lambda))` with Anderson extrapolation (fact 15).
 
-    One evaluation an iteration; rows that do not fall, or not to the tolerance, still move.
+    One evaluation an iteration, less the first where s is known there; rows that do not fall, or not to the tolerance,
+    still move.
     """
     best, residual = lam, torch.full_like(rows.alpha, torch.inf)
     history: list[tuple[Tensor, Tensor]] = []
     further, falling, steps = lam, torch.ones_like(residual, dtype=torch.bool), 0
-    counts = torch.zeros_like(budget)
+    counts, misses = torch.zeros_like(budget), torch.zeros_like(residual, dtype=torch.int8)
     most = min(MIXINGS, int(budget.max()))
     while True:
-        r = rows.alpha * (rows.evidence - rows.family.shift(lam)) - lam
+        shift = rows.family.shift(lam) if shift is None else shift
+        r, shift = rows.alpha * (rows.evidence - shift) - lam, None
         size = norm(r)
-        # A row stays where it reaches the tolerance or stops falling, whatever the others do.
-        better, falls = falling & (size < residual), size < 0.5 * residual
+        # A row stays where it reaches the tolerance or no longer falls, whatever the others do.
+        better = falling & (size < residual)
+        misses = misses + ~(size < 0.5 * residual)
         damped = torch.add(lam, r, alpha=DAMPING)
         following = _extrapolated(r, damped, history)
         usable = total(following).isfinite()
@@ -239,7 +252,7 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         further = following if every else torch.where(better, following, further)
         residual = torch.where(better, size, residual)
         moving = rows.moving(best, residual)
-        falling = falling & falls & moving
+        falling = falling & (misses <= MISSES) & moving
         if float(falling.to(lam.dtype).mean()) <= STRAGGLERS or steps >= most:
             break
         steps += 1
