@@ -27,6 +27,11 @@ from fenchel.preference import Gaussian as Gaussian
 from fenchel.preference import GaussianMixture as GaussianMixture
 from fenchel.preference import Laplace as Laplace
 from fenchel.preference import Poisson as Poisson
+from fenchel.solver import Constrained as Constrained
+from fenchel.solver import Exact as Exact
+from fenchel.solver import FirstOrder as FirstOrder
+from fenchel.solver import GradientAscent as GradientAscent
+from fenchel.solver import SecondOrder as SecondOrder
 from fenchel.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -45,6 +50,7 @@ __all__ = [
     "KL",
     "Bernoulli",
     "Box",
+    "Constrained",
     "Continuous1d",
     "Continuous2d",
     "ConvergenceError",
@@ -52,16 +58,20 @@ __all__ = [
     "Divergence",
     "DomainError",
     "Estimate",
+    "Exact",
     "FenchelError",
+    "FirstOrder",
     "Gamma",
     "Gaussian",
     "GaussianMixture",
+    "GradientAscent",
     "Hard",
     "InferenceProblem",
     "Laplace",
     "OptimalTransport",
     "Poisson",
     "ProblemError",
+    "SecondOrder",
     "Tsallis",
     "__version__",
     "audit",

@@ -16,7 +16,7 @@ from fenchel.errors import DomainError, ProblemError
 from fenchel.estimate import Estimate
 from fenchel.preference import AbstractPreference
 from fenchel.problem import Problem
-from fenchel.solver import estimator_with
+from fenchel.solver import Estimator, estimator_with
 from fenchel.solver.implicit import implicit_dual_point
 
 __all__ = ["InferenceProblem"]
@@ -73,12 +73,12 @@ class InferenceProblem(Problem, Generic[P]):
     def preference(self) -> P:
         return cast("P", self.conjugate.preference)
 
-    def solve(self, estimator: str = "exact", **options: Any) -> Estimate:
-        """Solve by name: ``first_order``, ``second_order``, ``exact``, ``gradient_ascent``, ``constrained``.
+    def solve(self, estimator: str | Estimator = "exact", **options: Any) -> Estimate:
+        """Solve by ``"first_order"``, ``"second_order"``, ``"exact"``, ``"gradient_ascent"`` or ``"constrained"``.
 
         Args:
-            estimator: Name of the solver in :mod:`fenchel.solver`.
-            options: Its keyword arguments, such as ``tol``, ``max_steps`` and ``throw``.
+            estimator: One of these names, or an object with its options, such as ``fenchel.Exact(tol=1e-6)``.
+            options: Of the estimator of that name: ``tol``, ``max_steps``, ``throw``, ``memory_budget``, ``radius``.
 
         Returns:
             The estimate, with bounds on its distance from the solution. Where the problem's data require gradients, its
@@ -86,13 +86,13 @@ class InferenceProblem(Problem, Generic[P]):
             theorem.
 
         Raises:
-            ProblemError: If no solver has that name, or data require gradients that it does not carry.
+            ProblemError: If there is no such estimator or option, or data require gradients that it does not carry.
             ConvergenceError: If an iterative solver stops early and ``throw`` is true.
         """
         return solve_with_gradients(self, estimator, **options)
 
 
-def solve_with_gradients(problem: Problem, estimator: str, /, **options: Any) -> Estimate:
+def solve_with_gradients(problem: Problem, estimator: str | Estimator, /, **options: Any) -> Estimate:
     """Solve a problem; where its data require gradients, the answer's dual, weights and mean carry them.
 
     Bounds, steps and ``converged`` never do. What an iterative solver found is taken for the solution, so where it
@@ -100,8 +100,8 @@ def solve_with_gradients(problem: Problem, estimator: str, /, **options: Any) ->
 
     Args:
         problem: The problem.
-        estimator: Name of the estimator.
-        **options: Of the estimator.
+        estimator: The estimator, or its name.
+        **options: Of the estimator of that name.
 
     Raises:
         ProblemError: If there is no such estimator, or none of its gradients.
@@ -111,11 +111,11 @@ def solve_with_gradients(problem: Problem, estimator: str, /, **options: Any) ->
     wanted = problem.wants_gradients()
     if wanted and solver.equation is None:
         raise ProblemError(
-            f"{' and '.join(wanted)} require gradients, which {estimator!r} does not carry; solve under "
+            f"{' and '.join(wanted)} require gradients, which {solver.name!r} does not carry; solve under "
             "torch.no_grad(), or give detached tensors"
         )
     with torch.no_grad():
-        estimate = solver(problem, **options)
+        estimate = solver(problem)
     if not wanted or solver.equation is None:
         return estimate
     _refuse_border(problem, estimate)
