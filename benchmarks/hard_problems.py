@@ -99,6 +99,13 @@ class Solution:
     gradient_norm: float
 
 
+SOLVED = 1e-6
+"""Gradient, relative to the evidence, above which a solution is sought along the path in α."""
+
+STAGES = 40
+"""Halvings of α on the path."""
+
+
 class Reference:
     """One query of a problem.
 
@@ -175,8 +182,19 @@ class Reference:
             step = step + solved(self.alpha * gradient - step - rows.T @ (rows @ step))
         return step
 
-    def solve(self, steps: int = 400, patience: int = 40) -> Solution:
-        dual = np.zeros(len(self.evidence), L)
+    def solve(self) -> Solution:
+        """The solution by Newton's method from 0; where that ends early, along the path of solutions in α."""
+        found = self._newton(np.zeros(len(self.evidence), L))
+        if found.gradient_norm <= SOLVED * np.sqrt(self.evidence @ self.evidence):
+            return found
+        alpha, dual = self.alpha, np.zeros(len(self.evidence), L)
+        for stage in range(STAGES, -1, -1):
+            self.alpha = alpha / L(2) ** stage
+            dual = self._newton(dual).dual
+        following = self.at(dual)
+        return min(found, following, key=lambda each: each.gradient_norm)
+
+    def _newton(self, dual: Array, steps: int = 400, patience: int = 40) -> Solution:
         gradient = self.gradient(dual)
         best, since = (np.sqrt(gradient @ gradient), dual), 0
         for _ in range(steps):

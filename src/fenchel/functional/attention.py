@@ -6,23 +6,233 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
+from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, Leading, broadcast_leading, checked, restored
+from fenchel.functional.arguments import broadcast_leading, checked, restored
 from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at, no_error
 from fenchel.functional.close import CloseAttention, checked_closeness
 from fenchel.functional.exact import dual_point
+from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.functional.output import (
+    mean_at,
     output_and_mean_at,
     output_at,
     plain_attention,
     plain_weights,
     weights_at,
 )
+from fenchel.solver import Estimator
 
-__all__ = ["attention", "attention_weights", "attention_with_certificate", "gap", "refuse_exact"]
+__all__ = [
+    "AttentionInference",
+    "attention",
+    "attention_weights",
+    "attention_with_certificate",
+    "gap",
+    "infer",
+]
+
+
+class AttentionInference(Inference):
+    """Attention to points that all queries share, under any closeness; arguments as of :func:`infer`."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        closeness: AbstractCloseness | None = None,
+        estimator: str | Estimator = "first_order",
+        dropout_p: float = 0.0,
+        enable_gqa: bool = False,
+        tol: float | None = None,
+        max_steps: int = DEFAULT_STEPS,
+        **options: Any,
+    ) -> None:
+        super().__init__(has_output=value is not None)
+        value = key if value is None else value
+        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
+        self._lead = broadcast_leading(query, key, value, enable_gqa)
+        if self._lead is not None:
+            query, key, value, enable_gqa, _ = self._lead
+        self._given = given = checked(
+            query,
+            key,
+            value,
+            estimator=name,
+            dropout_p=dropout_p,
+            enable_gqa=enable_gqa,
+            tol=tol,
+            max_steps=max_steps,
+            **options,
+        )
+        self._estimator, self._solving, self._dropout_p = name, (tol, max_steps), dropout_p
+        own = checked_closeness(closeness, name, given.query)
+        self._close = None if own is None or given.has_no_evidence else CloseAttention(given, own)
+
+    @property
+    def _point(self) -> Tensor:
+        return self._once("point", self._make_point)
+
+    def _make_point(self) -> Tensor:
+        if self._given.has_no_evidence:
+            return self._given.query * self._given.alpha
+        if self._close is not None:
+            return self._close.dual_point(self._estimator, *self._solving)
+        return dual_point(self._given, self._estimator, *self._solving)
+
+    @override
+    def _make_dual(self) -> Tensor:
+        return restored(self._lead, self._given.without_empty_rows(self._point))
+
+    @override
+    def _make_output(self) -> Tensor:
+        given = self._given
+        if given.has_no_evidence:
+            return restored(self._lead, plain_attention(given, self._dropout_p))
+        if self._close is not None:
+            return restored(self._lead, self._close.output(self._point, self._dropout_p))
+        output = output_at(given, self._point, self._dropout_p)
+        return restored(self._lead, given.without_empty_rows(output))
+
+    @override
+    def _make_weights(self) -> Tensor:
+        if self._given.has_no_evidence:
+            return restored(self._lead, plain_weights(self._given))
+        if self._close is not None:
+            return restored(self._lead, self._close.weights(self._point))
+        return restored(self._lead, weights_at(self._given, self._point))
+
+    @override
+    def _make_certificate(self) -> AttentionCertificate:
+        given = self._given
+        if given.has_no_evidence:
+            found = no_error(given)
+        elif self._close is not None:
+            found = self._close.certificate(self._point.detach())
+        else:
+            templates, dual = CentredTemplates.of(given), self._point
+            if self._has_output and "output" not in self._kept:
+                output, means = output_and_mean_at(
+                    given, dual, self._dropout_p, templates.moments, templates.key
+                )
+                self._kept["output"] = restored(self._lead, given.without_empty_rows(output))
+            else:
+                means = mean_at(given, dual, templates.moments, templates.key)
+            first_order = self._estimator == "first_order"
+            found = certificate_at(given, templates, dual.detach(), means, first_order=first_order)
+        return AttentionCertificate(*(restored(self._lead, bound) for bound in found))
+
+    @override
+    def _make_gap(self) -> Tensor:
+        refuse_exact(self._estimator)
+        given = self._given
+        if given.has_no_evidence:
+            nothing = 0.0 * plain_weights(given).sum(-1).to(compute_dtype(given.query.dtype))
+            return restored(self._lead, nothing)
+        if self._close is not None:
+            return restored(self._lead, self._close.gap(self._point))
+        with without_autocast(given.query):
+            # A difference of means, squared: in half types it would be rounding and little else.
+            dtype = compute_dtype(given.query.dtype)
+            # A vector that keys share changes nothing but rounding.
+            wide = given.key.to(dtype)
+            wide = wide - wide.detach().mean(-2, keepdim=True)
+            given = replace(given, query=given.query.to(dtype), key=wide, value=wide)
+            column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
+            dual = dual_point(given, self._estimator, *self._solving)
+            queries = 1 if given.log_preference_is_shared else dual.shape[2]
+            believed = output_at(given, given.query.new_zeros(given.query[:, :, :queries].shape))
+            gradient = (believed - output_at(given, dual)) * given.scale
+            if self._estimator != "first_order":
+                gradient = gradient + (given.query - dual / column)
+            found = column / 2 * gradient.square().sum(-1, keepdim=True)
+            return restored(self._lead, given.without_empty_rows(found).squeeze(-1))
+
+
+def infer(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None = None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
+    estimator: str | Estimator = "first_order",
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    tol: float | None = None,
+    max_steps: int = DEFAULT_STEPS,
+    variant: Variant | None = None,
+) -> Inference:
+    r"""Infer one distribution over the keys a query; its output, weights, bounds and gap are made when asked for.
+
+    Every function of this module is a line over it: :func:`attention` is ``infer(...).output``.
+
+    Args:
+        query: As all arguments here, what it is in :func:`attention`.
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v); None where no output is wanted, or where it is the memories of a
+            :class:`Mixture` themselves.
+        log_preference: Broadcastable to (B, H, m, n).
+        alpha: Broadcastable to (B, H, m).
+        scale: None is 1/√d.
+        closeness: None is softmax.
+        estimator: ``"first_order"``, ``"second_order"``, ``"exact"``, or an object with the options of the last,
+            ``fenchel.Exact(tol=1e-6)``.
+        dropout_p: Probability with which a weight of the output is dropped.
+        enable_gqa: Allow H_kv < H.
+        tol: Of the exact estimator.
+        max_steps: Of the exact estimator.
+        variant: A :class:`Relative`, :class:`Mixture`, :class:`Transport` or :class:`Hashing` with tensors of its own;
+            None where keys are points that all queries share.
+
+    Returns:
+        The :class:`Inference`.
+
+    Raises:
+        ProblemError: If the arguments do not fit together, or the variant has no such option.
+        ConvergenceError: When an answer of the exact estimator is read that does not reach its tolerance.
+
+    Example:
+        >>> import torch
+        >>> from fenchel import Exact
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> found = infer(q, k, v, estimator=Exact(tol=1e-9))
+        >>> bool((found.certificate.dual_error <= 1e-8 * found.dual.norm(dim=-1)).all())
+        True
+        >>> torch.allclose(found.weights @ v, found.output)
+        True
+    """
+    options = {
+        "log_preference": log_preference,
+        "alpha": alpha,
+        "scale": scale,
+        "closeness": closeness,
+        "estimator": estimator,
+        "dropout_p": dropout_p,
+        "enable_gqa": enable_gqa,
+        "tol": tol,
+        "max_steps": max_steps,
+    }
+    if variant is None:
+        return AttentionInference(query, key, value, **options)
+    if not isinstance(variant, Variant):
+        raise ProblemError(
+            f"variant is {shown(variant)}; expected a Relative, Mixture, Transport or Hashing of fenchel.functional, "
+            "or None"
+        )
+    for name in variant.without:
+        given = options.pop(name)
+        if given is not None and given is not False and given != 0.0:
+            raise ProblemError(f"{name} is given, which {type(variant).__name__} does not take; leave it out")
+    return variant.inference(query, key, value, **options)
 
 
 def attention(
@@ -34,11 +244,11 @@ def attention(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     r"""Infer one distribution over the keys a query, and average the values under it.
 
@@ -72,7 +282,7 @@ def attention(
         closeness: D in the place of Kullback and Leibler's, such as :class:`fenchel.Tsallis`, whose weights are exactly
             zero where they are: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean nearest u, and second order takes
             the curvature at rest. Numbers of its own may differ by head, (H, 1), and learn. None is softmax.
-        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        estimator: ``"first_order"``, ``"second_order"`` ``"exact"``, or an object: ``fenchel.Exact(tol=1e-6)``.
         dropout_p: Probability with which a weight is dropped; the others are divided by 1 - p. Pass 0 in evaluation.
         enable_gqa: Allow H_kv < H: H / H_kv heads of the query share each head of the key.
         tol: Of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖ for every query. By default 1e-5, and 1e-10 in float64.
@@ -104,26 +314,20 @@ def attention(
         >>> bool((sparse.triu(1) == 0).all()), bool((sparse.sum(-1) - 1 < 1e-12).all())
         (True, True)
     """
-    lead, given, close = _opened(
+    return AttentionInference(
         query,
         key,
         value,
-        enable_gqa,
-        closeness,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
+        closeness=closeness,
         estimator=estimator,
         dropout_p=dropout_p,
+        enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
-    )
-    if given.has_no_evidence:
-        return restored(lead, plain_attention(given, dropout_p))
-    if close is not None:
-        return restored(lead, close.output(close.dual_point(estimator, tol, max_steps), dropout_p))
-    dual = dual_point(given, estimator, tol, max_steps)
-    return restored(lead, given.without_empty_rows(output_at(given, dual, dropout_p)))
+    ).output
 
 
 def attention_with_certificate(
@@ -135,11 +339,11 @@ def attention_with_certificate(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`attention` returns, and how far at most it is from the exact inference.
 
@@ -178,56 +382,20 @@ def attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    lead, given, close = _opened(
+    return AttentionInference(
         query,
         key,
         value,
-        enable_gqa,
-        closeness,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
+        closeness=closeness,
         estimator=estimator,
         dropout_p=dropout_p,
+        enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
-    )
-    if given.has_no_evidence:
-        return _restored(lead, plain_attention(given, dropout_p), no_error(given))
-    if close is not None:
-        point = close.dual_point(estimator, tol, max_steps)
-        return _restored(lead, close.output(point, dropout_p), close.certificate(point.detach()))
-    dual = dual_point(given, estimator, tol, max_steps)
-    templates = CentredTemplates.of(given)
-    output, means = output_and_mean_at(given, dual, dropout_p, templates.moments, templates.key)
-    first_order = estimator == "first_order"
-    certificate = certificate_at(given, templates, dual.detach(), means, first_order=first_order)
-    return _restored(lead, given.without_empty_rows(output), certificate)
-
-
-def _opened(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    enable_gqa: bool,
-    closeness: AbstractCloseness | None,
-    *,
-    estimator: str,
-    **options: Any,
-) -> tuple[Leading | None, AttentionArguments, CloseAttention | None]:
-    """What was added to leading dimensions, the checked arguments, and the call under a closeness but softmax's."""
-    lead = broadcast_leading(query, key, value, enable_gqa)
-    if lead is not None:
-        query, key, value, enable_gqa, _ = lead
-    given = checked(query, key, value, estimator=estimator, enable_gqa=enable_gqa, **options)
-    close = checked_closeness(closeness, estimator, given.query)
-    return lead, given, None if close is None or given.has_no_evidence else CloseAttention(given, close)
-
-
-def _restored(
-    lead: Leading | None, output: Tensor, certificate: AttentionCertificate
-) -> tuple[Tensor, AttentionCertificate]:
-    return restored(lead, output), AttentionCertificate(*(restored(lead, bound) for bound in certificate))
+    ).certified()
 
 
 def attention_weights(
@@ -238,10 +406,10 @@ def attention_weights(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     """The weights p that :func:`attention` puts on the values, as one (B, H, m, n) array.
 
@@ -270,37 +438,19 @@ def attention_weights(
         >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
         True
     """
-    lead, given, close = _opened(
+    return AttentionInference(
         query,
         key,
-        key,
-        enable_gqa,
-        closeness,
+        None,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
+        closeness=closeness,
         estimator=estimator,
+        enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
-    )
-    if given.has_no_evidence:
-        return restored(lead, plain_weights(given))
-    if close is not None:
-        return restored(lead, close.weights(close.dual_point(estimator, tol, max_steps)))
-    return restored(lead, weights_at(given, dual_point(given, estimator, tol, max_steps)))
-
-
-def refuse_exact(estimator: str, instead: str) -> None:
-    """Refuse the gap of the exact estimator, naming what gives the number.
-
-    Raises:
-        ProblemError: If the estimator is ``"exact"``.
-    """
-    if estimator == "exact":
-        raise ProblemError(
-            "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected 'first_order' "
-            f"or 'second_order'; {instead} gives the number"
-        )
+    ).weights
 
 
 def gap(
@@ -311,7 +461,7 @@ def gap(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     enable_gqa: bool = False,
 ) -> Tensor:
     r"""The duality gap of :func:`attention`'s answer, differentiable.
@@ -351,35 +501,14 @@ def gap(
         >>> to_key.shape
         torch.Size([1, 2, 5, 4])
     """
-    refuse_exact(estimator, "attention_with_certificate")
-    lead, given, close = _opened(
+    return AttentionInference(
         query,
         key,
-        key,
-        enable_gqa,
-        closeness,
+        None,
         log_preference=log_preference,
         alpha=alpha,
         scale=scale,
+        closeness=closeness,
         estimator=estimator,
-    )
-    if given.has_no_evidence:
-        return restored(lead, 0.0 * plain_weights(given).sum(-1).to(compute_dtype(query.dtype)))
-    if close is not None:
-        return restored(lead, close.gap(close.dual_point(estimator, None, 1)))
-    with without_autocast(query):
-        # A difference of means, squared: in half types it would be rounding and little else.
-        dtype = compute_dtype(given.query.dtype)
-        # A vector that keys share changes nothing but rounding.
-        wide = given.key.to(dtype)
-        wide = wide - wide.detach().mean(-2, keepdim=True)
-        given = replace(given, query=given.query.to(dtype), key=wide, value=wide)
-        column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
-        dual = dual_point(given, estimator, None, 1)
-        queries = 1 if given.log_preference_is_shared else dual.shape[2]
-        believed = output_at(given, given.query.new_zeros(given.query[:, :, :queries].shape))
-        gradient = (believed - output_at(given, dual)) * given.scale
-        if estimator != "first_order":
-            gradient = gradient + (given.query - dual / column)
-        found = column / 2 * gradient.square().sum(-1, keepdim=True)
-        return restored(lead, given.without_empty_rows(found).squeeze(-1))
+        enable_gqa=enable_gqa,
+    ).gap

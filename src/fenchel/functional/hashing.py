@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.arguments.tensor import (
@@ -20,11 +22,113 @@ from fenchel.arguments.tensor import (
 )
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_some_keys, checked
-from fenchel.functional.attention import attention
+from fenchel.functional.attention import AttentionInference, attention
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hash_order import HashOrder, MeetingRule, hashed_softmax
+from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator
 from fenchel.functional.operator import compute_dtype, without_autocast
+from fenchel.solver import Estimator
 
-__all__ = ["hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
+__all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
+
+
+@dataclass(frozen=True)
+class Hashing(Variant):
+    """Tokens that meet in the order of their buckets, as of :func:`hashing_attention`.
+
+    Only the output does without an (n, n) array: dual points, weights, bounds and gap are those of attention with
+    :func:`hashing_log_preference`.
+
+    Attributes:
+        buckets: Whole numbers (B, H, rounds, n), and all that follows as there.
+        chunk: Tokens of a chunk.
+        before: Chunks before its own that a token looks at.
+        after: Chunks after it.
+        causal: Whether a token meets none that comes after it.
+        key_padding: Bool (B, n), True where a token is padding.
+        same_bucket: Whether a token meets those of its own bucket only.
+        count_meetings: Whether a token that is met twice counts twice.
+        self_last: Whether a token attends to itself only if it meets no other.
+
+    Example:
+        >>> from fenchel.functional import hash_buckets, infer
+        >>> x, v = torch.randn(2, 1, 2, 40, 8, dtype=torch.float64)
+        >>> buckets = hash_buckets(x, torch.randn(2, 8, 3, 4, dtype=torch.float64))
+        >>> found = infer(x, x, v, variant=Hashing(buckets, chunk=10))
+        >>> torch.allclose(found.weights @ v, found.output)
+        True
+    """
+
+    buckets: Tensor
+    chunk: int = 64
+    before: int = 1
+    after: int = 0
+    causal: bool = False
+    key_padding: Tensor | None = None
+    same_bucket: bool = False
+    count_meetings: bool = True
+    self_last: bool = True
+
+    without = ("closeness", "dropout_p", "enable_gqa", "log_preference")
+
+    @override
+    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
+        return HashingInference(self, query, key, value, **options)
+
+
+class HashingInference(Inference):
+    """A call of hashing attention; arguments as of :func:`fenchel.functional.infer`."""
+
+    def __init__(
+        self,
+        variant: Hashing,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        *,
+        estimator: str | Estimator = "first_order",
+        tol: float | None = None,
+        max_steps: int = DEFAULT_STEPS,
+        **options: Any,
+    ) -> None:
+        super().__init__(has_output=value is not None)
+        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
+        solving = {"estimator": name, "tol": tol, "max_steps": max_steps}
+        self._meetings = {field.name: getattr(variant, field.name) for field in fields(variant)}
+        self._call, self._options = (query, key, value), {**options, **solving}
+        # Arguments are checked now, whatever is read later.
+        checked(query, key, key if value is None else value, **self._options)
+
+    @property
+    def _dense(self) -> AttentionInference:
+        def made() -> AttentionInference:
+            query, key, _ = self._call
+            log_u = hashing_log_preference(**self._meetings, dtype=compute_dtype(query.dtype))
+            return AttentionInference(query, key, log_preference=log_u, **self._options)
+
+        return self._once("dense", made)
+
+    @override
+    def _make_output(self) -> Tensor:
+        query, key, value = self._call
+        assert value is not None  # noqa: S101 -- there is an output
+        return hashing_attention(query, key, value, **self._meetings, **self._options)
+
+    @override
+    def _make_dual(self) -> Tensor:
+        return self._dense.dual
+
+    @override
+    def _make_weights(self) -> Tensor:
+        return self._dense.weights
+
+    @override
+    def _make_certificate(self) -> AttentionCertificate:
+        return self._dense.certificate
+
+    @override
+    def _make_gap(self) -> Tensor:
+        return self._dense.gap
 
 
 def hashing_attention(
@@ -43,9 +147,9 @@ def hashing_attention(
     self_last: bool = True,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     r"""Infer one distribution a token over the tokens that it meets in the order of their buckets.
 
@@ -101,13 +205,14 @@ def hashing_attention(
         >>> torch.allclose(hashed, attention(x, k, v, log_preference=log_u, scale=1.0))
         True
     """
+    name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
     given = checked(
         query,
         key,
         value,
         alpha=alpha,
         scale=scale,
-        estimator=estimator,
+        estimator=name,
         tol=tol,
         max_steps=max_steps,
     )
@@ -129,11 +234,11 @@ def hashing_attention(
         dtype = compute_dtype(given.query.dtype)
         z, templates, _, reliability = given.problem_in(dtype)
         templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
-        if estimator == "first_order":
+        if name == "first_order":
             output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order, rule)
         else:
             each = reliability.expand(*lead, 1).flatten(0, 1)
-            options = {"estimator": estimator, "tol": tol, "max_steps": max_steps}
+            options = {"estimator": name, "tol": tol, "max_steps": max_steps}
             output = solved_output(z.flatten(0, 1), templates, values, each, order, rule, **options)
     return output.unflatten(0, (batch, heads)).to(given.query.dtype)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.conjugate import conjugate_of
@@ -14,18 +16,136 @@ from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.certificate import AttentionCertificate, certificate_of, no_error, norm_of
 from fenchel.functional.exact import inverse, preference_weights, solved_dual_point
+from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
 from fenchel.functional.mixture_preference import HeadMixtures, MixtureArguments, checked_mixture
 from fenchel.functional.operator import untraced, without_autocast
 from fenchel.functional.output import output_at, plain_attention, weights_at
 from fenchel.problem import Problem
 from fenchel.rounding import summed
+from fenchel.solver import Estimator
 
 __all__ = [
+    "Mixture",
     "mixture_attention",
     "mixture_attention_weights",
     "mixture_attention_with_certificate",
     "mixture_dual_point",
 ]
+
+
+@dataclass(frozen=True)
+class Mixture(Variant):
+    """Keys that are means of Gaussians, as of :func:`mixture_attention`; without ``value`` the output is E[x].
+
+    Attributes:
+        variances: s ≥ 0, of a shape that broadcasts to that of the keys.
+
+    Example:
+        >>> from fenchel.functional import infer
+        >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
+        >>> found = infer(q, k, variant=Mixture(k.square()))
+        >>> torch.allclose(found.gap, found.certificate.gap)
+        True
+    """
+
+    variances: Tensor
+
+    without = ("closeness",)
+
+    @override
+    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
+        return MixtureInference(self, query, key, value, **options)
+
+
+class MixtureInference(Inference):
+    """A call of mixture attention; arguments as of :func:`fenchel.functional.infer`."""
+
+    def __init__(
+        self,
+        variant: Mixture,
+        query: Tensor,
+        means: Tensor,
+        value: Tensor | None,
+        *,
+        estimator: str | Estimator = "first_order",
+        dropout_p: float = 0.0,
+        tol: float | None = None,
+        max_steps: int = DEFAULT_STEPS,
+        **options: Any,
+    ) -> None:
+        super().__init__(has_output=True)
+        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
+        self._estimator, self._dropout_p, self._solving = name, dropout_p, (name, tol, max_steps)
+        self._given = checked_mixture(
+            query,
+            means,
+            variant.variances,
+            value,
+            estimator=name,
+            dropout_p=dropout_p,
+            tol=tol,
+            max_steps=max_steps,
+            **options,
+        )
+
+    @property
+    def _nothing(self) -> bool:
+        return self._given.evidence.numel() == 0
+
+    @property
+    def _point(self) -> Tensor:
+        return self._once("point", self._make_point)
+
+    def _make_point(self) -> Tensor:
+        with without_autocast(self._given.evidence):
+            return self._given.evidence if self._nothing else mixture_dual_point(self._given, *self._solving)
+
+    @override
+    def _make_dual(self) -> Tensor:
+        return self._given.lifted.without_empty_rows(self._point)
+
+    @override
+    def _make_output(self) -> Tensor:
+        with without_autocast(self._given.evidence):
+            if self._nothing:
+                return _without_evidence(self._given, self._dropout_p)
+            return _answer(self._given, self._point, self._dropout_p)
+
+    @override
+    def _make_weights(self) -> Tensor:
+        given = self._given
+        with without_autocast(given.evidence):
+            lifted = replace(given.lifted, query=given.lift(given.place(self._point)), alpha=1.0)
+            return weights_at(lifted, lifted.query).to(given.dtype)
+
+    @override
+    @torch.no_grad()
+    def _make_certificate(self) -> AttentionCertificate:
+        given, dual = self._given, self._point
+        with without_autocast(given.evidence):
+            if self._nothing:
+                return no_error(given.lifted)
+            preference = replace(HeadMixtures.of(given), resolved=True)
+            hidden = preference.rounding(dual)
+            assert hidden is not None  # noqa: S101 -- resolved mixtures bound it
+            evidence, unmet = norm_of(given.evidence), given.evidence - dual / given.alpha
+            unit = torch.finfo(dual.dtype).eps
+            roundings = (2 * evidence + 4 * norm_of(dual) / given.alpha) * unit
+            norm = norm_of(unmet - preference.tilted_shift(dual)) + hidden.unsqueeze(-1) + roundings
+            norm = given.lifted.without_empty_rows(norm * (1 + summed(dual.shape[-1]) * unit))
+            return certificate_of(norm, given.alpha, dual.dtype)
+
+    @override
+    def _make_gap(self) -> Tensor:
+        refuse_exact(self._estimator)
+        given, dual = self._given, self._point
+        with without_autocast(given.evidence):
+            if self._nothing:
+                return given.evidence.new_zeros(given.evidence.shape[:3])
+            shift = replace(HeadMixtures.of(given), resolved=True).tilted_shift(dual)
+            gradient = given.evidence - dual / given.alpha - shift
+            found = given.alpha / 2 * gradient.square().sum(-1, keepdim=True)
+            return given.lifted.without_empty_rows(found).squeeze(-1)
 
 
 def mixture_attention(
@@ -37,11 +157,11 @@ def mixture_attention(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     r"""Infer which of some uncertain memories a query means, and what is in it.
 
@@ -92,10 +212,10 @@ def mixture_attention(
         >>> mixture_attention(q, mean, variance, scale=1.0)       # certain of its second coordinate, not of its first
         tensor([[[[4., 0.]]]])
     """
-    given = checked_mixture(
+    return MixtureInference(
+        Mixture(variances),
         query,
         means,
-        variances,
         value,
         log_preference=log_preference,
         alpha=alpha,
@@ -105,11 +225,7 @@ def mixture_attention(
         enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
-    )
-    with without_autocast(query):
-        if given.evidence.numel() == 0:
-            return _without_evidence(given, dropout_p)
-        return _answer(given, mixture_dual_point(given, estimator, tol, max_steps), dropout_p)
+    ).output
 
 
 def mixture_attention_with_certificate(
@@ -121,11 +237,11 @@ def mixture_attention_with_certificate(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`mixture_attention` returns, and how far at most it is from the exact inference.
 
@@ -162,10 +278,10 @@ def mixture_attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    given = checked_mixture(
+    return MixtureInference(
+        Mixture(variances),
         query,
         means,
-        variances,
         value,
         log_preference=log_preference,
         alpha=alpha,
@@ -175,12 +291,7 @@ def mixture_attention_with_certificate(
         enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
-    )
-    with without_autocast(query):
-        if given.evidence.numel() == 0:
-            return _without_evidence(given, dropout_p), no_error(given.lifted)
-        dual = mixture_dual_point(given, estimator, tol, max_steps)
-        return _answer(given, dual, dropout_p), _certificate(given, dual.detach())
+    ).certified()
 
 
 def mixture_attention_weights(
@@ -191,10 +302,10 @@ def mixture_attention_weights(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     """The responsibilities r that :func:`mixture_attention` averages under, as one (B, H, m, n) array.
 
@@ -222,10 +333,10 @@ def mixture_attention_weights(
         >>> torch.allclose(r, (q @ k.mT / 2).softmax(-1))
         True
     """
-    given = checked_mixture(
+    return MixtureInference(
+        Mixture(variances),
         query,
         means,
-        variances,
         None,
         log_preference=log_preference,
         alpha=alpha,
@@ -234,12 +345,7 @@ def mixture_attention_weights(
         enable_gqa=enable_gqa,
         tol=tol,
         max_steps=max_steps,
-    )
-    with without_autocast(query):
-        nothing = given.evidence.numel() == 0
-        dual = given.evidence if nothing else mixture_dual_point(given, estimator, tol, max_steps)
-        lifted = replace(given.lifted, query=given.lift(given.place(dual)), alpha=1.0)
-        return weights_at(lifted, lifted.query).to(given.dtype)
+    ).weights
 
 
 def _same_width(given: MixtureArguments, query: Tensor) -> tuple[AttentionArguments, int]:
@@ -283,20 +389,6 @@ def _check_range(given: MixtureArguments, output: Tensor) -> None:
             f"mixture attention has scores or variances times evidence that {name} does not hold: give the tensors in "
             "float64, or make alpha, the query, scale or the variances smaller"
         )
-
-
-@torch.no_grad()
-def _certificate(given: MixtureArguments, dual: Tensor) -> AttentionCertificate:
-    """Of dual points (B, H, m, d), with what rounding can hide in the shift of the mean."""
-    preference = replace(HeadMixtures.of(given), resolved=True)
-    hidden = preference.rounding(dual)
-    assert hidden is not None  # noqa: S101 -- resolved mixtures bound it
-    evidence, unmet = norm_of(given.evidence), given.evidence - dual / given.alpha
-    unit = torch.finfo(dual.dtype).eps
-    roundings = (2 * evidence + 4 * norm_of(dual) / given.alpha) * unit
-    norm = norm_of(unmet - preference.tilted_shift(dual)) + hidden.unsqueeze(-1) + roundings
-    norm = given.lifted.without_empty_rows(norm * (1 + summed(dual.shape[-1]) * unit))
-    return certificate_of(norm, given.alpha, dual.dtype)
 
 
 def mixture_dual_point(given: MixtureArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:

@@ -29,6 +29,7 @@ from fenchel.solver.implicit import is_transformed, second_derivative_of
 __all__ = [
     "attend",
     "fused_attention",
+    "mean_at",
     "output_and_mean_at",
     "output_at",
     "plain_attention",
@@ -54,15 +55,22 @@ def output_and_mean_at(
     wants_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (dual, given.key, given.value))
     if wants_gradient and not _wants_preference_gradient(given):
         # The fused kernels' backward pass is so much faster that it repays a forward pass over the keys of its own.
-        with torch.no_grad():
-            _, mean = attend(dual, key, key[..., :0], preference, scale=scale, templates=templates)
+        mean = mean_at(given, dual, templates, key)
         output = output_at(given, dual, dropout_p)
     else:
         output, mean = attend(
             dual, key, given.value, preference, scale=scale, dropout_p=dropout_p, templates=templates
         )
-    assert mean is not None  # noqa: S101 -- it was asked for
+        assert mean is not None  # noqa: S101 -- it was asked for
     return output.to(given.query.dtype), mean
+
+
+@torch.no_grad()
+def mean_at(given: AttentionArguments, dual: Tensor, templates: Tensor, key: Tensor) -> Tensor:
+    """The mean alone, (B, H, m, c); see :func:`output_and_mean_at`."""
+    _, mean = attend(dual, key, key[..., :0], given.log_preference, scale=given.scale, templates=templates)
+    assert mean is not None  # noqa: S101 -- it was asked for
+    return mean
 
 
 def _wants_preference_gradient(given: AttentionArguments) -> bool:

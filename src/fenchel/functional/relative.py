@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
-from fenchel.functional.attention import (
-    attention,
-    attention_weights,
-    attention_with_certificate,
-    gap,
-    refuse_exact,
-)
+from fenchel.functional.attention import AttentionInference, attention, attention_weights
 from fenchel.functional.certificate import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
 from fenchel.functional.close import is_softmax
+from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
 from fenchel.functional.operator import without_autocast
 from fenchel.functional.relative_arguments import (
     RelativeArguments,
@@ -27,13 +24,134 @@ from fenchel.functional.relative_arguments import (
     to_rows,
 )
 from fenchel.rounding import summed
+from fenchel.solver import Estimator
 
 __all__ = [
+    "Relative",
     "relative_attention",
     "relative_attention_weights",
     "relative_attention_with_certificate",
     "relative_gap",
 ]
+
+
+@dataclass(frozen=True)
+class Relative(Variant):
+    """Templates that differ by query, as of :func:`relative_attention`.
+
+    Attributes:
+        table: r before the scale, (B or 1, H or 1, P, d).
+        index: The row of each pair, int64 (m, n) or (B, m, n); None is by distance.
+        value_table: r', (B or 1, H or 1, P, d_v), or None.
+
+    Example:
+        >>> from fenchel.functional import infer
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> r = torch.randn(1, 2, 9, 4, dtype=torch.float64)
+        >>> found = infer(q, k, v, variant=Relative(r), estimator="second_order")
+        >>> torch.allclose(found.output, relative_attention(q, k, v, r, estimator="second_order"))
+        True
+    """
+
+    table: Tensor
+    index: Tensor | None = None
+    value_table: Tensor | None = None
+
+    @override
+    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
+        return RelativeInference(self, query, key, value, **options)
+
+
+class RelativeInference(Inference):
+    """A call of relative attention; arguments as of :func:`fenchel.functional.infer`."""
+
+    def __init__(
+        self,
+        variant: Relative,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        *,
+        estimator: str | Estimator = "first_order",
+        dropout_p: float = 0.0,
+        enable_gqa: bool = False,
+        tol: float | None = None,
+        max_steps: int = DEFAULT_STEPS,
+        **options: Any,
+    ) -> None:
+        super().__init__(has_output=value is not None)
+        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
+        self._estimator, self._dropout_p = name, dropout_p
+        self._solving: dict[str, Any] = {"estimator": name, "tol": tol, "max_steps": max_steps}
+        self._given = given = checked_relative(
+            query,
+            key,
+            key if value is None else value,
+            variant.table,
+            variant.index,
+            relative_value=None if value is None else variant.value_table,
+            enable_gqa=enable_gqa,
+            dropout_p=dropout_p,
+            **self._solving,
+            **options,
+        )
+        # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
+        self._as_scores = name == "first_order" and is_softmax(given.closeness) and given.key.shape[2] > 0
+
+    def _in_blocks(self, answer: Callable[[AttentionInference], Tensor]) -> Tensor:
+        """An answer of plain attention for every query with its own templates and values."""
+
+        def answered(*call: Tensor, **own: Any) -> tuple[Tensor]:
+            return (answer(AttentionInference(*call, dropout_p=self._dropout_p, **own, **self._solving)),)
+
+        return in_blocks(self._given, answered)[0]
+
+    @override
+    def _make_dual(self) -> Tensor:
+        if self._as_scores:
+            shared = AttentionInference(self._given.query, self._given.key, **_scored(self._given))
+            return shared.dual
+        return self._in_blocks(lambda found: found.dual)
+
+    @override
+    def _make_output(self) -> Tensor:
+        given, dropout_p = self._given, self._dropout_p
+        if not self._as_scores:
+            return self._in_blocks(lambda found: found.output)
+        if given.relative_value is None:
+            return attention(given.query, given.key, given.value, dropout_p=dropout_p, **_scored(given))
+        return _averaged(given, torch.dropout(self.weights, dropout_p, train=dropout_p > 0))
+
+    @override
+    def _make_weights(self) -> Tensor:
+        if not self._as_scores:
+            return self._in_blocks(lambda found: found.weights)
+        return attention_weights(self._given.query, self._given.key, **_scored(self._given))
+
+    @override
+    def _make_certificate(self) -> AttentionCertificate:
+        if self._as_scores:
+            return _certificate(self._given)
+        if not self._has_output or "output" in self._kept:
+            bounds = self._in_blocks(lambda found: torch.stack(found.certificate, -1))
+            return AttentionCertificate(*bounds.unbind(-1))
+
+        def certified(*call: Tensor, **own: Any) -> tuple[Tensor, Tensor]:
+            found = AttentionInference(*call, dropout_p=self._dropout_p, **own, **self._solving)
+            output, bounds = found.certified()
+            return output, torch.stack(bounds, -1)
+
+        self._kept["output"], bounds = in_blocks(self._given, certified)
+        return AttentionCertificate(*bounds.unbind(-1))
+
+    @override
+    def _make_gap(self) -> Tensor:
+        refuse_exact(self._estimator)
+        if not self._as_scores:
+            return self._in_blocks(lambda found: found.gap.unsqueeze(-1)).squeeze(-1)
+        with without_autocast(self._given.query):
+            wide = _centred(self._given.widened)
+            return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)
 
 
 def relative_attention(
@@ -48,11 +166,11 @@ def relative_attention(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     r"""Infer with templates :math:`t_{ij} = \mathtt{scale}\,(k_j + r_{\pi(i,j)})`: what a key is, and where from here.
 
@@ -103,27 +221,24 @@ def relative_attention(
         >>> torch.allclose(relative_attention(q, k, v, r), scores.softmax(-1) @ v)
         True
     """
-    options = {"estimator": estimator, "dropout_p": dropout_p, "tol": tol, "max_steps": max_steps}
-    given = checked_relative(
-        query,
-        key,
-        value,
-        relative,
-        index,
-        relative_value=relative_value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        enable_gqa=enable_gqa,
-        **options,
+    return (
+        Relative(relative, index, relative_value)
+        .inference(
+            query,
+            key,
+            value,
+            log_preference=log_preference,
+            alpha=alpha,
+            scale=scale,
+            closeness=closeness,
+            estimator=estimator,
+            dropout_p=dropout_p,
+            enable_gqa=enable_gqa,
+            tol=tol,
+            max_steps=max_steps,
+        )
+        .output
     )
-    if not _as_scores(given, estimator):
-        return in_blocks(given, lambda *call, **own: (attention(*call, **own, **options),))[0]
-    if given.relative_value is None:
-        return attention(given.query, given.key, given.value, dropout_p=dropout_p, **_scored(given))
-    weights = attention_weights(given.query, given.key, **_scored(given))
-    return _averaged(given, torch.dropout(weights, dropout_p, train=dropout_p > 0))
 
 
 def relative_attention_weights(
@@ -136,10 +251,10 @@ def relative_attention_weights(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     """The weights that :func:`relative_attention` averages under, as one (B, H, m, n) array.
 
@@ -169,24 +284,23 @@ def relative_attention_weights(
         >>> torch.allclose(relative_attention_weights(q, k, nothing), (q @ k.mT / 2).softmax(-1))
         True
     """
-    options = {"estimator": estimator, "tol": tol, "max_steps": max_steps}
-    given = checked_relative(
-        query,
-        key,
-        key,
-        relative,
-        index,
-        relative_value=None,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        enable_gqa=enable_gqa,
-        **options,
+    return (
+        Relative(relative, index)
+        .inference(
+            query,
+            key,
+            None,
+            log_preference=log_preference,
+            alpha=alpha,
+            scale=scale,
+            closeness=closeness,
+            estimator=estimator,
+            enable_gqa=enable_gqa,
+            tol=tol,
+            max_steps=max_steps,
+        )
+        .weights
     )
-    if _as_scores(given, estimator):
-        return attention_weights(given.query, given.key, **_scored(given))
-    return in_blocks(given, lambda q, k, _, **own: (attention_weights(q, k, **own, **options),))[0]
 
 
 def relative_attention_with_certificate(
@@ -201,11 +315,11 @@ def relative_attention_with_certificate(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`relative_attention` returns, and how far at most it is from the exact inference.
 
@@ -243,32 +357,24 @@ def relative_attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    options = {"estimator": estimator, "dropout_p": dropout_p, "tol": tol, "max_steps": max_steps}
-    given = checked_relative(
-        query,
-        key,
-        value,
-        relative,
-        index,
-        relative_value=relative_value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        enable_gqa=enable_gqa,
-        **options,
+    return (
+        Relative(relative, index, relative_value)
+        .inference(
+            query,
+            key,
+            value,
+            log_preference=log_preference,
+            alpha=alpha,
+            scale=scale,
+            closeness=closeness,
+            estimator=estimator,
+            dropout_p=dropout_p,
+            enable_gqa=enable_gqa,
+            tol=tol,
+            max_steps=max_steps,
+        )
+        .certified()
     )
-    if not _as_scores(given, estimator):
-
-        def certified(*call: Any, **own: Any) -> tuple[Tensor, ...]:
-            output, bounds = attention_with_certificate(*call, **own, **options)
-            return output, torch.stack(bounds, -1)
-
-        output, bounds = in_blocks(given, certified)
-        return output, AttentionCertificate(*bounds.unbind(-1))
-    weights = attention_weights(given.query, given.key, **_scored(given))
-    output = _averaged(given, torch.dropout(weights, dropout_p, train=dropout_p > 0))
-    return output, _certificate(given)
 
 
 def relative_gap(
@@ -281,7 +387,7 @@ def relative_gap(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     enable_gqa: bool = False,
 ) -> Tensor:
     """The duality gap of :func:`relative_attention`'s answer, differentiable; see :func:`fenchel.functional.gap`.
@@ -307,37 +413,25 @@ def relative_gap(
     Example:
         >>> q, k = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)
         >>> nothing = torch.zeros(1, 1, 9, 4, dtype=torch.float64)
+        >>> from fenchel.functional import gap
         >>> torch.allclose(relative_gap(q, k, nothing), gap(q, k))
         True
     """
-    refuse_exact(estimator, "relative_attention_with_certificate")
-    given = checked_relative(
-        query,
-        key,
-        key,
-        relative,
-        index,
-        relative_value=None,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        estimator=estimator,
-        enable_gqa=enable_gqa,
-    )
-    if not _as_scores(given, estimator):
-        blocks = in_blocks(
-            given, lambda q, k, _, **own: (gap(q, k, estimator=estimator, **own).unsqueeze(-1),)
+    return (
+        Relative(relative, index)
+        .inference(
+            query,
+            key,
+            None,
+            log_preference=log_preference,
+            alpha=alpha,
+            scale=scale,
+            closeness=closeness,
+            estimator=estimator,
+            enable_gqa=enable_gqa,
         )
-        return blocks[0].squeeze(-1)
-    with without_autocast(query):
-        wide = _centred(given.widened)
-        return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)
-
-
-def _as_scores(given: RelativeArguments, estimator: str) -> bool:
-    """Whether all that the templates do is to score keys, so that ⟨z, r⟩ may stand where log-weights do."""
-    return estimator == "first_order" and is_softmax(given.closeness) and given.key.shape[2] > 0
+        .gap
+    )
 
 
 def _scored(given: RelativeArguments) -> dict[str, Any]:

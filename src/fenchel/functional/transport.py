@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fenchel.arguments.tensor import (
     BOOL,
@@ -37,16 +38,20 @@ from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponenti
 from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
+from fenchel.estimate import estimate_at
 from fenchel.functional.arguments import AttentionArguments, check_some_keys, checked, positive_column
+from fenchel.functional.certificate import AttentionCertificate, no_error
 from fenchel.functional.exact import solved_dual_point
+from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
 from fenchel.functional.operator import compute_dtype, under_autocast, untraced, without_autocast
 from fenchel.layout import keep_freed_memory
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import log_weights
 from fenchel.problem import Problem
+from fenchel.solver import Estimator
 from fenchel.solver.implicit import differentiated_once
 
-__all__ = ["TransportArguments", "checked_transport", "factored_average", "transport_attention"]
+__all__ = ["Transport", "TransportArguments", "checked_transport", "factored_average", "transport_attention"]
 
 
 FACTOR_BYTES = 16 * 2**20
@@ -55,6 +60,146 @@ page, what is larger than that."""
 
 PART_BYTES = 128 * 2**20
 """Size aimed at for the factors of one part of the templates; more templates than fit go part by part."""
+
+
+@dataclass(frozen=True)
+class Transport(Variant):
+    """Weight that may move to further templates at a cost, as of :func:`transport_attention`, with its scale of 1.
+
+    Attributes:
+        gamma: γ > 0, a number, or a tensor that broadcasts to (B, H, 1).
+        cost: ``"dot"``, ``"squared_euclidean"``, ``"cosine"``, or a matrix over keys, then atoms.
+        atoms: Further templates, (B or 1, H or 1, a, d).
+        atom_values: Their values, (B or 1, H or 1, a, d_v).
+        atom_mask: Bool, True where an atom may be used, broadcastable to (B, H, m, a).
+
+    Example:
+        >>> from fenchel.functional import infer
+        >>> q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+        >>> found = infer(q, k, v, variant=Transport(0.5, "squared_euclidean"))
+        >>> torch.allclose(found.weights @ v, found.output)
+        True
+    """
+
+    gamma: float | Tensor
+    cost: str | Tensor = "dot"
+    atoms: Tensor | None = None
+    atom_values: Tensor | None = None
+    atom_mask: Tensor | None = None
+
+    without = ("closeness", "dropout_p", "enable_gqa")
+
+    @override
+    def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
+        return TransportInference(self, query, key, value, **options)
+
+
+class TransportInference(Inference):
+    """A call of transport attention; arguments as of :func:`fenchel.functional.infer`."""
+
+    def __init__(
+        self,
+        variant: Transport,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        *,
+        scale: float | Tensor | None = None,
+        estimator: str | Estimator = "first_order",
+        tol: float | None = None,
+        max_steps: int = DEFAULT_STEPS,
+        **options: Any,
+    ) -> None:
+        super().__init__(has_output=value is not None)
+        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
+        self._estimator, self._solving = name, (tol, max_steps)
+        value = key if value is None else value
+        self._call = given = checked(
+            query, key, value, scale=1.0, estimator=name, tol=tol, max_steps=max_steps, **options
+        )
+        if query.is_meta:
+            raise ProblemError(
+                "query is on meta, which has no values, and transport attention looks at them; use a device"
+            )
+        atom_values = variant.atom_values
+        if not self._has_output and atom_values is None:
+            atom_values = variant.atoms
+        self._given = transport = checked_transport(
+            given,
+            variant.atoms,
+            atom_values,
+            variant.atom_mask,
+            variant.gamma,
+            variant.cost,
+            1.0 if scale is None else scale,
+            compute_dtype(query.dtype),
+        )
+        check_not_mapped(
+            "transport attention", *(x for x in vars(transport).values() if isinstance(x, Tensor))
+        )
+
+    @property
+    def _problem(self) -> Problem:
+        """The call as a problem of the core."""
+        given, n = self._given, self._given.sources.shape[-2]
+        closeness = OptimalTransport(
+            given.cost,
+            given.gamma.squeeze(-1),
+            given.templates[..., n:, :],
+            allowed=given.allowed,
+            warn=False,
+        )
+        conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
+        return Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
+
+    @property
+    def _point(self) -> Tensor:
+        return self._once("point", self._make_point)
+
+    def _make_point(self) -> Tensor:
+        given = self._given
+        with without_autocast(given.evidence):
+            if self._estimator == "first_order" or given.evidence.numel() == 0:
+                return given.alpha * given.evidence
+            remedy = "gamma larger, or alpha or the norms of the templates smaller"
+            return solved_dual_point(self._problem, self._estimator, *self._solving, remedy)
+
+    @override
+    def _make_dual(self) -> Tensor:
+        return self._call.without_empty_rows(self._point)
+
+    @override
+    def _make_output(self) -> Tensor:
+        with without_autocast(self._given.evidence):
+            output = _average(self._given, self._point)
+            _check_range(self._given, output)
+            return self._call.without_empty_rows(output.to(self._call.query.dtype))
+
+    @override
+    def _make_weights(self) -> Tensor:
+        """Over keys, then atoms."""
+        with without_autocast(self._given.evidence):
+            weights, _ = self._problem.conjugate.infer(self._point)
+            assert weights is not None  # noqa: S101 -- there are templates
+            return self._call.without_empty_rows(weights.to(self._call.query.dtype))
+
+    @override
+    @torch.no_grad()
+    def _make_certificate(self) -> AttentionCertificate:
+        if self._given.evidence.numel() == 0:
+            return no_error(self._call)
+        with without_autocast(self._given.evidence):
+            found = estimate_at(self._problem, self._point.detach())
+            bounds = (found.gap, found.mean_error, found.dual_error)
+            empty = self._call.without_empty_rows
+            return AttentionCertificate(*(empty(bound.unsqueeze(-1)).squeeze(-1) for bound in bounds))
+
+    @override
+    def _make_gap(self) -> Tensor:
+        refuse_exact(self._estimator)
+        with without_autocast(self._given.evidence):
+            found = self._problem.gap_at(self._point).unsqueeze(-1)
+            return self._call.without_empty_rows(found).squeeze(-1)
 
 
 def transport_attention(
@@ -70,9 +215,9 @@ def transport_attention(
     gamma: float | Tensor,
     cost: str | Tensor = "dot",
     scale: float | Tensor = 1.0,
-    estimator: str = "first_order",
+    estimator: str | Estimator = "first_order",
     tol: float | None = None,
-    max_steps: int = 50,
+    max_steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     r"""Infer one distribution a query over keys and atoms, near the preference in transport, and average the values.
 
@@ -133,42 +278,19 @@ def transport_attention(
         >>> near.allclose(v.mean(-2, keepdim=True).expand_as(near))       # nothing moves: u is uniform
         True
     """
-    given = checked(
+    variant = Transport(gamma, cost, atoms, atom_values, atom_mask)
+    return TransportInference(
+        variant,
         query,
         key,
         value,
         log_preference=log_preference,
         alpha=alpha,
-        scale=1.0,
+        scale=scale,
         estimator=estimator,
         tol=tol,
         max_steps=max_steps,
-    )
-    if query.is_meta:
-        raise ProblemError(
-            "query is on meta, which has no values, and transport attention looks at them; use a device"
-        )
-    dtype = compute_dtype(query.dtype)
-    transport = checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, dtype)
-    check_not_mapped("transport attention", *(x for x in vars(transport).values() if isinstance(x, Tensor)))
-    with without_autocast(query):
-        dual = _dual_point(transport, estimator, tol, max_steps)
-        output = _average(transport, dual)
-        _check_range(transport, output)
-        return given.without_empty_rows(output.to(given.query.dtype))
-
-
-def _dual_point(given: TransportArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
-    if estimator == "first_order" or given.evidence.numel() == 0:
-        return given.alpha * given.evidence
-    n = given.sources.shape[-2]
-    closeness = OptimalTransport(
-        given.cost, given.gamma.squeeze(-1), given.templates[..., n:, :], allowed=given.allowed, warn=False
-    )
-    conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
-    problem = Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
-    remedy = "gamma larger, or alpha or the norms of the templates smaller"
-    return solved_dual_point(problem, estimator, tol, max_steps, remedy)
+    ).output
 
 
 @untraced

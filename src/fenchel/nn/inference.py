@@ -30,9 +30,6 @@ __all__ = [
     "Relative",
 ]
 
-SOLVING = ("tol", "max_steps")
-"""Options of the exact estimator alone."""
-
 
 class Memory(NamedTuple):
     """What is uncertain about templates that are Gaussians.
@@ -125,78 +122,23 @@ def infer(
         **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.
     """
     evidence, templates, values, alpha, scale, memory, closeness, relative = problem
-    options.update(log_preference=log_preference, alpha=alpha, scale=scale)
+    options.update(log_preference=log_preference, alpha=alpha, scale=scale, closeness=closeness)
+    read = None if memory is not None and memory.is_answer else values
     if memory is not None:
-        return _infer_mixture(problem, memory, dropout, need_weights, need_certificate, options)
-    options.update(closeness=closeness)
-    ops = _SHARED if relative is None else _BY_PAIR
-    if relative is not None:
-        options.update(relative=relative.table, index=relative.row_index)
-    gap = None
-    if need_gap:
-        gap = ops.gap(evidence, templates, **{n: v for n, v in options.items() if n not in SOLVING})
-    if need_weights:
-        weights = ops.weights(evidence, templates, **options)
-        weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
-        certificate = None
-        if need_certificate:
-            with torch.no_grad():
-                _, certificate = ops.certified(evidence, templates, values, **options)
-        return Inferred(weights @ values, weights, certificate, gap)
-    options["dropout_p"] = dropout
-    if need_certificate:
-        output, certificate = ops.certified(evidence, templates, values, **options)
-        return Inferred(output, certificate=certificate, gap=gap)
-    return Inferred(ops.output(evidence, templates, values, **options), gap=gap)
-
-
-class _Ops(NamedTuple):
-    """Ops of templates of one kind."""
-
-    output: Callable[..., Tensor]
-    weights: Callable[..., Tensor]
-    certified: Callable[..., tuple[Tensor, AttentionCertificate]]
-    gap: Callable[..., Tensor]
-
-
-_SHARED = _Ops(
-    functional.attention,
-    functional.attention_weights,
-    functional.attention_with_certificate,
-    functional.gap,
-)
-_BY_PAIR = _Ops(
-    functional.relative_attention,
-    functional.relative_attention_weights,
-    functional.relative_attention_with_certificate,
-    functional.relative_gap,
-)
-
-
-def _infer_mixture(
-    problem: Problem,
-    memory: Memory,
-    dropout: float,
-    need_weights: bool,
-    need_certificate: bool,
-    options: dict[str, Any],
-) -> Inferred:
-    """Attend to memories that are Gaussians."""
-    components = (problem.evidence, problem.templates, memory.variances)
-    value = None if memory.is_answer else problem.values
-    weights = certificate = None
-    if need_certificate:
-        output, certificate = functional.mixture_attention_with_certificate(
-            *components, value, dropout_p=dropout, **options
-        )
-    else:
-        output = functional.mixture_attention(*components, value, dropout_p=dropout, **options)
-    if need_weights:
-        weights = functional.mixture_attention_weights(*components, **options)
-        if dropout > 0 and value is not None:
-            weights = torch.dropout(weights, dropout, train=True)
-            output = weights @ value
-    return Inferred(output, weights, certificate)
+        options.update(variant=functional.Mixture(memory.variances))
+    elif relative is not None:
+        options.update(variant=functional.Relative(relative.table, relative.row_index))
+    # Weights that are returned are dropped once, for the output too.
+    by_weights = need_weights and read is not None
+    found = functional.infer(evidence, templates, None if by_weights else read, dropout_p=dropout, **options)
+    # The certificate first: it may have the output of the same pass.
+    certificate = found.certificate if need_certificate else None
+    gap = found.gap if need_gap else None
+    weights = found.weights if need_weights else None
+    if weights is None or not by_weights:
+        return Inferred(found.output, weights, certificate, gap)
+    weights = torch.dropout(weights, dropout, train=True) if dropout > 0 else weights
+    return Inferred(weights @ values, weights, certificate, gap)
 
 
 def has_kernel(problem: Problem, preference: AbstractPreference | None, inputs: AttentionInputs) -> bool:

@@ -188,5 +188,7 @@ def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:
             )
     for option, value in options.items():
         if value is None:
-            raise ProblemError(f"{option} is None; leave it out for the default of the estimator {estimator!r}")
+            raise ProblemError(
+                f"{option} is None; leave it out for the default of the estimator {estimator!r}"
+            )
     return ESTIMATORS[estimator](**options)
