@@ -220,9 +220,10 @@ def answer_of(solve: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
 def test_extremes_are_solved_or_refused_by_name(estimator: str, dtype: torch.dtype) -> None:
-    options = {"exact": {"throw": False, "max_steps": 20}, "gradient_ascent": {"throw": False, "max_steps": 5}}.get(
-        estimator, {}
-    )
+    options = {
+        "exact": {"throw": False, "max_steps": 20},
+        "gradient_ascent": {"throw": False, "max_steps": 5},
+    }.get(estimator, {})
     for numbers in extremes():
         problem = extreme_problem(*numbers, dtype)
         estimate = answer_of(lambda problem=problem: problem.solve(estimator, **options))
@@ -242,9 +243,7 @@ def test_extremes_of_transport_are_solved_or_refused_by_name(dtype: torch.dtype)
         for gamma in (1e-6, 1.0):
             cost = OptimalTransport("squared_euclidean", gamma)
             problem = extreme_problem(alpha, norm, evidence, dtype, closeness=cost)
-            estimate = answer_of(
-                lambda problem=problem: problem.solve("exact", throw=False, max_steps=8)
-            )
+            estimate = answer_of(lambda problem=problem: problem.solve("exact", throw=False, max_steps=8))
             if estimate is None:
                 continue
             assert bool(torch.isfinite(estimate.mean).all())
