@@ -136,6 +136,16 @@ def test_the_wheel_audits_the_demo_where_there_is_no_clone(wheel: Path, tmp_path
         str(packages / "fenchel" / "__init__.py"),
     ]
 
-    said = asked(environment / "bin" / "fenchel", "audit", "demo", "--text", "text.txt", "--out", "out", "--baseline", "none")
+    said = asked(
+        environment / "bin" / "fenchel",
+        "audit",
+        "demo",
+        "--text",
+        "text.txt",
+        "--out",
+        "out",
+        "--baseline",
+        "none",
+    )
     assert "Report: out/report.html" in said
     assert {"heads.json", "heads.parquet", "report.html"} <= {path.name for path in (here / "out").iterdir()}
