@@ -154,7 +154,7 @@ def test_jsonl_that_holds_no_texts(refused, tmp_path, name, content, message):
 
 def unpacked_to(megabytes: int, byte: bytes, first: bytes = b"") -> Callable[[], bytes]:
     """Makes a gzip file of one byte again and again."""
-    return lambda: gzip.compress(first + byte * (megabytes << 20), 1)
+    return lambda: gzip.compress(first + byte * (megabytes << 20))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_pairs_that_rank_nothing(command, model, tmp_path, line, message):
 
 
 def test_a_table_of_pairs_that_is_one_endless_line(command, model, tmp_path):
-    (tmp_path / "pairs.tsv.gz").write_bytes(zeros(64, byte=b"\t"))
+    (tmp_path / "pairs.tsv.gz").write_bytes(unpacked_to(64, b"\t")())
     done = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
     assert done.code == INPUT
     assert "has more than 1,048,576 bytes" in done.line
