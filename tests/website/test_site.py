@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.auditing.report.test_browser import CHROMIUM, sync_api
 from tests.website.html_page import HtmlPage
 
 
@@ -114,16 +112,7 @@ def test_a_click_opens_a_picture(site: Path) -> None:
     assert "images/report.png" in HtmlPage(site / "index.html").links
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 def test_a_file_is_searched_and_asks_no_server(site: Path, browser: Any) -> None:
     page = browser.new_page()
     asked: list[str] = []
@@ -136,7 +125,6 @@ def test_a_file_is_searched_and_asks_no_server(site: Path, browser: Any) -> None
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 def test_what_is_typed_is_searched_as_words(site: Path, browser: Any) -> None:
     page = browser.new_page()
     complaints: list[str] = []
@@ -162,7 +150,6 @@ _CUT = """(selector) => [...document.querySelectorAll(selector)]
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 def test_commands_and_tables_of_results_are_whole_on_a_desk(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 800})
     for name in ("index", "start-model", "sweeps", "faq"):
@@ -176,7 +163,6 @@ def test_commands_and_tables_of_results_are_whole_on_a_desk(site: Path, browser:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 def test_what_scrolls_on_a_phone_says_so(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto((site / "mathematics.html").as_uri(), wait_until="domcontentloaded")
@@ -191,7 +177,6 @@ def test_what_scrolls_on_a_phone_says_so(site: Path, browser: Any) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 def test_no_page_is_wider_than_its_window(site: Path, browser: Any) -> None:
     """Every page on a phone, but one alone of those made of docstrings; a few on a desk."""
     made = {site / "api" / "fenchel.html", site / "catalogue" / "textbook.html"}

@@ -12,7 +12,7 @@ from fenchel.auditing.packed import Packing, unpacked
 from fenchel.auditing.report import render_html
 from fenchel.runs.number import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
-from tests.auditing.report.test_browser import SHAPE, browser, cell, pytestmark, visit
+from tests.auditing.report.test_browser import SHAPE, cell, pytestmark, visit
 
 __all__ = ["browser", "pytestmark", "visit"]
 
