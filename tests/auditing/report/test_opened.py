@@ -14,7 +14,7 @@ from fenchel.runs.number import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
 from tests.auditing.report.test_browser import SHAPE, cell, pytestmark, visit
 
-__all__ = ["browser", "pytestmark", "visit"]
+__all__ = ["pytestmark", "visit"]
 
 MINUS = "\N{MINUS SIGN}"
 FIRST, OTHER = HeadKey("encoder_self", 2, 3), HeadKey("cross", 2, 3)

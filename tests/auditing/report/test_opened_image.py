@@ -20,7 +20,7 @@ from fenchel.runs.number import short
 from tests.auditing.report.samples import sample_report
 from tests.auditing.report.test_browser import pytestmark, visit
 
-__all__ = ["browser", "pytestmark", "visit"]
+__all__ = ["pytestmark", "visit"]
 
 ROWS, COLUMNS, EXTRA = 3, 4, 2
 POSITIONS = EXTRA + ROWS * COLUMNS
