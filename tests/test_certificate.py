@@ -54,6 +54,8 @@ def test_bounds_of_the_constrained_form_hold_at_the_multiplier_that_it_finds(dty
     for seed in (0, 2, 3, 6, 8):
         assert check_constrained(hard_problem(seed, dtype), counts) == []
     assert counts["mean_error"] == 5
+    with pytest.raises(ProblemError, match="no distribution on the templates has its mean within the radius"):
+        check_constrained(hard_problem(4, dtype), counts)
 
 
 def single(
