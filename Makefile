@@ -27,7 +27,7 @@ audit: .venv/installed-audit ## Audit a model (MODEL=demo) on a text (TEXT=demo)
 # One thread a job: jobs that each wake all cores wait for one another. Bytecode is kept wherever this runs: tests that
 # start Python would compile the package every time.
 test: lint types ## Check the style and the types, and run every test (JOBS=2 at a time)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: .venv/installed-dev ## Check the style
 	$(BIN)/ruff check
@@ -51,7 +51,7 @@ dist-check: dist ## Install the wheel and the sdist into empty environments outs
 
 # That old packages call what new ones have deprecated is theirs.
 floors: .venv-floors/installed ## Run tests at the lowest versions that are let in (floors.txt)
-	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n $(JOBS) -W ignore::DeprecationWarning $(FLOOR_TESTS)
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n $(JOBS) --dist worksteal -W ignore::DeprecationWarning $(FLOOR_TESTS)
 
 clean: ## Remove .venv and everything that was computed
 	rm -rf .venv .venv-floors audit build dist site .pytest_cache .ruff_cache .hypothesis

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -52,10 +51,11 @@ def test_every_bound_holds_on_hard_problems(first: int, transport: bool, dtype: 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bounds_of_the_constrained_form_hold_at_the_multiplier_that_it_finds(dtype: torch.dtype) -> None:
     counts: collections.Counter[str] = collections.Counter()
-    for seed in range(12):
-        with contextlib.suppress(ProblemError):  # where the templates' hull is farther away than the radius
-            assert check_constrained(hard_problem(seed, dtype), counts) == []
-    assert counts["mean_error"] > 4
+    for seed in (0, 2, 3, 6, 8):
+        assert check_constrained(hard_problem(seed, dtype), counts) == []
+    assert counts["mean_error"] == 5
+    with pytest.raises(ProblemError, match="no distribution on the templates has its mean within the radius"):
+        check_constrained(hard_problem(4, dtype), counts)
 
 
 def single(
@@ -100,7 +100,7 @@ def test_first_order_of_short_evidence_is_not_taken_for_exact(size: float, dtype
 def test_one_huge_template_is_solved_or_said_to_be_not(dtype: torch.dtype) -> None:
     """Hessians that rounding leaves indefinite: 83 of 4,000 such problems ended in a bare LinAlgError."""
     generator = torch.Generator().manual_seed(15)
-    for _ in range(60):
+    for _ in range(20):
         n, d = (int(torch.randint(2, high, (), generator=generator)) for high in (20, 12))
         templates = torch.randn(n, d, dtype=torch.float64, generator=generator)
         templates[0] *= 10 ** (2 + 10 * float(torch.rand((), generator=generator)))
@@ -191,8 +191,8 @@ def extremes() -> list[tuple[float, float, float]]:
     """α, norm of the templates, evidence over that norm."""
     return [
         (alpha, norm, evidence)
-        for alpha in (1e-37, 1e15, 1e30, 1e38)
-        for norm in (1e-20, 1.0, 1e10, 1e18)
+        for alpha in (1e-37, 1e15, 1e38)
+        for norm in (1e-20, 1.0, 1e18)
         for evidence in (0.0, 1e-15, 1.0)
     ]
 
@@ -222,9 +222,10 @@ def answer_of(solve: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
 def test_extremes_are_solved_or_refused_by_name(estimator: str, dtype: torch.dtype) -> None:
-    options = {"exact": {"throw": False}, "gradient_ascent": {"throw": False, "max_steps": 5}}.get(
-        estimator, {}
-    )
+    options = {
+        "exact": {"throw": False, "max_steps": 20},
+        "gradient_ascent": {"throw": False, "max_steps": 5},
+    }.get(estimator, {})
     for numbers in extremes():
         problem = extreme_problem(*numbers, dtype)
         estimate = answer_of(lambda problem=problem: problem.solve(estimator, **options))
@@ -240,11 +241,11 @@ def test_extremes_are_solved_or_refused_by_name(estimator: str, dtype: torch.dty
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_extremes_of_transport_are_solved_or_refused_by_name(dtype: torch.dtype) -> None:
-    for alpha, norm, evidence in extremes()[::7]:
+    for alpha, norm, evidence in extremes()[::5]:
         for gamma in (1e-6, 1.0):
             cost = OptimalTransport("squared_euclidean", gamma)
             problem = extreme_problem(alpha, norm, evidence, dtype, closeness=cost)
-            estimate = answer_of(lambda problem=problem: problem.solve("exact", throw=False))
+            estimate = answer_of(lambda problem=problem: problem.solve("exact", throw=False, max_steps=8))
             if estimate is None:
                 continue
             assert bool(torch.isfinite(estimate.mean).all())

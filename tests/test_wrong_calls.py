@@ -226,6 +226,21 @@ def ops() -> Iterator[Target]:
     )
     scores = {name: makers for name, makers in ATTENTION.items() if name != "value"}
     yield Target(
+        "mixture_attention",
+        F.mixture_attention,
+        lambda: {
+            "query": torch.ones(B, H, M, D),
+            "means": torch.ones(B, H, N, D),
+            "variances": torch.ones(B, H, N, D),
+        },
+        {
+            **{name: makers for name, makers in ATTENTION.items() if name not in ("key", "value")},
+            **OPTIONS,
+            "means": tensors(B, H, N, D),
+            "variances": without(tensors(B, H, N, D), "no dimension"),
+        },
+    )
+    yield Target(
         "attention_weights",
         F.attention_weights,
         lambda: {"query": torch.ones(B, H, M, D), "key": torch.ones(B, H, N, D)},

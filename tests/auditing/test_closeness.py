@@ -59,7 +59,7 @@ def numbers_by_ascent(
     mean = believed @ templates
     lam = torch.zeros_like(query)
     size = 1 / (1 + curved * float(torch.linalg.matrix_norm(templates, 2).square().max()))
-    for _ in range(20000):
+    for _ in range(5000):
         lam = lam + size * (mean + query - lam - weights(lam) @ templates)
     first, exact = weights(query), weights(lam)
     shift = (first @ templates - mean).norm(dim=-1)

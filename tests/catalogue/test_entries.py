@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from fenchel.nn import MultiheadAttention
 from tests.catalogue.references import REFERENCES
 
 NAMES = list(ENTRIES)
-CLOSENESSES = (None, "tsallis:1.5", "tsallis:2:csiszar")
+CLOSENESSES = ("tsallis:2:csiszar", "tsallis:1.5")
 INFERRED = [
     name for name in NAMES if ENTRIES[name].estimators and ENTRIES[name].verdict is not Verdict.NOT_ONE
 ]
@@ -26,8 +25,8 @@ INFERRED = [
 
 def ways(entry: Entry) -> list[tuple[str, str | None]]:
     """Estimators and closenesses that an entry takes."""
-    closenesses = CLOSENESSES if entry.takes_closeness else (None,)
-    return list(itertools.product(entry.estimators, closenesses))
+    under = [("first_order", CLOSENESSES[0]), (entry.estimators[-1], CLOSENESSES[1])]
+    return [*((name, None) for name in entry.estimators), *(under if entry.takes_closeness else ())]
 
 
 def close(found: Tensor, expected: Tensor) -> None:
@@ -145,15 +144,16 @@ def test_exact_differs_where_it_is_said_to(name):
 def test_permuted_tokens_permute_the_output(name):
     entry = ENTRIES[name]
     hard = [("first_order", Hard())] if entry.takes_closeness else []
-    for (estimator, closeness), symmetry in itertools.product([*ways(entry), *hard], entry.symmetries):
-        inputs = entry.inputs(5)
-        sizes = {inputs[key].shape[dim] for key, dim in symmetry.tokens.items()}
-        assert len(sizes) == 1, "tokens that are permuted together are as many"
-        order = torch.randperm(sizes.pop(), generator=torch.Generator().manual_seed(7))
-        permuted = {key: inputs[key].index_select(dim, order) for key, dim in symmetry.tokens.items()}
+    inputs = entry.inputs(5)
+    for estimator, closeness in [*ways(entry), *hard]:
         plain = entry.run(estimator, closeness=closeness, **inputs).output
-        found = entry.run(estimator, closeness=closeness, **{**inputs, **permuted}).output
-        close(found, plain if symmetry.output is None else plain.index_select(symmetry.output, order))
+        for symmetry in entry.symmetries:
+            sizes = {inputs[key].shape[dim] for key, dim in symmetry.tokens.items()}
+            assert len(sizes) == 1, "tokens that are permuted together are as many"
+            order = torch.randperm(sizes.pop(), generator=torch.Generator().manual_seed(7))
+            permuted = {key: inputs[key].index_select(dim, order) for key, dim in symmetry.tokens.items()}
+            found = entry.run(estimator, closeness=closeness, **{**inputs, **permuted}).output
+            close(found, plain if symmetry.output is None else plain.index_select(symmetry.output, order))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,12 +13,12 @@ from tests.pages import ROOT
 
 
 def test_the_printed_command_runs_and_goes_beside_the_audit(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = (ROOT / "src/fenchel/data/text/demo.txt").read_text(encoding="utf-8").splitlines()
     monkeypatch.chdir(tmp_path)
     Path("it's a text.txt").write_text("\n".join(lines[:4]), encoding="utf-8")
-    audited = ["audit", "demo", "--text", "it's a text.txt", "--baseline", "none", "--space", "key"]
+    audited = ["audit", str(model), "--text", "it's a text.txt", "--baseline", "none", "--space", "key"]
     done = command(*audited, "--out", "audit")
     assert done.code == 0
     (printed,) = (line.strip() for line in done.out.splitlines() if line.startswith("  fenchel "))

@@ -152,9 +152,9 @@ def test_jsonl_that_holds_no_texts(refused, tmp_path, name, content, message):
     assert message in refused(INPUT, name, "--text", file)
 
 
-def zeros(megabytes: int, first: bytes = b"", byte: bytes = b"\0") -> bytes:
-    """A gzip file of one byte again and again."""
-    return gzip.compress(first + byte * (megabytes << 20))
+def unpacked_to(megabytes: int, byte: bytes, first: bytes = b"") -> Callable[[], bytes]:
+    """Makes a gzip file of one byte again and again."""
+    return lambda: gzip.compress(first + byte * (megabytes << 20))
 
 
 @pytest.mark.parametrize(
@@ -162,16 +162,16 @@ def zeros(megabytes: int, first: bytes = b"", byte: bytes = b"\0") -> bytes:
     [
         (".txt", b"", "is empty"),
         (".txt", b"\xff\xfew\x001\x00", "is not UTF-8"),
-        (".txt.gz", zeros(300, byte=b"a"), "has more than 268,435,456 bytes"),
-        (".txt.gz", zeros(2, byte=b"\n"), "unpacks to more than 250 times its size"),
-        (".jsonl.gz", zeros(300, b'{"text": "', b"a"), "has more than 268,435,456 bytes"),
+        (".txt.gz", unpacked_to(257, b"a"), "has more than 268,435,456 bytes"),
+        (".txt.gz", unpacked_to(2, b"\n"), "unpacks to more than 250 times its size"),
+        (".jsonl.gz", unpacked_to(257, b"a", b'{"text": "'), "has more than 268,435,456 bytes"),
         (".txt.gz", b"w1 w2", "is not a whole gzip file"),
         (".parquet", b"PAR1" + b"\0" * 50, "is not a whole parquet file"),
     ],
 )
 def test_files_that_hold_no_texts(refused, tmp_path, ending, content, message):
     file = tmp_path / f"some{ending}"
-    file.write_bytes(content)
+    file.write_bytes(content if isinstance(content, bytes) else content())
     assert message in refused(INPUT, "audit", "--text", file)
 
 
@@ -230,7 +230,7 @@ def test_pairs_that_rank_nothing(command, model, tmp_path, line, message):
 
 
 def test_a_table_of_pairs_that_is_one_endless_line(command, model, tmp_path):
-    (tmp_path / "pairs.tsv.gz").write_bytes(zeros(64, byte=b"\t"))
+    (tmp_path / "pairs.tsv.gz").write_bytes(unpacked_to(64, b"\t")())
     done = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
     assert done.code == INPUT
     assert "has more than 1,048,576 bytes" in done.line

@@ -14,17 +14,12 @@ from fenchel.comparing.diverging import STEPS, style
 from fenchel.comparing.html import render_html, signed_short
 from fenchel.comparing.trajectory import path, trajectories
 from tests.auditing.report.samples import HOSTILE
-from tests.auditing.report.test_browser import CHROMIUM, Watched, sync_api
+from tests.auditing.report.test_browser import Watched
 from tests.comparing.small_comparisons import known_audit, known_values
 
 RAISED = HeadKey("encoder_self", 2, 3)
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium"
-    ),
-]
+pytestmark = pytest.mark.browser
 
 
 def comparison(count: int = 2, **changes: Any) -> ComparisonReport:
@@ -33,14 +28,6 @@ def comparison(count: int = 2, **changes: Any) -> ComparisonReport:
         for seed in range(count)
     ]
     return compare(*audits, names=[changes.get("model", "audit") + f" {seed}" for seed in range(count)])
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_batches_are_about_equally_large():
 
 def test_two_processes_do_what_one_does(tmp_path):
     """With the same batches and no dropout, whatever a process's share of a batch is."""
-    same: dict[str, Any] = {"dropout": 0.0, "encoder": "lstm"}
+    same: dict[str, Any] = {"dropout": 0.0, "encoder": "lstm", "epochs": 1}
     alone = train(tmp_path / "alone", **same)
     told = {**SMALL, **same, "out": tmp_path / "both"}
     given = [f"--{name}={value}" for name, value in told.items()]

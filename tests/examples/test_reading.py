@@ -22,7 +22,7 @@ from tests.examples.measured import audited, check_swap
 WHOLE = reading.toy
 SMALL = {"learning_rate": 8e-3, "dropout": 0.1}
 TEXTS = {**SMALL, "epochs": 2, "width": 32}
-PAIRS = {**SMALL, "data": "toy-pairs", "epochs": 6, "schedule": "linear", "width": 48, "heads": 1}
+PAIRS = {**SMALL, "data": "toy-pairs", "epochs": 4, "schedule": "linear", "width": 48, "heads": 1}
 
 
 @pytest.fixture(scope="module")

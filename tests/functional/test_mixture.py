@@ -38,19 +38,18 @@ def detached(tensors: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize(("spherical", "value"), [(False, False), (True, True), (False, True), (True, False)])
-@pytest.mark.parametrize("preference", PREFERENCES)
+@pytest.mark.parametrize("at", range(2 * len(PREFERENCES)))
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_values_and_gradients_agree_with_the_reference(
-    estimator: str, preference: tuple[int, ...] | None, spherical: bool, value: bool
-) -> None:
-    at = PREFERENCES.index(preference) + 2 * spherical + value
+def test_values_and_gradients_agree_with_the_reference(estimator: str, at: int) -> None:
+    """Every preference with and without values; variances of both kinds."""
+    at, value = divmod(at, 2)
+    spherical = (at + value) % 2 == 1
     tensors = mixture(
-        preference=preference,
+        preference=PREFERENCES[at],
         alpha=ALPHAS[at % 4],
         key_heads=(4, 2, 1)[at % 3],
         spherical=spherical,
-        value=value,
+        value=value == 1,
     )
     found = F.mixture_attention(**tensors, estimator=estimator, enable_gqa=True, **TIGHT[estimator])
     expected = F.reference.mixture_attention(**tensors, estimator=estimator)
@@ -213,8 +212,7 @@ def test_the_certificate_of_tiny_evidence_bounds_its_error(size: float) -> None:
     assert apart * (1 - 1e-3) <= float(certificate.mean_error[0, 0, 0]) <= 5 * apart
 
 
-@pytest.mark.parametrize("size", [1e-5, 1e-6, 1e-9, 1e-14])
-@pytest.mark.parametrize("preference", [None, (5, 7)])
+@pytest.mark.parametrize(("preference", "size"), [((5, 7), 1e-5), (None, 1e-9), ((5, 7), 1e-14)])
 def test_exact_answers_of_tiny_evidence_are_those_of_second_order(
     preference: tuple[int, ...] | None, size: float
 ) -> None:
@@ -321,7 +319,7 @@ def test_weights_are_what_values_are_averaged_under(estimator: str) -> None:
 def test_dropout_drops_responsibilities() -> None:
     tensors = detached(mixture(value=False))
     torch.manual_seed(0)
-    outputs = torch.stack([F.mixture_attention(**tensors, dropout_p=0.3) for _ in range(4000)])
+    outputs = torch.stack([F.mixture_attention(**tensors, dropout_p=0.3) for _ in range(1000)])
     torch.testing.assert_close(outputs.mean(0), F.mixture_attention(**tensors), rtol=0.1, atol=0.1)
     assert float(outputs.std(0).mean()) > 0.1
 
@@ -336,7 +334,11 @@ def test_a_compiled_training_step_is_that_of_eager(estimator: str) -> None:
     fixed = ("alpha", "scale")
     tensors = {n: t for n, t in mixture(preference=(5, 7), value=False).items() if n not in fixed}
     with compiled_afresh():
-        found = torch.compile(step, fullgraph=estimator == "first_order")(**tensors)
+        found = torch.compile(
+            step,
+            fullgraph=estimator == "first_order",
+            backend="inductor" if estimator == "exact" else "aot_eager",
+        )(**tensors)
         compiled = gradients(found, tensors)
     expected = step(**tensors)
     torch.testing.assert_close(found, expected)
@@ -397,9 +399,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"query": torch.full((1, 2, 4, 3), 1e25)},
         r"mixture attention has scores .* that float32 does not hold: .* the variances smaller",
     ),
-    "alpha": ({"alpha": -1.0}, r"alpha is -1\.0; expected"),
-    "scale": ({"scale": "a"}, r"scale is 'a'"),
-    "estimator": ({"estimator": "third"}, r"estimator is 'third'; expected one of"),
 }
 
 

@@ -79,9 +79,8 @@ def gradients(output: Tensor, given: dict[str, Any]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("cost", COSTS)
 def test_values_and_all_gradients_are_those_of_the_written_out_formula(cost: str, estimator: str) -> None:
     tolerance: dict[str, Any] = {"tol": 1e-11} if estimator == "exact" else {}
-    for preference, atoms, masked in itertools.product(PREFERENCES, (True, False), (True, False)):
-        if masked and not atoms:
-            continue
+    for at, preference in enumerate(PREFERENCES):
+        atoms, masked = [(True, True), (True, False), (False, False)][(at + COSTS.index(cost)) % 3]
         given = call(cost=cost, preference=preference, atoms=atoms, masked_atoms=masked)
         found = F.transport_attention(**given, estimator=estimator, **tolerance)
         expected = F.reference.transport_attention(**given, estimator=estimator)

@@ -18,28 +18,19 @@ WIDTH, HEADS, QUERIES, KEYS, BATCH = 12, 3, 4, 6, 2
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"embed_dim": 0}, "embed_dim of MultiheadAttention is 0; expected a whole number from 1 to"),
-        ({"num_heads": -1}, "num_heads of MultiheadAttention is -1"),
         ({"num_heads": 5}, "embed_dim is 12 and num_heads is 5"),
         ({"kdim": 0}, "kdim of MultiheadAttention is 0"),
         ({"dropout": 1.0}, r"dropout is 1\.0; expected a finite number at least 0 and below 1"),
-        ({"dropout": -0.1}, r"dropout is -0\.1"),
-        ({"dropout": float("nan")}, "dropout is nan"),
         ({"alpha": 0.0}, r"alpha of MultiheadAttention is 0\.0; expected a finite number above 0"),
-        ({"alpha": float("nan")}, "alpha of MultiheadAttention is nan"),
-        ({"alpha": float("inf")}, "alpha of MultiheadAttention is inf"),
         (
             {"estimator": "exakt"},
             "estimator is 'exakt'; expected one of first_order, second_order, exact",
         ),
         ({"preference": torch.zeros(3)}, "preference is a Tensor; expected one of fenchel.nn.preference"),
-        ({"preference": Causal}, "preference is a type"),
         ({"evidence": 3}, "evidence is a int"),
         ({"normalize_templates": True, "radius": 0.0}, r"radius of MultiheadAttention is 0\.0"),
         ({"radius": 2.0}, r"radius is 2\.0 .* set normalize_templates=True"),
         ({"learn_radius": True}, "learn_radius True, but normalize_templates is False"),
-        ({"tol": 0.0}, r"tol is 0\.0"),
-        ({"max_steps": 0}, "max_steps is 0"),
     ],
 )
 def test_construction(options, message):

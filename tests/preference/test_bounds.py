@@ -135,7 +135,7 @@ def solved(mean: Mean, z: Any, alpha: Any, ends: tuple[Any, Any]) -> tuple[Any, 
 @pytest.mark.parametrize("make", [gaussian, bernoulli, poisson, gamma, laplace, box, mixture])
 def test_bounds_hold_at_any_size(make: Callable[[Draw], Drawn], dtype: torch.dtype) -> None:
     with mp.workdps(60):
-        for seed in range(20):
+        for seed in range(8):
             draw = Draw(seed, dtype)
             u, mean, ends = make(draw)
             z, alpha = draw.signed(-6, 4), draw.positive(-4, 4)
@@ -312,7 +312,7 @@ def test_cumulants_and_moments_far_out_and_near_zero(
     eps, spread = torch.finfo(dtype).eps, 3 if isinstance(u, Discrete | GaussianMixture) else 0
     sizes = [1e-30, 1e-18, 1e-9, 1e-4, 0.1, 0.45, 0.55, 1.0, 1.75, 3.0, 30.0, 1e4, 1e9, 1e15, 1e18]
     with mp.workdps(120):
-        for size in [*sizes, *(-size for size in sizes)]:
+        for size in [*sizes, *(-size for size in sizes[::3])]:
             lam = torch.tensor([[size]], dtype=dtype, requires_grad=True)
             inside = u.inside(lam.detach())
             if inside is not None and not bool(inside.all()):

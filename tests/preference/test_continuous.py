@@ -333,7 +333,7 @@ RANDOM = random.Random(7)  # noqa: S311 -- places and widths
 NARROW = [
     ([(x,)], [width], [1.0])
     for width in (0.3, 1e-2, 3e-4, 1e-6)
-    for x in (0.31371, RANDOM.random(), 0.5 + 1.4 * width, 1 - 2 * width)
+    for x in (0.31371, 0.5 + 1.4 * width, 1 - 2 * width)
 ]
 MIXED = [
     (
@@ -341,13 +341,13 @@ MIXED = [
         [10 ** RANDOM.uniform(-6, -0.5) for _ in range(3)],
         [0.2, 0.3, 0.5],
     )
-    for _ in range(5)
+    for _ in range(3)
 ]
 ON_A_PLANE = [
-    *(([(RANDOM.random(), RANDOM.random())], [width], [1.0]) for width in (0.2, 1e-2, 1e-4)),
+    *(([(RANDOM.random(), RANDOM.random())], [width], [1.0]) for width in (1e-2, 1e-4)),
     *(
         ([(RANDOM.random(), RANDOM.random()) for _ in range(2)], [0.2, width], [0.4, 0.6])
-        for width in (1e-2, 1e-4)
+        for width in (1e-4,)
     ),
 ]
 

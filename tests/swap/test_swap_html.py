@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -20,7 +19,7 @@ from fenchel.swap.finding import signed
 from fenchel.swap.html import render_html
 from fenchel.swap.where_it_arises import head_maps, stacks
 from tests.auditing.report.samples import HOSTILE
-from tests.auditing.report.test_browser import CHROMIUM, Watched, sync_api
+from tests.auditing.report.test_browser import Watched
 from tests.swap.small_swaps import SCORED, small_swap
 
 
@@ -133,16 +132,7 @@ def test_a_finished_swap_without_its_page_gets_it_by_resume(tmp_path: Path) -> N
     assert (tmp_path / "swap.html").read_text() == page
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
 @pytest.mark.parametrize("width", [1280, 400])
 def test_hostile_names_do_nothing_and_nothing_sticks_out(
     masked: SwapReport, browser: Any, tmp_path: Path, width: int

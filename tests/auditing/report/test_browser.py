@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,18 +16,7 @@ from fenchel.runs.number import decimal, short
 from tests.auditing.report.samples import HOSTILE, sample_report
 from tests.auditing.report.test_html import Page as Parsed
 
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium"
-    ),
-]
-
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed; run: pip install 'fenchel[dev]'"
-)
+pytestmark = pytest.mark.browser
 
 SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (3, 4), "cross": (2, 4)}
 
@@ -63,14 +51,6 @@ class Watched:
 
     def column(self, place: int) -> list[str]:
         return self.page.locator(f"#heads-table tbody td:nth-child({place + 1})").all_text_contents()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from fenchel.auditing.packed import Packing, unpacked
 from fenchel.auditing.report import render_html
 from fenchel.runs.number import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
-from tests.auditing.report.test_browser import SHAPE, browser, cell, pytestmark, visit
+from tests.auditing.report.test_browser import SHAPE, cell, pytestmark, visit
 
-__all__ = ["browser", "pytestmark", "visit"]
+__all__ = ["pytestmark", "visit"]
 
 MINUS = "\N{MINUS SIGN}"
 FIRST, OTHER = HeadKey("encoder_self", 2, 3), HeadKey("cross", 2, 3)

@@ -18,9 +18,9 @@ from fenchel.auditing.picture import Picture
 from fenchel.auditing.report import render_html
 from fenchel.runs.number import short
 from tests.auditing.report.samples import sample_report
-from tests.auditing.report.test_browser import browser, pytestmark, visit
+from tests.auditing.report.test_browser import pytestmark, visit
 
-__all__ = ["browser", "pytestmark", "visit"]
+__all__ = ["pytestmark", "visit"]
 
 ROWS, COLUMNS, EXTRA = 3, 4, 2
 POSITIONS = EXTRA + ROWS * COLUMNS
