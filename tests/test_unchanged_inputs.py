@@ -113,6 +113,7 @@ def calls(of: dict[str, Tensor], estimator: str) -> Iterator[tuple[str, Call]]:
     )
     hashed = {"estimator": estimator, "tol": solved["tol"], "chunk": 3}
     yield "hashing_attention", lambda: F.hashing_attention(tokens, k, v, buckets.contiguous(), **hashed)
+    yield "infer", lambda: F.infer(q, k, v, estimator=estimator, tol=solved["tol"]).output
 
 
 @every_dtype
