@@ -76,6 +76,8 @@ def test_parts_of_an_inference_agree(kind, estimator):
     assert all(bool(g.isfinite().all()) and g.abs().sum() > 0 for g in gradients)
     output, certificate = F.infer(q, k, v, estimator=estimator, **options).certified()
     torch.testing.assert_close((output, *certificate), (found.output, *bounds))
+    again = torch.autograd.grad(output.square().sum(), (q, k, v))
+    torch.testing.assert_close(again, gradients)
 
 
 @pytest.mark.parametrize("kind", ["plain", "relative", "mixture", "transport", "hashing"])

@@ -119,10 +119,9 @@ class MixtureInference(Inference):
             return weights_at(lifted, lifted.query).to(given.dtype)
 
     @override
-    @torch.no_grad()
     def _make_certificate(self) -> AttentionCertificate:
         given, dual = self._given, self._point
-        with without_autocast(given.evidence):
+        with torch.no_grad(), without_autocast(given.evidence):
             if self._nothing:
                 return no_error(given.lifted)
             preference = replace(HeadMixtures.of(given), resolved=True)

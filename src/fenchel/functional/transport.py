@@ -184,12 +184,12 @@ class TransportInference(Inference):
             return self._call.without_empty_rows(weights.to(self._call.query.dtype))
 
     @override
-    @torch.no_grad()
     def _make_certificate(self) -> AttentionCertificate:
         if self._given.evidence.numel() == 0:
             return no_error(self._call)
-        with without_autocast(self._given.evidence):
-            found = estimate_at(self._problem, self._point.detach())
+        dual = self._point
+        with torch.no_grad(), without_autocast(self._given.evidence):
+            found = estimate_at(self._problem, dual)
             bounds = (found.gap, found.mean_error, found.dual_error)
             empty = self._call.without_empty_rows
             return AttentionCertificate(*(empty(bound.unsqueeze(-1)).squeeze(-1) for bound in bounds))
