@@ -242,6 +242,11 @@ def test_importing_loads_no_extra():
 
 PUBLIC = {
     "KL",
+    "Constrained",
+    "Exact",
+    "FirstOrder",
+    "GradientAscent",
+    "SecondOrder",
     "Continuous1d",
     "Continuous2d",
     "ConvergenceError",

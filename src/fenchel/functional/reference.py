@@ -13,7 +13,7 @@ from torch import Tensor
 from fenchel.arguments.causal_bias import without_causal_bias
 from fenchel.arguments.tensor import checked_argument
 from fenchel.functional.arguments import AttentionArguments, checked
-from fenchel.functional.transport import checked_transport
+from fenchel.functional.transport_arguments import checked_transport
 
 __all__ = [
     "attention",

@@ -13,13 +13,10 @@ from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import BOUNDS, Estimate, estimate_at
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
-from fenchel.solver.exact import check_convergence, maximised
-from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
+from fenchel.solver.exact import exact
+from fenchel.solver.options import check_call, check_curved, check_iterations
 
 __all__ = ["constrained"]
-
-UNSOLVED = 8
-"""Exact solves of a query that may fail in one search."""
 
 LARGEST_EXPONENT = 60.0
 """α is sought within a factor e^±60 of its first guess; a radius not reached by then is out of reach."""
@@ -75,7 +72,6 @@ def constrained(
     check_call(problem, memory_budget)
     check_curved(problem, "constrained")
     check_iterations(tol, max_steps, throw)
-    check_evidence(problem.evidence, problem.alpha_column)
     bound = _checked_radius(radius, problem)
     shift = problem.evidence.double().norm(dim=-1).expand(problem.shape)
     binding = shift > bound
@@ -83,9 +79,13 @@ def constrained(
     search = _Search(problem, bound, 0.1 * tol, memory_budget)
     log_alpha = search.root(guess.log(), binding, tol, max_steps)
     alpha = log_alpha.exp()
-    estimate = search.solved(alpha, tol)
-    if throw:
-        check_convergence(estimate, tol, search.newton_steps)
+    estimate = exact(
+        problem.with_alpha(alpha),
+        tol=tol,
+        max_steps=search.newton_steps,
+        throw=throw,
+        memory_budget=memory_budget,
+    )
     distance = estimate.dual.double().norm(dim=-1) / alpha
     reached = (distance - bound).abs() <= tol * bound + estimate.dual_error.double() / alpha
     if throw and not bool((reached | ~binding).all()):
@@ -139,26 +139,17 @@ class _Search:
 
     def __init__(self, problem: Problem, radius: Tensor, tol: float, memory_budget: int) -> None:
         self._problem, self._radius, self._tol, self._budget = problem, radius, tol, memory_budget
-        self._start: Tensor | None = None
-        self._unsolved = torch.zeros_like(radius, dtype=torch.int64)
-
-    def solved(self, alpha: Tensor, tol: float) -> Estimate:
-        """The exact estimate at α, from where the last one ended."""
-        estimate = maximised(
-            self._problem.with_alpha(alpha),
-            tol=tol,
-            max_steps=self.newton_steps,
-            memory_budget=self._budget,
-            start=self._start,
-        )
-        self._start = estimate.dual
-        self._unsolved += ~estimate.converged
-        return estimate
 
     def excess(self, log_alpha: Tensor) -> Tensor:
         """Log of the distance over the radius: positive where α is too small."""
         alpha = log_alpha.exp()
-        estimate = self.solved(alpha, max(self._tol, 64 * torch.finfo(self._problem.dtype).eps))
+        estimate = exact(
+            self._problem.with_alpha(alpha),
+            tol=max(self._tol, 64 * torch.finfo(self._problem.dtype).eps),
+            max_steps=self.newton_steps,
+            throw=False,
+            memory_budget=self._budget,
+        )
         return (estimate.dual.double().norm(dim=-1) / alpha / self._radius).log()
 
     def root(self, start: Tensor, binding: Tensor, tol: float, max_steps: int) -> Tensor:
@@ -171,9 +162,7 @@ class _Search:
             trial = torch.where(binding, secant if step % 3 != 2 else middle, start)
             value = self.excess(trial)
             best = trial
-            # Where exact solves fail again and again, nothing is known of the distance.
-            ended = (value.abs() <= 0.5 * tol) | (self._unsolved >= UNSOLVED)
-            if bool((ended | ~binding).all()):
+            if bool(((value.abs() <= 0.5 * tol) | ~binding).all()):
                 break
             above = value > 0
             # Illinois: halving the value kept at the other end keeps false position from creeping.

@@ -30,6 +30,9 @@ RIDGE = 1e-5
 MISSES = 1
 """Iterations in which the residual of a row may fail to halve before the row is left to Newton's method."""
 
+LOOSE = 1e-4
+"""Tolerance below which none may: Newton's method then has the fewer steps to go, and goes further."""
+
 STRAGGLERS = 0.005
 """Share of rows that is left to Newton's method rather than mixing all of them once more."""
 
@@ -235,7 +238,7 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None) -> _Foun
     history: list[tuple[Tensor, Tensor]] = []
     further, falling, steps = lam, torch.ones_like(residual, dtype=torch.bool), 0
     counts, misses = torch.zeros_like(budget), torch.zeros_like(residual, dtype=torch.int8)
-    most = min(MIXINGS, int(budget.max()))
+    most, allowed = min(MIXINGS, int(budget.max())), MISSES if rows.tol >= LOOSE else 0
     while True:
         shift = rows.family.shift(lam) if shift is None else shift
         r, shift = rows.alpha * (rows.evidence - shift) - lam, None
@@ -252,7 +255,7 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None) -> _Foun
         further = following if every else torch.where(better, following, further)
         residual = torch.where(better, size, residual)
         moving = rows.moving(best, residual)
-        falling = falling & (misses <= MISSES) & moving
+        falling = falling & (misses <= allowed) & moving
         if float(falling.to(lam.dtype).mean()) <= STRAGGLERS or steps >= most:
             break
         steps += 1

@@ -18,7 +18,7 @@ from fenchel.solver.driver import infer
 from fenchel.solver.family import family_of
 from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
 
-__all__ = ["WORKING_ARRAYS", "check_convergence", "exact", "maximised", "solved_block"]
+__all__ = ["WORKING_ARRAYS", "check_convergence", "exact", "solved_block"]
 
 WORKING_ARRAYS = 24
 """Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
@@ -76,36 +76,22 @@ def exact(
     check_curved(problem, "exact")
     check_iterations(tol, max_steps, throw)
     check_evidence(problem.evidence, problem.alpha_column)
-    estimate = maximised(problem, tol=tol, max_steps=max_steps, memory_budget=memory_budget)
-    if throw:
-        check_convergence(estimate, tol, max_steps)
-    return estimate
-
-
-def maximised(
-    problem: Problem, *, tol: float, max_steps: int, memory_budget: int, start: Tensor | None = None
-) -> Estimate:
-    """The exact estimate of a problem that was checked, from dual points (..., m, d) or the first-order ones."""
     builder = EstimateBuilder(problem, tol)
-    arranged = None if start is None else builder.layout.arrange(start)
     itemsize = torch.finfo(problem.dtype).bits // 8
     # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
     arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
     with torch.no_grad():
         for groups, rows, block in builder.layout.blocks(memory_budget, arrays, itemsize):
-            certificate, steps = solved_block(
-                block,
-                problem.dtype,
-                tol=tol,
-                max_steps=max_steps,
-                start=None if arranged is None else arranged[groups[:, None], rows],
-            )
+            certificate, steps = solved_block(block, problem.dtype, tol=tol, max_steps=max_steps)
             builder.put(groups[:, None], rows[None, :], certificate, steps)
-    return builder.build()
+    estimate = builder.build()
+    if throw:
+        check_convergence(estimate, tol, max_steps)
+    return estimate
 
 
 def solved_block(
-    block: AbstractBlock, dtype: torch.dtype, *, tol: float, max_steps: int, start: Tensor | None = None
+    block: AbstractBlock, dtype: torch.dtype, *, tol: float, max_steps: int
 ) -> tuple[Certificate, Tensor]:
     """The dual points of a block, certified in float64, and the steps that each row took, int64 (g, r).
 
@@ -114,11 +100,8 @@ def solved_block(
         dtype: To which results are rounded.
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
-        start: Where to start, (g, r, k); the first-order points where None.
     """
-    found = infer(
-        family_of(block), block.evidence, block.alpha, tol=MARGIN * tol, max_steps=max_steps, start=start
-    )
+    found = infer(family_of(block), block.evidence, block.alpha, tol=MARGIN * tol, max_steps=max_steps)
     wide, dual, steps = block.to(torch.float64), found.dual.double(), found.steps
     certificate = certify(wide, dual, dtype)
     missed = ~certificate.meets(tol) & (steps < max_steps)
