@@ -98,50 +98,12 @@ def test_exact_is_what_an_interior_point_solver_finds(cost: str) -> None:
     assert np.abs(attention - by_interior_point(problem, 0)).max() > 0.01
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("cost", COSTS)
-@given(seed=st.integers(0, 2**31), gamma=st.floats(0.35, 5.0), alpha=st.floats(0.1, 5.0))
-@settings(max_examples=8, deadline=None)
-def test_the_gap_is_half_alpha_times_the_square_of_the_gradient(
-    cost: str, estimator: str, seed: int, gamma: float, alpha: float
-) -> None:
-    problem = transport_problem(seed, cost=cost, gamma=gamma, alpha=alpha)
-    estimate = problem.solve(estimator, **({"tol": 1e-9} if estimator == "exact" else {}))
-    gap = problem.primal(estimate.weights) - problem.dual(estimate.dual)
-    torch.testing.assert_close(gap, estimate.gap, atol=1e-8 * (1 + float(gap.abs().max())), rtol=0)
-    torch.testing.assert_close(
-        problem.gap(estimate.weights, estimate.dual), estimate.gap, atol=1e-8, rtol=1e-8
-    )
-
-
 @given(seed=st.integers(0, 2**31), gamma=st.floats(0.2, 5.0), alpha=st.floats(0.1, 20.0))
 @settings(max_examples=25, deadline=None)
-def test_bounds_bound_and_exact_inference_does_not_amplify_its_evidence(
-    seed: int, gamma: float, alpha: float
-) -> None:
+def test_exact_inference_does_not_amplify_its_evidence(seed: int, gamma: float, alpha: float) -> None:
     problem = transport_problem(seed, gamma=gamma, alpha=alpha)
     truth = problem.solve("exact", tol=1e-11, throw=False)
-    slack = 1e-7
-    assert bool((truth.dual.norm(dim=-1) <= (alpha * problem.evidence).norm(dim=-1) + slack).all())
-    for estimator in ("first_order", "second_order"):
-        estimate = problem.solve(estimator)
-        total_variation = (estimate.weights - truth.weights).abs().sum(-1) / 2
-        assert bool(((estimate.mean - truth.mean).norm(dim=-1) <= estimate.mean_error + slack).all())
-        assert bool(((estimate.dual - truth.dual).norm(dim=-1) <= estimate.dual_error + slack).all())
-        assert bool((total_variation <= estimate.total_variation_error + slack).all())
-
-
-def test_weights_are_the_gradient_and_curvature_the_hessian_of_the_conjugate() -> None:
-    problem = transport_problem()
-    closeness, log_u = problem.closeness, problem.preference.log_weights
-    f, v = torch.randn(2, 1, 15, dtype=torch.float64)
-
-    def conjugate(potential: Tensor) -> Tensor:
-        return closeness.conjugate(potential, log_u).sum()
-
-    torch.testing.assert_close(torch.func.grad(conjugate)(f), closeness.weights(f, log_u))
-    hessian = torch.autograd.functional.hessian(conjugate, f).reshape(15, 15)
-    torch.testing.assert_close(closeness.hessian_product(f, v, log_u).flatten(), hessian @ v.flatten())
+    assert bool((truth.dual.norm(dim=-1) <= (alpha * problem.evidence).norm(dim=-1) + 1e-7).all())
 
 
 def test_fenchel_young() -> None:
@@ -247,43 +209,25 @@ def test_a_solver_that_stops_early_says_so() -> None:
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_estimates_carry_gradients_to_all_that_the_problem_is_made_of(estimator: str) -> None:
+def test_estimates_carry_gradients_to_a_cost_that_is_given(estimator: str) -> None:
     generator = torch.Generator().manual_seed(1)
-    shapes = {"templates": (4, 3), "log_u": (4,), "z": (2, 3), "alpha": (2,), "atoms": (3, 3), "gamma": ()}
-    data = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes.values()]
-    data[3], data[5] = data[3].exp(), data[5].exp()
-    matrix = torch.rand(7, 7, dtype=torch.float64, generator=generator)
+    templates, atoms = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
+    z = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    matrix = torch.rand(8, 8, dtype=torch.float64, generator=generator).requires_grad_()
+    # As far as float64 goes, which is farther than it can certify.
+    options = {"tol": 1e-13, "throw": False} if estimator == "exact" else {}
 
-    def mean_under(cost: Any) -> Any:
-        def mean(
-            templates: Tensor, log_u: Tensor, z: Tensor, alpha: Tensor, atoms: Tensor, gamma: Tensor
-        ) -> Tensor:
-            problem = InferenceProblem(
-                Discrete(templates, log_u), z, alpha, OptimalTransport(cost, gamma, atoms)
-            )
-            # As far as float64 goes, which is farther than it can certify.
-            options = {"tol": 1e-13, "throw": False} if estimator == "exact" else {}
-            return problem.solve(estimator, **options).mean
+    def mean(half: Tensor) -> Tensor:
+        closeness = OptimalTransport(half + half.mT, 1.3, atoms)
+        return InferenceProblem(Discrete(templates), z, 0.8, closeness).solve(estimator, **options).mean
 
-        return mean
-
-    inputs = tuple(x.requires_grad_() for x in data)
-    assert torch.autograd.gradcheck(mean_under("squared_euclidean"), inputs, eps=1e-6, atol=1e-5)
-
-    def by_cost(half: Tensor) -> Tensor:
-        return mean_under(half + half.mT)(*(x.detach() for x in inputs))
-
-    assert torch.autograd.gradcheck(by_cost, (matrix.requires_grad_(),), eps=1e-6, atol=1e-5)
+    assert torch.autograd.gradcheck(mean, (matrix,), eps=1e-6, atol=1e-5, fast_mode=True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"gamma": 0.0}, "gamma is 0.0; expected a finite number above 0"),
-        ({"gamma": -2}, "gamma is -2"),
         ({"gamma": torch.tensor([1.0, math.nan])}, "gamma holds nan"),
-        ({"gamma": "much"}, "gamma is 'much'"),
-        ({"cost": "manhattan"}, "cost is 'manhattan'"),
         ({"gamma": torch.ones(3)}, r"gamma has shape \(3,\); expected a number or a tensor \(..., 1\)"),
         ({"atoms": torch.zeros(3, 5)}, r"atoms have shape \(3, 5\), but templates have dimension 2"),
         ({"atoms": torch.full((3, 2), math.nan)}, "atoms contain NaN"),

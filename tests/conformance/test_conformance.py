@@ -169,13 +169,16 @@ def test_a_solver_called_by_itself_refuses_gradients_that_it_would_drop(family: 
 @every_family
 @every_estimator
 def test_blocks_and_rows_change_nothing(family: Family, estimator: str) -> None:
-    problem, whole = solved(family.name, estimator)
-    pieces = problem.solve(estimator, memory_budget=1, **ROUGH[estimator])
+    problem, options = family.problem(family.draw()), ROUGH[estimator]
+    if estimator == "gradient_ascent":  # as true of its first steps
+        options = {"max_steps": 5, "throw": False}
+    whole = problem.solve(estimator, **options)
+    pieces = problem.solve(estimator, memory_budget=1, **options)
     torch.testing.assert_close(pieces.mean, whole.mean, rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(pieces.gap, whole.gap, rtol=1e-6, atol=1e-9)
     row = problem.queries(slice(1, 3))
     torch.testing.assert_close(
-        row.solve(estimator, **ROUGH[estimator]).mean, whole.mean[..., 1:3, :], rtol=1e-7, atol=1e-9
+        row.solve(estimator, **options).mean, whole.mean[..., 1:3, :], rtol=1e-7, atol=1e-9
     )
 
 
@@ -198,20 +201,21 @@ def in_memory(tensors: dict[str, Tensor]) -> dict[str, bytes]:
 
 
 @every_family
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_no_estimate_changes_what_the_problem_is_made_of(family: Family, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 1.0), (torch.float32, 1e-12)], ids=str)
+def test_no_estimate_changes_what_the_problem_is_made_of(
+    family: Family, dtype: torch.dtype, size: float
+) -> None:
     """Nor with one query in a group, which is not copied to be solved apart from others."""
-    for size in (1.0, 1e-12):
-        parts = family.draw(dtype=dtype)
-        parts["evidence"] *= size
-        before = in_memory(parts)
-        for problem in (family.problem(parts), family.problem(parts).queries(slice(1, 2))):
-            for estimator, options in OPTIONS.items():
-                iterated = {"tol": 1e-6, "max_steps": 3, "throw": False} if options else {}
-                found = problem.solve(estimator, **iterated)
-                problem.primal_at(found.dual)
-                problem.gap_at(found.dual)
-                assert in_memory(parts) == before, estimator
+    parts = family.draw(dtype=dtype)
+    parts["evidence"] *= size
+    before = in_memory(parts)
+    for problem in (family.problem(parts), family.problem(parts).queries(slice(1, 2))):
+        for estimator, options in OPTIONS.items():
+            iterated = {"tol": 1e-6, "max_steps": 3, "throw": False} if options else {}
+            found = problem.solve(estimator, **iterated)
+            problem.primal_at(found.dual)
+            problem.gap_at(found.dual)
+            assert in_memory(parts) == before, estimator
 
 
 @every_family

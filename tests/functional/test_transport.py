@@ -277,12 +277,8 @@ def test_every_option_changes_the_output() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gamma": 0.0}, "gamma is 0.0; expected a finite number above 0"),
         ({"gamma": torch.tensor(-1.0)}, "gamma holds -1.0"),
         ({"gamma": torch.ones(H, M)}, r"gamma has shape \(3, 4\)"),
-        ({"alpha": -1.0}, "alpha is -1.0"),
-        ({"scale": math.inf}, "scale is inf"),
-        ({"cost": "l1"}, "cost is 'l1'"),
         (
             {"cost": torch.zeros(N, N)},
             r"cost has shape \(5, 5\); expected one that broadcasts to .*= \(2, 3, 12, 12\)",
@@ -303,7 +299,6 @@ def test_every_option_changes_the_output() -> None:
             {"atoms": None, "atom_values": None, "atom_mask": torch.ones(A).bool()},
             "atom_mask is given without atoms",
         ),
-        ({"estimator": "third_order"}, "estimator is 'third_order'"),
     ],
 )
 def test_what_cannot_be_used(change: dict[str, Any], message: str) -> None:
