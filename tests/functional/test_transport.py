@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fenchel import functional as F
 from fenchel.errors import ConvergenceError, CostWarning, ProblemError
-from fenchel.functional import transport_arguments
+from fenchel.functional import transport, transport_arguments
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
