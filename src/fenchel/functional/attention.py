@@ -75,10 +75,7 @@ class AttentionInference(Inference):
         own = checked_closeness(closeness, name, given.query)
         self._close = None if own is None or given.has_no_evidence else CloseAttention(given, own)
 
-    @property
-    def _point(self) -> Tensor:
-        return self._once("point", self._make_point)
-
+    @override
     def _make_point(self) -> Tensor:
         if self._given.has_no_evidence:
             return self._given.query * self._given.alpha
@@ -173,7 +170,7 @@ def infer(
 ) -> Inference:
     r"""Infer one distribution over the keys a query; its output, weights, bounds and gap are made when asked for.
 
-    Every function of this module is a line over it: :func:`attention` is ``infer(...).output``.
+    The functions of this module are lines over it: :func:`attention` is ``infer(...).output``.
 
     Args:
         query: As all arguments here, what it is in :func:`attention`.
@@ -282,7 +279,7 @@ def attention(
         closeness: D in the place of Kullback and Leibler's, such as :class:`fenchel.Tsallis`, whose weights are exactly
             zero where they are: then :math:`p = \nabla D^*(T\lambda)`, μ is the mean nearest u, and second order takes
             the curvature at rest. Numbers of its own may differ by head, (H, 1), and learn. None is softmax.
-        estimator: ``"first_order"``, ``"second_order"`` ``"exact"``, or an object: ``fenchel.Exact(tol=1e-6)``.
+        estimator: ``"first_order"``, ``"second_order"``, ``"exact"``, or an object: ``fenchel.Exact(tol=1e-6)``.
         dropout_p: Probability with which a weight is dropped; the others are divided by 1 - p. Pass 0 in evaluation.
         enable_gqa: Allow H_kv < H: H / H_kv heads of the query share each head of the key.
         tol: Of the exact estimator: ‖λ - λ*‖ ≤ tol·‖λ‖ for every query. By default 1e-5, and 1e-10 in float64.

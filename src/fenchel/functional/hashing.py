@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -36,7 +36,7 @@ __all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preferen
 class Hashing(Variant):
     """Tokens that meet in the order of their buckets, as of :func:`hashing_attention`.
 
-    Only the output does without an (n, n) array: dual points, weights, bounds and gap are those of attention with
+    The output does without an (n, n) array; dual points, weights, bounds and gap are those of attention with
     :func:`hashing_log_preference`.
 
     Attributes:
@@ -71,6 +71,11 @@ class Hashing(Variant):
 
     without = ("closeness", "dropout_p", "enable_gqa", "log_preference")
 
+    @property
+    def rule(self) -> MeetingRule:
+        """How meetings count."""
+        return MeetingRule(self.count_meetings, self.self_last)
+
     @override
     def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
         return HashingInference(self, query, key, value, **options)
@@ -93,29 +98,49 @@ class HashingInference(Inference):
     ) -> None:
         super().__init__(has_output=value is not None)
         name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-        solving = {"estimator": name, "tol": tol, "max_steps": max_steps}
-        self._meetings = {field.name: getattr(variant, field.name) for field in fields(variant)}
-        self._call, self._options = (query, key, value), {**options, **solving}
-        # Arguments are checked now, whatever is read later.
-        checked(query, key, key if value is None else value, **self._options)
+        self._solving: dict[str, Any] = {"estimator": name, "tol": tol, "max_steps": max_steps}
+        self._variant, self._call, self._options = variant, (query, key), options
+        value = key if value is None else value
+        self._given = checked(query, key, value, **options, **self._solving)
+        check_some_keys(query, key, value)
+        if query.shape[2] != key.shape[2]:
+            raise ProblemError(
+                f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention "
+                "each token has a query and a key"
+            )
+        self._order = _order(variant, tuple(query.shape[:3]))
+        check_device("buckets", variant.buckets, query.device)
+
+    @override
+    def _make_output(self) -> Tensor:
+        given, order, rule = self._given, self._order, self._variant.rule
+        batch, heads, tokens = given.query.shape[:3]
+        if batch * heads == 0:
+            return torch.zeros_like(given.value)
+        with without_autocast(given.query):
+            dtype = compute_dtype(given.query.dtype)
+            z, templates, _, reliability = given.problem_in(dtype)
+            templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
+            if self._solving["estimator"] == "first_order":
+                output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order, rule)
+            else:
+                each = reliability.expand(batch, heads, tokens, 1).flatten(0, 1)
+                output = solved_output(z.flatten(0, 1), templates, values, each, order, rule, **self._solving)
+        return output.unflatten(0, (batch, heads)).to(given.query.dtype)
 
     @property
     def _dense(self) -> AttentionInference:
+        """Attention with the preference as an array."""
+
         def made() -> AttentionInference:
-            query, key, _ = self._call
-            log_u = hashing_log_preference(**self._meetings, dtype=compute_dtype(query.dtype))
-            return AttentionInference(query, key, log_preference=log_u, **self._options)
+            dtype, heads = compute_dtype(self._given.query.dtype), self._given.query.shape[:2]
+            log_u = _log_meetings(self._order, self._variant.rule, dtype).unflatten(0, heads)
+            return AttentionInference(*self._call, log_preference=log_u, **self._options, **self._solving)
 
         return self._once("dense", made)
 
     @override
-    def _make_output(self) -> Tensor:
-        query, key, value = self._call
-        assert value is not None  # noqa: S101 -- there is an output
-        return hashing_attention(query, key, value, **self._meetings, **self._options)
-
-    @override
-    def _make_dual(self) -> Tensor:
+    def _make_point(self) -> Tensor:
         return self._dense.dual
 
     @override
@@ -205,42 +230,11 @@ def hashing_attention(
         >>> torch.allclose(hashed, attention(x, k, v, log_preference=log_u, scale=1.0))
         True
     """
-    name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-    given = checked(
-        query,
-        key,
-        value,
-        alpha=alpha,
-        scale=scale,
-        estimator=name,
-        tol=tol,
-        max_steps=max_steps,
+    variant = Hashing(
+        buckets, chunk, before, after, causal, key_padding, same_bucket, count_meetings, self_last
     )
-    check_some_keys(query, key, value)
-    if query.shape[2] != key.shape[2]:
-        raise ProblemError(
-            f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention each "
-            "token has a query and a key"
-        )
-    batch, heads, tokens = query.shape[:3]
-    lead = batch, heads, tokens
-    order = _order(buckets, lead, key_padding, chunk, before, after, causal, same_bucket)
-    check_device("buckets", buckets, query.device)
-    check_flags(count_meetings=count_meetings, self_last=self_last)
-    if batch * heads == 0:
-        return torch.zeros_like(given.value)
-    rule = MeetingRule(count_meetings, self_last)
-    with without_autocast(query):
-        dtype = compute_dtype(given.query.dtype)
-        z, templates, _, reliability = given.problem_in(dtype)
-        templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
-        if name == "first_order":
-            output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order, rule)
-        else:
-            each = reliability.expand(*lead, 1).flatten(0, 1)
-            options = {"estimator": name, "tol": tol, "max_steps": max_steps}
-            output = solved_output(z.flatten(0, 1), templates, values, each, order, rule, **options)
-    return output.unflatten(0, (batch, heads)).to(given.query.dtype)
+    options = {"alpha": alpha, "scale": scale, "estimator": estimator, "tol": tol, "max_steps": max_steps}
+    return HashingInference(variant, query, key, value, **options).output
 
 
 def hashing_log_preference(
@@ -287,38 +281,36 @@ def hashing_log_preference(
                 [0., 1., 1., 0.]])
     """
     lead = tuple(buckets.shape) if isinstance(buckets, Tensor) and buckets.dim() == 4 else (0, 0, 0, 0)
-    order = _order(
-        buckets, (lead[0], lead[1], lead[3]), key_padding, chunk, before, after, causal, same_bucket
+    variant = Hashing(
+        buckets, chunk, before, after, causal, key_padding, same_bucket, count_meetings, self_last
     )
-    check_flags(count_meetings=count_meetings, self_last=self_last)
-    size = order.tokens + 1
+    order = _order(variant, (lead[0], lead[1], lead[3]))
     if dtype is not None and dtype not in FLOATING:
         given = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
         raise ProblemError(f"dtype is {given}; expected one of {', '.join(map(str, FLOATING))}, or None")
-    met = torch.zeros(order.slots.shape[0], size * size, device=buckets.device, dtype=dtype)
+    return _log_meetings(order, variant.rule, dtype).unflatten(0, lead[:2])
+
+
+def _log_meetings(order: HashOrder, rule: MeetingRule, dtype: torch.dtype | None) -> Tensor:
+    """Log N, (L, n, n), with what the rule says of repeated meetings and of tokens that meet no other."""
+    size = order.tokens + 1
+    met = torch.zeros(order.slots.shape[0], size * size, device=order.slots.device, dtype=dtype)
     pairs = order.slots.unsqueeze(-1) * size + order.looked_at(order.slots).unsqueeze(-2)
-    allowed = ~order.forbidden(self_too=self_last)
+    allowed = ~order.forbidden(self_too=rule.self_last)
     met.scatter_add_(1, pairs.flatten(1), allowed.flatten(1).to(met.dtype))
     met = met.unflatten(1, (size, size))[:, :-1, :-1]
-    met = met if count_meetings else met.sign()
-    if self_last:
+    met = met if rule.count_meetings else met.sign()
+    if rule.self_last:
         alone = (met == 0).all(-1)
         if order.padding is not None:
             alone = alone & ~order.padding
         met = met + torch.diag_embed(alone.to(met.dtype))
-    return met.log().unflatten(0, lead[:2])
+    return met.log()
 
 
-def _order(
-    buckets: Any,
-    lead: tuple[int, int, int],
-    key_padding: Any,
-    chunk: int,
-    before: int,
-    after: int,
-    causal: bool,
-    same_bucket: bool,
-) -> HashOrder:
+def _order(variant: Hashing, lead: tuple[int, ...]) -> HashOrder:
+    """Who meets whom, once the variant has been checked against (batch, heads, tokens)."""
+    buckets, key_padding = variant.buckets, variant.key_padding
     form = "(batch, heads, rounds, tokens)"
     check_tensor("buckets", buckets, form, dtypes=INTEGERS, dims=4)
     batch, heads, tokens = lead
@@ -327,10 +319,11 @@ def _order(
             f"buckets have shape {tuple(buckets.shape)}; expected {form} with batch {batch}, {heads} heads, at least "
             f"one round and {tokens} tokens"
         )
-    checked_argument("size", chunk, name="chunk")
-    for name, reach in (("before", before), ("after", after)):
-        checked_argument("reach", reach, name=name)
-    check_flags(causal=causal, same_bucket=same_bucket)
+    checked_argument("size", variant.chunk, name="chunk")
+    for name in ("before", "after"):
+        checked_argument("reach", getattr(variant, name), name=name)
+    flags = ("causal", "same_bucket", "count_meetings", "self_last")
+    check_flags(**{name: getattr(variant, name) for name in flags})
     padding = None
     if key_padding is not None:
         words = "(batch, tokens), True where a token is padding"
@@ -344,11 +337,11 @@ def _order(
     return HashOrder.of(
         buckets.flatten(0, 1).to(torch.int64),
         padding,
-        chunk=chunk,
-        before=before,
-        after=after,
-        causal=causal,
-        same_bucket=same_bucket,
+        chunk=variant.chunk,
+        before=variant.before,
+        after=variant.after,
+        causal=variant.causal,
+        same_bucket=variant.same_bucket,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fenchel.arguments import ESTIMATORS
 from fenchel.errors import ProblemError
 from fenchel.functional.certificate import AttentionCertificate
-from fenchel.solver import Estimator, Exact
+from fenchel.solver import Estimator
 
 __all__ = ["DEFAULT_STEPS", "Inference", "Variant", "opened_estimator", "refuse_exact"]
 
@@ -37,6 +37,11 @@ class Inference(ABC):
     def dual(self) -> Tensor:
         """λ of the estimator, (B, H, m, d): zero where a query has nothing to attend to."""
         return self._once("dual", self._make_dual)
+
+    @property
+    def _point(self) -> Tensor:
+        """λ as it was found, in the form in which the call is computed."""
+        return self._once("point", self._make_point)
 
     @property
     def output(self) -> Tensor:
@@ -82,7 +87,10 @@ class Inference(ABC):
         return self._kept[name]
 
     @abstractmethod
-    def _make_dual(self) -> Tensor: ...
+    def _make_point(self) -> Tensor: ...
+
+    def _make_dual(self) -> Tensor:
+        return self._point
 
     @abstractmethod
     def _make_output(self) -> Tensor: ...
@@ -123,8 +131,7 @@ def opened_estimator(
     if tol is not None or max_steps != DEFAULT_STEPS:
         raise ProblemError(f"tol or max_steps is given beside estimator={estimator!r}, which has its own")
     given = estimator.options
-    given.pop("throw", None)
-    if (isinstance(estimator, Exact) and not estimator.throw) or given.keys() - {"tol", "max_steps"}:
+    if not given.pop("throw", True) or given.keys() - {"tol", "max_steps"}:
         raise ProblemError(
             f"estimator is {estimator!r}; expected one with tol and max_steps alone: ops raise where the tolerance is "
             "not met, and choose their memory themselves"

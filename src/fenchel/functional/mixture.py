@@ -92,10 +92,7 @@ class MixtureInference(Inference):
     def _nothing(self) -> bool:
         return self._given.evidence.numel() == 0
 
-    @property
-    def _point(self) -> Tensor:
-        return self._once("point", self._make_point)
-
+    @override
     def _make_point(self) -> Tensor:
         with without_autocast(self._given.evidence):
             return self._given.evidence if self._nothing else mixture_dual_point(self._given, *self._solving)

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
-from fenchel.functional.attention import AttentionInference, attention, attention_weights
+from fenchel.functional.attention import AttentionInference, attention_weights
 from fenchel.functional.certificate import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
 from fenchel.functional.close import is_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
@@ -98,57 +98,61 @@ class RelativeInference(Inference):
         # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
         self._as_scores = name == "first_order" and is_softmax(given.closeness) and given.key.shape[2] > 0
 
-    def _in_blocks(self, answer: Callable[[AttentionInference], Tensor]) -> Tensor:
-        """An answer of plain attention for every query with its own templates and values."""
+    def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What plain attention answers for every query with its own templates and values."""
 
-        def answered(*call: Tensor, **own: Any) -> tuple[Tensor]:
-            return (answer(AttentionInference(*call, dropout_p=self._dropout_p, **own, **self._solving)),)
+        def answered(*call: Tensor, **own: Any) -> tuple[Tensor, ...]:
+            return answer(AttentionInference(*call, dropout_p=self._dropout_p, **own, **self._solving))
 
-        return in_blocks(self._given, answered)[0]
+        return in_blocks(self._given, answered)
+
+    @property
+    def _shared(self) -> AttentionInference:
+        """Attention to the keys alone, where what r adds to the scores stands among the log weights."""
+
+        def made() -> AttentionInference:
+            given = self._given
+            call = given.query, given.key, given.value
+            return AttentionInference(*call, dropout_p=self._dropout_p, **_scored(given))
+
+        return self._once("shared", made)
 
     @override
-    def _make_dual(self) -> Tensor:
-        if self._as_scores:
-            shared = AttentionInference(self._given.query, self._given.key, **_scored(self._given))
-            return shared.dual
-        return self._in_blocks(lambda found: found.dual)
+    def _make_point(self) -> Tensor:
+        return self._shared.dual if self._as_scores else self._in_blocks(lambda found: (found.dual,))[0]
 
     @override
     def _make_output(self) -> Tensor:
-        given, dropout_p = self._given, self._dropout_p
         if not self._as_scores:
-            return self._in_blocks(lambda found: found.output)
-        if given.relative_value is None:
-            return attention(given.query, given.key, given.value, dropout_p=dropout_p, **_scored(given))
-        return _averaged(given, torch.dropout(self.weights, dropout_p, train=dropout_p > 0))
+            return self._in_blocks(lambda found: (found.output,))[0]
+        if self._given.relative_value is None:
+            return self._shared.output
+        weights = torch.dropout(self.weights, self._dropout_p, train=self._dropout_p > 0)
+        return _averaged(self._given, weights)
 
     @override
     def _make_weights(self) -> Tensor:
-        if not self._as_scores:
-            return self._in_blocks(lambda found: found.weights)
-        return attention_weights(self._given.query, self._given.key, **_scored(self._given))
+        return self._shared.weights if self._as_scores else self._in_blocks(lambda found: (found.weights,))[0]
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
             return _certificate(self._given)
         if not self._has_output or "output" in self._kept:
-            bounds = self._in_blocks(lambda found: torch.stack(found.certificate, -1))
-            return AttentionCertificate(*bounds.unbind(-1))
+            return AttentionCertificate(*self._in_blocks(lambda found: found.certificate))
 
-        def certified(*call: Tensor, **own: Any) -> tuple[Tensor, Tensor]:
-            found = AttentionInference(*call, dropout_p=self._dropout_p, **own, **self._solving)
+        def certified(found: AttentionInference) -> tuple[Tensor, ...]:
             output, bounds = found.certified()
-            return output, torch.stack(bounds, -1)
+            return output, *bounds
 
-        self._kept["output"], bounds = in_blocks(self._given, certified)
-        return AttentionCertificate(*bounds.unbind(-1))
+        self._kept["output"], *bounds = self._in_blocks(certified)
+        return AttentionCertificate(*bounds)
 
     @override
     def _make_gap(self) -> Tensor:
         refuse_exact(self._estimator)
         if not self._as_scores:
-            return self._in_blocks(lambda found: found.gap.unsqueeze(-1)).squeeze(-1)
+            return self._in_blocks(lambda found: (found.gap,))[0]
         with without_autocast(self._given.query):
             wide = _centred(self._given.widened)
             return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)

@@ -143,10 +143,7 @@ class TransportInference(Inference):
         conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
         return Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
 
-    @property
-    def _point(self) -> Tensor:
-        return self._once("point", self._make_point)
-
+    @override
     def _make_point(self) -> Tensor:
         given = self._given
         with without_autocast(given.evidence):

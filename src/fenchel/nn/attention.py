@@ -13,6 +13,7 @@ from fenchel.arguments.causal_bias import without_causal_bias
 from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
+from fenchel.functional import Relative
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close import check_kind, closeness_on
@@ -38,7 +39,6 @@ from fenchel.nn.inference import (
     LastCall,
     LayerCall,
     Problem,
-    Relative,
     has_kernel,
     infer_fused,
     projected,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -27,7 +27,6 @@ __all__ = [
     "Memory",
     "OtherInference",
     "Problem",
-    "Relative",
 ]
 
 
@@ -41,18 +40,6 @@ class Memory(NamedTuple):
 
     variances: Tensor
     is_answer: bool
-
-
-class Relative(NamedTuple):
-    """What templates have beside the keys, by pair of query and key.
-
-    Attributes:
-        table: r before the scale, (B or 1, H or 1, P, d).
-        row_index: The row of each pair, as :func:`fenchel.functional.relative_attention` takes it.
-    """
-
-    table: Tensor
-    row_index: Tensor | None
 
 
 class Problem(NamedTuple):
@@ -76,7 +63,7 @@ class Problem(NamedTuple):
     scale: float | Tensor
     memory: Memory | None = None
     closeness: AbstractCloseness | None = None
-    relative: Relative | None = None
+    relative: functional.Relative | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -123,11 +110,8 @@ def infer(
     """
     evidence, templates, values, alpha, scale, memory, closeness, relative = problem
     options.update(log_preference=log_preference, alpha=alpha, scale=scale, closeness=closeness)
+    options["variant"] = relative if memory is None else functional.Mixture(memory.variances)
     read = None if memory is not None and memory.is_answer else values
-    if memory is not None:
-        options.update(variant=functional.Mixture(memory.variances))
-    elif relative is not None:
-        options.update(variant=functional.Relative(relative.table, relative.row_index))
     # Weights that are returned are dropped once, for the output too.
     by_weights = need_weights and read is not None
     found = functional.infer(evidence, templates, None if by_weights else read, dropout_p=dropout, **options)
@@ -386,7 +370,7 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
         memory = memory._replace(variances=taken(memory.variances))
     relative = problem.relative
     if relative is not None:
-        relative = relative._replace(table=taken(relative.table))
+        relative = replace(relative, table=taken(relative.table))
     closeness = problem.closeness and closeness_of_heads(problem.closeness, index)
     if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
         alpha = alpha.index_select(0, index)
