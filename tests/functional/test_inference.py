@@ -129,6 +129,11 @@ def test_no_value_means_no_output_and_each_part_is_computed_once():
         ({"variant": F.Mixture(torch.ones(1).double()), "closeness": KL()}, "closeness"),
         ({"variant": F.Transport(1.0), "dropout_p": 0.1}, "dropout_p"),
         ({"variant": F.Hashing(torch.zeros(2, 3, 1, 8).long()), "enable_gqa": True}, "enable_gqa"),
+        (
+            {"variant": F.Hashing(torch.zeros(2, 3, 1, 8).long()), "log_preference": torch.ones(8, 8).bool()},
+            "log_preference",
+        ),
+        ({"variant": F.Hashing(torch.zeros(2, 3, 1, 7).long())}, "buckets"),
         ({"estimator": Exact(tol=1e-3), "tol": 1e-3}, "tol"),
         ({"estimator": Exact(throw=False)}, "estimator"),
         ({"estimator": Exact(memory_budget=2**30)}, "estimator"),

@@ -227,7 +227,7 @@ def infer(
         )
     for name in variant.without:
         given = options.pop(name)
-        if given is not None and given is not False and given != 0.0:
+        if isinstance(given, Tensor) or given not in (None, False, 0.0):
             raise ProblemError(f"{name} is given, which {type(variant).__name__} does not take; leave it out")
     return variant.inference(query, key, value, **options)
 
