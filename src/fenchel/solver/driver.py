@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fenchel.certificate import reference_norm
+from fenchel.family import Block, Family, Line, Point, dot, norm, total
 from fenchel.selection import Part
-from fenchel.solver.family import Family, Line, Point, dot, norm, total
 
 __all__ = ["Solution", "infer", "solved"]
 
@@ -92,35 +92,38 @@ class Rows:
     """Rows of one problem in one dtype.
 
     Attributes:
-        family: Φ.
-        evidence: z, (g, r, k).
-        alpha: α, (g, r, 1).
+        block: Φ and z.
+        alpha: α, (g, r, 1): that of the block, or one on the way to it.
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
         tol: Relative tolerance.
     """
 
-    family: Family
-    evidence: Tensor
+    block: Block
     alpha: Tensor
     beyond: Tensor | None
     tol: float
 
+    @property
+    def family(self) -> Family:
+        """Φ."""
+        return self.block.family
+
+    @property
+    def evidence(self) -> Tensor:
+        """Z, (g, r, k)."""
+        return self.block.evidence
+
     def take(self, part: Part) -> Rows:
         """Some of them."""
         beyond = None if self.beyond is None else part.pick(self.beyond)
-        family = self.family.take(part)
-        return replace(
-            self, family=family, evidence=part.pick(self.evidence), alpha=part.pick(self.alpha), beyond=beyond
-        )
+        return replace(self, block=self.block.take(part), alpha=part.pick(self.alpha), beyond=beyond)
 
     def to(self, dtype: torch.dtype) -> Rows:
         """The same in another dtype."""
         if dtype == self.evidence.dtype:
             return self
         beyond = None if self.beyond is None else self.beyond.to(dtype)
-        wide, alpha = self.family.wide_evidence, self.alpha.to(dtype)
-        evidence = self.evidence.to(dtype) if wide is None else wide
-        return replace(self, family=self.family.to(dtype), evidence=evidence, alpha=alpha, beyond=beyond)
+        return replace(self, block=self.block.to(dtype), alpha=self.alpha.to(dtype), beyond=beyond)
 
     def reference(self, lam: Tensor) -> Tensor:
         """‖λ‖, or ‖αz‖ where λ is zero to rounding."""
@@ -142,12 +145,12 @@ class Rows:
     def bound(self, lam: Tensor, residual: Tensor, *, accurate: bool) -> Tensor:
         """The certificate: residual and what rounding can hide."""
         hidden, eps = self.alpha * self.family.rounding(lam, accurate=accurate), torch.finfo(lam.dtype).eps
-        if self.family.wide_evidence is not None:
+        if self.block.wide is not None:
             hidden = hidden + eps * self._first
         bound, reference = residual + hidden + 4 * eps * norm(lam), self.reference(lam)
         if accurate and bool(((bound > self.tol * reference) & (residual <= self.tol * reference)).any()):
             closer = self.alpha * self.family.rounding_of_rows(lam)
-            bound = torch.minimum(bound, residual + closer + 4 * eps * norm(lam))
+            bound = torch.fmin(bound, residual + closer + 4 * eps * norm(lam))
         return bound
 
 
@@ -163,9 +166,7 @@ class _Found:
 
 
 def infer(
-    family: Family,
-    evidence: Tensor,
-    alpha: Tensor,
+    block: Block,
     *,
     tol: float,
     max_steps: int,
@@ -177,9 +178,7 @@ def infer(
     """Maximise the dual for every row.
 
     Args:
-        family: Φ.
-        evidence: z, (g, r, k); its dtype is the first in which is computed.
-        alpha: α, (g or 1, r or 1, 1).
+        block: The rows; their dtype is the first in which is computed.
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
@@ -187,13 +186,14 @@ def infer(
         shift: s there, (g, r, k), where it is known already; for families that start at any point.
         wanted: Rows that are wanted, bool (g, r); nothing is known of the others.
     """
-    alpha = alpha.expand(*evidence.shape[:2], 1)
+    family, evidence = block.family, block.evidence
+    alpha = block.alpha.expand(*evidence.shape[:2], 1)
     lam = family.start(alpha * evidence if start is None else start.to(evidence.dtype))
     nothing = evidence.abs().amax(-1, keepdim=True) == 0
     lam = further = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
-    rows = Rows(family, evidence, alpha, beyond, tol)
+    rows = Rows(block, alpha, beyond, tol)
     left = ~nothing if wanted is None else ~nothing & wanted.unsqueeze(-1)
     # Rows that mixing has left.
     hard = torch.zeros_like(left)
