@@ -254,14 +254,14 @@ class TemplateFamily(Family):
         return lengths.amax(-2, keepdim=True)
 
     @cached_property
-    def _level(self) -> float:
-        """The largest size of a log weight; 0 where one preference of all rows is uniform, which is none."""
-        low, high = self.log_preference.aminmax()
-        if bool(low == high):
-            return 0.0
-        if float(low) == -torch.inf:
-            low = self.log_preference.masked_fill(torch.isneginf(self.log_preference), 0).amin()
-        return max(abs(float(low)), abs(float(high)))
+    def _level(self) -> float | None:
+        """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
+        low, high = map(float, self.log_preference.aminmax())
+        if low == high:
+            return None
+        if low == -torch.inf:
+            low = float(self.log_preference.masked_fill(torch.isneginf(self.log_preference), 0).amin())
+        return max(abs(low), abs(high))
 
     @cached_property
     def rest(self) -> Tensor:
@@ -272,7 +272,7 @@ class TemplateFamily(Family):
         if not self.closeness.is_softmax:
             return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
         mask = None
-        if self._level:
+        if self._level is not None:
             mask = self.log_preference.expand(len(lam), lam.shape[1], -1).unsqueeze(0)
         # One fused attention call; an expanded query takes a slow path.
         query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
@@ -295,7 +295,7 @@ class TemplateFamily(Family):
         length = norm(lam)
         of_logits = (summed(k) + 8) * unit * length * self.radius
         if self.closeness.is_softmax:
-            of_weights = (summed(n) + 8 + 4 * self._level) * unit
+            of_weights = (summed(n) + 8 + 4 * (self._level or 0)) * unit
             moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
             return 2 * self.radius * (of_logits + of_weights * moved)
         if lam.dtype != torch.float64:
