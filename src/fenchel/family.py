@@ -90,10 +90,12 @@ class Point(ABC):
         r""":math:`\nabla^2\varphi(\lambda)` of the rows that are marked in ``rows`` (g, r), (any, k, k)."""
 
     @abstractmethod
-    def along(self, direction: Tensor, size: Tensor) -> Line:
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
         r"""The line whose value and derivative at t, each (g, r, 1), are those of s in units of ``size``.
 
         .. math:: t \mapsto \langle s(\lambda + t\,\mathtt{size}\,\delta) - s(\lambda), \delta\rangle / \mathtt{size}
+
+        With it what rounding may leave of a value that is 0, (g, r, 1).
         """
 
     def reach(self, step: Tensor) -> Tensor | None:
@@ -112,6 +114,11 @@ class Family(ABC):
 
     selectable = True
     """Whether some of the rows can be taken by themselves."""
+
+    @property
+    def narrow(self) -> bool:
+        """Whether rounding is bounded in float32 too; else Newton's method is for float64 alone."""
+        return False
 
     @property
     def width(self) -> int | None:
@@ -230,6 +237,11 @@ class TemplateFamily(Family):
     @override
     def width(self) -> int:
         return self.given.shape[-2]
+
+    @property
+    @override
+    def narrow(self) -> bool:
+        return self.closeness.is_softmax
 
     @cached_property
     def _usable(self) -> Tensor | None:
@@ -400,7 +412,7 @@ class TemplatePoint(Point):
         return centred.mT @ (self.curved[rows].unsqueeze(-1) * centred)
 
     @override
-    def along(self, direction: Tensor, size: Tensor) -> Line:
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
         lifted = direction @ self.templates.mT
         lifted = lifted - total(self.curved * lifted) / self._mass
 
@@ -413,11 +425,12 @@ class TemplatePoint(Point):
                 moved = torch.where(small, self.weights * torch.expm1(torch.where(small, step, 0)), moved)
             curved = self._closeness.curvature_weights(weights, self._preference)
             first = total(curved * lifted)
-            return total(moved * lifted) / size, total(curved * lifted.square()) - first.square() / total(
-                curved
-            )
+            bend = total(curved * lifted.square()) - first.square() / total(curved)
+            return total(moved * lifted) / size, bend
 
-        return look
+        if self._closeness.is_softmax:
+            return look, torch.zeros_like(size)
+        return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
 
     def lost(self) -> Lost:
         """How far rounding may have moved weights, mean and shift, by the closeness and by Cauchy and Schwarz."""
@@ -558,7 +571,7 @@ class FunctionPoint(Point):
         return torch.stack(columns, -1)
 
     @override
-    def along(self, direction: Tensor, size: Tensor) -> Line:
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
         def look(t: Tensor) -> tuple[Tensor, Tensor]:
             there = self._lam + t * size * direction
             moved = total((self._family.shift(there) - self.shift) * direction) / size
@@ -566,7 +579,7 @@ class FunctionPoint(Point):
             curved = curvature(self._family.whole(direction)).reshape(direction.shape)
             return moved, total(curved * direction)
 
-        return look
+        return look, torch.zeros_like(size)
 
     @override
     def reach(self, step: Tensor) -> Tensor | None:
