@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -166,12 +166,13 @@ def closeness() -> Iterator[Row]:
 def audits() -> Iterator[Row]:
     """A whole audit at its defaults over the forward pass of the same batch of 4 texts."""
     model, tokenizer = demo()
-    for space, tokens, target in (
+    cases: tuple[tuple[Literal["input", "key"], int, float | None], ...] = (
         ("input", 128, 6.0),
         ("input", 512, 18.0),
         ("key", 128, None),
         ("key", 512, None),
-    ):
+    )
+    for space, tokens, target in cases:
         ids = token_ids(tokenizer, tokens, 4)
         batches = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)}]
         with torch.no_grad():

@@ -415,21 +415,17 @@ class TemplatePoint(Point):
     def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
         lifted = direction @ self.templates.mT
         lifted = lifted - total(self.curved * lifted) / self._mass
+        here, step = total(self.weights * lifted), size * lifted
 
         def look(t: Tensor) -> tuple[Tensor, Tensor]:
-            step = t * size * lifted
-            weights = self._closeness.weights(self._logits + step, self._preference)
-            moved = weights - self.weights
+            weights = self._closeness.weights(torch.addcmul(self._logits, t, step), self._preference)
+            value = total(weights * lifted)
             if self._closeness.is_softmax:
-                small = step.abs().amax(-1, keepdim=True) <= SMALL
-                moved = torch.where(small, self.weights * torch.expm1(torch.where(small, step, 0)), moved)
+                return (value - here) / size, total(weights * lifted.square()) - value.square()
             curved = self._closeness.curvature_weights(weights, self._preference)
             first = total(curved * lifted)
-            bend = total(curved * lifted.square()) - first.square() / total(curved)
-            return total(moved * lifted) / size, bend
+            return (value - here) / size, total(curved * lifted.square()) - first.square() / total(curved)
 
-        if self._closeness.is_softmax:
-            return look, torch.zeros_like(size)
         return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
 
     def lost(self) -> Lost:
