@@ -30,9 +30,6 @@ RIDGE = 1e-5
 MISSES = 1
 """Iterations in which the residual of a row may fail to halve before the row is left to Newton's method."""
 
-LOOSE = 1e-4
-"""Tolerance below which none may: Newton's method then has the fewer steps to go, and goes further."""
-
 STRAGGLERS = 0.005
 """Share of rows that is left to Newton's method rather than mixing all of them once more."""
 
@@ -279,7 +276,7 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
     history, step = at.history, at.step
     falling, rest = torch.ones_like(residual, dtype=torch.bool), None
     counts = torch.zeros_like(budget)
-    most, allowed = min(MIXINGS, int(budget.max())), MISSES if rows.tol >= LOOSE else 0
+    most = min(MIXINGS, int(budget.max()))
     while True:
         shift = rows.family.shift(lam) if shift is None else shift
         r, shift = rows.alpha * (rows.evidence - shift) - lam, None
@@ -296,7 +293,7 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
         further = following if every else torch.where(better, following, further)
         residual = torch.where(better, size, residual)
         moving = rows.moving(best, residual)
-        falling = falling & (misses <= allowed) & moving
+        falling = falling & (misses <= MISSES) & moving
         share = float(falling.to(lam.dtype).mean())
         if share <= STRAGGLERS or step >= most:
             break
