@@ -184,27 +184,28 @@ class Block:
         family: Φ.
         evidence: z, (g, r, d).
         alpha: α, (g or 1, r or 1, 1).
-        wide: The same in a wider dtype, where this is what rounding has left of it.
+        wide: Gives the same in a wider dtype, where this is what rounding has left of it.
     """
 
     family: Family
     evidence: Tensor
     alpha: Tensor
-    wide: Block | None = None
+    wide: Callable[[], Block] | None = None
 
     def take(self, part: Part) -> Block:
         """Some of the rows."""
-        wide = None if self.wide is None else self.wide.take(part)
-        return Block(self.family.take(part), part.pick(self.evidence), part.pick(self.alpha), wide)
+        wide = self.wide
+        taken = None if wide is None else lambda: wide().take(part)
+        return Block(self.family.take(part), part.pick(self.evidence), part.pick(self.alpha), taken)
 
     def to(self, dtype: torch.dtype) -> Block:
         """The same rows in another dtype; what they were before they were rounded, where that is the dtype."""
         if dtype == self.evidence.dtype:
             return self
-        if self.wide is not None and dtype == self.wide.evidence.dtype:
-            return self.wide
         narrower = torch.finfo(dtype).bits < torch.finfo(self.evidence.dtype).bits
-        wide = self if narrower else None
+        if self.wide is not None and not narrower:
+            return self.wide()
+        wide = (lambda: self) if narrower else None
         return Block(self.family.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype), wide)
 
 

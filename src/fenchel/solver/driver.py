@@ -46,7 +46,7 @@ SHORT = 0.25
 """A step of at most this part of a direction ended at a kink, where a gradient has kinks."""
 
 COMPACT_BELOW = 0.5
-"""Newton's method goes on without the rows that are done where at most this share is left."""
+"""Iterations go on without the rows that are done where at most this share is left."""
 
 STAGE = 8.0
 """Factor by which α grows on the path."""
