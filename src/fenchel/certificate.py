@@ -12,17 +12,14 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from fenchel.family import Block, FunctionFamily, TemplateFamily
+from fenchel.family import Block, FunctionFamily, TemplateFamily, norm
 from fenchel.problem import Problem
 from fenchel.rounding import UNIT
 
-__all__ = ["LEAST", "Certificate", "certify", "reference_norm"]
+__all__ = ["Certificate", "certify", "reference_norm"]
 
-UNDERFLOW = torch.finfo(torch.float64).tiny ** 0.5
-"""What a norm may lack for each root of a coordinate, since float64 does not hold smaller squares."""
-
-LEAST = UNDERFLOW / torch.finfo(torch.float64).eps
-"""Size of evidence from which float64 holds its square and the square of what rounding leaves of it."""
+UNDERFLOW = 64 * torch.finfo(torch.float64).tiny
+"""What sums of products may lack, in units of what they are made of, since float64 holds no smaller numbers."""
 
 OF_MEANS = 64
 """Roundings that computing a mean is taken to cost where the preference does not say how it does so."""
@@ -74,7 +71,9 @@ class Certificate:
             \mathbb{E}_w[t]\rVert^2 + K(w, p(\lambda)), \qquad K(w, p) \le \log(1 + \chi^2(w, p))
         """
         length = self.gradient_norm + self.weights_mean_moved
-        return self.alpha / 2 * length.square() + 8 * self.weights_moved.square()
+        # A gap that float64 does not hold is not 0.
+        least = length.clamp(max=torch.finfo(torch.float64).tiny)
+        return self.alpha / 2 * length.square() + 8 * self.weights_moved.square() + least
 
     @property
     def total_variation_error(self) -> Tensor:
@@ -130,9 +129,9 @@ def _of_means(problem: Problem, dual: Tensor, dtype: torch.dtype) -> Certificate
     shift, at_rest = conjugate.shift(dual), conjugate.rest_mean()
     mean = conjugate.mean_by(dual, shift)
     gradient = problem.evidence - dual / problem.alpha_column - shift
-    length = dual.norm(dim=-1)
+    length = _length(dual)
     of_means = OF_MEANS * UNIT * (mean.norm(dim=-1) + at_rest.norm(dim=-1))
-    of_shift = torch.minimum(of_means, OF_MEANS * UNIT * shift.norm(dim=-1)).where(length == 0, of_means)
+    of_shift = torch.minimum(of_means, OF_MEANS * UNIT * _length(shift)).where(length == 0, of_means)
     known = conjugate.rounding(dual)
     if known is not None:
         of_shift, of_means = known.expand_as(length), of_means + known
@@ -140,21 +139,22 @@ def _of_means(problem: Problem, dual: Tensor, dtype: torch.dtype) -> Certificate
     if besides is not None:
         of_means = of_means + besides
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
-    norm = gradient.norm(dim=-1) + of_shift + 4 * UNIT * (length / alpha + problem.evidence.norm(dim=-1))
-    norm = _with_underflow(norm, gradient, dual)
+    size = _length(gradient) + of_shift + 4 * UNIT * (length / alpha + _length(problem.evidence))
+    # What families say of rounding is made of squares.
+    size = torch.add(size, dual.any(-1), alpha=torch.finfo(torch.float64).tiny ** 0.5)
     nothing = torch.zeros_like(length)
     return Certificate(
         dual=rounded_dual,
         weights=None,
         mean=rounded_mean,
-        gradient_norm=norm.nan_to_num(nan=torch.inf, posinf=torch.inf),
+        gradient_norm=size.nan_to_num(nan=torch.inf, posinf=torch.inf),
         dual_moved=_moved(rounded_dual, dual),
         mean_moved=of_means + _moved(rounded_mean, mean),
         weights_moved=nothing,
         weights_mean_moved=of_means,
         alpha=alpha.clone(),
         modulus=torch.ones_like(length),
-        reference=reference_norm(length, (problem.alpha_column * problem.evidence).norm(dim=-1)),
+        reference=reference_norm(length, _length(problem.alpha_column * problem.evidence)),
     )
 
 
@@ -163,20 +163,20 @@ def _of_weights(
 ) -> Certificate:
     """Over templates, in whatever leading shape; p(λ) is a list of weights."""
     point = family.at(dual)
-    lost, offset, length = point.lost(), family.rest + point.shift, dual.norm(dim=-1)
+    lost, offset, length = point.lost(), family.rest + point.shift, _length(dual)
     # The mean's shift rather than two means: at λ = 0 it is then exactly zero.
     gradient = evidence - dual / alpha - point.shift
     mean = family.centre + offset
-    reference = reference_norm(length, (alpha * evidence).norm(dim=-1))
+    reference = reference_norm(length, _length(alpha * evidence))
     alpha = alpha.squeeze(-1)
-    size = gradient.norm(dim=-1) * (1 + (dual.shape[-1] + 4) * UNIT)
+    size = _length(gradient) * (1 + (dual.shape[-1] + 4) * UNIT)
     # Of λ/α, and of two differences, the first as long as the gradient and the shift at most.
-    differences = UNIT * (2 * length / alpha + point.shift.norm(dim=-1) + 2 * size)
+    differences = UNIT * (2 * length / alpha + _length(point.shift) + 2 * size)
     gradient_norm = size + lost.shift + differences
     if isinstance(lost.pairing, Tensor):
         # The gap is α/2 times a squared length and this; every bound follows from the gap.
-        gradient_norm = (gradient_norm.square() + 2 * lost.pairing / alpha).sqrt()
-    gradient_norm = _with_underflow(gradient_norm, gradient, dual)
+        gradient_norm = torch.hypot(gradient_norm, (2 * lost.pairing / alpha).sqrt())
+    gradient_norm = gradient_norm + UNDERFLOW * (1 + family.radius.squeeze(-1)) * dual.any(-1)
     mean_moved = lost.mean + 2 * UNIT * (2 * family.centre.norm(dim=-1) + lost.offset)
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)
     of_dtype = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
@@ -204,14 +204,13 @@ def reference_norm(dual_norm: Tensor, first_order_norm: Tensor) -> Tensor:
     return torch.where(dual_norm > rounding * first_order_norm, dual_norm, first_order_norm)
 
 
-def _with_underflow(norm: Tensor, gradient: Tensor, dual: Tensor) -> Tensor:
-    """A gradient's norm (..., m) and what may be missing of it: nothing where gradient and dual point are 0."""
-    something = gradient.any(-1) | dual.any(-1)
-    return torch.add(norm, something, alpha=UNDERFLOW * gradient.shape[-1] ** 0.5)
+def _length(vectors: Tensor) -> Tensor:
+    """Euclidean norms (..., m) of vectors (..., m, d) of any size."""
+    return norm(vectors).squeeze(-1)
 
 
 def _moved(rounded: Tensor, wide: Tensor) -> Tensor:
     """How far rounding moved vectors, (g, r)."""
     if rounded.dtype == wide.dtype:
         return wide.new_zeros(wide.shape[:-1])
-    return (rounded.double() - wide).norm(dim=-1).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return _length(rounded.double() - wide).nan_to_num(nan=torch.inf, posinf=torch.inf)

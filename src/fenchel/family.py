@@ -245,13 +245,14 @@ class TemplateFamily(Family):
         return self.closeness.is_softmax
 
     @cached_property
-    def _usable(self) -> Tensor | None:
+    def usable(self) -> Tensor | None:
+        """Which templates some query can reach, bool (g or 1, 1, n); None where that is all."""
         return self.closeness.usable(self.log_preference)
 
     @cached_property
     def centre(self) -> Tensor:
         """A vector that all templates share: without it nothing changes but rounding (fact 3), (g, 1, d)."""
-        return centre(self.given, self._usable)
+        return centre(self.given, self.usable)
 
     @cached_property
     def templates(self) -> Tensor:
@@ -262,8 +263,8 @@ class TemplateFamily(Family):
     def radius(self) -> Tensor:
         """The largest norm of a template that can be used, (g, 1, 1)."""
         lengths = norm(self.templates)
-        if self._usable is not None:
-            lengths = lengths.masked_fill(~self._usable.mT, 0)
+        if self.usable is not None:
+            lengths = lengths.masked_fill(~self.usable.mT, 0)
         return lengths.amax(-2, keepdim=True)
 
     @cached_property
@@ -433,13 +434,18 @@ class TemplatePoint(Point):
         """How far rounding may have moved weights, mean and shift, by the closeness and by Cauchy and Schwarz."""
         unit, (count, dim) = torch.finfo(self.lam.dtype).eps / 2, self.templates.shape[-2:]
         closeness, rest = self._closeness, self.family.rest
-        squares = dot(self.templates, self.templates)
+        # Squares in units of the radius, which neither under- nor overflow.
+        one = self.family.radius.clamp(min=torch.finfo(self.lam.dtype).tiny)
+        squares = (self.templates / one).square().sum(-1, keepdim=True)
+        if self.family.usable is not None:
+            squares = squares.masked_fill(~self.family.usable.mT, 0)
 
         def moments(weights: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            moment, length = (weights @ squares).squeeze(-1), mean.norm(dim=-1)
+            moment, length = (weights @ squares).squeeze(-1), norm(mean).squeeze(-1)
             more = (2 * summed(count) + dim + 4) * unit
-            spread = (moment - length.square()).clamp(min=0) + 2 * more * moment
-            return (moment * (1 + more)).sqrt(), length, spread.sqrt()
+            spread = (moment - (length / one.squeeze(-1)).square()).clamp(min=0) + 2 * more * moment
+            scale = one.squeeze(-1)
+            return scale * (moment * (1 + more)).sqrt(), length, scale * spread.sqrt()
 
         length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
         reach = length * radius

@@ -23,7 +23,6 @@ from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import infer
 from fenchel.solver.exact import WORKING_ARRAYS, solved_block
 from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
-from fenchel.solver.options import check_evidence
 
 __all__ = [
     "dual_point",
@@ -90,7 +89,6 @@ def _exact(
     max_steps: int,
 ) -> Tensor:
     with torch.no_grad(), without_autocast(evidence):
-        check_evidence(evidence, alpha, of_op=True)
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for block, rows in rowwise.blocks(BLOCK_BYTES):
@@ -248,8 +246,6 @@ def solved_dual_point(
 def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
     """The same without gradient."""
     tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    if estimator == "exact":
-        check_evidence(problem.evidence, problem.alpha_column, of_op=True)
     layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
     dual, missed = layout.empty(problem.conjugate.dim), 0
     # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.

@@ -15,7 +15,7 @@ from fenchel.family import Block
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.driver import infer
-from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_iterations
 
 __all__ = ["WORKING_ARRAYS", "check_convergence", "exact", "solved_block"]
 
@@ -57,8 +57,7 @@ def exact(
         The estimate, whose bounds come from the problem and λ alone.
 
     Raises:
-        ProblemError: On a tolerance, step limit or closeness that cannot be used, and on evidence that is
-            not 0 and so small that float64 does not hold the square of what rounding leaves of it, 6.7e-139.
+        ProblemError: On a tolerance, step limit or closeness that cannot be used.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -74,7 +73,6 @@ def exact(
     check_call(problem, memory_budget)
     check_curved(problem, "exact")
     check_iterations(tol, max_steps, throw)
-    check_evidence(problem.evidence, problem.alpha_column)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
     # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.

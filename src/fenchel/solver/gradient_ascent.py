@@ -11,7 +11,7 @@ from fenchel.family import Block, norm
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.exact import MARGIN, check_convergence
-from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_iterations
 
 __all__ = ["gradient_ascent"]
 
@@ -45,7 +45,7 @@ def gradient_ascent(
         The estimate with its bounds.
 
     Raises:
-        ProblemError: If the tolerance is not positive, and on evidence that :func:`~fenchel.solver.exact` refuses.
+        ProblemError: If the tolerance is not positive.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -61,7 +61,6 @@ def gradient_ascent(
     check_call(problem, memory_budget)
     check_curved(problem, "gradient_ascent")
     check_iterations(tol, max_steps, throw)
-    check_evidence(problem.evidence, problem.alpha_column)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
     with torch.no_grad():
