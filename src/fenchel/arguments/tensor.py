@@ -256,7 +256,7 @@ def values_are_known(tensor: Tensor) -> bool:
     They are on the CPU. On an accelerator a look waits for all work that is queued, so that they are not, unless
     ``torch.autograd.set_detect_anomaly`` asks for checks.
     """
-    return (is_on_host(tensor) or torch.is_anomaly_enabled()) and values_can_be_read(tensor)
+    return values_can_be_read(tensor) and (is_on_host(tensor) or torch.is_anomaly_enabled())
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
@@ -266,14 +266,20 @@ def values_can_be_read(tensor: Tensor) -> bool:
     return not _is_mapped(tensor)
 
 
-def check_finite(**tensors: Tensor) -> None:
-    """Refuse NaN and infinity, for estimators that look at values wherever these are.
+def check_finite(*, always: bool = False, **tensors: Tensor | None) -> None:
+    """Refuse NaN and infinity while torch's anomaly detection is on.
+
+    Args:
+        always: Whether to refuse them in any case, for estimators that look at values wherever these are.
+        **tensors: By the names that the caller has for them.
 
     Raises:
         ProblemError: Naming the first tensor that has one.
     """
+    if not always and (torch.compiler.is_compiling() or not torch.is_anomaly_enabled()):
+        return
     for name, tensor in tensors.items():
-        if values_can_be_read(tensor) and not bool(torch.isfinite(tensor).all()):
+        if tensor is not None and values_can_be_read(tensor) and not bool(torch.isfinite(tensor).all()):
             raise ProblemError(
                 f"{name} contains NaN or infinity; every entry must be finite, masked ones too"
             )

@@ -137,10 +137,8 @@ def checked(
         alpha=_alpha(alpha, lead, query),
         scale=factor,
     )
-    if torch.is_anomaly_enabled():
-        check_finite(query=query, key=key, value=value)
-    elif estimator == "exact":
-        check_finite(query=query, key=key)
+    check_finite(always=estimator == "exact", query=query, key=key)
+    check_finite(value=value)
     return arguments
 
 

@@ -66,7 +66,7 @@ class CloseAttention:
         with without_autocast(rows.evidence):
             if estimator == "first_order":
                 return rows.alpha * rows.evidence
-            check_finite(query=rows.evidence, key=rows.templates)
+            check_finite(always=True, query=rows.evidence, key=rows.templates)
             # Of one number for all of its rows the core has a faster way than of one a row.
             heads = range(rows.evidence.shape[1])
             some = [rows.head(head) for head in heads] if rows.has_numbers_of_heads_alone() else [rows]
