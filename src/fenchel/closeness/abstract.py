@@ -86,6 +86,8 @@ class AbstractCloseness(ABC):
     ) -> tuple[Tensor, float | Tensor]:
         r"""How far at most :meth:`weights`, evaluated in float64, are from :math:`\nabla D^*(f)`.
 
+        Where :attr:`is_softmax`, in the dtype of the errors.
+
         Args:
             mean_error: Error of the potential's entries, root mean square under p, (..., m).
             largest_error: The largest error among them, (..., m).

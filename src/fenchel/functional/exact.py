@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import values_are_known
-from fenchel.blocks import QueryBlock
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
@@ -23,7 +22,6 @@ from fenchel.problem import Problem
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import infer
 from fenchel.solver.exact import WORKING_ARRAYS, solved_block
-from fenchel.solver.family import TemplateFamily
 from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
 from fenchel.solver.options import check_evidence
 
@@ -96,7 +94,7 @@ def _exact(
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for block, rows in rowwise.blocks(BLOCK_BYTES):
-            found = infer(TemplateFamily(rows), rows.evidence, rows.alpha, tol=tol, max_steps=max_steps)
+            found = infer(rows, tol=tol, max_steps=max_steps)
             rowwise.put(dual, block, found.dual)
             rowwise.put(error, block, (found.error / found.reference).masked_fill(found.error == 0, 0))
         _check(error.squeeze(-1), tol, max_steps)
@@ -263,7 +261,7 @@ def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: 
             dual[where] = certificate.dual
             missed += int((~certificate.meets(tol)).sum())
         else:
-            block = block.to(torch.float64) if isinstance(block, QueryBlock) else block
+            block = block.to(torch.float64) if block.family.selectable else block
             dual[where] = second_order_point(block).to(problem.dtype)
     if missed:
         raise ConvergenceError(

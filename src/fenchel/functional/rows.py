@@ -29,17 +29,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fenchel.blocks import QueryBlock
+from fenchel.family import Block, TemplateFamily, TemplatePoint, total
 from fenchel.functional.operator import with_gradient, without_autocast
 from fenchel.layout import CACHE_BYTES, keep_freed_memory
 from fenchel.solver.driver import solved
-from fenchel.solver.family import TemplateFamily, total
 from fenchel.solver.implicit import second_derivative_of
 
 __all__ = [
-    "Block",
     "DualGradients",
     "Grid",
+    "Rectangle",
     "Rowwise",
     "RowwiseGradients",
     "grouped",
@@ -54,7 +53,7 @@ KERNEL_BYTES = 2**26
 """Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
 
 
-class Block(NamedTuple):
+class Rectangle(NamedTuple):
     """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries."""
 
     batch: slice
@@ -90,7 +89,7 @@ class Grid:
         heads = tensor.shape[1]
         return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
 
-    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[list[Block]]:
+    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[list[Rectangle]]:
         """Blocks in each of which an array (queries, n) has a size that is worked on at once, listed by their keys.
 
         Args:
@@ -116,7 +115,7 @@ class Grid:
                     slice(h, min(h + heads, self.key_heads)),
                 )
                 yield [
-                    Block(sequences, key_heads, slice(q, min(q + queries, self.queries)))
+                    Rectangle(sequences, key_heads, slice(q, min(q + queries, self.queries)))
                     for q in range(0, self.queries, queries)
                 ]
 
@@ -173,7 +172,7 @@ class Rowwise:
             self._grid.by_key_head, (evidence, log_preference, alpha)
         )
 
-    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Block, QueryBlock]]:
+    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Rectangle, Block]]:
         """Every block, and its rows; see :meth:`Grid.blocks`."""
         for block in chain.from_iterable(self._grid.blocks(self._templates, array_bytes)):
             evidence = block.of(self._evidence)
@@ -184,30 +183,32 @@ class Rowwise:
                 preference.masked_fill_(~allowed, -torch.inf)
             yield (
                 block,
-                QueryBlock(
-                    templates=block.of_keys(self._templates).flatten(0, 1),
-                    log_preference=preference.to(evidence.dtype).log_softmax(-1),
-                    evidence=rows(evidence).flatten(0, 1),
-                    alpha=grouped(block.of(self._alpha), evidence.shape),
+                Block(
+                    TemplateFamily(
+                        block.of_keys(self._templates).flatten(0, 1),
+                        preference.to(evidence.dtype).log_softmax(-1),
+                    ),
+                    rows(evidence).flatten(0, 1),
+                    grouped(block.of(self._alpha), evidence.shape),
                 ),
             )
 
-    def take(self, tensor: Tensor, block: Block) -> Tensor:
+    def take(self, tensor: Tensor, block: Rectangle) -> Tensor:
         """Rows (g, r, c) of a tensor (B, H, m, c)."""
         return rows(block.of(self._grid.by_key_head(tensor))).flatten(0, 1)
 
-    def put(self, into: Tensor, block: Block, part: Tensor) -> None:
+    def put(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
         """Write rows (g, r, c) into a tensor (B, H, m, c)."""
         target = block.of(self._grid.by_key_head(into))
         target.copy_(part.reshape(target.shape))
 
-    def add(self, into: Tensor, block: Block, part: Tensor) -> None:
+    def add(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
         """Add rows (g, r, c) to a tensor (B or 1, H or 1, m or 1, c), summed where it is broadcast."""
         target = block.of(self._grid.by_key_head(into))
         full = block.of(self._evidence).shape[:4]
         target.add_(part.reshape(*full, part.shape[-1]).sum_to_size(target.shape))
 
-    def add_to_keys(self, into: Tensor, block: Block, part: Tensor) -> None:
+    def add_to_keys(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
         """Add (g, n, d) to a tensor (B, H_kv, n, d)."""
         target = block.of_keys(into)
         target.add_(part.reshape(target.shape))
@@ -236,7 +237,7 @@ class RowwiseGradients:
         self._to_preference = log_preference is not None
         self._log_preference = templates.new_zeros(() if log_preference is None else log_preference.shape)
 
-    def put(self, block: Block, found: DualGradients) -> None:
+    def put(self, block: Rectangle, found: DualGradients) -> None:
         """Store or add the gradients of one block."""
         self._rowwise.put(self._evidence, block, found.evidence)
         self._rowwise.add(self._alpha, block, found.alpha)
@@ -249,7 +250,7 @@ class RowwiseGradients:
         return self._evidence, self._templates, self._log_preference, self._alpha
 
 
-def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+def implicit_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their solutions.
 
     Args:
@@ -258,8 +259,9 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: 
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
     """
-    point = TemplateFamily(block).at(dual)
-    preference, weights = block.log_preference.exp(), point.weights
+    point = block.family.at(dual)
+    assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
+    preference, weights = point.family.log_preference.exp(), point.weights
     nu = solved(point, gradient, block.alpha, rtol=rtol)
     lifted = nu @ point.templates.mT
     inferred = weights * (lifted - total(weights * lifted))
@@ -272,7 +274,7 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: 
     )
 
 
-def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+def second_order_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
 
     Args:
@@ -281,7 +283,8 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rt
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
     """
-    point = TemplateFamily(block).at(torch.zeros_like(dual))
+    point = block.family.at(torch.zeros_like(dual))
+    assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
     preference, x = point.weights, dual / block.alpha
     y = solved(point, gradient, block.alpha, rtol=rtol)
     a, b = (lift - total(preference * lift) for lift in (v @ point.templates.mT for v in (y, x)))
@@ -296,7 +299,7 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rt
 
 
 def with_row_gradients(
-    operator: Any, name: str, rule: Callable[[QueryBlock, Tensor, Tensor, float], DualGradients], of: str
+    operator: Any, name: str, rule: Callable[[Block, Tensor, Tensor, float], DualGradients], of: str
 ) -> Callable[..., Tensor]:
     """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
 

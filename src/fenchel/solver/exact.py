@@ -8,14 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.blocks import AbstractBlock
 from fenchel.certificate import Certificate, certify
 from fenchel.errors import ConvergenceError
 from fenchel.estimate import Estimate, EstimateBuilder
+from fenchel.family import Block
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.driver import infer
-from fenchel.solver.family import family_of
 from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
 
 __all__ = ["WORKING_ARRAYS", "check_convergence", "exact", "solved_block"]
@@ -91,7 +90,7 @@ def exact(
 
 
 def solved_block(
-    block: AbstractBlock, dtype: torch.dtype, *, tol: float, max_steps: int
+    block: Block, dtype: torch.dtype, *, tol: float, max_steps: int
 ) -> tuple[Certificate, Tensor]:
     """The dual points of a block, certified in float64, and the steps that each row took, int64 (g, r).
 
@@ -101,20 +100,12 @@ def solved_block(
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
     """
-    found = infer(family_of(block), block.evidence, block.alpha, tol=MARGIN * tol, max_steps=max_steps)
+    found = infer(block, tol=MARGIN * tol, max_steps=max_steps)
     wide, dual, steps = block.to(torch.float64), found.dual.double(), found.steps
     certificate = certify(wide, dual, dtype)
     missed = ~certificate.meets(tol) & (steps < max_steps)
     if bool(missed.any()):
-        again = infer(
-            family_of(wide),
-            wide.evidence,
-            wide.alpha,
-            tol=CLOSER * tol,
-            max_steps=max_steps,
-            start=dual,
-            wanted=missed,
-        )
+        again = infer(wide, tol=CLOSER * tol, max_steps=max_steps, start=dual, wanted=missed)
         dual = torch.where(missed.unsqueeze(-1), again.dual, dual)
         certificate, steps = certify(wide, dual, dtype), (steps + again.steps).clamp(max=max_steps)
     return certificate, steps
