@@ -58,7 +58,11 @@ class Looks(TorchDispatchMode):
         masked = packet in self.BY_BOOL and any(x is not None and x.dtype == torch.bool for x in args[1])
         repeats = func is aten.repeat_interleave.Tensor and (kwargs or {}).get("output_size") is None
         if packet in self.ALWAYS or masked or repeats:
-            own = [f"{f.filename.split('/src/')[-1]}:{f.lineno}" for f in traceback.extract_stack() if "/src/" in f.filename]
+            own = [
+                f"{f.filename.split('/src/')[-1]}:{f.lineno}"
+                for f in traceback.extract_stack()
+                if "/src/" in f.filename
+            ]
             self.found.append(f"{func} at {own[-1] if own else '?'}")
         return func(*args, **(kwargs or {}))
 
@@ -87,7 +91,9 @@ def randn(*shape: int, grad: bool = True) -> Tensor:
     return torch.randn(*shape, device="cpu", requires_grad=grad)
 
 
-def op(function: Callable[..., Any], *shape: int, floating: tuple[int, ...] | None = None, **options: Any) -> Run:
+def op(
+    function: Callable[..., Any], *shape: int, floating: tuple[int, ...] | None = None, **options: Any
+) -> Run:
     """A call of an op of attention, with a floating preference of some shape."""
     query, key, value = randn(B, 4, M, D), randn(B, *(shape or (4,)), N, D), randn(B, *(shape or (4,)), N, D)
     if floating is not None:
@@ -114,7 +120,12 @@ def mixture(**options: Any) -> Run:
 
 
 def relative(function: Callable[..., Any] = F.relative_attention, **options: Any) -> Run:
-    query, key, value, table = randn(B, 4, M, D), randn(B, 4, N, D), randn(B, 4, N, D), randn(1, 1, M + N - 1, D)
+    query, key, value, table = (
+        randn(B, 4, M, D),
+        randn(B, 4, N, D),
+        randn(B, 4, N, D),
+        randn(1, 1, M + N - 1, D),
+    )
     return lambda: function(query, key, value, table, **options)
 
 
@@ -134,9 +145,7 @@ def transport(cost: str = "dot", **options: Any) -> Run:
 def layer(preference: Callable[[], Any] | None = None, **options: Any) -> Run:
     """A training step of multi-head attention."""
     made = None if preference is None else preference()
-    built = MultiheadAttention(
-        WIDTH, HEADS, batch_first=True, preference=made, device="cpu", **options
-    )
+    built = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=made, device="cpu", **options)
     x, padding = randn(B, N, WIDTH), torch.zeros(B, N, dtype=torch.bool, device="cpu")
     return lambda: built(x, x, x, key_padding_mask=padding, need_weights=False)[0]
 
@@ -161,10 +170,14 @@ FIRST: dict[str, Callable[[], Run]] = {
     "certificate, shared": lambda: op(F.attention_with_certificate, floating=(N,)),
     "second order": lambda: op(F.attention, estimator="second_order"),
     "second order, shared": lambda: op(F.attention, estimator="second_order", floating=(4, 1, N)),
-    "second order, certificate": lambda: op(F.attention_with_certificate, estimator="second_order", floating=(N,)),
+    "second order, certificate": lambda: op(
+        F.attention_with_certificate, estimator="second_order", floating=(N,)
+    ),
     "sparsemax": lambda: op(F.attention, closeness=fenchel.Tsallis(2), log_preference=masked()),
     "entmax": lambda: op(F.attention_with_certificate, closeness=fenchel.Tsallis(1.5, "csiszar")),
-    "orders of heads": lambda: op(F.attention, closeness=fenchel.Tsallis(numbers(4, 1) + 0.5), floating=(M, N)),
+    "orders of heads": lambda: op(
+        F.attention, closeness=fenchel.Tsallis(numbers(4, 1) + 0.5), floating=(M, N)
+    ),
     "relative": lambda: relative(log_preference=masked()),
     "relative, certificate": lambda: relative(F.relative_attention_with_certificate),
     "mixture": lambda: mixture(log_preference=masked()),
