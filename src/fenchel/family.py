@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
+from fenchel.arguments.tensor import is_on_host
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.conjugate import FiniteConjugate
 from fenchel.problem import Problem
@@ -47,7 +48,7 @@ SQUARED = (1e-15, 1e15)
 def norm(x: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
     if x.dtype != torch.float64:
-        if x.device.type == "cpu":
+        if is_on_host(x):
             found = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             if bool(((found > SQUARED[0]) & (found < SQUARED[1])).all()):
                 return found

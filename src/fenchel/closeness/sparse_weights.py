@@ -320,6 +320,9 @@ LEAST_ORDER = 1e-30
 MOST_STEPS = 100
 """Steps at most; 15 are the most that is known, and at small a and scores of 10⁹, which rounding blurs, 55."""
 
+STEPS_UNSEEN = 40
+"""Steps where nobody looks at whether they are enough, on an accelerator."""
+
 CHUNK_BYTES = 2**19
 """Size of a working array: steps go through it many times."""
 
@@ -343,7 +346,7 @@ def threshold_weights(
     shape = torch.broadcast_shapes(*(part.shape for part in parts))
     if isinstance(a, Tensor):
         shape = torch.broadcast_shapes(shape, (*a.shape[:-1], shape[-1]))
-        if a.numel() == 1:
+        if a.numel() == 1 and values_are_known(a):
             a = float(a)
     n = shape[-1]
     if 0 in shape:
@@ -378,7 +381,9 @@ def _double(part: Any) -> Any:
 
 
 def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
-    least = float(a.min()) if isinstance(a, Tensor) else a
+    least = a
+    if isinstance(a, Tensor):
+        least = float(a.min()) if values_are_known(a) else 0.0
     if log_u is None and csiszar:
         log_u = torch.zeros_like(f[:1]).log_softmax(-1)
     if least == 1:
@@ -437,18 +442,19 @@ class _Powers:
         high = x.amax(-1, keepdim=True)
         low, tau = -high, torch.zeros_like(high)
         step = tau
-        for _ in range(MOST_STEPS):
+        known = values_are_known(x)
+        for _ in range(MOST_STEPS if known else STEPS_UNSEEN):
             total, slope = self._sums(tau)
             step = self._step(total, slope)
             noise = self._noise * eps * total / slope
             done = (step.abs() <= noise) | (step.abs() <= eps * tau) | total.isnan()
             done |= high - low <= eps * high
-            if bool(done.all()):
+            if known and bool(done.all()):
                 break
             low, high = torch.where(total >= 1, tau, low), torch.where(total < 1, tau, high)
             following = tau + step
             inside = (following >= low) & (following <= high)
-            tau = torch.where(inside, following, (low + high) / 2)
+            tau = torch.where(done, tau, torch.where(inside, following, (low + high) / 2))
         return self._weights(tau, step)
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ from fenchel.closeness.sparse_weights import (
     LEAST_LOG_WEIGHT,
     LEAST_ORDER,
     MOST_STEPS,
+    STEPS_UNSEEN,
     curvature_weights,
     deformed_log,
     log_of_positive,
@@ -360,7 +361,8 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
     low = f.masked_fill(masked, torch.inf).amin(-1, keepdim=True)
     high = f.masked_fill(masked, -torch.inf).amax(-1, keepdim=True)
     found, enough = f, 4 * torch.finfo(f.dtype).eps * torch.maximum(low.abs(), high.abs())
-    for _ in range(MOST_STEPS):
+    known, slope, moved = values_are_known(f), q, tau
+    for _ in range(MOST_STEPS if known else STEPS_UNSEEN):
         rise = (a * ratio * (f - tau)).clamp_(min=-1)
         logarithm = torch.log1p(rise) / a
         found = u * torch.expm1(logarithm)
@@ -368,11 +370,11 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
         step = found.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
         following = torch.minimum(torch.maximum(tau + step, low), high)
         moved = following - tau
-        if bool((moved.abs() <= enough).all()):
-            # The last step, too small to be added to τ.
-            return found - slope * moved
+        if known and bool((moved.abs() <= enough).all()):
+            break
         tau = following
-    return found
+    # The last step, too small to be added to τ.
+    return found - slope * moved
 
 
 NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}

@@ -16,7 +16,13 @@ from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
-from fenchel.functional.rows import Rowwise, implicit_gradients, second_order_gradients, with_row_gradients
+from fenchel.functional.rows import (
+    Rowwise,
+    implicit_gradients,
+    second_order_gradients,
+    with_one_look,
+    with_row_gradients,
+)
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
 from fenchel.solver.closed_form import second_order_point
@@ -202,10 +208,14 @@ def _second_order(
 ) -> Tensor:
     with torch.no_grad(), without_autocast(evidence):
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
-        dual = evidence.new_empty(evidence.shape)
-        for block, rows in rowwise.blocks():
-            rowwise.put(dual, block, second_order_point(rows))
-        return dual
+
+        def attempt(unsure: list[Tensor] | None) -> Tensor:
+            dual = evidence.new_empty(evidence.shape)
+            for block, rows in rowwise.blocks():
+                rowwise.put(dual, block, second_order_point(rows, unsure))
+            return dual
+
+        return with_one_look(attempt, evidence)
 
 
 _second_order_with_gradients = with_row_gradients(

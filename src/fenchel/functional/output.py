@@ -190,7 +190,7 @@ def attend(
     Returns:
         The output (B, H, m, d_v), and the mean of the templates (B, H, m, c), without gradient, or None.
     """
-    seed = torch.randint(2**62, ()) if dropout_p else None
+    seed = torch.randint(2**62, (), device="cpu") if dropout_p else None
     given = (dual, key, value, log_preference, templates, seed)
     call = _computed if _is_plain(*given) else _attend_differentiable
     output, mean = call(*given, scale, dropout_p)

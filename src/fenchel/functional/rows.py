@@ -24,11 +24,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import values_are_known
 from fenchel.family import Block, TemplateFamily, TemplatePoint, total
 from fenchel.functional.operator import with_gradient, without_autocast
 from fenchel.layout import CACHE_BYTES, keep_freed_memory
@@ -45,9 +46,12 @@ __all__ = [
     "implicit_gradients",
     "rows",
     "second_order_gradients",
+    "with_one_look",
     "with_row_gradients",
 ]
 
+
+Found = TypeVar("Found")
 
 KERNEL_BYTES = 2**26
 """Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
@@ -250,7 +254,9 @@ class RowwiseGradients:
         return self._evidence, self._templates, self._log_preference, self._alpha
 
 
-def implicit_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+def implicit_gradients(
+    block: Block, dual: Tensor, gradient: Tensor, rtol: float, unsure: list[Tensor] | None = None
+) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their solutions.
 
     Args:
@@ -258,7 +264,9 @@ def implicit_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: float
         dual: λ*, (g, r, d).
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
+        unsure: Not used: the exact estimator looks at values.
     """
+    del unsure
     point = block.family.at(dual)
     assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
     preference, weights = point.family.log_preference.exp(), point.weights
@@ -274,7 +282,9 @@ def implicit_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: float
     )
 
 
-def second_order_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+def second_order_gradients(
+    block: Block, dual: Tensor, gradient: Tensor, rtol: float, unsure: list[Tensor] | None = None
+) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
 
     Args:
@@ -282,11 +292,12 @@ def second_order_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: f
         dual: λ, (g, r, d).
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
+        unsure: See :func:`with_one_look`.
     """
     point = block.family.at(torch.zeros_like(dual))
     assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
     preference, x = point.weights, dual / block.alpha
-    y = solved(point, gradient, block.alpha, rtol=rtol)
+    y = solved(point, gradient, block.alpha, rtol=rtol, unsure=unsure)
     a, b = (lift - total(preference * lift) for lift in (v @ point.templates.mT for v in (y, x)))
     product = a * b
     covariance = total(preference * product)
@@ -298,8 +309,27 @@ def second_order_gradients(block: Block, dual: Tensor, gradient: Tensor, rtol: f
     )
 
 
+def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
+    """What an attempt to solve block by block gives, with one look at a value off the CPU, where all of them arrive.
+
+    Args:
+        attempt: Called with a list, to which it adds bool tensors without a dimension: whether some row of a block does
+            not arrive without a look; or with None to look where it needs to.
+        like: On the device.
+    """
+    if not values_are_known(like):
+        unsure: list[Tensor] = []
+        found = attempt(unsure)
+        if not unsure or not bool(torch.stack(unsure).any()):
+            return found
+    return attempt(None)
+
+
 def with_row_gradients(
-    operator: Any, name: str, rule: Callable[[Block, Tensor, Tensor, float], DualGradients], of: str
+    operator: Any,
+    name: str,
+    rule: Callable[[Block, Tensor, Tensor, float, list[Tensor] | None], DualGradients],
+    of: str,
 ) -> Callable[..., Tensor]:
     """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
 
@@ -329,11 +359,15 @@ def with_row_gradients(
         with torch.no_grad(), without_autocast(evidence):
             rowwise = Rowwise(evidence, templates, log_preference, alpha)
             wanted = log_preference if to_preference else None
-            gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
-            for block, rows in rowwise.blocks():
-                found = rule(rows, rowwise.take(dual, block), rowwise.take(gradient, block), rtol)
-                gradients.put(block, found)
-            return gradients.build()
+
+            def attempt(unsure: list[Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
+                for block, rows in rowwise.blocks():
+                    some = rowwise.take(dual, block), rowwise.take(gradient, block)
+                    gradients.put(block, rule(rows, *some, rtol, unsure))
+                return gradients.build()
+
+            return with_one_look(attempt, evidence)
 
     @differentiated.register_fake
     def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol=0.0):

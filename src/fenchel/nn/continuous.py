@@ -491,7 +491,7 @@ class Bumps(nn.Module):
             weighted = bumps if counted is None else bumps * counted.unsqueeze(-1)
             gram = weighted.mT @ bumps
             identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-            operator = torch.linalg.solve(gram + self.ridge * identity, weighted.mT).to(values.dtype)
+            operator = torch.linalg.solve_ex(gram + self.ridge * identity, weighted.mT)[0].to(values.dtype)
         if operator.dim() == 3:
             operator = operator.unsqueeze(1)
         # A place that does not count may hold anything.

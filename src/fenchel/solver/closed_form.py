@@ -108,22 +108,24 @@ def _points_of(problem: Problem) -> Tensor:
     return second_order_point(FunctionFamily.block(problem)).reshape(*problem.shape, -1)
 
 
-def second_order_point(block: Block) -> Tensor:
+def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tensor:
     r"""The maximiser of the dual's expansion at 0, (g, r, d), in the dtype of the block.
 
     .. math:: \lambda = \alpha(I + \alpha\nabla^2\varphi(0))^{-1} z
 
     Where all rows of a group share preference and α, one Hessian a group is factorised; else conjugate gradients solve
-    for each row, and a factorisation where they do not get there.
+    for each row, and a factorisation where they do not get there. With a list ``unsure`` no value is looked at, and
+    whether they do not is added to it.
     """
     family, alpha = block.family, block.alpha
-    if isinstance(family, TemplateFamily) and family.log_preference.shape[1] == alpha.shape[1] == 1:
+    shared = unsure is None and alpha.shape[1] == 1
+    if shared and isinstance(family, TemplateFamily) and family.log_preference.shape[1] == 1:
         rest = family.closeness.rest(family.log_preference)
         curved = family.closeness.curvature_weights(rest, family.log_preference)
         if curved.shape[1] == 1:
             return _with_one_hessian(family.templates, curved, alpha, block.evidence)
     point = family.at(torch.zeros_like(block.evidence))
-    return solved(point, block.evidence, alpha)
+    return solved(point, block.evidence, alpha, unsure=unsure)
 
 
 def _with_one_hessian(templates: Tensor, curved: Tensor, alpha: Tensor, evidence: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import values_are_known
 from fenchel.certificate import reference_norm
 from fenchel.family import Block, Family, Point, dot, norm, total
 from fenchel.selection import Part
@@ -59,6 +60,9 @@ FACTORISE_UP_TO = 1024
 
 ILL_CONDITIONED = 1e12
 """Condition of a Hessian above which its Cholesky factor says little of directions in which it is near 1/α."""
+
+ITERATIONS_A_LOOK, LINES_A_LOOK = 4, 2
+"""Conjugate gradients and points of a line from one look at whether they are enough to the next, off the CPU."""
 
 BLOCK_BYTES = 2**26
 """Size aimed at for one array (rows, n) of Newton's method."""
@@ -274,7 +278,7 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
     """
     lam, best, further, residual, misses = at.lam, at.best, at.further, at.residual, at.misses
     history, step = at.history, at.step
-    falling, rest = torch.ones_like(residual, dtype=torch.bool), None
+    falling, rest, known = torch.ones_like(residual, dtype=torch.bool), None, values_are_known(lam)
     counts = torch.zeros_like(budget)
     most = min(MIXINGS, int(budget.max()))
     while True:
@@ -287,8 +291,8 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
         damped = torch.add(lam, r, alpha=DAMPING)
         following = _extrapolated(r, damped, history)
         usable = total(following).isfinite()
-        following = following if bool(usable.all()) else torch.where(usable, following, damped)
-        every = bool(better.all())
+        following = following if known and bool(usable.all()) else torch.where(usable, following, damped)
+        every = known and bool(better.all())
         best = lam if every else torch.where(better, lam, best)
         further = following if every else torch.where(better, following, further)
         residual = torch.where(better, size, residual)
@@ -392,20 +396,33 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
 
 
 def newton_direction(
-    here: Point, vector: Tensor, alpha: Tensor, *, rtol: float, most: int | None = None, slack: float = 2.0
+    here: Point,
+    vector: Tensor,
+    alpha: Tensor,
+    *,
+    rtol: float,
+    most: int | None = None,
+    slack: float = 2.0,
+    unsure: list[Tensor] | None = None,
 ) -> Tensor:
     r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v.
 
     In closed form where there is one; else by conjugate gradients, at most ``most`` of them, and by Cholesky
-    factorisation for the rows where these end above ``slack`` times ``rtol``.
+    factorisation for the rows where these end above ``slack`` times ``rtol``. With a list ``unsure`` nothing is looked
+    at and nothing factorised, and whether some row should be is added to it.
     """
     closed = here.resolvent(alpha, vector)
     if closed is not None:
         return closed
     k = vector.shape[-1]
-    found = conjugate_gradients(here.product, vector, alpha, rtol, k // 4 + 16 if most is None else most)
+    most = k // 4 + 16 if most is None else most
+    each = 1 if values_are_known(vector) else ITERATIONS_A_LOOK if unsure is None else most
+    found = conjugate_gradients(here.product, vector, alpha, rtol, most, each)
     apart = norm(vector - found / alpha - here.product(found))
     missed = ~(apart <= slack * rtol * norm(vector)).squeeze(-1)
+    if unsure is not None:
+        unsure.append(missed.any())
+        return found
     if k > FACTORISE_UP_TO or not bool(missed.any()):
         return found
     inverse_alpha = (1 / alpha.expand_as(vector[..., :1])[missed]).expand(-1, k)
@@ -426,30 +443,37 @@ def newton_direction(
     return found.index_put((missed,), torch.where(total(solution).isfinite(), solution, found[missed]))
 
 
-def solved(here: Point, vector: Tensor, alpha: Tensor, *, rtol: float = 0.0) -> Tensor:
-    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v of any size, or to rounding."""
+def solved(
+    here: Point, vector: Tensor, alpha: Tensor, *, rtol: float = 0.0, unsure: list[Tensor] | None = None
+) -> Tensor:
+    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v of any size, or to rounding.
+
+    For ``unsure`` see :func:`newton_direction`.
+    """
     size = norm(vector).clamp(min=torch.finfo(vector.dtype).tiny)
     least = 8 * torch.finfo(vector.dtype).eps
     rtol = max(rtol, least)
-    return size * newton_direction(
-        here, vector / size, alpha, rtol=rtol, most=60, slack=max(2.0, 64 * least / rtol)
-    )
+    slack = max(2.0, 64 * least / rtol)
+    return size * newton_direction(here, vector / size, alpha, rtol=rtol, most=60, slack=slack, unsure=unsure)
 
 
 def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], vector: Tensor, alpha: Tensor, rtol: float, most: int
+    product: Callable[[Tensor], Tensor], vector: Tensor, alpha: Tensor, rtol: float, most: int, each: int = 1
 ) -> Tensor:
-    r""":math:`(I/\alpha + A)^{-1}v` for the operator ``product`` of A, to ``rtol`` of v for each row (g, r, k)."""
+    r""":math:`(I/\alpha + A)^{-1}v` for the operator ``product`` of A, to ``rtol`` of v for each row (g, r, k).
+
+    Whether all rows are there is looked at every ``each`` iterations; those that are stay where they are.
+    """
     tiny = torch.finfo(vector.dtype).tiny
     found, residual, direction = torch.zeros_like(vector), vector, vector
     square = dot(vector, vector)
     stop = rtol**2 * square
-    for _ in range(most):
+    for count in range(1, most + 1):
         image = direction / alpha + product(direction)
         length = torch.where(square > stop, square / dot(direction, image).clamp(min=tiny), 0)
         found, residual = found + length * direction, residual - length * image
         following = dot(residual, residual)
-        if not bool((following > stop).any()):
+        if count % each == 0 and (count == most or not bool((following > stop).any())):
             break
         direction, square = residual + following / square.clamp(min=tiny) * direction, following
     return found
@@ -472,12 +496,13 @@ def _line(
     if reach is not None:
         high = torch.minimum(high, 0.95 * reach)
     look, noise = here.along(direction, size)
+    each = 1 if values_are_known(high) else LINES_A_LOOK
     t, enough = torch.minimum(torch.ones_like(low), high), torch.maximum(0.1 * slope, noise)
     for count in range(looks):
         moved, derivative = look(t)
         rest = slope - t * curvature - moved
         done = rest.abs() <= enough
-        if bool(done.all()):
+        if (count + 1) % each == 0 and bool(done.all()):
             break
         low, high = torch.where(rest > 0, t, low), torch.where(rest > 0, high, t)
         newton = t + rest / (curvature + derivative)
