@@ -454,7 +454,8 @@ class _Powers:
             low, high = torch.where(total >= 1, tau, low), torch.where(total < 1, tau, high)
             following = tau + step
             inside = (following >= low) & (following <= high)
-            tau = torch.where(done, tau, torch.where(inside, following, (low + high) / 2))
+            following = torch.where(inside, following, (low + high) / 2)
+            tau = torch.where(done & ~total.isnan(), tau, following)
         return self._weights(tau, step)
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:
