@@ -15,14 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import fenchel
 from fenchel import functional as F
 from fenchel.arguments import tensor as rule
+from fenchel.functional import output, rows
 from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.evidence import RelativeKeys, Rotary, TransformerXL
 from fenchel.nn.preference import GridPosition, GridWindow, QuadraticGridPosition
+from fenchel.solver import driver
 from tests.compiling import compiled_afresh
 from tests.nn.preferences import EVERY, HEADS, WIDTH
 
@@ -40,31 +42,50 @@ def wide() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-class Looks(TorchDispatchMode):
-    """Counts what waits for values: reads of an element, and shapes that depend on elements."""
+SHAPED = {
+    aten.nonzero, aten.equal, aten.masked_select, aten._unique2, aten.unique_dim, aten.unique_consecutive,
+    aten.bincount, aten._linalg_check_errors, aten._local_scalar_dense,
+}  # fmt: skip
+"""Operations that wait for values wherever these are."""
 
-    ALWAYS = {
-        aten._local_scalar_dense, aten.nonzero, aten.equal, aten.is_nonzero, aten.masked_select, aten._unique2,
-        aten.unique_dim, aten.unique_consecutive, aten.bincount, aten._linalg_check_errors,
-    }  # fmt: skip
-    BY_BOOL = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
+BY_INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
+READS = ("__bool__", "__float__", "__int__", "__index__", "item", "tolist", "numpy", "cpu")
+
+
+class Looks(TorchDispatchMode):
+    """Notes what waits for values: reads of elements, and shapes that depend on elements."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        packet = func.overloadpacket
-        masked = packet in self.BY_BOOL and any(x is not None and x.dtype == torch.bool for x in args[1])
-        repeats = func is aten.repeat_interleave.Tensor and (kwargs or {}).get("output_size") is None
-        if packet in self.ALWAYS or masked or repeats:
-            own = [
-                f"{f.filename.split('/src/')[-1]}:{f.lineno}"
-                for f in traceback.extract_stack()
-                if "/src/" in f.filename
-            ]
-            self.found.append(f"{func} at {own[-1] if own else '?'}")
-        return func(*args, **(kwargs or {}))
+        packet, kwargs = func.overloadpacket, kwargs or {}
+        masked = packet in BY_INDEX and any(x is not None and x.dtype == torch.bool for x in args[1])
+        repeats = func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is None
+        if packet in SHAPED or masked or repeats:
+            self.note(str(func))
+        return func(*args, **kwargs)
+
+    def note(self, what: str) -> None:
+        own = [f for f in traceback.extract_stack() if "/fenchel/" in f.filename]
+        self.found.append(
+            f"{what} at {own[-1].filename.rsplit('/fenchel/')[-1]}:{own[-1].lineno}" if own else what
+        )
+
+    def noted(self, name: str) -> Callable[..., Any]:
+        """A method of tensors that reads: within operators not every read reaches a mode."""
+        method = getattr(Tensor, name)
+
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            before, seen = len(self.found), _get_current_dispatch_mode() is self
+            value = method(tensor, *args, **kwargs)
+            if seen:
+                del self.found[before:]
+                self.note(name)
+            return value
+
+        return read
 
 
 @pytest.fixture
@@ -83,12 +104,14 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     assert len(own) >= 6
     for operator in own:
         monkeypatch.setitem(operator._backend_fns, None, watched(operator._backend_fns[None]))
+    for name in READS:
+        monkeypatch.setattr(Tensor, name, mode.noted(name))
     monkeypatch.setattr(rule, "HOSTS", frozenset())
     return mode
 
 
 def randn(*shape: int, grad: bool = True) -> Tensor:
-    return torch.randn(*shape, device="cpu", requires_grad=grad)
+    return torch.randn(*shape, requires_grad=grad)
 
 
 def op(
@@ -103,20 +126,20 @@ def op(
 
 
 def numbers(*shape: int) -> Tensor:
-    return torch.rand(*shape, device="cpu") + 0.5
+    return torch.rand(*shape) + 0.5
 
 
 def causal() -> Tensor:
-    return torch.ones(M, N, dtype=torch.bool, device="cpu").tril()
+    return torch.ones(M, N, dtype=torch.bool).tril()
 
 
 def masked() -> Tensor:
-    return torch.zeros(M, N, device="cpu").masked_fill(~causal(), -torch.inf)
+    return torch.zeros(M, N).masked_fill(~causal(), -torch.inf)
 
 
 def mixture(**options: Any) -> Run:
-    means, variances = randn(B, 4, N, D), numbers(B, 4, N, D).requires_grad_()
-    return lambda: F.mixture_attention(randn(B, 4, M, D), means, variances, **options)
+    query, means, variances = randn(B, 4, M, D), randn(B, 4, N, D), numbers(B, 4, N, D).requires_grad_()
+    return lambda: F.mixture_attention(query, means, variances, **options)
 
 
 def relative(function: Callable[..., Any] = F.relative_attention, **options: Any) -> Run:
@@ -131,7 +154,7 @@ def relative(function: Callable[..., Any] = F.relative_attention, **options: Any
 
 def hashing() -> Run:
     query, value, rotations = randn(B, 2, 12, D), randn(B, 2, 12, D), randn(2, D, 2, 2, grad=False)
-    padding = torch.zeros(B, 12, dtype=torch.bool, device="cpu")
+    padding = torch.zeros(B, 12, dtype=torch.bool)
     return lambda: F.hashing_attention(
         query, query, value, F.hash_buckets(query, rotations), chunk=4, causal=True, key_padding=padding
     )
@@ -145,8 +168,8 @@ def transport(cost: str = "dot", **options: Any) -> Run:
 def layer(preference: Callable[[], Any] | None = None, **options: Any) -> Run:
     """A training step of multi-head attention."""
     made = None if preference is None else preference()
-    built = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=made, device="cpu", **options)
-    x, padding = randn(B, N, WIDTH), torch.zeros(B, N, dtype=torch.bool, device="cpu")
+    built = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=made, **options)
+    x, padding = randn(B, N, WIDTH), torch.zeros(B, N, dtype=torch.bool)
     return lambda: built(x, x, x, key_padding_mask=padding, need_weights=False)[0]
 
 
@@ -223,4 +246,129 @@ def test_nothing_is_looked_at(looks: Looks, name: str) -> None:
 def test_values_need_not_exist(name: str) -> None:
     with FakeTensorMode():
         found = trained(FIRST[name]())
-    assert all(x.device.type == "cpu" and not x.is_meta for x in found)
+    assert all(x.device.type == "cpu" for x in found)
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """In the place of torch's, which asks for the device's kernels."""
+    sharing = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(sharing, 1), value.repeat_interleave(sharing, 1)
+    logits, mask = options["scale"] * (query @ key.mT), options["attn_mask"]
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+    return logits.softmax(-1) @ value
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_all_is_made_where_the_tensors_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "scaled_dot_product_attention", plain_attention)
+    with FakeTensorMode():
+        with torch.device("cuda"):
+            run = FIRST[name]()
+        # A backward pass asks for the device's streams, which are not here.
+        found = leaves(run())
+    assert all(x.device.type == "cuda" for x in found)
+
+
+SOME = [
+    "float, learned",
+    "second order, certificate",
+    "orders of heads",
+    "relative",
+    "mixture",
+    "hashing",
+    "rotary",
+]
+
+
+@pytest.mark.parametrize(
+    "name", [*SOME, "preference: three, learned", "preference: location", "continuous layer"]
+)
+def test_the_default_device_does_not_matter(name: str) -> None:
+    torch.manual_seed(0)
+    run = FIRST[name]()
+    expected = trained(run)
+    with torch.device("meta"):
+        found = trained(run)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_the_default_device_does_not_matter_to_a_solver() -> None:
+    torch.manual_seed(0)
+    exact, dropped = (
+        op(F.attention, estimator="exact", floating=(M, N)),
+        op(F.attention, dropout_p=0.5, floating=(N,)),
+    )
+    moved, kept = transport(), transport("squared_euclidean", gamma=1e-2)
+    problem = fenchel.InferenceProblem(fenchel.Discrete(randn(N, D, grad=False)), randn(M, D, grad=False))
+    runs: list[Run] = [exact, moved, kept, *(lambda e=e: problem.solve(e).mean for e in fenchel_estimators())]
+    with pytest.warns(fenchel.CostWarning):
+        expected = [trained(run) for run in runs]
+    with torch.device("meta"):
+        found = [trained(run) for run in runs]
+        (output,) = trained(dropped)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert not output.is_meta
+
+
+def fenchel_estimators() -> tuple[str, ...]:
+    return "first_order", "second_order", "exact"
+
+
+@pytest.mark.parametrize("run", [transport, lambda: transport(log_preference=masked())])
+def test_transport_looks_once(looks: Looks, run: Callable[[], Run]) -> None:
+    torch.manual_seed(0)
+    call = run()
+    with looks:
+        trained(call)
+    assert len(looks.found) == 1
+
+
+def test_second_order_with_a_preference_a_query_looks_once(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "KERNEL_BYTES", 8 * N * M)
+    torch.manual_seed(0)
+    operands = randn(B, 4, M, D), randn(B, 4, N, D), randn(B, 4, N, D), randn(M, N)
+    with looks:
+        query, key, value, log_preference = operands
+        output = F.attention(query, key, value, log_preference=log_preference, estimator="second_order")
+        assert len(looks.found) == 1
+        output.sin().sum().backward()
+        assert len(looks.found) == 2
+    gradients = [x.grad for x in operands]
+    monkeypatch.undo()
+    for x in operands:
+        x.grad = None
+    again = F.attention(query, key, value, log_preference=log_preference, estimator="second_order")
+    again.sin().sum().backward()
+    torch.testing.assert_close([output, *gradients], [again, *(x.grad for x in operands)])
+
+
+@pytest.mark.parametrize(("length", "mixed_alone"), [(1.0, True), (40.0, False)])
+def test_looks_of_the_exact_driver(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch, length: float, mixed_alone: bool
+) -> None:
+    """One look a mixing, nine a Newton step, and what a call costs."""
+    calls = {"_mix": 0, "_extrapolated": 0, "_newton": 0, "_line": 0}
+
+    def counted(name: str) -> Callable[..., Any]:
+        function = getattr(driver, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(driver, name, counted(name))
+    torch.manual_seed(0)
+    query, key = torch.randn(1, 4, 64, 16), torch.randn(1, 4, 64, 16)
+    key[:, :, 0] *= length
+    with looks:
+        F.attention(query, key, key, estimator="exact", tol=1e-6)
+    assert (calls["_line"] == 0) == mixed_alone
+    print(calls, len(looks.found), looks.found)
+    most = 12 + 6 * calls["_mix"] + calls["_extrapolated"] + 4 * calls["_newton"] + 9 * calls["_line"]
+    assert len(looks.found) <= most

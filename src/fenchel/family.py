@@ -271,7 +271,7 @@ class TemplateFamily(Family):
     @cached_property
     def _level(self) -> float | None:
         """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
-        low, high = map(float, self.log_preference.aminmax())
+        low, high = torch.stack(self.log_preference.aminmax()).tolist()
         if low == high:
             return None
         if low == -torch.inf:
