@@ -260,7 +260,7 @@ def values_are_known(tensor: Tensor) -> bool:
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
-    """Whether there are values: not while a graph is made, under ``torch.vmap``, or on meta or in a fake tensor."""
+    """Whether there are values: not while a graph is made, under ``torch.vmap``, or of a meta or fake tensor."""
     if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
         return False
     return not _is_mapped(tensor)

@@ -286,7 +286,7 @@ class OptimalTransport(AbstractCloseness):
 
 def _checked_gamma(gamma: float | Tensor) -> Tensor:
     if not isinstance(gamma, Tensor):
-        return torch.tensor(checked_argument("gamma", gamma), dtype=torch.float64)
+        return torch.tensor(checked_argument("gamma", gamma), dtype=torch.float64, device="cpu")
     return positive_tensor(
         "gamma", gamma, gamma.device, gamma.dtype, "that broadcasts to (..., 1), or a number"
     )

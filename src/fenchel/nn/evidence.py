@@ -363,8 +363,7 @@ class Rotary(AbstractPositionalEvidence):
         if scale is not None:
             check_positive("Rotary", scale=scale)
         self.dim, self.base, self.layout, self.scale = dim, base, layout, scale
-        # No buffer: a module that is cast to half types would turn far places by other angles.
-        self._frequencies = frequencies(dim, base, owner="Rotary", argument="dim")
+        frequencies(dim, base, owner="Rotary", argument="dim")
 
     def forward(
         self, query: Tensor, key: Tensor, query_offset: int | None = None
@@ -377,7 +376,9 @@ class Rotary(AbstractPositionalEvidence):
 
     def _turned(self, vectors: Tensor, first: int) -> Tensor:
         places = torch.arange(first, first + vectors.shape[-2], device=vectors.device)
-        angles = places.unsqueeze(-1) * self._frequencies.to(vectors.device)
+        # No buffer: a module that is cast to half types would turn far places by other angles.
+        turns = frequencies(self.dim, self.base, vectors.device, owner="Rotary", argument="dim")
+        angles = places.unsqueeze(-1) * turns
         cos, sin = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
         if self.layout == "pairs":
             if vectors.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():

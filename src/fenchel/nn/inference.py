@@ -312,10 +312,11 @@ class AttendingLayer:
         if not self._in_part:
             return other.reliability(problem.alpha)
         evidence = problem.evidence
-        own = torch.as_tensor(problem.alpha, dtype=torch.float64).expand(self.num_heads, 1).clone()
+        own = torch.as_tensor(problem.alpha, dtype=torch.float64, device=evidence.device)
+        own = own.expand(self.num_heads, 1).clone()
         chosen = self._parted(own.device)[0]
         own[chosen] = torch.as_tensor(other.reliability(own[chosen]), dtype=own.dtype, device=own.device)
-        return own.to(evidence.device)
+        return own
 
     def reset_parameters(self) -> None:
         """Draw the weights anew, and put what heads learn of their own back to where it started."""

@@ -175,7 +175,7 @@ def check_domain(
     reach = conjugate.reach(torch.zeros_like(dual), dual)
     reach = (inside.to(dual.dtype) if reach is None else reach).expand(problem.shape)
     flat = int(reach.nan_to_num(nan=0.0).masked_fill(~outside, torch.inf).argmin())
-    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), problem.shape))
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), problem.shape))
     alpha = float(problem.alpha.expand(problem.shape)[where])
     largest = _largest_alpha(problem, where, alpha, closed_form)
     where = (*where[:-1], where[-1] + first)
@@ -198,7 +198,9 @@ def _largest_alpha(
     at = (*where[:-1], 0)
 
     def admits(tried: float) -> bool:
-        trial = row.with_alpha(torch.full(tuple(row.shape), tried, dtype=torch.float64))
+        trial = row.with_alpha(
+            torch.full(tuple(row.shape), tried, dtype=torch.float64, device=row.alpha.device)
+        )
         inside = trial.conjugate.inside(closed_form(trial))
         return inside is None or bool(inside.expand(trial.shape)[at])
 

@@ -117,7 +117,7 @@ def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
     relative = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
     relative = relative.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
     flat = int(relative.argmax())
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), relative.shape))
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), relative.shape))
     steps = int(estimate.steps.flatten()[flat])
     if steps >= max_steps:
         remedy = "raise max_steps, or tol where more steps change nothing (rounding is then the limit)"
