@@ -450,11 +450,14 @@ class TemplatePoint(Point):
 
         length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
         reach = length * radius
-        # Errors of <t, λ>, and of adding to it a log u that is as large.
-        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * reach
         moment, offset, spread = moments(self.weights, rest + self.shift)
         moment_at_rest, _, spread_at_rest = moments(closeness.rest(self._preference), rest)
-        relative, lost = closeness.rounding(each * moment + adding, each * radius + adding, count)
+        # Errors of <t, λ>, and of adding log u, which is log p + φ(λ) - <t, λ>; |φ(λ)| is ‖λ‖ times a moment at most.
+        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
+        largest = each * radius + adding * radius
+        relative, lost = closeness.rounding(
+            each * moment + adding * (moment + moment_at_rest), largest, count
+        )
         nothing = torch.zeros_like(length)
         at_zero, _ = closeness.rounding(nothing, nothing, count)
         of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
@@ -471,7 +474,7 @@ class TemplatePoint(Point):
             weights=(relative / 2 + (summed(count) + 4) * unit + lost).clamp(max=1),
             spread=spread,
             offset=offset,
-            pairing=closeness.pairing_error(each * radius + adding),
+            pairing=closeness.pairing_error(largest),
         )
 
     @property
