@@ -205,8 +205,8 @@ class Training:
 
     def _save(self) -> None:
         """Write a checkpoint beside the last one, give it its name, and remove the last one."""
-        new = self.folder / "checkpoint.new"
-        self.accelerator.save_state(str(new))
+        new = Path(self.accelerator.save_state(str(self.folder / "checkpoint.new")))
+        self.accelerator.wait_for_everyone()  # every process writes the state of its generators into it
         if self.main:
             before = checkpoints(self.folder)
             new.rename(self.folder / f"checkpoint-{self.epoch}-{self.step}")

@@ -117,35 +117,15 @@ def test_the_wheel_audits_the_demo_where_there_is_no_clone(wheel: Path, tmp_path
     # Everything else comes from the environment that runs this; of the clone, which is only linked there, nothing does.
     (packages,) = environment.glob("lib/python3*/site-packages")
     (packages / "borrowed.pth").write_text("\n".join(site.getsitepackages()))
-    asked(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-deps",
-        "--no-index",
-        "--quiet",
-        "--no-compile",
-        wheel,
-    )
+    install = "install --no-deps --no-index --quiet --no-compile"
+    asked(sys.executable, "-m", "pip", "--python", python, *install.split(), wheel)
     where = "from importlib import metadata, util; print(metadata.version('fenchel'), util.find_spec('fenchel').origin)"
     assert asked(python, "-c", where).split() == [
         fenchel.__version__,
         str(packages / "fenchel" / "__init__.py"),
     ]
 
-    said = asked(
-        environment / "bin" / "fenchel",
-        "audit",
-        "demo",
-        "--text",
-        "text.txt",
-        "--out",
-        "out",
-        "--baseline",
-        "none",
-    )
+    audit = "audit demo --text text.txt --out out --baseline none --layers 1"
+    said = asked(environment / "bin" / "fenchel", *audit.split())
     assert "Report: out/report.html" in said
     assert {"heads.json", "heads.parquet", "report.html"} <= {path.name for path in (here / "out").iterdir()}

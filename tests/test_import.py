@@ -31,17 +31,19 @@ NEW = """
 import json, sys
 import torch
 before = set(sys.modules)
-{statement}
-print(json.dumps(sorted(set(sys.modules) - before)))
+for statement in {statements}:
+    exec(statement)
+    print(json.dumps(sorted(set(sys.modules) - before)))
 """
+EVERYTHING = "shown = [getattr(fenchel, name) for name in dir(fenchel)]"
 
 
-def brought_in(statement: str) -> list[str]:
-    """Modules that a statement loads in a process that has torch already."""
-    done = subprocess.run(
-        [sys.executable, "-c", NEW.format(statement=statement)], capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def loaded() -> list[list[str]]:
+    """Modules that a bare import loads in a process that has torch already; and those of everything that it shows."""
+    program = NEW.format(statements=["import fenchel", EVERYTHING])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def foreign(modules: list[str]) -> list[str]:
@@ -49,31 +51,17 @@ def foreign(modules: list[str]) -> list[str]:
     return [name for name in modules if name.split(".")[0] not in {*sys.stdlib_module_names, "fenchel"}]
 
 
-@pytest.fixture(scope="module")
-def bare() -> list[str]:
-    return brought_in("import fenchel")
-
-
-def test_a_bare_import_brings_in_nothing_but_this_package(bare):
+def test_a_bare_import_brings_in_the_core_alone(loaded):
+    bare, _ = loaded
     assert foreign(bare) == []
-
-
-def test_a_bare_import_brings_in_the_core_alone(bare):
-    ours = {name.split(".")[1] for name in bare if name.startswith("fenchel.")}
-    assert ours == CORE
-
-
-def test_a_bare_import_starts_nothing(bare):
+    assert {name.split(".")[1] for name in bare if name.startswith("fenchel.")} == CORE
     # Slow ones of Python's own, which torch has not needed.
     assert {"multiprocessing", "sqlite3", "unittest", "xml", "http", "asyncio"} & set(bare) == set()
 
 
-def test_every_package_waits_for_what_it_needs():
+def test_every_package_waits_for_what_it_needs(loaded):
     # torch's compiler and sympy, which take as long as torch itself, above all.
-    loaded = brought_in("import fenchel; shown = [getattr(fenchel, name) for name in dir(fenchel)]")
-    assert "fenchel.nn.attention" in loaded
-    assert foreign(loaded) == []
-
-
-def test_what_is_brought_in_would_be_found():
-    assert "torch._dynamo" in foreign(brought_in("import fenchel, torch._dynamo"))
+    _, everything = loaded
+    assert "fenchel.nn.attention" in everything
+    assert foreign(everything) == []
+    assert foreign(["torch._dynamo", "fenchel.nn", "json", "sympy.core"]) == ["torch._dynamo", "sympy.core"]

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.auditing.small_audits import files_of
+from tests.cli.conftest import plain_run
 
-SMALL = ("--max-length", "12", "--batch-size", "2", "--device", "cpu")
+SMALL = "--max-length 12 --batch-size 2 --device cpu --baseline none".split()
 NUMBERS = ("heads.json", "summary.json", "heads.parquet", "figure4.png", "figure5.png")
 
 
-@pytest.fixture
-def shards(command, model, text, tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def parts(model, tmp_path_factory) -> Path:
+    """Two shards of an audit, each in its folder; not to be changed."""
+    folder = tmp_path_factory.mktemp("parts")
     for index in range(2):
-        arguments = ["audit", model, "--text", text, "--out", tmp_path / "parts", *SMALL]
-        assert command(*arguments, "--shard", f"{index}/2").code == 0
-    return tmp_path / "parts"
+        plain_run(folder, "audit", model, *SMALL, "--shard", f"{index}/2")
+    return folder / "out"
 
 
-def test_merging_gives_the_whole_in_any_order(command, model, text, tmp_path, shards):
-    assert command("audit", model, "--text", text, "--out", tmp_path / "whole", *SMALL).code == 0
+@pytest.fixture
+def shards(parts, tmp_path) -> Path:
+    return shutil.copytree(parts, tmp_path / "parts")
+
+
+@pytest.fixture(scope="module")
+def whole(model, tmp_path_factory) -> Path:
+    """The audit of both; not to be changed."""
+    return plain_run(tmp_path_factory.mktemp("whole"), "audit", model, *SMALL)
+
+
+def test_merging_gives_the_whole_in_any_order(command, tmp_path, shards, whole):
     done = command("merge", shards)
     assert done.code == 0
     assert f"Report: {shards / 'report.html'}" in done.out
@@ -30,13 +43,12 @@ def test_merging_gives_the_whole_in_any_order(command, model, text, tmp_path, sh
     assert command("merge", first, second, "--out", tmp_path / "one").code == 0
     assert command("merge", second, first, "--out", tmp_path / "two").code == 0
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    whole, merged = files_of(tmp_path / "whole"), files_of(tmp_path / "one")
     totals = [
         [(record["layer"], record["head"], record["queries"]) for record in json.loads(path.read_text())]
-        for path in (tmp_path / "whole" / "heads.json", tmp_path / "one" / "heads.json")
+        for path in (whole / "heads.json", tmp_path / "one" / "heads.json")
     ]
     assert totals[0] == totals[1]
-    assert set(whole) == set(merged)
+    assert set(files_of(whole)) == set(files_of(tmp_path / "one"))
     assert command("merge", shards).code == 0
 
 
@@ -57,9 +69,8 @@ def test_what_cannot_be_merged(command, tmp_path, shards):
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["shard"] == "0/2"
 
 
-def test_merge_keeps_another_audit_unless_told(command, model, text, tmp_path, shards):
-    out = tmp_path / "other"
-    assert command("audit", model, "--text", text, "--out", out, *SMALL, "--alpha", "2").code == 0
+def test_merge_keeps_another_audit_unless_told(command, tmp_path, shards, whole):
+    out = shutil.copytree(whole, tmp_path / "other")
     before = files_of(out)
     assert command("merge", shards, "--out", out).code == 3
     assert files_of(out) == before
@@ -67,9 +78,8 @@ def test_merge_keeps_another_audit_unless_told(command, model, text, tmp_path, s
     assert files_of(out) != before
 
 
-def test_report_is_made_again(command, model, text, tmp_path):
-    out = tmp_path / "out"
-    assert command("audit", model, "--text", text, "--out", out, *SMALL).code == 0
+def test_report_is_made_again(command, tmp_path, whole):
+    out = shutil.copytree(whole, tmp_path / "out")
     before = files_of(out)
     for name in (*NUMBERS, "report.html"):
         (out / name).unlink()

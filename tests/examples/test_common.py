@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,21 @@ import pytest
 import torch
 from datasets import config
 from huggingface_hub import constants
+from torch.distributed.run import main as torchrun
 
 import common
 import reading
 import task
 from fenchel.errors import InputError
+from tests.examples.measured import few_toys
 
 EXAMPLES = Path(common.__file__).parent
-SMALL = {"epochs": 2, "width": 16, "heads": 2, "batch_size": 1001, "quiet": True}  # three steps an epoch
+SMALL = {"epochs": 2, "width": 16, "heads": 2, "batch_size": 101, "quiet": True}  # three steps an epoch
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(reading, "toy", few_toys)
 
 
 def options(folder: Path, **more: Any) -> reading.ReadingOptions:
@@ -94,20 +100,18 @@ def test_batches_are_about_equally_large():
     assert drawn != list(made.batches("train", 32, 2))
 
 
-def test_two_processes_do_what_one_does(tmp_path):
+def test_two_processes_do_what_one_does(tmp_path, monkeypatch):
     """With the same batches and no dropout, whatever a process's share of a batch is."""
-    same: dict[str, Any] = {"dropout": 0.0, "encoder": "lstm", "epochs": 1}
+    for split, rows in few_toys("toy").items():
+        rows.to_parquet(tmp_path / f"{split}.parquet")
+    same: dict[str, Any] = {"data": str(tmp_path), "dropout": 0.0, "encoder": "lstm", "epochs": 1}
     alone = train(tmp_path / "alone", **same)
     told = {**SMALL, **same, "out": tmp_path / "both"}
     given = [f"--{name}={value}" for name, value in told.items()]
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run(
-        [sys.executable, *launch, EXAMPLES / "reading.py", "train", *given],
-        check=True,
-        env=environment,
-        capture_output=True,
-    )
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    launch = ["--nproc_per_node=2", "--standalone"]
+    torchrun([*launch, str(EXAMPLES / "reading.py"), "train", *given])
     both = json.loads((tmp_path / "both" / common.METRICS).read_text())
     assert (alone["processes"], both["processes"]) == (1, 2)
     for one, other in zip(alone["epochs"], both["epochs"], strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from scipy.stats import rankdata
 import common
 import reading
 from fenchel.errors import InputError
-from tests.examples.measured import audited, check_swap
+from tests.examples.measured import audited, check_swap, few_toys
 
-WHOLE = reading.toy
 SMALL = {"learning_rate": 8e-3, "dropout": 0.1}
 TEXTS = {**SMALL, "epochs": 2, "width": 32}
 PAIRS = {**SMALL, "data": "toy-pairs", "epochs": 4, "schedule": "linear", "width": 48, "heads": 1}
@@ -69,11 +67,6 @@ def test_metrics_are_those_of_the_records(trained):
     assert test["pearson"] == pytest.approx(np.corrcoef(said, true)[0, 1])
     assert test["spearman"] == pytest.approx(np.corrcoef(rankdata(said), rankdata(true))[0, 1])
     assert test["squared_error"] == pytest.approx(np.mean((said - true) ** 2))
-
-
-@cache
-def few_toys(name: str) -> datasets.DatasetDict:
-    return datasets.DatasetDict({split: rows.take(40) for split, rows in WHOLE(name).items()})
 
 
 def few(**options: Any) -> reading.Reading:

@@ -15,6 +15,7 @@ import common
 import reading
 import sweep
 from fenchel.errors import InputError
+from tests.examples.measured import few_toys
 
 SCRIPT = """
 import json, sys
@@ -98,19 +99,8 @@ def test_what_has_finished_is_not_run_again_and_more_can_be_added(tmp_path, scri
 
 def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, script, capsys):
     out = tmp_path / "out"
-    given = [
-        script,
-        "--out",
-        str(out),
-        "--arm",
-        "a",
-        "--gain 0",
-        "--arm",
-        "b",
-        "--gain 0.1 --fails 1",
-        "--seeds",
-        "3",
-    ]
+    arms = ["--arm", "a", "--gain 0", "--arm", "b", "--gain 0.1 --fails 1"]
+    given = [script, "--out", str(out), *arms, "--seeds", "3"]
     assert sweep.main(given) == 1
     said = capsys.readouterr()
     line = "the loss is nan. Lower --learning_rate."
@@ -132,26 +122,21 @@ def test_a_sweep_of_cells_that_all_fail_has_an_empty_table(tmp_path, script):
     assert "| a | 0 of 1 | – | – |" in (tmp_path / "out" / sweep.TABLE).read_text()
 
 
-@pytest.mark.parametrize("form", ["yaml", "json"])
-def test_a_file_says_the_same_as_the_command(tmp_path, script, form):
-    plan = {
-        "script": script,
-        "seeds": 2,
-        "options": "--more 1",
-        "arms": {"a": "--gain 0", "b": {"gain": 0.1}},
-    }
-    file = tmp_path / f"plan.{form}"
-    file.write_text(json.dumps(plan))
-    if form == "yaml":
-        file.write_text(
-            f"script: {script}\nseeds: 2\noptions: --more 1\narms:\n  a: --gain 0\n  b: {{gain: 0.1}}\n"
-        )
-    assert sweep.main(["--file", str(file), "--out", str(tmp_path / "file")]) == 0
+YAML = "script: {}\nseeds: 2\noptions: --more 1\narms:\n  a: --gain 0\n  b: {{gain: 0.1}}\n"
+JSON = (
+    '{{"script": "{}", "seeds": 2, "options": "--more 1", "arms": {{"a": "--gain 0", "b": {{"gain": 0.1}}}}}}'
+)
+
+
+def test_a_file_says_the_same_as_the_command(tmp_path, script):
     arms = ["--arm", "a", "--gain 0", "--arm", "b", "--gain 0.1"]
-    assert (
-        sweep.main([script, "--seeds", "2", *arms, "--out", str(tmp_path / "told"), "--", "--more", "1"]) == 0
-    )
-    assert result(tmp_path / "file") == result(tmp_path / "told")
+    given = [script, "--seeds", "2", *arms, "--out", str(tmp_path / "told"), "--", "--more", "1"]
+    assert sweep.main(given) == 0
+    for form, text in (("yaml", YAML), ("json", JSON)):
+        file = tmp_path / f"plan.{form}"
+        file.write_text(text.format(script))
+        assert sweep.main(["--file", str(file), "--out", str(tmp_path / form)]) == 0
+        assert result(tmp_path / form) == result(tmp_path / "told")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +175,7 @@ def test_an_example_is_swept_and_an_interrupted_cell_resumed(tmp_path, monkeypat
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(sweep.subprocess, "run", run_here)
+    monkeypatch.setattr(reading, "toy", few_toys)
     shared = [
         "--epochs",
         "2",
@@ -198,7 +184,7 @@ def test_an_example_is_swept_and_an_interrupted_cell_resumed(tmp_path, monkeypat
         "--heads",
         "2",
         "--batch_size",
-        "1500",
+        "150",
         "--checkpoint_seconds",
         "0",
     ]

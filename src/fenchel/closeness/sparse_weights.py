@@ -386,12 +386,8 @@ def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -
         least = float(a.min()) if values_are_known(a) else 0.0
     if log_u is None and csiszar:
         log_u = torch.zeros_like(f[:1]).log_softmax(-1)
-    if least == 1:
-        return _Simplex(f, log_u, 1.0, csiszar).solve()
-    if a == 0.5 if isinstance(a, float) else False:
-        return _Squares(f, log_u, 0.5, csiszar).solve()
     if least >= DIRECT_FROM:
-        return _Powers(f, log_u, a, csiszar).solve()
+        return _Powers(f, log_u, 1.0 if least == 1 else a, csiszar).solve()
     clamped = a.clamp(min=LEAST_ORDER) if isinstance(a, Tensor) else max(a, LEAST_ORDER)
     return _Logarithms(f, log_u, clamped, csiszar).solve()
 
@@ -420,6 +416,7 @@ class _Powers:
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         self._a, self._weight = a, None
+        self._is_linear = isinstance(a, float) and a == 1
         if log_u is None:
             # What all scores share is subtracted before they are multiplied and added to, which would round it.
             x = (f - f.amax(-1, keepdim=True)).mul_(a)
@@ -454,7 +451,8 @@ class _Powers:
             low, high = torch.where(total >= 1, tau, low), torch.where(total < 1, tau, high)
             following = tau + step
             inside = (following >= low) & (following <= high)
-            tau = torch.where(done, tau, torch.where(inside, following, (low + high) / 2))
+            following = torch.where(inside, following, (low + high) / 2)
+            tau = torch.where(done & ~total.isnan(), tau, following)
         return self._weights(tau, step)
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:
@@ -466,56 +464,19 @@ class _Powers:
     def _sums(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """S and Q, (r, 1)."""
         t = self._differences(tau)
-        q = torch.pow(t, 1 / self._a - 1, out=self._q)
+        q = torch.sign(t, out=self._q) if self._is_linear else torch.pow(t, 1 / self._a - 1, out=self._q)
         if self._weight is not None:
             q.mul_(self._weight)
-        # At a = 1 a difference of 0 has the power 1, but outside of the support there is no weight.
-        q.mul_(t > 0)
-        return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
-
-    def _last(self, tau: Tensor, step: Tensor) -> Tensor:
-        """Differences after a last step, which is too small to be added to τ; those that were 0 stay 0."""
-        t = self._differences(tau)
-        return t.sub_(torch.where(t > 0, step, 0)).clamp_(min=0)
-
-    def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
-        p = self._last(tau, step).pow_(1 / self._a)
-        return p if self._weight is None else p.mul_(self._weight)
-
-
-class _Simplex(_Powers):
-    """Order 2: a projection onto the simplex."""
-
-    def _step(self, total: Tensor, slope: Tensor) -> Tensor:
-        return (total - 1) / slope
-
-    def _sums(self, tau: Tensor) -> tuple[Tensor, Tensor]:
-        t = self._differences(tau)
-        q = torch.sign(t, out=self._q)
-        if self._weight is None:
-            return t.sum(-1, keepdim=True), q.sum(-1, keepdim=True)
-        q.mul_(self._weight)
+        if isinstance(self._a, Tensor):
+            # At a = 1 a difference of 0 has the power 1, but outside of the support there is no weight.
+            q.mul_(t > 0)
         return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
 
     def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
-        p = self._last(tau, step)
-        return p if self._weight is None else p.mul_(self._weight)
-
-
-class _Squares(_Powers):
-    """Order 1.5."""
-
-    def _step(self, total: Tensor, slope: Tensor) -> Tensor:
-        return (total - total.sqrt()) / slope
-
-    def _sums(self, tau: Tensor) -> tuple[Tensor, Tensor]:
+        # The last step is too small to be added to τ; differences that were 0 stay 0.
         t = self._differences(tau)
-        q = t if self._weight is None else torch.mul(t, self._weight, out=self._q)
-        return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
-
-    def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
-        p = self._last(tau, step)
-        p.mul_(p)
+        p = t.sub_(torch.where(t > 0, step, 0)).clamp_(min=0)
+        p = p if self._is_linear else p.pow_(1 / self._a)
         return p if self._weight is None else p.mul_(self._weight)
 
 

@@ -53,16 +53,23 @@ __all__ = [
 
 Found = TypeVar("Found")
 
+WORTH_CUTTING = 0.9
+"""Share of the keys up to which a block leaves out those that no query of it may use."""
+
 KERNEL_BYTES = 2**26
 """Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
 
 
 class Rectangle(NamedTuple):
-    """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries."""
+    """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries.
+
+    Of the keys those that some of them may use.
+    """
 
     batch: slice
     heads: slice
     queries: slice
+    keys: slice = slice(None)
 
     def of(self, tensor: Tensor) -> Tensor:
         """The part of a tensor (B or 1, H_kv or 1, G or 1, m or 1, ...) in this block, a view."""
@@ -72,7 +79,7 @@ class Rectangle(NamedTuple):
 
     def of_keys(self, tensor: Tensor) -> Tensor:
         """The part of a tensor (B, H_kv, n, ...) in this block, a view."""
-        return tensor[self.batch, self.heads]
+        return tensor[self.batch, self.heads, self.keys]
 
 
 class Grid:
@@ -138,6 +145,15 @@ def grouped(part: Tensor, shape: torch.Size) -> Tensor:
     return part.flatten(2, 3).flatten(0, 1)
 
 
+def _to_used_keys(block: Rectangle, preference: Tensor) -> tuple[Rectangle, Tensor]:
+    """A block with the keys between the first and the last that a query may use, where that is a part worth taking."""
+    used = torch.isfinite(preference).flatten(0, -2).any(0).nonzero()
+    keys = slice(int(used[0]), int(used[-1]) + 1)
+    if keys.stop - keys.start > WORTH_CUTTING * preference.shape[-1]:
+        return block, preference
+    return block._replace(keys=keys), preference[..., keys]
+
+
 @dataclass(frozen=True)
 class DualGradients:
     """Gradients to what a dual point depends on.
@@ -170,6 +186,10 @@ class Rowwise:
     ) -> None:
         self._grid = Grid(evidence, templates)
         self._templates = templates
+        # One preference of all queries hides the same from every block.
+        self._is_masked = (
+            log_preference is not None and log_preference.shape[2] > 1 and values_are_known(evidence)
+        )
         if log_preference is None:
             log_preference = templates.new_zeros(1, 1, 1, templates.shape[2])
         self._evidence, self._log_preference, self._alpha = map(
@@ -185,6 +205,8 @@ class Rowwise:
                 allowed = preference
                 preference = torch.zeros_like(allowed, dtype=evidence.dtype)
                 preference.masked_fill_(~allowed, -torch.inf)
+            if self._is_masked:
+                block, preference = _to_used_keys(block, preference)
             yield (
                 block,
                 Block(
@@ -247,7 +269,7 @@ class RowwiseGradients:
         self._rowwise.add(self._alpha, block, found.alpha)
         self._rowwise.add_to_keys(self._templates, block, found.templates)
         if self._to_preference:
-            self._rowwise.add(self._log_preference, block, found.log_weights)
+            self._rowwise.add(self._log_preference[..., block.keys], block, found.log_weights)
 
     def build(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients to evidence, templates, log-preference and α."""

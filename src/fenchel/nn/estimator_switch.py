@@ -11,10 +11,11 @@ from torch import nn
 from fenchel.arguments import checked, shown
 from fenchel.arguments.tensor import checked_argument
 from fenchel.errors import InputError, ModelError
-from fenchel.functional.arguments import check_estimator
+from fenchel.functional.inference import estimator_object
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
+from fenchel.solver import Estimator
 
 __all__ = ["carry_over", "inferring_otherwise", "use_estimator"]
 
@@ -22,7 +23,7 @@ __all__ = ["carry_over", "inferring_otherwise", "use_estimator"]
 @contextmanager
 def use_estimator(
     model: nn.Module,
-    estimator: str = "exact",
+    estimator: str | Estimator = "exact",
     *,
     alpha: float | None = None,
     layers: Collection[int | str] | None = None,
@@ -44,7 +45,8 @@ def use_estimator(
 
     Args:
         model: Any module; itself such a layer, or one that holds some. In eval or training mode.
-        estimator: "first_order", "second_order" or "exact".
+        estimator: "first_order", "second_order" or "exact"; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``, of which those that are None are the layer's own.
         alpha: α > 0 for the chosen heads; None is the layer's own.
         layers: Which layers: numbers from 1 in the order in which the model holds them, or qualified names. None is
             all.
@@ -75,8 +77,9 @@ def use_estimator(
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"model is {shown(model)}; expected a torch.nn.Module")
-    checked("estimator", estimator)
-    check_estimator(estimator, tol, 50 if max_steps is None else max_steps)
+    if not isinstance(estimator, Estimator):
+        checked("estimator", estimator)
+    solver = estimator_object(estimator, tol, max_steps)
     if alpha is not None:
         checked_argument("alpha", alpha)
     known = attention_layers(model)
@@ -92,9 +95,7 @@ def use_estimator(
     for name in chosen if chosen_heads is not None else ():
         _check_heads(name, known[name], chosen_heads)
     others = {
-        name: OtherInference(name, estimator, alpha, chosen_heads, tol, max_steps)
-        if name in chosen
-        else OtherInference(name, None, None, None)
+        name: OtherInference(name, solver, alpha, chosen_heads) if name in chosen else OtherInference(name)
         for name in known
     }
     with inferring_otherwise(known, others):
@@ -102,7 +103,7 @@ def use_estimator(
     silent = [name for name in chosen if not others[name].called]
     if silent and (layers is not None or len(silent) == len(chosen)):
         raise ModelError(
-            f"{_called(silent[0], model)} was to infer by {estimator!r}, but was not called inside of "
+            f"{_called(silent[0], model)} was to infer by {solver.name!r}, but was not called inside of "
             "use_estimator. Call "
             "the model inside of the block, or leave this layer out of layers"
         )

@@ -24,7 +24,6 @@ from fenchel.arguments.tensor import (
 )
 from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import check_estimator
 from fenchel.nn.arguments import (
     SequenceLayout,
     check_causal_hint,
@@ -36,6 +35,7 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.inference import AttendingLayer
 from fenchel.nn.templates import AbstractTemplateBank
+from fenchel.solver import Estimator
 
 __all__ = ["Atoms", "TransportAttention"]
 
@@ -64,7 +64,8 @@ class TransportAttention(AttendingLayer, nn.Module):
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α, as the exponential of a parameter that starts at log ``alpha``.
         scale: Templates are scale · key.
-        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
         extra_preference: What u gives to atoms: ``"zero"``, weight reaches them through the transport alone; or
             ``"shared"``, they have the same weight before looking as the input's own templates.
         memory: A bank of templates that join the atoms, or None.
@@ -106,7 +107,7 @@ class TransportAttention(AttendingLayer, nn.Module):
         alpha: float = 1.0,
         learn_alpha: bool = False,
         scale: float = 1.0,
-        estimator: str = "first_order",
+        estimator: str | Estimator = "first_order",
         extra_preference: str = "zero",
         memory: AbstractTemplateBank | None = None,
         dropout: float = 0.0,
@@ -124,12 +125,10 @@ class TransportAttention(AttendingLayer, nn.Module):
             gamma=gamma,
             alpha=alpha,
             scale=scale,
-            estimator=estimator,
             extra_preference=extra_preference,
             dropout=dropout,
-            tol=tol,
-            max_steps=max_steps,
         )
+        self._infer_by(estimator, tol, max_steps)
         cost_named(cost)
         check_flags(learn_gamma=learn_gamma, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first)
         check_parameters("TransportAttention", device, dtype)
@@ -137,9 +136,8 @@ class TransportAttention(AttendingLayer, nn.Module):
         self.embed_dim = self.kdim = self.vdim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
-        self.scale, self.estimator, self.extra_preference = scale, estimator, extra_preference
+        self.scale, self.extra_preference = scale, extra_preference
         self.dropout, self.batch_first = dropout, batch_first
-        self.tol, self.max_steps = tol, max_steps
         self.memory = memory
         self.cost = cost if isinstance(cost, str) else "given"
         self.register_buffer("cost_matrix", cost if isinstance(cost, Tensor) else None)
@@ -259,14 +257,7 @@ class TransportAttention(AttendingLayer, nn.Module):
             )
             further = None
         gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
-        options: dict[str, Any] = {
-            "estimator": self.estimator,
-            "tol": self.tol,
-            "max_steps": self.max_steps,
-        }
-        if self.other is not None:
-            self.other.called = True
-            alpha, options = self.other.reliability(alpha), self.other.options(options)
+        alpha, solver = self._for_now(alpha)
         mean = functional.transport_attention(
             queries,
             keys,
@@ -279,7 +270,7 @@ class TransportAttention(AttendingLayer, nn.Module):
             gamma=gamma,
             cost=self.cost if self.cost_matrix is None else self.cost_matrix,
             scale=self.scale,
-            **options,
+            estimator=solver,
         )
         if self.training and self.memory is not None and labels is not None:
             self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)
@@ -353,15 +344,11 @@ def check_layer(
     gamma: float | None,
     alpha: float,
     scale: float,
-    estimator: str,
     extra_preference: str,
     dropout: float,
-    tol: float | None,
-    max_steps: int,
 ) -> None:
     """Check the sizes, the numbers and the names that a layer is built with."""
     check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
-    check_estimator(estimator, tol, max_steps)
     check_positive(_OWNER, alpha=alpha)
     if gamma is not None:
         check_positive(_OWNER, gamma=gamma)

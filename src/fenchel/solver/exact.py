@@ -11,7 +11,7 @@ from torch import Tensor
 from fenchel.certificate import Certificate, certify
 from fenchel.errors import ConvergenceError
 from fenchel.estimate import Estimate, EstimateBuilder
-from fenchel.family import Block
+from fenchel.family import Block, norm
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.driver import infer
@@ -114,7 +114,7 @@ def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
     missed = ~estimate.converged
     if not bool(missed.any()):
         return
-    relative = estimate.dual_error.double() / estimate.dual.double().norm(dim=-1)
+    relative = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
     relative = relative.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
     flat = int(relative.argmax())
     worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), relative.shape))

@@ -14,6 +14,7 @@ from fenchel.errors import InputError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.close import closeness_of_heads
 from fenchel.nn.inference import Inferred
+from fenchel.solver import Estimator
 
 __all__ = ["OWN", "AttentionProblem", "Inference", "infer"]
 
@@ -23,17 +24,13 @@ class Inference:
     """How heads infer.
 
     Attributes:
-        estimator: "first_order", "second_order" or "exact".
+        estimator: As :func:`fenchel.functional.attention` takes it, with its options.
         alpha: α, a float or a tensor broadcastable to (B, H, m).
-        tol: Of "exact"; None is the default of :func:`fenchel.functional.attention`.
-        max_steps: Of "exact".
         closeness: D; None is softmax.
     """
 
-    estimator: str = "first_order"
+    estimator: str | Estimator = "first_order"
     alpha: float | Tensor = 1.0
-    tol: float | None = None
-    max_steps: int = 50
     closeness: AbstractCloseness | None = None
 
 
@@ -89,8 +86,6 @@ def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certi
         "closeness": how.closeness,
         "estimator": how.estimator,
         "enable_gqa": problem.key.shape[1] != problem.heads,
-        "tol": how.tol,
-        "max_steps": how.max_steps,
     }
     tensors = (problem.query, problem.key, problem.value)
     bounds = None

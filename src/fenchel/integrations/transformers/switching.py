@@ -15,12 +15,13 @@ from fenchel.arguments.tensor import checked_argument, positive_tensor
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
-from fenchel.functional.arguments import check_estimator
 from fenchel.functional.close import check_kind
+from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import attend, closeness_of
 from fenchel.integrations.transformers.head_inference import OWN, Inference
 from fenchel.integrations.transformers.registry import attention_implementation, register_backend
+from fenchel.solver import Estimator
 
 __all__ = ["attention_names", "use_backend"]
 
@@ -138,26 +139,27 @@ def _chosen_heads(heads: Collection[int] | None) -> tuple[int, ...] | None:
 
 
 def _inference(
-    estimator: str,
+    estimator: str | Estimator,
     alpha: float | Tensor,
     tol: float | None,
     max_steps: int,
     closeness: AbstractCloseness | None,
 ) -> Inference:
-    checked("estimator", estimator)
-    check_kind(closeness, estimator)
-    check_estimator(estimator, tol, max_steps)
+    if not isinstance(estimator, Estimator):
+        checked("estimator", estimator)
+    solver = estimator_object(estimator, tol, max_steps)
+    check_kind(closeness, solver.name)
     if isinstance(alpha, Tensor):
         positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
     else:
         checked_argument("alpha", alpha)
-    return Inference(estimator, alpha, tol, max_steps, closeness)
+    return Inference(solver, alpha, closeness)
 
 
 @contextmanager
 def use_backend(
     model: nn.Module,
-    estimator: str = "exact",
+    estimator: str | Estimator = "exact",
     *,
     alpha: float | Tensor = 1.0,
     closeness: AbstractCloseness | None = None,
@@ -179,7 +181,8 @@ def use_backend(
 
     Args:
         model: A model of transformers whose family calls the attention registry; in eval or training mode.
-        estimator: "first_order", "second_order" or "exact".
+        estimator: "first_order", "second_order" or "exact"; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
         alpha: α > 0, a number or a tensor broadcastable to (B, H, m), such as (H, 1) for one a head. It may require a
             gradient.
         closeness: D of the chosen heads, such as ``fenchel.Tsallis(1.5)``; None is the model's own: softmax, unless its
