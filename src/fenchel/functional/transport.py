@@ -218,7 +218,9 @@ def transport_attention(
     the keys that are like it. As γ falls weight stays on the keys with preference u, whatever the query.
 
     Two matrix products a query set (fact 6): memory is O(m·(n + |A|)) for the arrays of one part of the templates, and
-    does not grow with their number beyond that, in the backward pass too. Half types are computed in float32.
+    does not grow with their number beyond that, in the backward pass too. Half types are computed in float32. At first
+    order values are looked at once a call, for which an accelerator waits: whether a factor underflows, where another
+    way is taken.
 
     Args:
         query: (B, H, m, d).
