@@ -2,8 +2,7 @@ r"""The evidence z: what a query says of the templates, as modules that also say
 
 Each maps (query, key) to (z, templates, scale), which go to :func:`fenchel.functional.attention` as its query, key and
 scale; at first order the score of key j is then :math:`\alpha\,\text{scale}\,\langle t_j, z_i\rangle`. Heads are those
-of the query; keys may have fewer, which divide them, as in grouped-query attention. Some look at places too; where
-these make templates differ by query, :func:`fenchel.functional.relative_attention` infers.
+of the query; keys may have fewer, which divide them. Templates that differ by query go to ``relative_attention``.
 """
 
 from __future__ import annotations
