@@ -376,8 +376,7 @@ class Rotary(AbstractPositionalEvidence):
     def _turned(self, vectors: Tensor, first: int) -> Tensor:
         places = torch.arange(first, first + vectors.shape[-2], device=vectors.device)
         # No buffer: a module that is cast to half types would turn far places by other angles.
-        turns = frequencies(self.dim, self.base, vectors.device, owner="Rotary", argument="dim")
-        angles = places.unsqueeze(-1) * turns
+        angles = places.unsqueeze(-1) * frequencies(self.dim, self.base, vectors.device, owner="Rotary")
         cos, sin = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
         if self.layout == "pairs":
             if vectors.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
