@@ -269,7 +269,7 @@ class TemplateFamily(Family):
         return lengths.amax(-2, keepdim=True)
 
     @cached_property
-    def _level(self) -> float | None:
+    def level(self) -> float | None:
         """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
         low, high = torch.stack(self.log_preference.aminmax()).tolist()
         if low == high:
@@ -287,7 +287,7 @@ class TemplateFamily(Family):
         if not self.closeness.is_softmax:
             return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
         mask = None
-        if self._level is not None:
+        if self.level is not None:
             mask = self.log_preference.expand(len(lam), lam.shape[1], -1).unsqueeze(0)
         # One fused attention call; an expanded query takes a slow path.
         query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
@@ -310,7 +310,7 @@ class TemplateFamily(Family):
         length = norm(lam)
         of_logits = (summed(k) + 8) * unit * length * self.radius
         if self.closeness.is_softmax:
-            of_weights = (summed(n) + 8 + 4 * (self._level or 0)) * unit
+            of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
             moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
             return 2 * self.radius * (of_logits + of_weights * moved)
         if lam.dtype != torch.float64:
@@ -460,6 +460,10 @@ class TemplatePoint(Point):
         )
         nothing = torch.zeros_like(length)
         at_zero, _ = closeness.rounding(nothing, nothing, count)
+        if closeness.is_softmax:
+            # Of log u, when it was normalised.
+            of_level = 4 * (self.family.level or 0) * unit
+            relative, at_zero = relative + of_level, at_zero + of_level
         of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
         at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole
         shift = relative * spread + of_sums * moment + at_rest
