@@ -286,9 +286,7 @@ class TemplateFamily(Family):
     def _mean(self, lam: Tensor) -> Tensor:
         if not self.closeness.is_softmax:
             return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
-        mask = None
-        if self.level is not None:
-            mask = self.log_preference.expand(len(lam), lam.shape[1], -1).unsqueeze(0)
+        mask = None if self.level is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
         # One fused attention call; an expanded query takes a slow path.
         query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
         return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
