@@ -375,6 +375,13 @@ class AttendingLayer:
         return {name: value for name, value in state.items() if name not in ("onlooker", "other")}
 
 
+def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
+    """Give a layer a number above 0: one for all heads, or one a head, the exponential of a parameter ``log_NAME``."""
+    setattr(layer, f"_{name}", float(number))
+    logarithms = layer.out_proj.weight.new_full((layer.num_heads,), math.log(number))
+    layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
+
+
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
     """The layers of a model that attend and can be watched and switched, by qualified name, in its own order.
 
@@ -454,15 +461,15 @@ def _joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     )
 
 
-def projected(
-    layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, each through its map; in one product where they are the same tensor."""
+def projected(layer: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value, each through its map, which are those of ``torch.nn.MultiheadAttention``.
+
+    In one product where they are the same tensor.
+    """
     if layer.in_proj_weight is None:
         weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
     elif query is key and key is value:
-        packed = nn.functional.linear(query, layer.in_proj_weight, layer.in_proj_bias)
-        return packed.chunk(3, -1)  # pyright: ignore[reportReturnType]
+        return nn.functional.linear(query, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)  # pyright: ignore[reportReturnType]
     else:
         weights = layer.in_proj_weight.chunk(3)
     biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
