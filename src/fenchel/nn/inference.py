@@ -333,7 +333,7 @@ class AttendingLayer:
         alpha, solver = self._for_now(part.alpha)
         part, u = part._replace(alpha=alpha), _preference_of_heads(log_preference, chosen)
         u_kept = _preference_of_heads(log_preference, rest)
-        return _joined(
+        return joined(
             infer(part, u, estimator=solver, **options),
             infer(kept, u_kept, estimator=self.solver, **options),
             torch.cat((chosen, rest)).argsort(),
@@ -441,7 +441,7 @@ def _preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor
     return log_preference.index_select(-3, index)
 
 
-def _joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
+def joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     """Two answers side by side along the heads, then in ``order``."""
 
     def side_by_side(first: Tensor, second: Tensor) -> Tensor:
