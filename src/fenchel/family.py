@@ -435,6 +435,7 @@ class TemplatePoint(Point):
         closeness, rest = self._closeness, self.family.rest
         # Squares in units of the radius, which neither under- nor overflow.
         one = self.family.radius.clamp(min=torch.finfo(self.lam.dtype).tiny)
+        scale = one.squeeze(-1)
         squares = (self.templates / one).square().sum(-1, keepdim=True)
         if self.family.usable is not None:
             squares = squares.masked_fill(~self.family.usable.mT, 0)
@@ -442,8 +443,7 @@ class TemplatePoint(Point):
         def moments(weights: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             moment, length = (weights @ squares).squeeze(-1), norm(mean).squeeze(-1)
             more = (2 * summed(count) + dim + 4) * unit
-            spread = (moment - (length / one.squeeze(-1)).square()).clamp(min=0) + 2 * more * moment
-            scale = one.squeeze(-1)
+            spread = (moment - (length / scale).square()).clamp(min=0) + 2 * more * moment
             return scale * (moment * (1 + more)).sqrt(), length, scale * spread.sqrt()
 
         length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
@@ -459,15 +459,15 @@ class TemplatePoint(Point):
         nothing = torch.zeros_like(length)
         at_zero, _ = closeness.rounding(nothing, nothing, count)
         if closeness.is_softmax:
-            # Of log u, when it was normalised.
-            of_level = 4 * (self.family.level or 0) * unit
+            of_level = 4 * (self.family.level or 0) * unit  # of log u, when it was normalised
             relative, at_zero = relative + of_level, at_zero + of_level
         of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
         at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole
         shift = relative * spread + of_sums * moment + at_rest
         modulus = closeness.modulus
         near = reach <= SMALL * modulus
-        if bool(near.any()) and self._resolves_near:
+        zeros = torch.zeros_like(self._logits)
+        if bool(near.any()) and closeness.near_displacement(zeros, self._preference) is not None:
             curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
             shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
         return Lost(
@@ -478,11 +478,6 @@ class TemplatePoint(Point):
             offset=offset,
             pairing=closeness.pairing_error(largest),
         )
-
-    @property
-    def _resolves_near(self) -> bool:
-        """Whether the closeness gives small displacements without cancellation."""
-        return self._closeness.near_displacement(torch.zeros_like(self._logits), self._preference) is not None
 
 
 class FunctionFamily(Family):
@@ -526,7 +521,7 @@ class FunctionFamily(Family):
         known = self.problem.conjugate.rounding(self.whole(lam))
         if known is not None:
             return self.rows(known.unsqueeze(-1))
-        # Certified by the weights, or from both means, in the end.
+        # The certificate is by the weights, or from both means.
         return torch.finfo(lam.dtype).eps * norm(self.shift(lam))
 
     @override

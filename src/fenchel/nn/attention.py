@@ -40,6 +40,7 @@ from fenchel.nn.inference import (
     Problem,
     has_kernel,
     infer_fused,
+    keep_number,
     projected,
     seen,
 )
@@ -120,6 +121,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         (torch.Size([2, 5, 16]), True)
     """
 
+    _alpha: float
+    _radius: float
     log_alpha: nn.Parameter | None
     log_radius: nn.Parameter | None
     raw_order: nn.Parameter | None
@@ -189,11 +192,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         self.keep_certificate = keep_certificate
         self.keep_gap = keep_gap
         self.keep_norm_penalty = keep_norm_penalty
-        self._alpha, self._radius = float(alpha), float(radius)
-        for name, learned, start in (("log_alpha", learn_alpha, alpha), ("log_radius", learn_radius, radius)):
-            logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
-            self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
-
+        keep_number(self, "alpha", alpha, learned=learn_alpha)
+        keep_number(self, "radius", radius, learned=learn_radius)
         orders = self.out_proj.weight.new_empty(num_heads) if learn_order else None
         self.register_parameter("raw_order", None if orders is None else nn.Parameter(orders))
         self._reset_order()

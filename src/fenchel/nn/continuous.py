@@ -41,7 +41,7 @@ from fenchel.nn.arguments import (
     check_sizes,
     check_widths,
 )
-from fenchel.nn.inference import AttendingLayer
+from fenchel.nn.inference import AttendingLayer, keep_number
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.solver import Estimator, Exact
 
@@ -105,6 +105,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     """
 
     log_alpha: nn.Parameter | None
+    _alpha: float
     preference_mean: Tensor
     preference_log_width: Tensor
 
@@ -164,9 +165,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             self.evidence = ContentPlace(embed_dim, num_heads, width, bias, **kind)
         self.value_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
-        self._alpha, self._width = float(alpha), float(preference_width)
-        logarithms = self.out_proj.weight.new_full((num_heads,), math.log(alpha)) if learn_alpha else None
-        self.register_parameter("log_alpha", None if logarithms is None else nn.Parameter(logarithms))
+        self._width = float(preference_width)
+        keep_number(self, "alpha", alpha, learned=learn_alpha)
         like = self.out_proj.weight.new_empty(num_heads, dimensions)
         for name in ("preference_mean", "preference_log_width"):
             start = torch.empty_like(like)
@@ -181,13 +181,10 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             self.preference_mean.fill_(0.5)
             self.preference_log_width.fill_(math.log(self._width))
 
-    def reset_parameters(self) -> None:
-        """Draw the weights anew, and put what heads learn of their own back to where it started."""
+    def _reset_parameters(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
-        if self.log_alpha is not None:
-            nn.init.constant_(self.log_alpha, math.log(self._alpha))
         self._reset_preference()
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layer
 from fenchel.nn.transport import TransportAttention
 from fenchel.solver import Estimator
 
-__all__ = ["carry_over", "inferring_otherwise", "use_estimator"]
+__all__ = ["carry_over", "chosen_layers", "inferring_otherwise", "use_estimator"]
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def use_estimator(
             "with MultiheadAttention in it; for a model of transformers use "
             "fenchel.integrations.transformers.use_backend"
         )
-    chosen = _chosen_layers(model, known, layers)
+    chosen = chosen_layers(model, tuple(known), layers)
     chosen_heads = None if heads is None else checked("heads", heads)
     for name in chosen if chosen_heads is not None else ():
         _check_heads(name, known[name], chosen_heads)
@@ -138,19 +138,23 @@ def _called(name: str, model: nn.Module) -> str:
     return f"{name} of {type(model).__name__}" if name else type(model).__name__
 
 
-def _chosen_layers(
-    model: nn.Module, known: Mapping[str, AttendingLayer], layers: Collection[int | str] | None
+def chosen_layers(
+    model: nn.Module, names: Sequence[str], layers: Collection[int | str] | None
 ) -> tuple[str, ...]:
-    names = tuple(known)
+    """The names of the layers that are meant by numbers from 1 or by names, each once; all of them by None.
+
+    Raises:
+        InputError: Naming the first that does not exist.
+    """
     if layers is None:
-        return names
+        return tuple(names)
     if isinstance(layers, str | bytes | Mapping) or not isinstance(layers, Collection) or not len(layers):
         raise InputError(
             f"layers is {shown(layers)}; expected numbers from 1 or names of attention layers, or None for all layers"
         )
     chosen: dict[str, None] = {}
     for layer in layers:
-        if isinstance(layer, str) and layer in known:
+        if isinstance(layer, str) and layer in names:
             chosen[layer] = None
         elif isinstance(layer, int) and not isinstance(layer, bool) and 1 <= layer <= len(names):
             chosen[names[layer - 1]] = None

@@ -333,7 +333,7 @@ class AttendingLayer:
         alpha, solver = self._for_now(part.alpha)
         part, u = part._replace(alpha=alpha), _preference_of_heads(log_preference, chosen)
         u_kept = _preference_of_heads(log_preference, rest)
-        return _joined(
+        return joined(
             infer(part, u, estimator=solver, **options),
             infer(kept, u_kept, estimator=self.solver, **options),
             torch.cat((chosen, rest)).argsort(),
@@ -373,6 +373,13 @@ class AttendingLayer:
         inherited = getattr(super(), "__getstate__", None)
         state = self.__dict__ if inherited is None else inherited()
         return {name: value for name, value in state.items() if name not in ("onlooker", "other")}
+
+
+def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
+    """Give a layer a number above 0: one for all heads, or one a head, the exponential of a parameter ``log_NAME``."""
+    setattr(layer, f"_{name}", float(number))
+    logarithms = layer.out_proj.weight.new_full((layer.num_heads,), math.log(number))
+    layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
@@ -434,7 +441,7 @@ def _preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor
     return log_preference.index_select(-3, index)
 
 
-def _joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
+def joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     """Two answers side by side along the heads, then in ``order``."""
 
     def side_by_side(first: Tensor, second: Tensor) -> Tensor:
@@ -454,15 +461,15 @@ def _joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     )
 
 
-def projected(
-    layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, each through its map; in one product where they are the same tensor."""
+def projected(layer: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value, each through its map, which are those of ``torch.nn.MultiheadAttention``.
+
+    In one product where they are the same tensor.
+    """
     if layer.in_proj_weight is None:
         weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
     elif query is key and key is value:
-        packed = nn.functional.linear(query, layer.in_proj_weight, layer.in_proj_bias)
-        return packed.chunk(3, -1)  # pyright: ignore[reportReturnType]
+        return nn.functional.linear(query, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)  # pyright: ignore[reportReturnType]
     else:
         weights = layer.in_proj_weight.chunk(3)
     biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)

@@ -11,9 +11,8 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import InputError
-from fenchel.functional import AttentionCertificate
 from fenchel.functional.close import closeness_of_heads
-from fenchel.nn.inference import Inferred
+from fenchel.nn.inference import Inferred, joined
 from fenchel.solver import Estimator
 
 __all__ = ["OWN", "AttentionProblem", "Inference", "infer"]
@@ -152,16 +151,4 @@ def infer(
         _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),
         _infer_alike(problem.of_heads(others), own, weights, certificate),
     )
-    order = torch.cat((index, others)).argsort()
-
-    def joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-        if one is None or other is None:
-            return None
-        return torch.cat((one, other), 1).index_select(1, order)
-
-    output = torch.cat([part.output for part in parts], 1).index_select(1, order)
-    bounds = None
-    if parts[0].certificate is not None and parts[1].certificate is not None:
-        pairs = zip(parts[0].certificate, parts[1].certificate, strict=True)
-        bounds = AttentionCertificate(*(torch.cat(pair, 1).index_select(1, order) for pair in pairs))
-    return Inferred(output, joined(parts[0].weights, parts[1].weights), bounds)
+    return joined(*parts, torch.cat((index, others)).argsort())
