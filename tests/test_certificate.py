@@ -38,9 +38,10 @@ def broken(problem: InferenceProblem, estimate: Estimate) -> list[str]:
 @needs_extended
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transport", [False, True])
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", [0, 20])
 def test_every_bound_holds_on_hard_problems(first: int, transport: bool, dtype: torch.dtype) -> None:
-    for seed in range(first, first + (10 if transport else 20)):
+    """Ten thousand of them: benchmarks/bounds.py."""
+    for seed in range(first, first + (8 if transport else 15)):
         problem = hard_problem(seed, dtype, transport=transport)
         for name, options in ESTIMATORS.items():
             if not (transport and name == "gradient_ascent"):
@@ -100,7 +101,7 @@ def test_first_order_of_short_evidence_is_not_taken_for_exact(size: float, dtype
 def test_one_huge_template_is_solved_or_said_to_be_not(dtype: torch.dtype) -> None:
     """Hessians that rounding leaves indefinite: 83 of 4,000 such problems ended in a bare LinAlgError."""
     generator = torch.Generator().manual_seed(15)
-    for _ in range(20):
+    for _ in range(10):
         n, d = (int(torch.randint(2, high, (), generator=generator)) for high in (20, 12))
         templates = torch.randn(n, d, dtype=torch.float64, generator=generator)
         templates[0] *= 10 ** (2 + 10 * float(torch.rand((), generator=generator)))
@@ -223,7 +224,7 @@ def answer_of(solve: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
 def test_extremes_are_solved_or_refused_by_name(estimator: str, dtype: torch.dtype) -> None:
     options = {
-        "exact": {"throw": False, "max_steps": 20},
+        "exact": {"throw": False, "max_steps": 8},
         "gradient_ascent": {"throw": False, "max_steps": 5},
     }.get(estimator, {})
     for numbers in extremes():

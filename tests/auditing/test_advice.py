@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,12 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = saved(tmp_path / "model", family)
-    text = tmp_path / "text.txt"
+    text = tmp_path / "it's a text.txt"
     text.write_text("\n".join(some_texts()))
     monkeypatch.chdir(tmp_path)
-    assert main(["audit", str(folder), "--text", str(text), "--out", "audit", "--max-length", "12"]) == 0
+    audited = ["audit", str(folder), "--text", str(text), "--space", "key"]
+    audited += ["--max-length", "12", "--baseline", "none"]
+    assert main([*audited, "--out", "audit"]) == 0
     report = AuditReport.load(tmp_path / "audit")
     commands = [found.command for found in report.suggestions if found.command is not None]
     assert commands
@@ -87,6 +90,10 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
         module = report.modules[head.key.kind, head.key.layer]
         arm = swap.arm("exact", layer=module.number, head=head.key.head)
         assert head.effect == arm["hidden_change"]
+    assert main([*audited, "--out", "beside", "--swap", words[words.index("--out") + 1]]) == 0
+    beside = json.loads((tmp_path / "beside" / "patterns.json").read_text())["effects"]
+    assert beside["note"] == ""
+    assert [one["effect"] for one in beside["heads"]] == [head.effect for head in effects.heads]
 
 
 def test_too_few_sentences_to_rank_get_no_command() -> None:

@@ -50,12 +50,7 @@ def whole_with_queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize(
     ("stop_after", "error"),
-    [
-        (1, KeyboardInterrupt()),
-        (2, RuntimeError("out of memory")),
-        (5, KeyboardInterrupt()),
-        (8, RuntimeError()),
-    ],
+    [(1, KeyboardInterrupt()), (5, RuntimeError("out of memory"))],
 )
 def test_an_interrupted_audit_ends_like_an_uninterrupted_one(
     whole_with_queries: Path, tmp_path: Path, stop_after: int, error: BaseException
@@ -98,11 +93,10 @@ def test_being_interrupted_after_every_batch_changes_nothing(
     assert files_of(whole) == files_of(resumed)
 
 
-def test_the_comparison_of_files_sees_a_difference(tmp_path: Path) -> None:
-    small_audit(directory=tmp_path / "one")
-    small_audit(directory=tmp_path / "two", alpha=1.0000001)
-    assert files_of(tmp_path / "one") != files_of(tmp_path / "two")
-    assert files_of(tmp_path / "one").keys() == files_of(tmp_path / "two").keys()
+def test_the_comparison_of_files_sees_a_difference(whole: Path, tmp_path: Path) -> None:
+    small_audit(directory=tmp_path, alpha=1.0000001)
+    assert files_of(tmp_path) != files_of(whole)
+    assert files_of(tmp_path).keys() == files_of(whole).keys()
 
 
 def test_an_audit_can_resume_what_was_never_begun(whole: Path, tmp_path: Path) -> None:
@@ -183,10 +177,10 @@ def test_a_finished_audit_resumes_as_finished(whole: Path, tmp_path: Path) -> No
     assert files_of(tmp_path) == files_of(whole)
 
 
-@pytest.mark.parametrize("name", ["report.html", "heads.json", "figure5.png"])
-def test_a_finished_audit_that_lost_a_file_gets_it_back(whole: Path, tmp_path: Path, name: str) -> None:
+def test_a_finished_audit_that_lost_files_gets_them_back(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    (tmp_path / name).unlink()
+    for name in ("report.html", "heads.json", "figure5.png"):
+        (tmp_path / name).unlink()
     small_audit(directory=tmp_path, resume=True)
     assert files_of(tmp_path) == files_of(whole)
 
@@ -205,13 +199,20 @@ def test_an_occupied_folder_is_refused_before_the_model_is_loaded(whole: Path, t
     assert files_of(tmp_path) == files
 
 
-def test_an_interrupted_audit_is_not_begun_anew_by_accident(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An audit after two batches; not to be changed."""
+    folder = tmp_path_factory.mktemp("interrupted")
     with pytest.raises(KeyboardInterrupt):
-        small_audit(directory=tmp_path, observer=Interrupting(2, KeyboardInterrupt()))
+        small_audit(directory=folder, observer=Interrupting(2, KeyboardInterrupt()))
+    return folder
+
+
+def test_an_interrupted_audit_is_not_begun_anew_by_accident(interrupted: Path) -> None:
     with pytest.raises(InputError, match="interrupted after"):
-        small_audit(directory=tmp_path)
+        small_audit(directory=interrupted)
     with pytest.raises(InputError, match=r"was interrupted after \d+ tokens\. Finish it with --resume"):
-        AuditReport.load(tmp_path)
+        AuditReport.load(interrupted)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +228,11 @@ def test_an_interrupted_audit_is_not_begun_anew_by_accident(tmp_path: Path) -> N
         ({"layers": [1]}, r"layers: None there, \[1\] asked for"),
     ],
 )
-def test_another_audit_is_not_resumed(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        small_audit(directory=tmp_path, observer=Interrupting(2, KeyboardInterrupt()))
-    files = files_of(tmp_path)
+def test_another_audit_is_not_resumed(interrupted: Path, options: dict[str, Any], message: str) -> None:
+    files = files_of(interrupted)
     with pytest.raises(InputError, match=f"another audit than the one asked for; they differ in .*{message}"):
-        small_audit(directory=tmp_path, resume=True, **options)
-    assert files_of(tmp_path) == files
+        small_audit(directory=interrupted, resume=True, **options)
+    assert files_of(interrupted) == files
 
 
 def test_overwriting_begins_anew(tmp_path: Path) -> None:
@@ -243,18 +242,18 @@ def test_overwriting_begins_anew(tmp_path: Path) -> None:
     assert files_of(tmp_path / "old") == files_of(tmp_path / "new")
 
 
-@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}])
-def test_a_folder_is_of_one_audit_at_a_time(whole: Path, tmp_path: Path, how: dict[str, bool]) -> None:
+def test_a_folder_is_of_one_audit_at_a_time(whole: Path, tmp_path: Path) -> None:
     refused = []
 
     class Second(Interrupting):
         def started(self, manifest: Any) -> None:
-            with pytest.raises(InputError, match="is in use: another process is writing its results there"):
-                small_audit(directory=tmp_path, heads=[1], **how)
-            refused.append(manifest)
+            for how in ({}, {"resume": True}, {"overwrite": True}):
+                with pytest.raises(InputError, match="is in use: another process is writing its results"):
+                    small_audit(directory=tmp_path, heads=[1], **how)
+                refused.append(manifest)
 
     small_audit(directory=tmp_path, observer=Second(-1, RuntimeError()))
-    assert len(refused) == 1
+    assert len(refused) == 3
     assert files_of(tmp_path) == files_of(whole)
 
 
@@ -310,7 +309,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(
     assert files_of(whole) == files_of(resumed)
 
 
-@pytest.mark.parametrize("name", ["heads.parquet", "figure4.png", "report.html"])
+@pytest.mark.parametrize("name", ["heads.parquet", "report.html"])
 def test_an_audit_that_could_not_write_its_report_has_lost_nothing(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -336,13 +335,13 @@ def test_an_audit_that_could_not_write_its_report_has_lost_nothing(
 _KILLED = """
 import sys
 from tests.auditing.small_audits import small_audit, some_texts
-small_audit(some_texts(60), directory=sys.argv[1], keep_queries=True, checkpoint_seconds=0.0, resume=True)
+small_audit(some_texts(30), directory=sys.argv[1], keep_queries=True, checkpoint_seconds=0.0, resume=True)
 """
 
 
 def test_an_audit_killed_by_the_system_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    small_audit(some_texts(60), directory=whole, keep_queries=True)
+    small_audit(some_texts(30), directory=whole, keep_queries=True)
     command = [sys.executable, "-c", _KILLED, str(killed)]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
@@ -355,5 +354,5 @@ def test_an_audit_killed_by_the_system_ends_like_an_uninterrupted_one(tmp_path: 
     state = AuditState.read(killed)
     assert not state.finished
     assert state.cursor.tokens > 0
-    small_audit(some_texts(60), directory=killed, keep_queries=True, resume=True)
+    small_audit(some_texts(30), directory=killed, keep_queries=True, resume=True)
     assert files_of(whole) == files_of(killed)

@@ -45,28 +45,22 @@ def test_merged_shards_are_the_audit_of_the_whole(shards: Path, tmp_path: Path) 
 
 def test_merging_in_any_order_gives_the_same_bytes(shards: Path, tmp_path: Path) -> None:
     results = []
-    for number, order in enumerate([*itertools.permutations(folders_of(shards))][::2]):
+    for number, order in enumerate([*itertools.permutations(folders_of(shards))][:4:3]):
         merge(order, tmp_path / str(number))
         results.append(files_of(tmp_path / str(number)))
-    assert len(results) == 3
-    assert all(files == results[0] for files in results)
+    assert results[1] == results[0]
     assert set(results[0]) == {
         "examples.json", "figure4.png", "figure5.png", "heads.json", "heads.parquet", "manifest.json", "patterns.json",
         "report.html", "state.safetensors", "summary.json",
     }  # fmt: skip
-    small_audit(some_texts(seed=1), directory=tmp_path / "other")
-    assert files_of(tmp_path / "other").keys() == results[0].keys()
-    assert files_of(tmp_path / "other") != results[0]
 
 
 def test_merging_in_steps_gives_the_same_bytes(shards: Path, tmp_path: Path) -> None:
     first, second, third = folders_of(shards)
     merge(shards, tmp_path / "at once")
-    steps = [([first, second], third), ([third, first], second)]
-    for number, (two, one) in enumerate(steps):
-        merge(two, tmp_path / f"two {number}", partial=True)
-        merge([one, tmp_path / f"two {number}"], tmp_path / f"in steps {number}")
-        assert files_of(tmp_path / f"in steps {number}") == files_of(tmp_path / "at once")
+    merge([third, first], tmp_path / "two", partial=True)
+    merge([second, tmp_path / "two"], tmp_path / "in steps")
+    assert files_of(tmp_path / "in steps") == files_of(tmp_path / "at once")
 
 
 def test_places_are_all_named(shards: Path, tmp_path: Path) -> None:
@@ -134,8 +128,9 @@ def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
 def test_audits_that_do_not_belong_together(
     shards: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    given = {"shard": (2, COUNT), "batch_size": 1, **options}
-    small_audit(directory=tmp_path, **given)
+    small_audit(
+        **{"texts": some_texts(3), "directory": tmp_path, "shard": (2, COUNT), "batch_size": 1, **options}
+    )
     [other] = tmp_path.iterdir()
     with pytest.raises(InputError, match=f"are not parts of one audit; they differ in .*{message}"):
         merge([*folders_of(shards)[:2], other])

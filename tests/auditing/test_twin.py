@@ -84,16 +84,16 @@ def test_shards_merge_into_the_twin_of_the_whole(tmp_path: Path) -> None:
     options: dict[str, Any] = {"baseline": "twin", "batch_size": 1}
     for index in range(2):
         small_audit(directory=tmp_path, shard=(index, 2), **options)
-    merged = merge(tmp_path)
-    assert merged.twin_heads == small_audit(**options).twin_heads
-    assert [p.to_json() for p in merged.patterns] == [p.to_json() for p in small_audit(**options).patterns]
+    merged, whole = merge(tmp_path), small_audit(**options)
+    assert merged.twin_heads == whole.twin_heads
+    assert [p.to_json() for p in merged.patterns] == [p.to_json() for p in whole.patterns]
     assert merged.manifest["twin"] == "audited"
 
 
 def test_shards_of_which_one_lacks_it_have_none_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"baseline": "auto", "batch_size": 1}
+    options: dict[str, Any] = {"baseline": "auto", "batch_size": 1, "texts": some_texts(3)}
     small_audit(directory=tmp_path, shard=(0, 2), **options)
     monkeypatch.setattr(twin, "MOST_PARAMETERS", 10)
     small_audit(directory=tmp_path, shard=(1, 2), **options)
@@ -104,7 +104,7 @@ def test_shards_of_which_one_lacks_it_have_none_together(
 
 def test_audits_that_were_asked_otherwise_are_not_of_one(tmp_path: Path) -> None:
     for index, baseline in enumerate(("twin", "none")):
-        small_audit(directory=tmp_path, shard=(index, 2), baseline=baseline)
+        small_audit(some_texts(3), directory=tmp_path, shard=(index, 2), baseline=baseline)
     with pytest.raises(InputError, match="baseline: 'twin' in the first, 'none' in the second"):
         merge(tmp_path)
 

@@ -280,7 +280,6 @@ FAMILIES = [
             ((-1, 1), (0, 2)),
             dtype=p["slope"].dtype,
         ),
-        batch=(2,),
     ),
     Family("Bernoulli", {"logits": (DIM,)}, lambda p: Bernoulli(logits=p["logits"])),
     Family(

@@ -212,7 +212,7 @@ def test_the_certificate_of_tiny_evidence_bounds_its_error(size: float) -> None:
     assert apart * (1 - 1e-3) <= float(certificate.mean_error[0, 0, 0]) <= 5 * apart
 
 
-@pytest.mark.parametrize(("preference", "size"), [((5, 7), 1e-5), (None, 1e-9), ((5, 7), 1e-14)])
+@pytest.mark.parametrize(("preference", "size"), [(None, 1e-5), ((5, 7), 1e-14)])
 def test_exact_answers_of_tiny_evidence_are_those_of_second_order(
     preference: tuple[int, ...] | None, size: float
 ) -> None:

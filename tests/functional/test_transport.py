@@ -355,7 +355,7 @@ def test_costs_that_float32_does_not_hold_are_refused_and_a_nan_is_handed_on(
 
 def test_exact_transport_of_keys_far_from_zero_is_solved_in_float32() -> None:
     """At an offset of 100 float32 has no digits left for the certificate, which the float64 stage then gives."""
-    for seed in range(20):
+    for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
         q, k = (torch.randn(1, 1, count, 4, generator=generator) for count in (3, 8))
         for cost in ("dot", "squared_euclidean"):
