@@ -269,7 +269,7 @@ class TemplateFamily(Family):
         return lengths.amax(-2, keepdim=True)
 
     @cached_property
-    def _level(self) -> float | None:
+    def level(self) -> float | None:
         """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
         low, high = torch.stack(self.log_preference.aminmax()).tolist()
         if low == high:
@@ -286,9 +286,7 @@ class TemplateFamily(Family):
     def _mean(self, lam: Tensor) -> Tensor:
         if not self.closeness.is_softmax:
             return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
-        mask = None
-        if self._level is not None:
-            mask = self.log_preference.expand(len(lam), lam.shape[1], -1).unsqueeze(0)
+        mask = None if self.level is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
         # One fused attention call; an expanded query takes a slow path.
         query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
         return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
@@ -310,7 +308,7 @@ class TemplateFamily(Family):
         length = norm(lam)
         of_logits = (summed(k) + 8) * unit * length * self.radius
         if self.closeness.is_softmax:
-            of_weights = (summed(n) + 8 + 4 * (self._level or 0)) * unit
+            of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
             moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
             return 2 * self.radius * (of_logits + of_weights * moved)
         if lam.dtype != torch.float64:
@@ -450,13 +448,20 @@ class TemplatePoint(Point):
 
         length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
         reach = length * radius
-        # Errors of <t, λ>, and of adding to it a log u that is as large.
-        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * reach
         moment, offset, spread = moments(self.weights, rest + self.shift)
         moment_at_rest, _, spread_at_rest = moments(closeness.rest(self._preference), rest)
-        relative, lost = closeness.rounding(each * moment + adding, each * radius + adding, count)
+        # Errors of <t, λ>, and of adding log u, which is log p + φ(λ) - <t, λ>; |φ(λ)| is ‖λ‖ times a moment at most.
+        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
+        largest = each * radius + adding * radius
+        relative, lost = closeness.rounding(
+            each * moment + adding * (moment + moment_at_rest), largest, count
+        )
         nothing = torch.zeros_like(length)
         at_zero, _ = closeness.rounding(nothing, nothing, count)
+        if closeness.is_softmax:
+            # Of log u, when it was normalised.
+            of_level = 4 * (self.family.level or 0) * unit
+            relative, at_zero = relative + of_level, at_zero + of_level
         of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
         at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole
         shift = relative * spread + of_sums * moment + at_rest
@@ -471,7 +476,7 @@ class TemplatePoint(Point):
             weights=(relative / 2 + (summed(count) + 4) * unit + lost).clamp(max=1),
             spread=spread,
             offset=offset,
-            pairing=closeness.pairing_error(each * radius + adding),
+            pairing=closeness.pairing_error(largest),
         )
 
     @property

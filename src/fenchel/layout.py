@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -168,15 +168,22 @@ class _TemplateLayout(QueryLayout):
     ) -> Iterator[tuple[Tensor, Tensor, Block]]:
         keep_freed_memory()
         for groups, rows in self._ranges(rows_in_block(self._templates, memory_budget // arrays, itemsize)):
-            closeness = self.problem.closeness.rows(
-                lambda own, groups=groups, rows=rows: self._take(
-                    self._arranged(own.unsqueeze(-1)), groups, rows
-                ).squeeze(-1)
-            )
-            log_preference = self._take(self._log_preference, groups, rows)
-            family = TemplateFamily(self._templates[groups], log_preference, closeness)
-            evidence = self._take(self._evidence, groups, rows).expand(len(groups), len(rows), -1)
-            yield groups, rows, Block(family, evidence, self._take(self._alpha, groups, rows))
+            yield groups, rows, self._block(groups, rows)
+
+    @cached_property
+    def _wide(self) -> _TemplateLayout:
+        return _TemplateLayout(self.problem.to(torch.float64))
+
+    def _block(self, groups: Tensor, rows: Tensor) -> Block:
+        def take(own: Tensor) -> Tensor:
+            return self._take(self._arranged(own.unsqueeze(-1)), groups, rows).squeeze(-1)
+
+        log_preference = self._take(self._log_preference, groups, rows)
+        family = TemplateFamily(self._templates[groups], log_preference, self.problem.closeness.rows(take))
+        evidence = self._take(self._evidence, groups, rows).expand(len(groups), len(rows), -1)
+        # From the problem, whose preference is normalised anew.
+        wide = None if self.problem.dtype == torch.float64 else lambda: self._wide._block(groups, rows)
+        return Block(family, evidence, self._take(self._alpha, groups, rows), wide)
 
 
 class _ConjugateLayout(QueryLayout):

@@ -19,7 +19,7 @@ from tests.auditing.small_audits import files_of
 from tests.cli.conftest import plain_run
 
 # Small enough that an audit takes about a second.
-SMALL = "--max-length 12 --stride 8 --batch-size 2 --device cpu --baseline none".split()
+SMALL = ["--max-length", "12", "--stride", "8", "--batch-size", "2", "--device", "cpu", "--baseline", "none"]
 
 
 def heads(folder: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from tests.auditing.small_audits import files_of
 from tests.cli.conftest import plain_run
 
-SMALL = "--max-length 12 --batch-size 2 --device cpu --baseline none".split()
+SMALL = ["--max-length", "12", "--batch-size", "2", "--device", "cpu", "--baseline", "none"]
 
 
 @pytest.fixture(scope="module")

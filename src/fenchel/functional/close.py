@@ -102,7 +102,9 @@ class CloseAttention:
             rows = replace(self._rows, templates=templates - templates.mean(-2, keepdim=True))
             norm = self._given.without_empty_rows(in_parts(rows, _bound_on_gradient, dual))
             alpha, dtype = rows.alpha.double(), dual.dtype
-            bounds = (alpha / 2 * norm.square(), norm, alpha * norm)
+            # A gap that the dtype does not hold is not 0.
+            gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
+            bounds = (gap, norm, alpha * norm)
             return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in bounds))
 
     def _answer(self, found: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ r"""The dual point λ of each estimator, differentiable in everything it depends
 The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Where the queries of a head share
 preference and α, one d × d matrix a head is factorised, in plain torch operations. Else every query has a covariance of
 its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
+Whether they arrived is looked at once a call on an accelerator, which waits for that.
 The gradient is one more such solve (:mod:`fenchel.functional.rows`), as it is of the exact one, by the implicit
 function theorem. Problems of the core that other ops make are solved here too, by the one certified solver.
 """

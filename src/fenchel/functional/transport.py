@@ -218,7 +218,9 @@ def transport_attention(
     the keys that are like it. As γ falls weight stays on the keys with preference u, whatever the query.
 
     Two matrix products a query set (fact 6): memory is O(m·(n + |A|)) for the arrays of one part of the templates, and
-    does not grow with their number beyond that, in the backward pass too. Half types are computed in float32.
+    does not grow with their number beyond that, in the backward pass too. Half types are computed in float32. At first
+    order values are looked at once a call, for which an accelerator waits: whether a factor underflows, where another
+    way is taken.
 
     Args:
         query: (B, H, m, d).
@@ -316,6 +318,8 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
         for index, (call, (_, missed)) in enumerate(zip(calls, found, strict=True)):
             if bool(missed):
                 outputs[index] = Coupling(_parts(*call), call[0].log_weights).average(call[0].values)
+    if len(outputs) == 1:
+        return outputs[0]
     columns = len(of_heads)
     rows = [torch.cat(outputs[i : i + columns], 1) for i in range(0, len(outputs), columns)]
     return torch.cat(rows, 0)
@@ -372,14 +376,19 @@ def factored_average(
 
     Returns:
         (..., m, d_v), differentiable once, and a bool tensor without a dimension: True where some pair of a query and a
-        source has to be computed otherwise.
+        source has to be computed otherwise, so that the first is of no use.
     """
     with torch.no_grad():
         tilt, kernel = scaled_exponential(log_tilt, -1), scaled_exponential(log_kernel, -2)
         mass = tilt @ kernel
         lost = is_lost(mass, log_tilt.shape[-1])
-        missed = (lost & (log_weights > -torch.inf)).any()
-        share = log_weights.exp() / mass.masked_fill_(lost, 1)
+        missed = lost.any()
+        if not values_are_known(missed) or bool(missed):
+            missed = (lost & (log_weights > -torch.inf)).any()
+            if values_are_known(missed) and bool(missed):
+                return values, missed
+            mass.masked_fill_(lost, 1)
+        share = log_weights.exp() / mass
     output = _FactoredAverage.apply(log_tilt, log_kernel, log_weights, values, tilt, kernel, mass, share)
     return output, missed
 

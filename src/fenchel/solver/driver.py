@@ -40,6 +40,9 @@ ENOUGH = 0.5
 PATIENCE = 12
 """Newton steps before a row starts again on the path in α."""
 
+CLOSER = 0.1
+"""What part of the tolerance is tried for where that is not enough."""
+
 RESOLVED = 8
 """Roundings of λ below which a residual says little."""
 
@@ -353,7 +356,17 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         best, residual = torch.where(better, last.dual, best), torch.where(better, last.bound, residual)
         steps = steps + last.steps
         moving = rows.moving(best, residual)
-    return _Found(best, rows.bound(best, residual, accurate=True), moving, steps, best)
+    found = _Found(best, rows.bound(best, residual, accurate=True), moving, steps, best)
+    # Where rounding takes more than its share of the tolerance, the residual gets less.
+    short = rows.wanted & ~(found.bound <= rows.tol * rows.reference(best))
+    if lam.dtype == torch.float64 and bool(short.any()):
+        closer = replace(rows, tol=CLOSER * rows.tol, wanted=short)
+        last = _newton(closer, best, (budget - steps).clamp(max=PATIENCE))
+        bound = rows.bound(last.dual, last.bound, accurate=True)
+        better = bound < found.bound
+        dual = torch.where(better, last.dual, best)
+        found = _Found(dual, torch.where(better, bound, found.bound), moving, steps + last.steps, dual)
+    return found
 
 
 def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:

@@ -25,9 +25,6 @@ WORKING_ARRAYS = 24
 MARGIN = 0.7
 """The driver aims at this part of the tolerance: its certificate and that of an estimate are two evaluations."""
 
-CLOSER = 0.1
-"""What it aims at, in float64, for rows whose certificate says that they are not there."""
-
 
 def exact(
     problem: Problem,
@@ -99,14 +96,7 @@ def solved_block(
         max_steps: Steps that a row may take.
     """
     found = infer(block, tol=MARGIN * tol, max_steps=max_steps)
-    wide, dual, steps = block.to(torch.float64), found.dual.double(), found.steps
-    certificate = certify(wide, dual, dtype)
-    missed = ~certificate.meets(tol) & (steps < max_steps)
-    if bool(missed.any()):
-        again = infer(wide, tol=CLOSER * tol, max_steps=max_steps, start=dual, wanted=missed)
-        dual = torch.where(missed.unsqueeze(-1), again.dual, dual)
-        certificate, steps = certify(wide, dual, dtype), (steps + again.steps).clamp(max=max_steps)
-    return certificate, steps
+    return certify(block.to(torch.float64), found.dual.double(), dtype), found.steps
 
 
 def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
