@@ -416,7 +416,7 @@ class _Powers:
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         self._a, self._weight = a, None
-        self._is_linear = isinstance(a, float) and a == 1
+        self._order = None if isinstance(a, Tensor) else 1 + a
         if log_u is None:
             # What all scores share is subtracted before they are multiplied and added to, which would round it.
             x = (f - f.amax(-1, keepdim=True)).mul_(a)
@@ -456,7 +456,7 @@ class _Powers:
         return self._weights(tau, step)
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:
-        return (total - total.pow(1 - self._a)) / slope
+        return (total - (1 if self._order == 2 else total.pow(1 - self._a))) / slope
 
     def _differences(self, tau: Tensor) -> Tensor:
         return torch.sub(self._x, tau, out=self._t).clamp_(min=0)
@@ -464,10 +464,16 @@ class _Powers:
     def _sums(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """S and Q, (r, 1)."""
         t = self._differences(tau)
-        q = torch.sign(t, out=self._q) if self._is_linear else torch.pow(t, 1 / self._a - 1, out=self._q)
+        if self._order == 2:
+            # Differences are the weights: the sum of them is quicker than a product.
+            q = torch.sign(t, out=self._q)
+            if self._weight is None:
+                return t.sum(-1, keepdim=True), q.sum(-1, keepdim=True)
+        else:
+            q = t if self._order == 1.5 else torch.pow(t, 1 / self._a - 1, out=self._q)
         if self._weight is not None:
-            q.mul_(self._weight)
-        if isinstance(self._a, Tensor):
+            q = torch.mul(q, self._weight, out=self._q)
+        if self._order is None:
             # At a = 1 a difference of 0 has the power 1, but outside of the support there is no weight.
             q.mul_(t > 0)
         return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
@@ -476,7 +482,7 @@ class _Powers:
         # The last step is too small to be added to τ; differences that were 0 stay 0.
         t = self._differences(tau)
         p = t.sub_(torch.where(t > 0, step, 0)).clamp_(min=0)
-        p = p if self._is_linear else p.pow_(1 / self._a)
+        p = p if self._order == 2 else p.mul_(p) if self._order == 1.5 else p.pow_(1 / self._a)
         return p if self._weight is None else p.mul_(self._weight)
 
 

@@ -16,11 +16,11 @@ from fenchel.errors import NotKeptError
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close import closeness_of_heads, is_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, estimator_object, opened_estimator
+from fenchel.functional.inference import DEFAULT_STEPS, opened_estimator
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
-from fenchel.solver import Estimator, Exact
+from fenchel.solver import ESTIMATORS, Estimator, Exact
 
 __all__ = [
     "AttendingLayer",
@@ -282,7 +282,9 @@ class AttendingLayer:
     @property
     def solver(self) -> Estimator:
         """The layer's own estimator with its options."""
-        return estimator_object(self._estimator, self.tol, self.max_steps)
+        if self._estimator == "exact":
+            return Exact(tol=self.tol, max_steps=self.max_steps)
+        return ESTIMATORS[self._estimator]()
 
     def _for_now(self, alpha: float | Tensor) -> tuple[float | Tensor, Estimator]:
         """α and the estimator of all heads together, as they are now."""

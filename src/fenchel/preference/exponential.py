@@ -417,8 +417,8 @@ class Laplace(AsymmetricLaplace):
     :class:`~fenchel.DomainError` says for which α they do not.
 
     Args:
-            location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number.
-            scale: b > 0, likewise; one of both is a tensor.
+        location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number.
+        scale: b > 0, likewise; one of both is a tensor.
 
     Raises:
         ProblemError: On shapes, dtypes and entries that do not fit.
