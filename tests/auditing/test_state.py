@@ -201,13 +201,12 @@ WRONG: dict[str, Callable[[Saved], None]] = {
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
 def test_what_no_audit_can_have_saved_is_refused_though_it_is_sealed(
-    folder: Path, change: Callable[[Saved], None]
+    saved_once: Path, tmp_path: Path, change: Callable[[Saved], None]
 ) -> None:
-    path = folder / STATE_FILE
-    saved = read_tensors(path, STATE_FORM)
+    saved = read_tensors(saved_once / STATE_FILE, STATE_FORM)
     change(saved)
-    write_tensors(path, STATE_FORM, *saved)
-    refuses(path, lambda: AuditState.read(folder))
+    write_tensors(tmp_path / STATE_FILE, STATE_FORM, *saved)
+    refuses(tmp_path / STATE_FILE, lambda: AuditState.read(tmp_path))
 
 
 def test_a_swap_is_no_audit(folder: Path) -> None:
@@ -231,7 +230,7 @@ def interrupted(tmp_path: Path) -> tuple[Path, Path]:
 def test_queries_that_wait_are_checked_too(interrupted: tuple[Path, Path]) -> None:
     folder, waiting = interrupted
     content = waiting.read_bytes()
-    for damaged in damaged_contents(content, 20):
+    for damaged in damaged_contents(content, 6):
         waiting.write_bytes(damaged)
         refuses(waiting, lambda: small_audit(directory=folder, keep_queries=True, resume=True))
     waiting.write_bytes(content)
