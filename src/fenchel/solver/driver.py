@@ -34,6 +34,9 @@ MISSES = 1
 STRAGGLERS = 0.005
 """Share of rows that is left to Newton's method rather than mixing all of them once more."""
 
+COMPACT_FROM = 512
+"""Rows below which mixing goes on with all of them, since it has little to do for each."""
+
 ENOUGH = 0.5
 """Rows at this fraction of the tolerance take no step more; rounding may use the rest."""
 
@@ -307,7 +310,7 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
         step += 1
         counts = counts + falling.squeeze(-1)
         history, lam = [(r, damped), *history][:2], following
-        if share <= COMPACT_BELOW and rows.family.selectable:
+        if share <= COMPACT_BELOW and falling.numel() >= COMPACT_FROM and rows.family.selectable:
             part = Part.of(falling.squeeze(-1), whole=False)
             assert part is not None  # noqa: S101 -- some fall
             some = replace(rows.take(part), wanted=part.pick(falling))
