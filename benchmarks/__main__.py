@@ -7,7 +7,7 @@ import sys
 
 BENCHMARKS = (
     "exact_solve",
-    "audit_overhead",
+    "core",
     "long_context",
     "scaling",
     "honesty",

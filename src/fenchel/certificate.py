@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from fenchel.family import Block, FunctionFamily, TemplateFamily, norm
+from fenchel.family import Block, FunctionFamily, TemplateFamily
 from fenchel.problem import Problem
-from fenchel.rounding import UNIT
+from fenchel.rounding import UNIT, norm
 
 __all__ = ["Certificate", "certify", "reference_norm"]
 

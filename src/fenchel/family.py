@@ -18,11 +18,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
-from fenchel.arguments.tensor import is_on_host
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.conjugate import FiniteConjugate
 from fenchel.problem import Problem
-from fenchel.rounding import SMALL, summed
+from fenchel.rounding import SMALL, norm, summed, total
 from fenchel.selection import Part
 
 __all__ = [
@@ -34,38 +33,9 @@ __all__ = [
     "TemplateFamily",
     "TemplatePoint",
     "centre",
-    "dot",
-    "norm",
-    "total",
 ]
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
-
-SQUARED = (1e-15, 1e15)
-"""Lengths whose squares float32 holds."""
-
-
-def norm(x: Tensor) -> Tensor:
-    """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
-    if x.dtype != torch.float64:
-        if is_on_host(x):
-            found = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            if bool(((found > SQUARED[0]) & (found < SQUARED[1])).all()):
-                return found
-        # float64 holds the squares of all narrower numbers.
-        return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
-    top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-    return torch.linalg.vector_norm(x / top, dim=-1, keepdim=True) * top
-
-
-def total(x: Tensor) -> Tensor:
-    """Sum over the last dimension, kept."""
-    return x.sum(-1, keepdim=True)
-
-
-def dot(x: Tensor, y: Tensor) -> Tensor:
-    """Inner product over the last dimension, kept."""
-    return torch.linalg.vecdot(x, y).unsqueeze(-1)
 
 
 def _column(number: float | Tensor, like: Tensor) -> Tensor:
@@ -115,6 +85,11 @@ class Family(ABC):
 
     selectable = True
     """Whether some of the rows can be taken by themselves."""
+
+    @property
+    def inverts(self) -> bool:
+        """Whether :meth:`Point.resolvent` is there: Newton's method then costs no more than mixing."""
+        return False
 
     @property
     def narrow(self) -> bool:
@@ -523,6 +498,12 @@ class FunctionFamily(Family):
             return self.rows(known.unsqueeze(-1))
         # The certificate is by the weights, or from both means.
         return torch.finfo(lam.dtype).eps * norm(self.shift(lam))
+
+    @property
+    @override
+    def inverts(self) -> bool:
+        zero = torch.zeros_like(self.problem.evidence)
+        return self.problem.conjugate.resolvent(zero, self.problem.alpha_column, zero) is not None
 
     @override
     def smoothness(self) -> Tensor | None:

@@ -1,4 +1,4 @@
-r"""What sums may lose to rounding, and differences of weights that do not cancel."""
+r"""Norms of any size, what sums may lose to rounding, and differences of weights that do not cancel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["LINEAR", "SMALL", "UNIT", "near_displacement", "summed"]
+from fenchel.arguments.tensor import is_on_host
+
+__all__ = ["LINEAR", "SMALL", "UNIT", "dot", "near_displacement", "norm", "summed", "total"]
 
 UNIT = 2.0**-53
 """Largest relative error of one operation in float64."""
@@ -18,6 +20,33 @@ SMALL = 0.5
 
 LINEAR = 0.1
 """Errors of logarithms up to this are errors of what they are the logarithms of, to a tenth."""
+
+
+SQUARED = (1e-15, 1e15)
+"""Lengths whose squares float32 holds."""
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
+    if x.dtype != torch.float64:
+        if is_on_host(x):
+            found = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            if bool(((found > SQUARED[0]) & (found < SQUARED[1])).all()):
+                return found
+        # float64 holds the squares of all narrower numbers.
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
+    top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return torch.linalg.vector_norm(x / top, dim=-1, keepdim=True) * top
+
+
+def total(x: Tensor) -> Tensor:
+    """Sum over the last dimension, kept."""
+    return x.sum(-1, keepdim=True)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Inner product over the last dimension, kept."""
+    return torch.linalg.vecdot(x, y).unsqueeze(-1)
 
 
 def summed(count: int) -> float:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
-from fenchel.family import Block, TemplateFamily, TemplatePoint, centre, norm, total
+from fenchel.family import Block, TemplateFamily, TemplatePoint, centre
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.preference.discrete import may_attend
+from fenchel.rounding import norm, total
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import Solution, infer
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from fenchel.family import norm
 from fenchel.functional.arguments import AttentionArguments, largest_level
 from fenchel.functional.exact import preference_weights
 from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import attend
-from fenchel.rounding import LINEAR, summed
+from fenchel.rounding import LINEAR, norm, summed
 
 if TYPE_CHECKING:
     from fenchel.functional.relative_arguments import RelativeArguments

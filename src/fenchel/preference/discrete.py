@@ -71,15 +71,15 @@ class Discrete(AbstractMadeOf):
                 "templates contain NaN or infinity; every entry must be finite, masked templates too"
             )
         n = self.templates.shape[-2]
+        self._given: Tensor | None = None
         if log_weights is None:
-            log_weights = self.templates.new_zeros(1, n)
-        else:
-            log_weights = checked_log_weights(
-                log_weights, n, self.templates, of="templates", thing="templates"
-            )
-        self.log_weights = log_weights.log_softmax(-1)
-        # Normalising rounds; another dtype begins with what was given.
-        self._given = None if self.dtype == torch.float64 else log_weights.detach()
+            self.log_weights = self.templates.new_zeros(1, n).log_softmax(-1)
+            return
+        given = checked_log_weights(log_weights, n, self.templates, of="templates", thing="templates")
+        self.log_weights = given.log_softmax(-1)
+        if self.dtype != torch.float64:
+            # Normalising rounds; another dtype begins with what was given.
+            self._given = given.detach()
 
     @property
     @override

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fenchel.arguments.tensor import values_are_known
 from fenchel.certificate import reference_norm
-from fenchel.family import Block, Family, Point, dot, norm, total
+from fenchel.family import Block, Family, Point
+from fenchel.rounding import dot, norm, total
 from fenchel.selection import Part
 
 __all__ = ["Solution", "infer", "solved"]
@@ -216,8 +217,8 @@ def infer(
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
     rows = Rows(block, alpha, beyond, ~nothing, tol)
     left = ~nothing if wanted is None else ~nothing & wanted.unsqueeze(-1)
-    # Rows that mixing has left.
-    hard = torch.zeros_like(left)
+    # Rows for Newton's method: those that mixing has left, or all where a step is in closed form.
+    hard = torch.full_like(left, family.inverts)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
         for method in (_mix, _follow):
             if method is _follow and dtype != torch.float64 and not family.narrow:

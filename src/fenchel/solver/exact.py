@@ -11,9 +11,10 @@ from torch import Tensor
 from fenchel.certificate import Certificate, certify
 from fenchel.errors import ConvergenceError
 from fenchel.estimate import Estimate, EstimateBuilder
-from fenchel.family import Block, norm
+from fenchel.family import Block
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
+from fenchel.rounding import norm
 from fenchel.solver.driver import infer
 from fenchel.solver.options import check_call, check_curved, check_iterations
 

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from fenchel.certificate import certify, reference_norm
 from fenchel.estimate import Estimate, EstimateBuilder
-from fenchel.family import Block, norm
+from fenchel.family import Block
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
+from fenchel.rounding import norm
 from fenchel.solver.exact import MARGIN, check_convergence
 from fenchel.solver.options import check_call, check_curved, check_iterations
 
