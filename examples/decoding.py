@@ -111,9 +111,8 @@ class Attention(AttendingLayer, nn.Module):
         evidence = z.to(states.dtype).unsqueeze(1)
         closeness = self.effective_closeness
         problem = Problem(evidence, templates, templates, self.alpha, scale, closeness=closeness)
-        options: dict[str, Any] = {"estimator": self.estimator, "tol": None, "max_steps": 50, "dropout": 0.0}
-        options.update(need_weights=need_weights, need_certificate=False)
-        found = self.answer(LayerCall(problem, log_u), **options)
+        call = LayerCall(problem, log_u)
+        found = self.answer(call, dropout=0.0, need_weights=need_weights, need_certificate=False)
         return found.output.squeeze(1), None if found.weights is None else found.weights.squeeze(1)
 
     @contextlib.contextmanager

@@ -291,7 +291,7 @@ def test_scores_that_float32_does_not_hold_are_refused() -> None:
 def in_many_digits(problem: InferenceProblem, row: int) -> tuple[Any, Any]:
     """λ* and p* of one row, by Newton's method with halved steps on the dual in 300 bits."""
     t, z = (mpmath.matrix(x.double().tolist()) for x in (problem.templates, problem.evidence[row]))
-    log_u = mpmath.matrix(problem.preference.log_weights.double().flatten().tolist())
+    log_u = mpmath.matrix(problem.preference.to(torch.float64).log_weights.flatten().tolist())
     alpha, centre = mpmath.mpf(float(problem.alpha)), t.T * mpmath.ones(t.rows, 1) / t.rows
     t = t - mpmath.ones(t.rows, 1) * centre.T
 

@@ -11,7 +11,7 @@ import pytest
 # Packages whose modules a bare import may run; every other one waits until it is asked for.
 CORE = {
     "arguments",
-    "blocks",
+    "family",
     "certificate",
     "closeness",
     "conjugate",

@@ -36,7 +36,7 @@ ORDER = [
     {"preference", "closeness"},
     {"conjugate", "plot"},
     {"problem"},
-    {"blocks"},
+    {"family"},
     {"layout", "certificate"},
     {"estimate"},
     {"reliability", "solver"},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
 from fenchel.conjugate import FiniteConjugate
+from fenchel.family import Block, FunctionFamily, TemplateFamily
 from fenchel.problem import Problem
 
 __all__ = [
@@ -87,7 +87,7 @@ class QueryLayout(ABC):
     @abstractmethod
     def blocks(
         self, memory_budget: int, arrays: int, itemsize: int
-    ) -> Iterator[tuple[Tensor, Tensor, AbstractBlock]]:
+    ) -> Iterator[tuple[Tensor, Tensor, Block]]:
         """Blocks of queries, each with the indices of its groups (g,) and rows (r,).
 
         Args:
@@ -165,25 +165,25 @@ class _TemplateLayout(QueryLayout):
     @override
     def blocks(
         self, memory_budget: int, arrays: int, itemsize: int
-    ) -> Iterator[tuple[Tensor, Tensor, AbstractBlock]]:
+    ) -> Iterator[tuple[Tensor, Tensor, Block]]:
         keep_freed_memory()
         for groups, rows in self._ranges(rows_in_block(self._templates, memory_budget // arrays, itemsize)):
-            evidence = self._take(self._evidence, groups, rows)
-            yield (
-                groups,
-                rows,
-                QueryBlock(
-                    templates=self._templates[groups],
-                    log_preference=self._take(self._log_preference, groups, rows),
-                    evidence=evidence.expand(len(groups), len(rows), -1),
-                    alpha=self._take(self._alpha, groups, rows),
-                    closeness=self.problem.closeness.rows(
-                        lambda own, groups=groups, rows=rows: self._take(
-                            self._arranged(own.unsqueeze(-1)), groups, rows
-                        ).squeeze(-1)
-                    ),
-                ),
-            )
+            yield groups, rows, self._block(groups, rows)
+
+    @cached_property
+    def _wide(self) -> _TemplateLayout:
+        return _TemplateLayout(self.problem.to(torch.float64))
+
+    def _block(self, groups: Tensor, rows: Tensor) -> Block:
+        def take(own: Tensor) -> Tensor:
+            return self._take(self._arranged(own.unsqueeze(-1)), groups, rows).squeeze(-1)
+
+        log_preference = self._take(self._log_preference, groups, rows)
+        family = TemplateFamily(self._templates[groups], log_preference, self.problem.closeness.rows(take))
+        evidence = self._take(self._evidence, groups, rows).expand(len(groups), len(rows), -1)
+        # From the problem, whose preference is normalised anew.
+        wide = None if self.problem.dtype == torch.float64 else lambda: self._wide._block(groups, rows)
+        return Block(family, evidence, self._take(self._alpha, groups, rows), wide)
 
 
 class _ConjugateLayout(QueryLayout):
@@ -195,7 +195,7 @@ class _ConjugateLayout(QueryLayout):
     @override
     def blocks(
         self, memory_budget: int, arrays: int, itemsize: int
-    ) -> Iterator[tuple[Tensor, Tensor, AbstractBlock]]:
+    ) -> Iterator[tuple[Tensor, Tensor, Block]]:
         keep_freed_memory()
         conjugate, device = self.problem.conjugate, self.problem.evidence.device
         each = max(1, memory_budget // (arrays * itemsize * self.groups * conjugate.width))
@@ -203,7 +203,7 @@ class _ConjugateLayout(QueryLayout):
             part = slice(start, min(start + each, self.rows))
             groups = torch.arange(self.groups, device=device)
             rows = torch.arange(part.start, part.stop, device=device)
-            yield groups, rows, ConjugateBlock.of(self.problem.queries(part))
+            yield groups, rows, FunctionFamily.block(self.problem.queries(part))
 
 
 def is_rowwise(problem: Problem) -> bool:

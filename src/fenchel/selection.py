@@ -10,12 +10,11 @@ from torch import Tensor
 __all__ = ["Part", "gather_rows", "rows_where"]
 
 
-def rows_where(mask: Tensor) -> Tensor:
-    """Indices (g, r') of the rows marked in ``mask`` (g, r), r' being the most that a group has.
+def rows_where(mask: Tensor, most: int) -> Tensor:
+    """Indices (g, r') of the rows marked in ``mask`` (g, r), r' = ``most`` being the most that a group has.
 
     Groups with fewer are filled up with rows that are not marked, so that the result is rectangular.
     """
-    most = int(mask.sum(-1).max())
     return torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)[:, :most]
 
 
@@ -47,15 +46,17 @@ class Part:
     def of(cls, wanted: Tensor, *, whole: bool) -> Part | None:
         """The rows that are marked, bool (g, r), or all where they cannot be taken apart; None where there are none."""
         of_group = wanted.sum(1)
-        most = int(of_group.max())
+        # One look for all that depends on it.
+        counts = of_group.tolist()
+        most = max(counts)
         if most == 0:
             return None
         if whole:
             return cls(None, None)
+        if all(counts):
+            return cls(None, None if most == wanted.shape[1] else rows_where(wanted, most))
         groups = of_group.nonzero().squeeze(-1)
-        if len(groups) == len(wanted):
-            return cls(None, None if most == wanted.shape[1] else rows_where(wanted))
-        return cls(groups, rows_where(wanted[groups]))
+        return cls(groups, rows_where(wanted[groups], most))
 
     def split(self, wanted: Tensor, width: int | None, array_bytes: int) -> list[Part]:
         """Parts of these rows whose arrays of ``width`` numbers a row, in float64, are of about that size at most."""

@@ -11,7 +11,7 @@ import pytest
 from tests.auditing.small_audits import files_of
 from tests.cli.conftest import plain_run
 
-SMALL = "--max-length 12 --batch-size 2 --device cpu --baseline none".split()
+SMALL = ["--max-length", "12", "--batch-size", "2", "--device", "cpu", "--baseline", "none"]
 NUMBERS = ("heads.json", "summary.json", "heads.parquet", "figure4.png", "figure5.png")
 
 

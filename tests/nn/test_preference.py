@@ -229,9 +229,9 @@ class NoFuture(AbstractPreference):
 def test_masks_and_log_weights_are_not_taken_for_each_other(put):
     inputs, index = attention_inputs(), torch.zeros((), dtype=torch.long)
     mask_as_weight = put(NoFuture("log_weight"))
-    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives bool; .* belongs in mask_mod"):
+    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives torch\.bool; .* belongs in mask_mod"):
         mask_as_weight(inputs)
-    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives bool"):
+    with pytest.raises(ProblemError, match=r"NoFuture\.log_weight gives torch\.bool"):
         mask_as_weight.score_mod(inputs)(torch.zeros(()), index, index, index, index)
     with pytest.raises(
         ProblemError, match=r"NoFuture\.mask_mod gives torch\.float32; .* belong in log_weight"

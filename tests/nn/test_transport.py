@@ -357,7 +357,7 @@ def test_it_is_copied_saved_and_shown():
         ({"cost": torch.tensor([[0.0, 1.0], [2.0, 0.0]])}, "cost is not symmetric"),
         ({"cost": torch.tensor([[0.0, -1.0], [-1.0, 0.0]])}, "cost has the negative entry -1"),
         ({"estimator": "newton"}, "estimator is 'newton'; expected one of first_order"),
-        ({"extra_preference": "some"}, "extra_preference is 'some'; expected one of 'zero', 'shared'"),
+        ({"extra_preference": "some"}, "extra_preference of .* is 'some'; expected one of zero, shared"),
         ({"memory": nn.Linear(2, 2)}, "memory is a Linear; expected a LearnedTemplateBank"),
         ({"memory": LearnedTemplateBank(7)}, "memory has templates of width 7; expected embed_dim = 12"),
     ],

@@ -420,3 +420,11 @@ def test_what_it_says_of_itself_is_short(name: str) -> None:
     u = CASES[name].built()
     assert repr(u).startswith(f"{name}(queries=")
     assert len(repr(u)) < 120
+
+
+def test_no_exact_answer_repeats_its_question_where_alpha_mu_is_outside_of_the_domain() -> None:
+    u = Gamma(2.0, torch.tensor([1.0], dtype=torch.float64))
+    z = torch.linspace(-1.9, 50, 40, dtype=torch.float64).unsqueeze(-1)
+    found = InferenceProblem(u, z).solve("exact", tol=1e-10)
+    assert bool((found.dual < 1).all())
+    assert bool((found.mean - z > 1).all())

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fenchel.arguments.causal_bias import is_causal_bias
 from fenchel.arguments.name import Flag
@@ -28,15 +29,18 @@ __all__ = [
     "broadcasts_to",
     "check_device",
     "check_dtype",
+    "check_finite",
     "check_flags",
     "check_not_mapped",
     "check_tensor",
     "check_vectors",
     "checked_argument",
     "checked_scale",
+    "is_on_host",
     "is_under_autocast",
     "positive_tensor",
     "values_are_known",
+    "values_can_be_read",
 ]
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -237,9 +241,48 @@ def is_under_autocast(tensor: Tensor) -> bool:
     return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
 
 
+HOSTS = frozenset({"cpu"})
+"""Types of devices on which looking at an element waits for nothing."""
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    """Whether looking at an element waits for nothing: on the CPU."""
+    return tensor.device.type in HOSTS
+
+
 def values_are_known(tensor: Tensor) -> bool:
-    """Whether elements can be looked at: not while a graph is made, under ``torch.vmap``, or on meta."""
-    return not torch.compiler.is_compiling() and not tensor.is_meta and not _is_mapped(tensor)
+    """Whether values are looked at, to check them or to leave out what they make superfluous.
+
+    They are on the CPU. On an accelerator a look waits for all work that is queued, so that they are not, unless
+    ``torch.autograd.set_detect_anomaly`` asks for checks.
+    """
+    return values_can_be_read(tensor) and (is_on_host(tensor) or torch.is_anomaly_enabled())
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Whether there are values: not while a graph is made, under ``torch.vmap``, or of a meta or fake tensor."""
+    if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
+        return False
+    return not _is_mapped(tensor)
+
+
+def check_finite(*, always: bool = False, **tensors: Tensor | None) -> None:
+    """Refuse NaN and infinity while torch's anomaly detection is on.
+
+    Args:
+        always: Whether to refuse them in any case, for estimators that look at values wherever these are.
+        **tensors: By the names that the caller has for them.
+
+    Raises:
+        ProblemError: Naming the first tensor that has one.
+    """
+    if not always and (torch.compiler.is_compiling() or not torch.is_anomaly_enabled()):
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and values_can_be_read(tensor) and not bool(torch.isfinite(tensor).all()):
+            raise ProblemError(
+                f"{name} contains NaN or infinity; every entry must be finite, masked ones too"
+            )
 
 
 def check_not_mapped(what: str, *tensors: Tensor | None) -> None:

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.layer import LayerBlock, LayerProblem, layer_problem
-from fenchel.blocks import QueryBlock, centre
+from fenchel.family import Block, TemplateFamily, TemplatePoint, centre, norm, total
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.preference.discrete import may_attend
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import Solution, infer
-from fenchel.solver.family import TemplateFamily, TemplatePoint, norm, total
 
 __all__ = ["BlockSolution", "exact_duals", "exact_solutions"]
 
@@ -93,18 +92,19 @@ class LayerGroup:
         square = total((wide @ form) * wide).clamp(min=0)
         return inside, square.sqrt().flatten(1, 2).to(queries.dtype)
 
-    def rows(self, block: LayerBlock, evidence: Tensor) -> QueryBlock:
+    def rows(self, block: LayerBlock, evidence: Tensor) -> Block:
         """A block's rows, in float64."""
         preference = block.log_preference
         if max(preference.shape[1:3]) > 1:
             preference = preference.expand(-1, *block.queries.shape[1:3], -1)
         preference = preference.flatten(1, 2).double().log_softmax(-1)
         alpha = torch.full((1, 1, 1), self._alpha, dtype=torch.float64, device=evidence.device)
-        return QueryBlock(self.templates, preference, evidence, alpha)
+        return Block(TemplateFamily(self.templates, preference), evidence, alpha)
 
-    def second_order(self, rows: QueryBlock) -> Tensor:
+    def second_order(self, rows: Block) -> Tensor:
         """λ₂ of a block's rows, (g, r, k)."""
-        if rows.log_preference.shape[1] > 1:
+        assert isinstance(rows.family, TemplateFamily)  # noqa: S101 -- see rows
+        if rows.family.log_preference.shape[1] > 1:
             return second_order_point(rows)
         if self._second_order is None:
             identity = torch.eye(self.templates.shape[-1], dtype=torch.float64, device=rows.evidence.device)
@@ -133,7 +133,6 @@ class BlockSolution:
         group: What the queries share.
         block: The queries.
         rows: Their problems, in the working dtype.
-        family: Φ of these.
         first: Φ at the first-order points.
         outside: The length of the evidence outside of the span, (g, r, 1), or None.
         found: The exact dual points; measured is what is one mixing further.
@@ -142,8 +141,7 @@ class BlockSolution:
 
     group: LayerGroup
     block: LayerBlock
-    rows: QueryBlock
-    family: TemplateFamily
+    rows: Block
     first: TemplatePoint
     outside: Tensor | None
     found: Solution
@@ -161,7 +159,7 @@ class BlockSolution:
 
     @cached_property
     def _exact(self) -> TemplatePoint:
-        return self.family.at(self.found.further.to(self.rows.evidence.dtype))
+        return self.first.family.at(self.found.further.to(self.rows.evidence.dtype))
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention's weights and the exact ones, each (g, r, n)."""
@@ -180,7 +178,7 @@ class BlockSolution:
         length, shift = self._length(exact), norm(at_first.shift)
         room = self._length(first) / rows.alpha - shift
         # ‖h*‖ of the mean less the centre, and the centre, of which the part outside of the span is not in coordinates.
-        inside = self.family.rest + at_exact.shift
+        inside = self.first.family.rest + at_exact.shift
         mean = (
             self.group.centre_length.square() + 2 * total(inside * self.group.centre) + total(inside * inside)
         )
@@ -234,19 +232,11 @@ def exact_solutions(
         wide = group.rows(block, evidence)
         rows = wide.to(problem.queries.dtype)
         beyond = None if outside is None else rows.alpha * outside
-        family = TemplateFamily(rows, None if rows.evidence.dtype == torch.float64 else wide)
-        first = family.at(rows.alpha * rows.evidence)
-        found = infer(
-            family,
-            rows.evidence,
-            rows.alpha,
-            tol=tol,
-            max_steps=max_steps,
-            beyond=beyond,
-            shift=first.shift,
-        )
+        first = rows.family.at(rows.alpha * rows.evidence)
+        assert isinstance(first, TemplatePoint)  # noqa: S101 -- a layer has templates
+        found = infer(rows, tol=tol, max_steps=max_steps, beyond=beyond, shift=first.shift)
         converged = (found.error <= tol * found.reference).reshape(wanted.shape) & wanted
-        yield BlockSolution(group, block, rows, family, first, outside, found, converged)
+        yield BlockSolution(group, block, rows, first, outside, found, converged)
 
 
 def exact_duals(

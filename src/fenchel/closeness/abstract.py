@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import values_are_known
 from fenchel.preference import Discrete
 from fenchel.rounding import SMALL, UNIT
 
@@ -62,7 +63,7 @@ class AbstractCloseness(ABC):
         if log_preference.shape[-1] == potential.shape[-1]:
             counted = counted.masked_fill(torch.isneginf(log_preference), 0)
         small = counted.abs().amax(-1, keepdim=True) <= SMALL * self._modulus_column()
-        if not bool(small.any()):
+        if values_are_known(small) and not bool(small.any()):
             return apart
         near = self.near_displacement(potential.masked_fill(~small, 0), log_preference)
         return apart if near is None else torch.where(small, near, apart)
@@ -84,6 +85,8 @@ class AbstractCloseness(ABC):
         self, mean_error: Tensor, largest_error: Tensor, count: int
     ) -> tuple[Tensor, float | Tensor]:
         r"""How far at most :meth:`weights`, evaluated in float64, are from :math:`\nabla D^*(f)`.
+
+        Where :attr:`is_softmax`, in the dtype of the errors.
 
         Args:
             mean_error: Error of the potential's entries, root mean square under p, (..., m).

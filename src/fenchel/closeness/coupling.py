@@ -257,7 +257,7 @@ def transport_value(
     log_p, log_u = weights.log().unsqueeze(-1), sources.unsqueeze(-2)
     scaled = -cost.unsqueeze(-3) / gamma.unsqueeze(-1)
     to_p, to_u = torch.zeros_like(log_p), torch.zeros_like(log_u)
-    error = torch.tensor(torch.inf)
+    error = weights.new_tensor(torch.inf)
     for step in range(max_steps):
         to_p = _finite(log_p - torch.logsumexp(scaled + to_u, -1, keepdim=True))
         to_u = _finite(log_u - torch.logsumexp(scaled + to_p, -2, keepdim=True))

@@ -210,9 +210,11 @@ def check_closeness(
     tol, seed = checked_argument("tol", tol), checked_argument("seed", seed)
     generator = torch.Generator().manual_seed(seed)
     if preference is None:
-        log_u = torch.randn(1, 6, generator=generator, dtype=torch.float64)
+        log_u = torch.randn(1, 6, generator=generator, dtype=torch.float64, device="cpu")
         log_u[0, 4] = -torch.inf
-        preference = Discrete(torch.randn(6, 3, generator=generator, dtype=torch.float64), log_u)
+        preference = Discrete(
+            torch.randn(6, 3, generator=generator, dtype=torch.float64, device="cpu"), log_u
+        )
     elif not isinstance(preference, Discrete):
         raise ProblemError(f"preference is a {type(preference).__name__}; expected a fenchel.Discrete")
     with torch.no_grad():
@@ -246,12 +248,14 @@ class _Trial:
         self._device = preference.device
         self._log_u = self._log_u.to(self._device)
         self._worst: dict[str, float] = {}
-        scales = torch.tensor(SCALES, dtype=torch.float64).repeat(points)[:points]
+        scales = torch.tensor(SCALES, dtype=torch.float64, device="cpu").repeat(points)[:points]
         self._scale = scales.reshape(points, *(1,) * len(lead), 1).to(self._device)
         self.potential = self._scale * self._normal()
 
     def _normal(self) -> Tensor:
-        drawn = torch.randn(*self._shape, self._count, generator=self._generator, dtype=torch.float64)
+        drawn = torch.randn(
+            *self._shape, self._count, generator=self._generator, dtype=torch.float64, device="cpu"
+        )
         return drawn.to(self._device)
 
     def run(self) -> ClosenessReport:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.sparse_weights import LEAST_LOG_WEIGHT
 from fenchel.errors import ProblemError
-from fenchel.rounding import LINEAR, UNIT, near_displacement
+from fenchel.rounding import LINEAR, near_displacement
 
 __all__ = ["KL", "Hard"]
 
@@ -61,8 +61,9 @@ class KL(AbstractCloseness):
 
     def rounding(self, mean_error: Tensor, largest_error: Tensor, count: int) -> tuple[Tensor, float]:
         """Weights are exponentials; under p the root mean square of log p is at most about log N."""
-        relative = 2.2 * mean_error + (4 * math.log(count) + 16) * UNIT
-        lost = count * torch.finfo(torch.float64).tiny
+        numbers = torch.finfo(mean_error.dtype)
+        relative = 2.2 * mean_error + (2 * math.log(count) + 8) * numbers.eps
+        lost = count * numbers.tiny
         return relative.masked_fill(~(largest_error <= LINEAR), torch.inf), lost
 
     def usable(self, log_preference: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.coupling import Coupling, Part, transport_value
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.preference import Discrete
+from fenchel.preference.abstract import check_together
 from fenchel.rounding import LINEAR, UNIT, summed
 
 __all__ = [
@@ -129,13 +130,7 @@ class OptimalTransport(AbstractCloseness):
         joined.gamma = gamma
         self._check_allowed(support)
         matrix = self.cost.matrix(support, templates)
-        try:
-            torch.broadcast_shapes(matrix.shape, (*support.shape[:-1], templates.shape[-2]))
-        except RuntimeError:
-            raise ProblemError(
-                f"cost has shape {tuple(matrix.shape)} and templates {tuple(templates.shape)}: their leading "
-                "dimensions do not broadcast"
-            ) from None
+        check_together(cost=matrix.shape, templates=(*support.shape[:-1], templates.shape[-2]))
         joined._matrix = matrix
         joined._cost_error = self.cost.rounding(support)
         if not self._warned:
@@ -156,13 +151,7 @@ class OptimalTransport(AbstractCloseness):
         if values_are_known(atoms) and not bool(torch.isfinite(atoms).all()):
             raise ProblemError("atoms contain NaN or infinity; every entry must be finite")
         atoms = atoms.to(templates.dtype)
-        try:
-            lead = torch.broadcast_shapes(templates.shape[:-2], atoms.shape[:-2])
-        except RuntimeError:
-            raise ProblemError(
-                f"atoms have shape {tuple(atoms.shape)} and templates {tuple(templates.shape)}: their leading "
-                "dimensions do not broadcast"
-            ) from None
+        lead = check_together(atoms=atoms.shape[:-2], templates=templates.shape[:-2])
         parts = [part.expand(*lead, *part.shape[-2:]) for part in (templates, atoms)]
         return torch.cat(parts, -2)
 
@@ -286,7 +275,7 @@ class OptimalTransport(AbstractCloseness):
 
 def _checked_gamma(gamma: float | Tensor) -> Tensor:
     if not isinstance(gamma, Tensor):
-        return torch.tensor(checked_argument("gamma", gamma), dtype=torch.float64)
+        return torch.tensor(checked_argument("gamma", gamma), dtype=torch.float64, device="cpu")
     return positive_tensor(
         "gamma", gamma, gamma.device, gamma.dtype, "that broadcasts to (..., 1), or a number"
     )

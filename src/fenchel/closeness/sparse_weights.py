@@ -320,6 +320,9 @@ LEAST_ORDER = 1e-30
 MOST_STEPS = 100
 """Steps at most; 15 are the most that is known, and at small a and scores of 10⁹, which rounding blurs, 55."""
 
+STEPS_UNSEEN = 40
+"""Steps where nobody looks at whether they are enough, on an accelerator."""
+
 CHUNK_BYTES = 2**19
 """Size of a working array: steps go through it many times."""
 
@@ -343,7 +346,7 @@ def threshold_weights(
     shape = torch.broadcast_shapes(*(part.shape for part in parts))
     if isinstance(a, Tensor):
         shape = torch.broadcast_shapes(shape, (*a.shape[:-1], shape[-1]))
-        if a.numel() == 1:
+        if a.numel() == 1 and values_are_known(a):
             a = float(a)
     n = shape[-1]
     if 0 in shape:
@@ -378,15 +381,13 @@ def _double(part: Any) -> Any:
 
 
 def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
-    least = float(a.min()) if isinstance(a, Tensor) else a
+    least = a
+    if isinstance(a, Tensor):
+        least = float(a.min()) if values_are_known(a) else 0.0
     if log_u is None and csiszar:
         log_u = torch.zeros_like(f[:1]).log_softmax(-1)
-    if least == 1:
-        return _Simplex(f, log_u, 1.0, csiszar).solve()
-    if a == 0.5 if isinstance(a, float) else False:
-        return _Squares(f, log_u, 0.5, csiszar).solve()
     if least >= DIRECT_FROM:
-        return _Powers(f, log_u, a, csiszar).solve()
+        return _Powers(f, log_u, 1.0 if least == 1 else a, csiszar).solve()
     clamped = a.clamp(min=LEAST_ORDER) if isinstance(a, Tensor) else max(a, LEAST_ORDER)
     return _Logarithms(f, log_u, clamped, csiszar).solve()
 
@@ -415,6 +416,7 @@ class _Powers:
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         self._a, self._weight = a, None
+        self._order = None if isinstance(a, Tensor) else 1 + a
         if log_u is None:
             # What all scores share is subtracted before they are multiplied and added to, which would round it.
             x = (f - f.amax(-1, keepdim=True)).mul_(a)
@@ -437,22 +439,24 @@ class _Powers:
         high = x.amax(-1, keepdim=True)
         low, tau = -high, torch.zeros_like(high)
         step = tau
-        for _ in range(MOST_STEPS):
+        known = values_are_known(x)
+        for _ in range(MOST_STEPS if known else STEPS_UNSEEN):
             total, slope = self._sums(tau)
             step = self._step(total, slope)
             noise = self._noise * eps * total / slope
             done = (step.abs() <= noise) | (step.abs() <= eps * tau) | total.isnan()
             done |= high - low <= eps * high
-            if bool(done.all()):
+            if known and bool(done.all()):
                 break
             low, high = torch.where(total >= 1, tau, low), torch.where(total < 1, tau, high)
             following = tau + step
             inside = (following >= low) & (following <= high)
-            tau = torch.where(inside, following, (low + high) / 2)
+            following = torch.where(inside, following, (low + high) / 2)
+            tau = torch.where(done & ~total.isnan(), tau, following)
         return self._weights(tau, step)
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:
-        return (total - total.pow(1 - self._a)) / slope
+        return (total - (1 if self._order == 2 else total.pow(1 - self._a))) / slope
 
     def _differences(self, tau: Tensor) -> Tensor:
         return torch.sub(self._x, tau, out=self._t).clamp_(min=0)
@@ -460,56 +464,25 @@ class _Powers:
     def _sums(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """S and Q, (r, 1)."""
         t = self._differences(tau)
-        q = torch.pow(t, 1 / self._a - 1, out=self._q)
+        if self._order == 2:
+            # Differences are the weights: the sum of them is quicker than a product.
+            q = torch.sign(t, out=self._q)
+            if self._weight is None:
+                return t.sum(-1, keepdim=True), q.sum(-1, keepdim=True)
+        else:
+            q = t if self._order == 1.5 else torch.pow(t, 1 / self._a - 1, out=self._q)
         if self._weight is not None:
-            q.mul_(self._weight)
-        # At a = 1 a difference of 0 has the power 1, but outside of the support there is no weight.
-        q.mul_(t > 0)
-        return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
-
-    def _last(self, tau: Tensor, step: Tensor) -> Tensor:
-        """Differences after a last step, which is too small to be added to τ; those that were 0 stay 0."""
-        t = self._differences(tau)
-        return t.sub_(torch.where(t > 0, step, 0)).clamp_(min=0)
-
-    def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
-        p = self._last(tau, step).pow_(1 / self._a)
-        return p if self._weight is None else p.mul_(self._weight)
-
-
-class _Simplex(_Powers):
-    """Order 2: a projection onto the simplex."""
-
-    def _step(self, total: Tensor, slope: Tensor) -> Tensor:
-        return (total - 1) / slope
-
-    def _sums(self, tau: Tensor) -> tuple[Tensor, Tensor]:
-        t = self._differences(tau)
-        q = torch.sign(t, out=self._q)
-        if self._weight is None:
-            return t.sum(-1, keepdim=True), q.sum(-1, keepdim=True)
-        q.mul_(self._weight)
+            q = torch.mul(q, self._weight, out=self._q)
+        if self._order is None:
+            # At a = 1 a difference of 0 has the power 1, but outside of the support there is no weight.
+            q.mul_(t > 0)
         return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
 
     def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
-        p = self._last(tau, step)
-        return p if self._weight is None else p.mul_(self._weight)
-
-
-class _Squares(_Powers):
-    """Order 1.5."""
-
-    def _step(self, total: Tensor, slope: Tensor) -> Tensor:
-        return (total - total.sqrt()) / slope
-
-    def _sums(self, tau: Tensor) -> tuple[Tensor, Tensor]:
+        # The last step is too small to be added to τ; differences that were 0 stay 0.
         t = self._differences(tau)
-        q = t if self._weight is None else torch.mul(t, self._weight, out=self._q)
-        return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
-
-    def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
-        p = self._last(tau, step)
-        p.mul_(p)
+        p = t.sub_(torch.where(t > 0, step, 0)).clamp_(min=0)
+        p = p if self._order == 2 else p.mul_(p) if self._order == 1.5 else p.pow_(1 / self._a)
         return p if self._weight is None else p.mul_(self._weight)
 
 

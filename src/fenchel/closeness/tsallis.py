@@ -35,6 +35,7 @@ from fenchel.closeness.sparse_weights import (
     LEAST_LOG_WEIGHT,
     LEAST_ORDER,
     MOST_STEPS,
+    STEPS_UNSEEN,
     curvature_weights,
     deformed_log,
     log_of_positive,
@@ -213,16 +214,19 @@ class Tsallis(AbstractCloseness):
         Potentials are divided, multiplied and shifted: a few roundings where their error allows six and more. A weight
         is the power 1/a of a difference of numbers up to 1, whose roundings its slope multiplies by q/a, and the q sum
         to :math:`n^a` at most; in Csiszár's sense those of u multiply that of the difference, which is no larger. Small
-        a are computed from logarithms, known to some roundings of log u. What the threshold is off shows in the sum of
-        the weights, all on one side.
+        a, those beside a small one, and all tensors away from the CPU are computed from logarithms, known to some
+        roundings of log u. What the threshold is off shows in the sum of the weights, all on one side.
         """
         if self._is_softmax:
             return KL().rounding(mean_error / self.temperature, largest_error / self.temperature, count)
-        a = torch.as_tensor(self.order) - 1
+        a = torch.as_tensor(self.order, device=mean_error.device) - 1
+        by_logarithms = a.amin() < DIRECT_FROM
+        if isinstance(self.order, Tensor) and not values_are_known(a):
+            by_logarithms = torch.ones_like(by_logarithms)
         own = (
             36
             + 12 * count**a / a.clamp(min=DIRECT_FROM)
-            + torch.where(a < DIRECT_FROM, -12 * LEAST_LOG_WEIGHT, 0.0)
+            + torch.where(by_logarithms, -12 * LEAST_LOG_WEIGHT, 0.0)
         )
         of_potential = (3 if self._csiszar else 1.5) * largest_error / self.modulus
         return torch.zeros_like(mean_error), of_potential + own * UNIT
@@ -360,7 +364,8 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
     low = f.masked_fill(masked, torch.inf).amin(-1, keepdim=True)
     high = f.masked_fill(masked, -torch.inf).amax(-1, keepdim=True)
     found, enough = f, 4 * torch.finfo(f.dtype).eps * torch.maximum(low.abs(), high.abs())
-    for _ in range(MOST_STEPS):
+    known, slope, moved = values_are_known(f), q, tau
+    for _ in range(MOST_STEPS if known else STEPS_UNSEEN):
         rise = (a * ratio * (f - tau)).clamp_(min=-1)
         logarithm = torch.log1p(rise) / a
         found = u * torch.expm1(logarithm)
@@ -368,11 +373,11 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
         step = found.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
         following = torch.minimum(torch.maximum(tau + step, low), high)
         moved = following - tau
-        if bool((moved.abs() <= enough).all()):
-            # The last step, too small to be added to τ.
-            return found - slope * moved
+        if known and bool((moved.abs() <= enough).all()):
+            break
         tau = following
-    return found
+    # The last step, too small to be added to τ.
+    return found - slope * moved
 
 
 NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}

@@ -14,6 +14,7 @@ from fenchel.arguments.tensor import (
     broadcasts_to,
     check_device,
     check_dtype,
+    check_finite,
     check_flags,
     check_tensor,
     checked_argument,
@@ -112,8 +113,9 @@ def checked(
 ) -> AttentionArguments:
     """The arguments of an attention call, if they fit together.
 
-    Values (NaN, α ≤ 0) are looked at except under ``torch.compile`` and on the meta device; those of query, key and
-    value only by the exact estimator, since the others hand a NaN on.
+    Values (NaN, α ≤ 0) are looked at on the CPU, except under ``torch.compile``; those of query and key only by the
+    exact estimator, on every device, since the others hand a NaN on. While torch's anomaly detection is on, those of
+    every argument are, on every device.
 
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
@@ -135,12 +137,8 @@ def checked(
         alpha=_alpha(alpha, lead, query),
         scale=factor,
     )
-    if estimator == "exact" and values_are_known(query):
-        for name, tensor in (("query", query), ("key", key)):
-            if not bool(torch.isfinite(tensor).all()):
-                raise ProblemError(
-                    f"{name} contains NaN or infinity; every entry must be finite, masked ones too"
-                )
+    check_finite(always=estimator == "exact", query=query, key=key)
+    check_finite(value=value)
     return arguments
 
 

@@ -263,6 +263,10 @@ def attention(
     those refuse or spend (m, n) arrays on. The gradient of the exact estimator comes from the implicit function theorem
     (one linear solve a query), never from its steps. Half types are solved in float32.
 
+    An accelerator waits where a value is looked at: nowhere at first order, nor at second order where queries share
+    preference and α; once a call at second order where they do not; at every step of the exact estimator. So values are
+    checked on the CPU alone, or everywhere inside of ``torch.autograd.detect_anomaly()``.
+
     Args:
         query: (B, H, m, d). As in torch's call, query, key and value may have fewer dimensions, or sizes of 1, in the
             place of B and H, which broadcast.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from fenchel.family import norm
 from fenchel.functional.arguments import AttentionArguments, largest_level
 from fenchel.functional.exact import preference_weights
 from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
@@ -178,7 +179,9 @@ def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> A
 
 
 def norm_of(vectors: Tensor) -> Tensor:
-    """(..., 1) in float64, where squares of short vectors do not underflow."""
+    """(..., 1) in float64, whose squares do not underflow."""
+    if vectors.dtype == torch.float64:
+        return norm(vectors)
     return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import broadcasts_to, check_device, check_not_mapped, values_are_known
+from fenchel.arguments.tensor import broadcasts_to, check_device, check_finite, check_not_mapped
 from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTransport, Tsallis
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
@@ -66,7 +66,7 @@ class CloseAttention:
         with without_autocast(rows.evidence):
             if estimator == "first_order":
                 return rows.alpha * rows.evidence
-            _check_finite(query=rows.evidence, key=rows.templates)
+            check_finite(always=True, query=rows.evidence, key=rows.templates)
             # Of one number for all of its rows the core has a faster way than of one a row.
             heads = range(rows.evidence.shape[1])
             some = [rows.head(head) for head in heads] if rows.has_numbers_of_heads_alone() else [rows]
@@ -102,7 +102,9 @@ class CloseAttention:
             rows = replace(self._rows, templates=templates - templates.mean(-2, keepdim=True))
             norm = self._given.without_empty_rows(in_parts(rows, _bound_on_gradient, dual))
             alpha, dtype = rows.alpha.double(), dual.dtype
-            bounds = (alpha / 2 * norm.square(), norm, alpha * norm)
+            # A gap that the dtype does not hold is not 0.
+            gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
+            bounds = (gap, norm, alpha * norm)
             return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in bounds))
 
     def _answer(self, found: Tensor) -> Tensor:
@@ -128,15 +130,6 @@ def _bound_on_gradient(rows: CloseRows, dual: Tensor) -> Tensor:
     computed = norm_of(problem.dual_gradient(dual)) + lost.nan_to_num(nan=torch.inf)
     known = unmet + torch.fmin(moved, 2 * radius)
     return (torch.minimum(computed, known) + of_vectors) * (1 + (summed(dim) + 16) * unit)
-
-
-def _check_finite(**tensors: Tensor) -> None:
-    """Refuse NaN by the names that attention has for what a problem of the core is made of."""
-    for name, tensor in tensors.items():
-        if values_are_known(tensor) and not bool(torch.isfinite(tensor).all()):
-            raise ProblemError(
-                f"{name} contains NaN or infinity; every entry must be finite, masked ones too"
-            )
 
 
 # An iteration that looks at values is nothing to trace.

@@ -3,6 +3,7 @@ r"""The dual point λ of each estimator, differentiable in everything it depends
 The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Where the queries of a head share
 preference and α, one d × d matrix a head is factorised, in plain torch operations. Else every query has a covariance of
 its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
+Whether they arrived is looked at once a call on an accelerator, which waits for that.
 The gradient is one more such solve (:mod:`fenchel.functional.rows`), as it is of the exact one, by the implicit
 function theorem. Problems of the core that other ops make are solved here too, by the one certified solver.
 """
@@ -13,19 +14,22 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments.tensor import values_are_known
-from fenchel.blocks import QueryBlock
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
-from fenchel.functional.rows import Rowwise, implicit_gradients, second_order_gradients, with_row_gradients
+from fenchel.functional.rows import (
+    Rowwise,
+    implicit_gradients,
+    second_order_gradients,
+    with_one_look,
+    with_row_gradients,
+)
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import infer
 from fenchel.solver.exact import WORKING_ARRAYS, solved_block
-from fenchel.solver.family import TemplateFamily
 from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
-from fenchel.solver.options import check_evidence
 
 __all__ = [
     "dual_point",
@@ -92,11 +96,10 @@ def _exact(
     max_steps: int,
 ) -> Tensor:
     with torch.no_grad(), without_autocast(evidence):
-        check_evidence(evidence, alpha, of_op=True)
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
         dual, error = evidence.new_empty(evidence.shape), evidence.new_empty(*evidence.shape[:3], 1)
         for block, rows in rowwise.blocks(BLOCK_BYTES):
-            found = infer(TemplateFamily(rows), rows.evidence, rows.alpha, tol=tol, max_steps=max_steps)
+            found = infer(rows, tol=tol, max_steps=max_steps)
             rowwise.put(dual, block, found.dual)
             rowwise.put(error, block, (found.error / found.reference).masked_fill(found.error == 0, 0))
         _check(error.squeeze(-1), tol, max_steps)
@@ -206,10 +209,14 @@ def _second_order(
 ) -> Tensor:
     with torch.no_grad(), without_autocast(evidence):
         rowwise = Rowwise(evidence, templates, log_preference, alpha)
-        dual = evidence.new_empty(evidence.shape)
-        for block, rows in rowwise.blocks():
-            rowwise.put(dual, block, second_order_point(rows))
-        return dual
+
+        def attempt(unsure: list[Tensor] | None) -> Tensor:
+            dual = evidence.new_empty(evidence.shape)
+            for block, rows in rowwise.blocks():
+                rowwise.put(dual, block, second_order_point(rows, unsure))
+            return dual
+
+        return with_one_look(attempt, evidence)
 
 
 _second_order_with_gradients = with_row_gradients(
@@ -250,8 +257,6 @@ def solved_dual_point(
 def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
     """The same without gradient."""
     tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    if estimator == "exact":
-        check_evidence(problem.evidence, problem.alpha_column, of_op=True)
     layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
     dual, missed = layout.empty(problem.conjugate.dim), 0
     # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
@@ -263,7 +268,7 @@ def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: 
             dual[where] = certificate.dual
             missed += int((~certificate.meets(tol)).sum())
         else:
-            block = block.to(torch.float64) if isinstance(block, QueryBlock) else block
+            block = block.to(torch.float64) if block.family.selectable else block
             dual[where] = second_order_point(block).to(problem.dtype)
     if missed:
         raise ConvergenceError(

@@ -77,9 +77,9 @@ class HashOrder:
         """
         lead, rounds, tokens = buckets.shape
         buckets = buckets - buckets.amin()
-        count = int(buckets.amax()) + 2
+        count = buckets.amax() + 2
         if padding is not None:
-            buckets = buckets.masked_fill(padding.unsqueeze(1), count - 1)
+            buckets = torch.where(padding.unsqueeze(1), count - 1, buckets)
         order = buckets.argsort(dim=-1, stable=True)
         chunks = -(-tokens // chunk)
         slots = torch.nn.functional.pad(order, (0, chunks * chunk - tokens), value=tokens)

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from fenchel.arguments import ESTIMATORS
 from fenchel.errors import ProblemError
+from fenchel.functional.arguments import check_estimator
 from fenchel.functional.certificate import AttentionCertificate
-from fenchel.solver import Estimator
+from fenchel.solver import ESTIMATORS as SOLVERS
+from fenchel.solver import Estimator, Exact
 
-__all__ = ["DEFAULT_STEPS", "Inference", "Variant", "opened_estimator", "refuse_exact"]
+__all__ = ["DEFAULT_STEPS", "Inference", "Variant", "estimator_object", "opened_estimator", "refuse_exact"]
 
 DEFAULT_STEPS = 50
 """Steps that a query may take in the exact estimator of ops."""
@@ -137,6 +139,21 @@ def opened_estimator(
             "not met, and choose their memory themselves"
         )
     return estimator.name, given.get("tol"), given.get("max_steps", DEFAULT_STEPS)
+
+
+def estimator_object(
+    estimator: str | Estimator, tol: float | None = None, max_steps: int | None = None
+) -> Estimator:
+    """The same as one object, whose options have been checked; one that is None is left open.
+
+    Raises:
+        ProblemError: If it is no estimator of ops, or an option cannot be used.
+    """
+    steps = DEFAULT_STEPS if max_steps is None else max_steps
+    check_estimator(*opened_estimator(estimator, tol, steps))
+    if isinstance(estimator, Estimator):
+        return estimator
+    return Exact(tol=tol, max_steps=max_steps) if estimator == "exact" else SOLVERS[estimator]()
 
 
 def refuse_exact(estimator: str) -> None:

@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.operator import compute_dtype, mask_dtype, with_gradient, without_autocast
-from fenchel.functional.rows import Block, Grid, rows
+from fenchel.functional.rows import Grid, Rectangle, rows
 from fenchel.solver.implicit import is_transformed, second_derivative_of
 
 __all__ = [
@@ -190,7 +190,7 @@ def attend(
     Returns:
         The output (B, H, m, d_v), and the mean of the templates (B, H, m, c), without gradient, or None.
     """
-    seed = torch.randint(2**62, ()) if dropout_p else None
+    seed = torch.randint(2**62, (), device="cpu") if dropout_p else None
     given = (dual, key, value, log_preference, templates, seed)
     call = _computed if _is_plain(*given) else _attend_differentiable
     output, mean = call(*given, scale, dropout_p)
@@ -244,17 +244,17 @@ class _Call:
         self._preference = None if log_preference is None else self.grid.by_key_head(log_preference)
         self._scale = scale
 
-    def blocks(self) -> Iterator[tuple[Tensor, Tensor, list[Block]]]:
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor, list[Rectangle]]]:
         """Keys (b, h, n, d), values (b, h, n, d_v), and the blocks of queries that attend to them."""
         for blocks in self.grid.blocks(self._dual.new_empty((), dtype=self.dtype)):
             first = blocks[0]
             keys, values = (first.of_keys(tensor).to(self.dtype) for tensor in (self._key, self._value))
             yield keys, values, blocks
 
-    def dual(self, block: Block) -> Tensor:
+    def dual(self, block: Rectangle) -> Tensor:
         return block.of(self._dual).to(self.dtype) * self._scale
 
-    def weights(self, block: Block, dual: Tensor, key: Tensor) -> Tensor:
+    def weights(self, block: Rectangle, dual: Tensor, key: Tensor) -> Tensor:
         preference = None if self._preference is None else block.of(self._preference)
         logits = _logits(dual, key, preference)
         # In place: a block's worth of new memory costs a twentieth of the pass.

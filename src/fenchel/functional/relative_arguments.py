@@ -15,6 +15,7 @@ from fenchel.arguments.tensor import (
     broadcasts_to,
     check_device,
     check_dtype,
+    check_finite,
     check_tensor,
     checked_scale,
     values_are_known,
@@ -113,6 +114,7 @@ def checked_relative(
     """
     checked(query, key, value, log_preference=log_preference, alpha=alpha, scale=scale, **options)
     _check_table("relative", relative, key, query)
+    check_finite(relative=relative, relative_value=relative_value)
     if relative_value is not None:
         _check_table("relative_value", relative_value, value, query)
         if relative_value.shape[2] != relative.shape[2]:

@@ -24,42 +24,52 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from fenchel.blocks import QueryBlock
+from fenchel.arguments.tensor import values_are_known
+from fenchel.family import Block, TemplateFamily, TemplatePoint, total
 from fenchel.functional.operator import with_gradient, without_autocast
 from fenchel.layout import CACHE_BYTES, keep_freed_memory
 from fenchel.solver.driver import solved
-from fenchel.solver.family import TemplateFamily, total
 from fenchel.solver.implicit import second_derivative_of
 
 __all__ = [
-    "Block",
     "DualGradients",
     "Grid",
+    "Rectangle",
     "Rowwise",
     "RowwiseGradients",
     "grouped",
     "implicit_gradients",
     "rows",
     "second_order_gradients",
+    "with_one_look",
     "with_row_gradients",
 ]
 
+
+Found = TypeVar("Found")
+
+WORTH_CUTTING = 0.9
+"""Share of the keys up to which a block leaves out those that no query of it may use."""
 
 KERNEL_BYTES = 2**26
 """Size of one (queries, n) array on an accelerator: enough work for a kernel, little beside its memory."""
 
 
-class Block(NamedTuple):
-    """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries."""
+class Rectangle(NamedTuple):
+    """A rectangle of queries: some sequences, some heads of the keys with all of their queries' heads, some queries.
+
+    Of the keys those that some of them may use.
+    """
 
     batch: slice
     heads: slice
     queries: slice
+    keys: slice = slice(None)
 
     def of(self, tensor: Tensor) -> Tensor:
         """The part of a tensor (B or 1, H_kv or 1, G or 1, m or 1, ...) in this block, a view."""
@@ -69,7 +79,7 @@ class Block(NamedTuple):
 
     def of_keys(self, tensor: Tensor) -> Tensor:
         """The part of a tensor (B, H_kv, n, ...) in this block, a view."""
-        return tensor[self.batch, self.heads]
+        return tensor[self.batch, self.heads, self.keys]
 
 
 class Grid:
@@ -90,7 +100,7 @@ class Grid:
         heads = tensor.shape[1]
         return tensor.unflatten(1, (1, 1) if heads == 1 else (self.key_heads, self.sharing))
 
-    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[list[Block]]:
+    def blocks(self, tensor: Tensor, array_bytes: int | None = None) -> Iterator[list[Rectangle]]:
         """Blocks in each of which an array (queries, n) has a size that is worked on at once, listed by their keys.
 
         Args:
@@ -116,7 +126,7 @@ class Grid:
                     slice(h, min(h + heads, self.key_heads)),
                 )
                 yield [
-                    Block(sequences, key_heads, slice(q, min(q + queries, self.queries)))
+                    Rectangle(sequences, key_heads, slice(q, min(q + queries, self.queries)))
                     for q in range(0, self.queries, queries)
                 ]
 
@@ -133,6 +143,15 @@ def grouped(part: Tensor, shape: torch.Size) -> Tensor:
     if math.prod(part.shape[2:4]) > 1:
         part = part.expand(*part.shape[:2], *shape[2:4], part.shape[-1])
     return part.flatten(2, 3).flatten(0, 1)
+
+
+def _to_used_keys(block: Rectangle, preference: Tensor) -> tuple[Rectangle, Tensor]:
+    """A block with the keys between the first and the last that a query may use, where that is a part worth taking."""
+    used = torch.isfinite(preference).flatten(0, -2).any(0).nonzero()
+    keys = slice(int(used[0]), int(used[-1]) + 1)
+    if keys.stop - keys.start > WORTH_CUTTING * preference.shape[-1]:
+        return block, preference
+    return block._replace(keys=keys), preference[..., keys]
 
 
 @dataclass(frozen=True)
@@ -167,13 +186,17 @@ class Rowwise:
     ) -> None:
         self._grid = Grid(evidence, templates)
         self._templates = templates
+        # One preference of all queries hides the same from every block.
+        self._is_masked = (
+            log_preference is not None and log_preference.shape[2] > 1 and values_are_known(evidence)
+        )
         if log_preference is None:
             log_preference = templates.new_zeros(1, 1, 1, templates.shape[2])
         self._evidence, self._log_preference, self._alpha = map(
             self._grid.by_key_head, (evidence, log_preference, alpha)
         )
 
-    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Block, QueryBlock]]:
+    def blocks(self, array_bytes: int | None = None) -> Iterator[tuple[Rectangle, Block]]:
         """Every block, and its rows; see :meth:`Grid.blocks`."""
         for block in chain.from_iterable(self._grid.blocks(self._templates, array_bytes)):
             evidence = block.of(self._evidence)
@@ -182,32 +205,36 @@ class Rowwise:
                 allowed = preference
                 preference = torch.zeros_like(allowed, dtype=evidence.dtype)
                 preference.masked_fill_(~allowed, -torch.inf)
+            if self._is_masked:
+                block, preference = _to_used_keys(block, preference)
             yield (
                 block,
-                QueryBlock(
-                    templates=block.of_keys(self._templates).flatten(0, 1),
-                    log_preference=preference.to(evidence.dtype).log_softmax(-1),
-                    evidence=rows(evidence).flatten(0, 1),
-                    alpha=grouped(block.of(self._alpha), evidence.shape),
+                Block(
+                    TemplateFamily(
+                        block.of_keys(self._templates).flatten(0, 1),
+                        preference.to(evidence.dtype).log_softmax(-1),
+                    ),
+                    rows(evidence).flatten(0, 1),
+                    grouped(block.of(self._alpha), evidence.shape),
                 ),
             )
 
-    def take(self, tensor: Tensor, block: Block) -> Tensor:
+    def take(self, tensor: Tensor, block: Rectangle) -> Tensor:
         """Rows (g, r, c) of a tensor (B, H, m, c)."""
         return rows(block.of(self._grid.by_key_head(tensor))).flatten(0, 1)
 
-    def put(self, into: Tensor, block: Block, part: Tensor) -> None:
+    def put(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
         """Write rows (g, r, c) into a tensor (B, H, m, c)."""
         target = block.of(self._grid.by_key_head(into))
         target.copy_(part.reshape(target.shape))
 
-    def add(self, into: Tensor, block: Block, part: Tensor) -> None:
+    def add(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
         """Add rows (g, r, c) to a tensor (B or 1, H or 1, m or 1, c), summed where it is broadcast."""
         target = block.of(self._grid.by_key_head(into))
         full = block.of(self._evidence).shape[:4]
         target.add_(part.reshape(*full, part.shape[-1]).sum_to_size(target.shape))
 
-    def add_to_keys(self, into: Tensor, block: Block, part: Tensor) -> None:
+    def add_to_keys(self, into: Tensor, block: Rectangle, part: Tensor) -> None:
         """Add (g, n, d) to a tensor (B, H_kv, n, d)."""
         target = block.of_keys(into)
         target.add_(part.reshape(target.shape))
@@ -236,20 +263,22 @@ class RowwiseGradients:
         self._to_preference = log_preference is not None
         self._log_preference = templates.new_zeros(() if log_preference is None else log_preference.shape)
 
-    def put(self, block: Block, found: DualGradients) -> None:
+    def put(self, block: Rectangle, found: DualGradients) -> None:
         """Store or add the gradients of one block."""
         self._rowwise.put(self._evidence, block, found.evidence)
         self._rowwise.add(self._alpha, block, found.alpha)
         self._rowwise.add_to_keys(self._templates, block, found.templates)
         if self._to_preference:
-            self._rowwise.add(self._log_preference, block, found.log_weights)
+            self._rowwise.add(self._log_preference[..., block.keys], block, found.log_weights)
 
     def build(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients to evidence, templates, log-preference and α."""
         return self._evidence, self._templates, self._log_preference, self._alpha
 
 
-def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+def implicit_gradients(
+    block: Block, dual: Tensor, gradient: Tensor, rtol: float, unsure: list[Tensor] | None = None
+) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their solutions.
 
     Args:
@@ -257,9 +286,12 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: 
         dual: λ*, (g, r, d).
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
+        unsure: Not used: the exact estimator looks at values.
     """
-    point = TemplateFamily(block).at(dual)
-    preference, weights = block.log_preference.exp(), point.weights
+    del unsure
+    point = block.family.at(dual)
+    assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
+    preference, weights = point.family.log_preference.exp(), point.weights
     nu = solved(point, gradient, block.alpha, rtol=rtol)
     lifted = nu @ point.templates.mT
     inferred = weights * (lifted - total(weights * lifted))
@@ -272,7 +304,9 @@ def implicit_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: 
     )
 
 
-def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rtol: float) -> DualGradients:
+def second_order_gradients(
+    block: Block, dual: Tensor, gradient: Tensor, rtol: float, unsure: list[Tensor] | None = None
+) -> DualGradients:
     """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
 
     Args:
@@ -280,10 +314,12 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rt
         dual: λ, (g, r, d).
         gradient: g, (g, r, d).
         rtol: To which the linear system is solved, relative to g; to rounding where that is more.
+        unsure: See :func:`with_one_look`.
     """
-    point = TemplateFamily(block).at(torch.zeros_like(dual))
+    point = block.family.at(torch.zeros_like(dual))
+    assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
     preference, x = point.weights, dual / block.alpha
-    y = solved(point, gradient, block.alpha, rtol=rtol)
+    y = solved(point, gradient, block.alpha, rtol=rtol, unsure=unsure)
     a, b = (lift - total(preference * lift) for lift in (v @ point.templates.mT for v in (y, x)))
     product = a * b
     covariance = total(preference * product)
@@ -295,8 +331,27 @@ def second_order_gradients(block: QueryBlock, dual: Tensor, gradient: Tensor, rt
     )
 
 
+def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
+    """What an attempt to solve block by block gives, with one look at a value off the CPU, where all of them arrive.
+
+    Args:
+        attempt: Called with a list, to which it adds bool tensors without a dimension: whether some row of a block does
+            not arrive without a look; or with None to look where it needs to.
+        like: On the device.
+    """
+    if not values_are_known(like):
+        unsure: list[Tensor] = []
+        found = attempt(unsure)
+        if not unsure or not bool(torch.stack(unsure).any()):
+            return found
+    return attempt(None)
+
+
 def with_row_gradients(
-    operator: Any, name: str, rule: Callable[[QueryBlock, Tensor, Tensor, float], DualGradients], of: str
+    operator: Any,
+    name: str,
+    rule: Callable[[Block, Tensor, Tensor, float, list[Tensor] | None], DualGradients],
+    of: str,
 ) -> Callable[..., Tensor]:
     """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
 
@@ -326,11 +381,15 @@ def with_row_gradients(
         with torch.no_grad(), without_autocast(evidence):
             rowwise = Rowwise(evidence, templates, log_preference, alpha)
             wanted = log_preference if to_preference else None
-            gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
-            for block, rows in rowwise.blocks():
-                found = rule(rows, rowwise.take(dual, block), rowwise.take(gradient, block), rtol)
-                gradients.put(block, found)
-            return gradients.build()
+
+            def attempt(unsure: list[Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
+                for block, rows in rowwise.blocks():
+                    some = rowwise.take(dual, block), rowwise.take(gradient, block)
+                    gradients.put(block, rule(rows, *some, rtol, unsure))
+                return gradients.build()
+
+            return with_one_look(attempt, evidence)
 
     @differentiated.register_fake
     def _(gradient, dual, evidence, templates, log_preference, alpha, to_preference, rtol=0.0):

@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import (
-    check_not_mapped,
-)
+from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponential
 from fenchel.conjugate import conjugate_of
@@ -220,7 +218,9 @@ def transport_attention(
     the keys that are like it. As γ falls weight stays on the keys with preference u, whatever the query.
 
     Two matrix products a query set (fact 6): memory is O(m·(n + |A|)) for the arrays of one part of the templates, and
-    does not grow with their number beyond that, in the backward pass too. Half types are computed in float32.
+    does not grow with their number beyond that, in the backward pass too. Half types are computed in float32. At first
+    order values are looked at once a call, for which an accelerator waits: whether a factor underflows, where another
+    way is taken.
 
     Args:
         query: (B, H, m, d).
@@ -284,7 +284,7 @@ def transport_attention(
 @untraced
 def _check_range(given: TransportArguments, output: Tensor) -> None:
     """Refuse finite arguments whose scores or costs over γ the dtype does not hold; a NaN that was given passes."""
-    if bool(torch.isfinite(output).all()):
+    if not values_are_known(output) or bool(torch.isfinite(output).all()):
         return
     numbers = [
         x for x in (given.templates, given.evidence, given.values, given.alpha) if isinstance(x, Tensor)
@@ -298,22 +298,46 @@ def _check_range(given: TransportArguments, output: Tensor) -> None:
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
-    """The values' mean: as many heads at a time as keep the factors to arrays of a size that memory is kept for."""
+    """The values' mean: as many heads at a time as keep the factors to arrays of a size that memory is kept for.
+
+    Whether factors underflow is looked at once for all of them.
+    """
     keep_freed_memory()
-    pieces = math.ceil(_bytes_of_factors(given, dual) / FACTOR_BYTES)
-    dim = 0 if dual.shape[0] > 1 else 1
-    if pieces > 1 and dual.shape[dim] > 1:
-        each = math.ceil(dual.shape[dim] / pieces)
-        spans = [(start, min(each, dual.shape[dim] - start)) for start in range(0, dual.shape[dim], each)]
-        return torch.cat(
-            [_average(given.narrowed(dim, *span), dual.narrow(dim, *span)) for span in spans], dim
-        )
+    batch, heads = dual.shape[:2]
+    pieces = max(1, math.ceil(_bytes_of_factors(given, dual) / FACTOR_BYTES))
+    of_batch = _spans(batch, min(pieces, batch))
+    of_heads = _spans(heads, min(math.ceil(pieces / max(1, batch)), heads))
+    calls = [
+        (given.narrowed(0, *b).narrowed(1, *h), dual.narrow(0, *b).narrow(1, *h))
+        for b in of_batch
+        for h in of_heads
+    ]
+    found = [_factored(*call) for call in calls]
+    outputs = [output for output, _ in found]
+    if bool(torch.stack([missed for _, missed in found]).any()):
+        for index, (call, (_, missed)) in enumerate(zip(calls, found, strict=True)):
+            if bool(missed):
+                outputs[index] = Coupling(_parts(*call), call[0].log_weights).average(call[0].values)
+    if len(outputs) == 1:
+        return outputs[0]
+    columns = len(of_heads)
+    rows = [torch.cat(outputs[i : i + columns], 1) for i in range(0, len(outputs), columns)]
+    return torch.cat(rows, 0)
+
+
+def _spans(size: int, pieces: int) -> list[tuple[int, int]]:
+    """Starts and lengths of about as many pieces of equal length."""
+    each = math.ceil(size / max(1, pieces)) or 1
+    return [(start, min(each, size - start)) for start in range(0, size or 1, each)]
+
+
+def _factored(given: TransportArguments, dual: Tensor) -> tuple[Tensor, Tensor]:
+    """The values' mean, and whether it has to be computed otherwise, a bool tensor without a dimension."""
     parts = _parts(given, dual)
     if len(parts) == 1:
-        output = factored_average(*parts[0].logarithms(), given.log_weights, given.values)
-        if output is not None:
-            return output
-    return Coupling(parts, given.log_weights).average(given.values)
+        return factored_average(*parts[0].logarithms(), given.log_weights, given.values)
+    average = Coupling(parts, given.log_weights).average(given.values)
+    return average, average.new_zeros((), dtype=torch.bool)
 
 
 def _bytes_of_factors(given: TransportArguments, dual: Tensor) -> int:
@@ -341,8 +365,8 @@ def _parts(given: TransportArguments, dual: Tensor) -> list[Part]:
 
 def factored_average(
     log_tilt: Tensor, log_kernel: Tensor, log_weights: Tensor, values: Tensor
-) -> Tensor | None:
-    r""":math:`\sum_t p(t)\, v_t`, if no Z that matters is lost to underflow.
+) -> tuple[Tensor, Tensor]:
+    r""":math:`\sum_t p(t)\, v_t`, and whether a Z that matters is lost to underflow.
 
     Args:
         log_tilt: log a, (..., m, N), -inf where a template may not be used.
@@ -351,18 +375,22 @@ def factored_average(
         values: (..., N, d_v).
 
     Returns:
-        (..., m, d_v), differentiable once; None where some pair of a query and a source has to be computed otherwise.
+        (..., m, d_v), differentiable once, and a bool tensor without a dimension: True where some pair of a query and a
+        source has to be computed otherwise, so that the first is of no use.
     """
     with torch.no_grad():
         tilt, kernel = scaled_exponential(log_tilt, -1), scaled_exponential(log_kernel, -2)
         mass = tilt @ kernel
         lost = is_lost(mass, log_tilt.shape[-1])
-        if bool(lost.any()):
-            if bool((lost & (log_weights > -torch.inf)).any()):
-                return None
+        missed = lost.any()
+        if not values_are_known(missed) or bool(missed):
+            missed = (lost & (log_weights > -torch.inf)).any()
+            if values_are_known(missed) and bool(missed):
+                return values, missed
             mass.masked_fill_(lost, 1)
         share = log_weights.exp() / mass
-    return _FactoredAverage.apply(log_tilt, log_kernel, log_weights, values, tilt, kernel, mass, share)
+    output = _FactoredAverage.apply(log_tilt, log_kernel, log_weights, values, tilt, kernel, mass, share)
+    return output, missed
 
 
 class _FactoredAverage(torch.autograd.Function):

@@ -14,6 +14,7 @@ from fenchel.arguments.tensor import (
     broadcasts_to,
     check_device,
     check_dtype,
+    check_finite,
     check_tensor,
     checked_argument,
     checked_scale,
@@ -104,6 +105,7 @@ def checked_transport(
     templates = sources
     if atoms is not None or atom_values is not None:
         atoms, atom_values = _checked_atoms(given, atoms, atom_values)
+        check_finite(atoms=atoms, atom_values=atom_values)
         further, further_values = (
             under_autocast(x).to(dtype).expand(*lead, -1, -1) for x in (atoms, atom_values)
         )

@@ -193,13 +193,15 @@ def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str
     check_tensor("places", places, form, dtypes=(*FLOATING, *INTEGERS))
     check_choice("sinusoids", LAYOUTS, layout=layout)
     dtype = places.dtype if places.is_floating_point() else torch.get_default_dtype()
-    angles = places.unsqueeze(-1) * frequencies(width, base, owner="sinusoids").to(places.device)
+    angles = places.unsqueeze(-1) * frequencies(width, base, places.device, owner="sinusoids")
     both = (angles.sin().to(dtype), angles.cos().to(dtype))
     return torch.stack(both, -1).flatten(-2) if layout == "pairs" else torch.cat(both, -1)
 
 
-def frequencies(width: int, base: float, *, owner: str, argument: str = "width") -> Tensor:
-    """The frequencies :math:`b^{-2c/w}`, float64 (width / 2,).
+def frequencies(
+    width: int, base: float, device: torch.device | None = None, *, owner: str, argument: str = "width"
+) -> Tensor:
+    """The frequencies :math:`b^{-2c/w}`, float64 (width / 2,), on a device.
 
     Raises:
         ProblemError: If ``width`` is odd, or an argument is not positive, naming the owner and what it calls them.
@@ -210,7 +212,7 @@ def frequencies(width: int, base: float, *, owner: str, argument: str = "width")
         raise ProblemError(
             f"{argument} of {owner} is {width}; expected an even number: sines and cosines are pairs."
         )
-    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
 _OWNER = "MultiheadAttention"
@@ -586,7 +588,8 @@ def nested_self_attention(
         )
     lengths = [len(sequence) for sequence in query.unbind()]
     padded = query.to_padded_tensor(0.0)
-    padding = torch.arange(padded.shape[1]) >= torch.tensor(lengths).unsqueeze(1)
+    places = torch.arange(padded.shape[1], device="cpu")
+    padding = places >= torch.tensor(lengths, device="cpu").unsqueeze(1)
     outputs, _ = layer(
         padded, padded, padded, padding.to(padded.device), need_weights=False, query_offset=query_offset
     )

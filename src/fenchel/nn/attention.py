@@ -14,7 +14,6 @@ from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
-from fenchel.functional.arguments import check_estimator
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close import check_kind, closeness_on
 from fenchel.nn.arguments import (
@@ -41,12 +40,14 @@ from fenchel.nn.inference import (
     Problem,
     has_kernel,
     infer_fused,
+    keep_number,
     projected,
     seen,
 )
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.templates import template_spread
+from fenchel.solver import Estimator
 
 __all__ = ["MultiheadAttention"]
 
@@ -85,7 +86,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         preference: u, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
         evidence: What a query says of the templates, a module of :mod:`fenchel.nn.evidence`; None is
             :class:`~fenchel.nn.evidence.ScaledDot`.
-        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
         closeness: D, such as :class:`fenchel.Tsallis`, under which keys get weights of exactly 0; None is Kullback and
             Leibler's, softmax.
         learn_order: Whether every head learns the order of its :class:`~fenchel.Tsallis`, between 1 and 2, as 1 plus
@@ -119,6 +121,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         (torch.Size([2, 5, 16]), True)
     """
 
+    _alpha: float
+    _radius: float
     log_alpha: nn.Parameter | None
     log_radius: nn.Parameter | None
     raw_order: nn.Parameter | None
@@ -139,7 +143,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         *,
         preference: AbstractPreference | None = None,
         evidence: nn.Module | None = None,
-        estimator: str = "first_order",
+        estimator: str | Estimator = "first_order",
         closeness: AbstractCloseness | None = None,
         learn_order: bool = False,
         alpha: float = 1.0,
@@ -154,9 +158,10 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         max_steps: int = 50,
     ) -> None:
         check_widths(embed_dim, num_heads, kdim, vdim, dropout)
-        _check_problem(preference, evidence, estimator, tol, max_steps)
+        _check_problem(preference, evidence)
+        self._infer_by(estimator, tol, max_steps)
         check_positive("MultiheadAttention", alpha=alpha)
-        check_closeness(closeness, learn_order, estimator)
+        check_closeness(closeness, learn_order, self.estimator)
         check_flags(
             bias=bias,
             add_bias_kv=add_bias_kv,
@@ -182,19 +187,13 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         super().__init__(*shape, device=device, dtype=dtype)
         self.preference = preference
         self.evidence = ScaledDot() if evidence is None else evidence
-        self.estimator = estimator
         self.closeness = closeness
         self.normalize_templates = normalize_templates
         self.keep_certificate = keep_certificate
         self.keep_gap = keep_gap
         self.keep_norm_penalty = keep_norm_penalty
-        self.tol = tol
-        self.max_steps = max_steps
-        self._alpha, self._radius = float(alpha), float(radius)
-        for name, learned, start in (("log_alpha", learn_alpha, alpha), ("log_radius", learn_radius, radius)):
-            logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
-            self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
-
+        keep_number(self, "alpha", alpha, learned=learn_alpha)
+        keep_number(self, "radius", radius, learned=learn_radius)
         orders = self.out_proj.weight.new_empty(num_heads) if learn_order else None
         self.register_parameter("raw_order", None if orders is None else nn.Parameter(orders))
         self._reset_order()
@@ -440,9 +439,6 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             need_weights=need_weights,
             need_certificate=self.keep_certificate,
             need_gap=self.keep_gap,
-            estimator=self.estimator,
-            tol=self.tol,
-            max_steps=self.max_steps,
         )
 
     def _refined(self, problem: Problem, inputs: AttentionInputs, given: Any) -> Problem:
@@ -509,8 +505,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         return ", ".join(parts)
 
 
-def _check_problem(preference: Any, evidence: Any, estimator: str, tol: float | None, max_steps: int) -> None:
-    """Check what makes attention an inference problem, and how it is solved."""
+def _check_problem(preference: Any, evidence: Any) -> None:
+    """Check what makes attention an inference problem."""
     if preference is not None and not isinstance(preference, AbstractPreference):
         raise ProblemError(
             f"preference is a {type(preference).__name__}; expected one of fenchel.nn.preference, such as Causal(), "
@@ -522,7 +518,6 @@ def _check_problem(preference: Any, evidence: Any, estimator: str, tol: float | 
         raise ProblemError(
             f"evidence is a {type(evidence).__name__}; expected a module of fenchel.nn.evidence, or None"
         )
-    check_estimator(estimator, tol, max_steps)
 
 
 def _check_places(evidence: nn.Module, *, added: bool, normalised: bool, penalised: bool) -> None:

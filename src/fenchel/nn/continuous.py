@@ -20,6 +20,7 @@ with the bumps at the places in the rows of F and W what counts. Under :math:`x 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +30,6 @@ from fenchel.arguments import shown
 from fenchel.arguments.tensor import BOOL, check_device, check_flags, check_tensor, checked_argument
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import check_estimator
 from fenchel.functional.operator import untraced, without_autocast
 from fenchel.inference import InferenceProblem
 from fenchel.nn.arguments import (
@@ -41,8 +41,9 @@ from fenchel.nn.arguments import (
     check_sizes,
     check_widths,
 )
-from fenchel.nn.inference import AttendingLayer
+from fenchel.nn.inference import AttendingLayer, keep_number
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
+from fenchel.solver import Estimator, Exact
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
 
@@ -79,7 +80,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         learn_preference: Whether every head learns mean and standard deviations of its u.
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α.
-        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
         closeness: Kullback and Leibler's, which None is too: others have no density over places here.
         bias: Whether the projections have a bias.
         batch_first: Whether batched sequences are (N, L, E) rather than (L, N, E).
@@ -103,6 +105,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     """
 
     log_alpha: nn.Parameter | None
+    _alpha: float
     preference_mean: Tensor
     preference_log_width: Tensor
 
@@ -120,7 +123,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         learn_preference: bool = False,
         alpha: float = 1.0,
         learn_alpha: bool = False,
-        estimator: str = "first_order",
+        estimator: str | Estimator = "first_order",
         closeness: AbstractCloseness | None = None,
         bias: bool = True,
         batch_first: bool = True,
@@ -140,7 +143,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         check_choice(owner, EVIDENCE, evidence=evidence)
         check_positive(owner, ridge=ridge, width=width, preference_width=preference_width)
         checked_argument("alpha", alpha, name=f"alpha of {owner}")
-        check_estimator(estimator, tol, max_steps)
+        self._infer_by(estimator, tol, max_steps)
         check_flags(
             learn_preference=learn_preference, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first
         )
@@ -153,8 +156,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             )
         self.embed_dim = self.kdim = self.vdim = embed_dim
         self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
-        self.dimensions, self.evidence_from, self.estimator = dimensions, evidence, estimator
-        self.batch_first, self.tol, self.max_steps = batch_first, tol, max_steps
+        self.dimensions, self.evidence_from, self.batch_first = dimensions, evidence, batch_first
         self.bumps = Bumps(dimensions, basis, ridge)
         kind: dict[str, Any] = {"device": device, "dtype": dtype}
         if evidence == "query":
@@ -163,9 +165,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             self.evidence = ContentPlace(embed_dim, num_heads, width, bias, **kind)
         self.value_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
-        self._alpha, self._width = float(alpha), float(preference_width)
-        logarithms = self.out_proj.weight.new_full((num_heads,), math.log(alpha)) if learn_alpha else None
-        self.register_parameter("log_alpha", None if logarithms is None else nn.Parameter(logarithms))
+        self._width = float(preference_width)
+        keep_number(self, "alpha", alpha, learned=learn_alpha)
         like = self.out_proj.weight.new_empty(num_heads, dimensions)
         for name in ("preference_mean", "preference_log_width"):
             start = torch.empty_like(like)
@@ -180,13 +181,10 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             self.preference_mean.fill_(0.5)
             self.preference_log_width.fill_(math.log(self._width))
 
-    def reset_parameters(self) -> None:
-        """Draw the weights anew, and put what heads learn of their own back to where it started."""
+    def _reset_parameters(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
-        if self.log_alpha is not None:
-            nn.init.constant_(self.log_alpha, math.log(self._alpha))
         self._reset_preference()
 
     @property
@@ -258,14 +256,11 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         preference = self.preference(evidence.dtype)
         alpha = self.alpha
         alpha = alpha.to(evidence.dtype).unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        options: dict[str, Any] = {"estimator": self.estimator, "tol": self.tol, "max_steps": self.max_steps}
-        if self.other is not None:
-            self.other.called = True
-            alpha, options = self.other.reliability(alpha), self.other.options(options)
-        if options["estimator"] == "first_order" or evidence.numel() == 0:
+        alpha, solver = self._for_now(alpha)
+        if solver.name == "first_order" or evidence.numel() == 0:
             dual = evidence * (alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha)
         else:
-            dual = _solved(preference, evidence, alpha, **options)
+            dual = _solved(preference, evidence, alpha, solver)
         return preference.tilted(dual).places
 
     def _counted(self, mask: Tensor | None, keys: Tensor, batched: bool) -> Tensor | None:
@@ -319,15 +314,11 @@ def _solved(
     preference: Continuous1d | Continuous2d,
     evidence: Tensor,
     alpha: float | Tensor,
-    estimator: str,
-    tol: float | None,
-    max_steps: int,
+    solver: Estimator,
 ) -> Tensor:
-    problem = InferenceProblem(preference, evidence, alpha)
-    if estimator == "second_order":
-        return problem.solve("second_order").dual
-    tol = (DEFAULT_TOL if evidence.dtype == torch.float64 else 1e-5) if tol is None else tol
-    return problem.solve("exact", tol=tol, max_steps=max_steps).dual
+    if isinstance(solver, Exact) and solver.tol is None:
+        solver = replace(solver, tol=DEFAULT_TOL if evidence.dtype == torch.float64 else 1e-5)
+    return InferenceProblem(preference, evidence, alpha).solve(solver).dual
 
 
 LEAST_WIDTH = 1e-3
@@ -491,7 +482,7 @@ class Bumps(nn.Module):
             weighted = bumps if counted is None else bumps * counted.unsqueeze(-1)
             gram = weighted.mT @ bumps
             identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-            operator = torch.linalg.solve(gram + self.ridge * identity, weighted.mT).to(values.dtype)
+            operator = torch.linalg.solve_ex(gram + self.ridge * identity, weighted.mT)[0].to(values.dtype)
         if operator.dim() == 3:
             operator = operator.unsqueeze(1)
         # A place that does not count may hold anything.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,18 +11,19 @@ from torch import nn
 from fenchel.arguments import checked, shown
 from fenchel.arguments.tensor import checked_argument
 from fenchel.errors import InputError, ModelError
-from fenchel.functional.arguments import check_estimator
+from fenchel.functional.inference import estimator_object
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
+from fenchel.solver import Estimator
 
-__all__ = ["carry_over", "inferring_otherwise", "use_estimator"]
+__all__ = ["carry_over", "chosen_layers", "inferring_otherwise", "use_estimator"]
 
 
 @contextmanager
 def use_estimator(
     model: nn.Module,
-    estimator: str = "exact",
+    estimator: str | Estimator = "exact",
     *,
     alpha: float | None = None,
     layers: Collection[int | str] | None = None,
@@ -44,7 +45,8 @@ def use_estimator(
 
     Args:
         model: Any module; itself such a layer, or one that holds some. In eval or training mode.
-        estimator: "first_order", "second_order" or "exact".
+        estimator: "first_order", "second_order" or "exact"; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``, of which those that are None are the layer's own.
         alpha: α > 0 for the chosen heads; None is the layer's own.
         layers: Which layers: numbers from 1 in the order in which the model holds them, or qualified names. None is
             all.
@@ -75,8 +77,9 @@ def use_estimator(
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"model is {shown(model)}; expected a torch.nn.Module")
-    checked("estimator", estimator)
-    check_estimator(estimator, tol, 50 if max_steps is None else max_steps)
+    if not isinstance(estimator, Estimator):
+        checked("estimator", estimator)
+    solver = estimator_object(estimator, tol, max_steps)
     if alpha is not None:
         checked_argument("alpha", alpha)
     known = attention_layers(model)
@@ -87,14 +90,12 @@ def use_estimator(
             "with MultiheadAttention in it; for a model of transformers use "
             "fenchel.integrations.transformers.use_backend"
         )
-    chosen = _chosen_layers(model, known, layers)
+    chosen = chosen_layers(model, tuple(known), layers)
     chosen_heads = None if heads is None else checked("heads", heads)
     for name in chosen if chosen_heads is not None else ():
         _check_heads(name, known[name], chosen_heads)
     others = {
-        name: OtherInference(name, estimator, alpha, chosen_heads, tol, max_steps)
-        if name in chosen
-        else OtherInference(name, None, None, None)
+        name: OtherInference(name, solver, alpha, chosen_heads) if name in chosen else OtherInference(name)
         for name in known
     }
     with inferring_otherwise(known, others):
@@ -102,7 +103,7 @@ def use_estimator(
     silent = [name for name in chosen if not others[name].called]
     if silent and (layers is not None or len(silent) == len(chosen)):
         raise ModelError(
-            f"{_called(silent[0], model)} was to infer by {estimator!r}, but was not called inside of "
+            f"{_called(silent[0], model)} was to infer by {solver.name!r}, but was not called inside of "
             "use_estimator. Call "
             "the model inside of the block, or leave this layer out of layers"
         )
@@ -137,19 +138,23 @@ def _called(name: str, model: nn.Module) -> str:
     return f"{name} of {type(model).__name__}" if name else type(model).__name__
 
 
-def _chosen_layers(
-    model: nn.Module, known: Mapping[str, AttendingLayer], layers: Collection[int | str] | None
+def chosen_layers(
+    model: nn.Module, names: Sequence[str], layers: Collection[int | str] | None
 ) -> tuple[str, ...]:
-    names = tuple(known)
+    """The names of the layers that are meant by numbers from 1 or by names, each once; all of them by None.
+
+    Raises:
+        InputError: Naming the first that does not exist.
+    """
     if layers is None:
-        return names
+        return tuple(names)
     if isinstance(layers, str | bytes | Mapping) or not isinstance(layers, Collection) or not len(layers):
         raise InputError(
             f"layers is {shown(layers)}; expected numbers from 1 or names of attention layers, or None for all layers"
         )
     chosen: dict[str, None] = {}
     for layer in layers:
-        if isinstance(layer, str) and layer in known:
+        if isinstance(layer, str) and layer in names:
             chosen[layer] = None
         elif isinstance(layer, int) and not isinstance(layer, bool) and 1 <= layer <= len(names):
             chosen[names[layer - 1]] = None

@@ -2,8 +2,7 @@ r"""The evidence z: what a query says of the templates, as modules that also say
 
 Each maps (query, key) to (z, templates, scale), which go to :func:`fenchel.functional.attention` as its query, key and
 scale; at first order the score of key j is then :math:`\alpha\,\text{scale}\,\langle t_j, z_i\rangle`. Heads are those
-of the query; keys may have fewer, which divide them, as in grouped-query attention. Some look at places too; where
-these make templates differ by query, :func:`fenchel.functional.relative_attention` infers.
+of the query; keys may have fewer, which divide them. Templates that differ by query go to ``relative_attention``.
 """
 
 from __future__ import annotations
@@ -363,8 +362,7 @@ class Rotary(AbstractPositionalEvidence):
         if scale is not None:
             check_positive("Rotary", scale=scale)
         self.dim, self.base, self.layout, self.scale = dim, base, layout, scale
-        # No buffer: a module that is cast to half types would turn far places by other angles.
-        self._frequencies = frequencies(dim, base, owner="Rotary", argument="dim")
+        frequencies(dim, base, owner="Rotary", argument="dim")
 
     def forward(
         self, query: Tensor, key: Tensor, query_offset: int | None = None
@@ -377,7 +375,8 @@ class Rotary(AbstractPositionalEvidence):
 
     def _turned(self, vectors: Tensor, first: int) -> Tensor:
         places = torch.arange(first, first + vectors.shape[-2], device=vectors.device)
-        angles = places.unsqueeze(-1) * self._frequencies.to(vectors.device)
+        # No buffer: a module that is cast to half types would turn far places by other angles.
+        angles = places.unsqueeze(-1) * frequencies(self.dim, self.base, vectors.device, owner="Rotary")
         cos, sin = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
         if self.layout == "pairs":
             if vectors.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import NotKeptError
+from fenchel.functional.arguments import check_estimator
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close import closeness_of_heads, is_softmax
+from fenchel.functional.inference import DEFAULT_STEPS, opened_estimator
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
+from fenchel.solver import ESTIMATORS, Estimator, Exact
 
 __all__ = [
     "AttendingLayer",
@@ -91,30 +94,39 @@ def infer(
     problem: Problem,
     log_preference: Tensor | None,
     *,
+    estimator: str | Estimator,
     dropout: float,
     need_weights: bool,
     need_certificate: bool,
     need_gap: bool = False,
-    **options: Any,
 ) -> Inferred:
     """Attend, with the preference as a tensor.
 
     Args:
         problem: Evidence, templates and values.
         log_preference: log u, as :func:`fenchel.functional.attention` takes it.
+        estimator: Likewise, with its options.
         dropout: Probability of dropping a weight, now.
         need_weights: Whether to return them, after dropout.
         need_certificate: Whether to return it. It is that of the weights before dropout.
         need_gap: Whether to return it; likewise.
-        **options: ``estimator``, ``tol`` and ``max_steps`` of :func:`fenchel.functional.attention`.
     """
     evidence, templates, values, alpha, scale, memory, closeness, relative = problem
-    options.update(log_preference=log_preference, alpha=alpha, scale=scale, closeness=closeness)
-    options["variant"] = relative if memory is None else functional.Mixture(memory.variances)
     read = None if memory is not None and memory.is_answer else values
     # Weights that are returned are dropped once, for the output too.
     by_weights = need_weights and read is not None
-    found = functional.infer(evidence, templates, None if by_weights else read, dropout_p=dropout, **options)
+    found = functional.infer(
+        evidence,
+        templates,
+        None if by_weights else read,
+        log_preference=log_preference,
+        alpha=alpha,
+        scale=scale,
+        closeness=closeness,
+        variant=relative if memory is None else functional.Mixture(memory.variances),
+        estimator=estimator,
+        dropout_p=dropout,
+    )
     # The certificate first: it may have the output of the same pass.
     certificate = found.certificate if need_certificate else None
     gap = found.gap if need_gap else None
@@ -197,28 +209,25 @@ class OtherInference:
 
     Attributes:
         name: Qualified name of the layer.
-        estimator: "first_order", "second_order" or "exact"; None is the layer's own.
+        estimator: With its options, of which those that are None are the layer's own; None is all the layer's own.
         alpha: α; None is the layer's own.
         heads: Numbers of the heads that do so, from 1; None is all.
-        tol: Of "exact"; None is the layer's own.
-        max_steps: Of "exact"; None is the layer's own.
         called: Whether the layer has attended.
         times: What the layer's own α is multiplied by where ``alpha`` is None.
     """
 
     name: str
-    estimator: str | None
-    alpha: float | None
-    heads: tuple[int, ...] | None
-    tol: float | None = None
-    max_steps: int | None = None
+    estimator: Estimator | None = None
+    alpha: float | None = None
+    heads: tuple[int, ...] | None = None
     called: bool = False
     times: float = 1.0
 
-    def options(self, own: dict[str, Any]) -> dict[str, Any]:
-        """A layer's options of inference with those of this one in their place."""
-        given = {"estimator": self.estimator, "tol": self.tol, "max_steps": self.max_steps}
-        return {**own, **{name: value for name, value in given.items() if value is not None and name in own}}
+    def solver(self, layer: AttendingLayer) -> Estimator:
+        """The estimator for a layer."""
+        if isinstance(self.estimator, Exact):
+            return replace(Exact(tol=layer.tol, max_steps=layer.max_steps), **self.estimator.options)
+        return layer.solver if self.estimator is None else self.estimator
 
     def reliability(self, own: float | Tensor) -> float | Tensor:
         """α for the heads that infer so."""
@@ -236,14 +245,53 @@ class AttendingLayer:
     """The part of a layer that can be watched and switched. It comes before ``torch.nn.Module`` among its bases.
 
     A layer says its ``estimator`` and how many heads it has, ``num_heads``, and hands its calls to :meth:`answer`.
+
+    Attributes:
+        tol: Tolerance of the exact estimator; None is the default of ops.
+        max_steps: Steps of the exact estimator at most.
     """
 
-    estimator: str
     num_heads: int
+    tol: float | None = None
+    max_steps: int = DEFAULT_STEPS
+    _estimator: str = "first_order"
     onlooker: Callable[[nn.Module, LayerCall], None] | None = None
     """Told of every call, inside of it; only while an audit looks."""
     other: OtherInference | None = None
     """Another inference, only inside of ``use_estimator``."""
+
+    @property
+    def estimator(self) -> str:
+        """What the layer infers by. A name can be assigned, or an object, which brings ``tol`` and ``max_steps``."""
+        return self._estimator
+
+    @estimator.setter
+    def estimator(self, estimator: str | Estimator) -> None:
+        if isinstance(estimator, Estimator):
+            self._infer_by(estimator)
+        else:
+            self._infer_by(estimator, self.tol, self.max_steps)
+
+    def _infer_by(
+        self, estimator: str | Estimator, tol: float | None = None, max_steps: int = DEFAULT_STEPS
+    ) -> None:
+        opened = opened_estimator(estimator, tol, max_steps)
+        check_estimator(*opened)
+        self._estimator, self.tol, self.max_steps = opened
+
+    @property
+    def solver(self) -> Estimator:
+        """The layer's own estimator with its options."""
+        if self._estimator == "exact":
+            return Exact(tol=self.tol, max_steps=self.max_steps)
+        return ESTIMATORS[self._estimator]()
+
+    def _for_now(self, alpha: float | Tensor) -> tuple[float | Tensor, Estimator]:
+        """α and the estimator of all heads together, as they are now."""
+        if self.other is None:
+            return alpha, self.solver
+        self.other.called = True
+        return self.other.reliability(alpha), self.other.solver(self)
 
     @property
     def effective_estimator(self) -> str:
@@ -251,7 +299,8 @@ class AttendingLayer:
         other = self.other
         if other is None or other.estimator is None:
             return self.estimator
-        return self.estimator if self._in_part and other.estimator == "first_order" else other.estimator
+        name = other.estimator.name
+        return self.estimator if self._in_part and name == "first_order" else name
 
     @property
     def _in_part(self) -> bool:
@@ -264,10 +313,10 @@ class AttendingLayer:
 
         Args:
             call: What is asked.
-            **options: As :func:`fenchel.nn.inference.infer` takes them.
+            **options: As :func:`fenchel.nn.inference.infer` takes them, but for the estimator.
         """
         if self.other is None and self.onlooker is None:
-            return infer(call.problem, call.log_preference, **options)
+            return infer(call.problem, call.log_preference, estimator=self.solver, **options)
         found = self._inferred_for_now(call, options)
         if self.onlooker is not None:
             other, problem = self.other, call.problem
@@ -278,22 +327,17 @@ class AttendingLayer:
 
     def _inferred_for_now(self, call: LayerCall, options: dict[str, Any]) -> Inferred:
         other, problem, log_preference = self.other, call.problem, call.log_preference
-        if other is None:
-            return infer(problem, log_preference, **options)
-        other.called = True
-        switched = other.options(options)
-        if not self._in_part:
-            problem = problem._replace(alpha=other.reliability(problem.alpha))
-            return infer(problem, log_preference, **switched)
+        if other is None or not self._in_part:
+            alpha, solver = self._for_now(problem.alpha)
+            return infer(problem._replace(alpha=alpha), log_preference, estimator=solver, **options)
         chosen, rest = self._parted(problem.evidence.device)
         part, kept = _of_heads(problem, chosen), _of_heads(problem, rest)
-        return _joined(
-            infer(
-                part._replace(alpha=other.reliability(part.alpha)),
-                _preference_of_heads(log_preference, chosen),
-                **switched,
-            ),
-            infer(kept, _preference_of_heads(log_preference, rest), **options),
+        alpha, solver = self._for_now(part.alpha)
+        part, u = part._replace(alpha=alpha), _preference_of_heads(log_preference, chosen)
+        u_kept = _preference_of_heads(log_preference, rest)
+        return joined(
+            infer(part, u, estimator=solver, **options),
+            infer(kept, u_kept, estimator=self.solver, **options),
             torch.cat((chosen, rest)).argsort(),
         )
 
@@ -312,10 +356,11 @@ class AttendingLayer:
         if not self._in_part:
             return other.reliability(problem.alpha)
         evidence = problem.evidence
-        own = torch.as_tensor(problem.alpha, dtype=torch.float64).expand(self.num_heads, 1).clone()
+        own = torch.as_tensor(problem.alpha, dtype=torch.float64, device=evidence.device)
+        own = own.expand(self.num_heads, 1).clone()
         chosen = self._parted(own.device)[0]
         own[chosen] = torch.as_tensor(other.reliability(own[chosen]), dtype=own.dtype, device=own.device)
-        return own.to(evidence.device)
+        return own
 
     def reset_parameters(self) -> None:
         """Draw the weights anew, and put what heads learn of their own back to where it started."""
@@ -330,6 +375,13 @@ class AttendingLayer:
         inherited = getattr(super(), "__getstate__", None)
         state = self.__dict__ if inherited is None else inherited()
         return {name: value for name, value in state.items() if name not in ("onlooker", "other")}
+
+
+def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
+    """Give a layer a number above 0: one for all heads, or one a head, the exponential of a parameter ``log_NAME``."""
+    setattr(layer, f"_{name}", float(number))
+    logarithms = layer.out_proj.weight.new_full((layer.num_heads,), math.log(number))
+    layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
@@ -391,7 +443,7 @@ def _preference_of_heads(log_preference: Tensor | None, index: Tensor) -> Tensor
     return log_preference.index_select(-3, index)
 
 
-def _joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
+def joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     """Two answers side by side along the heads, then in ``order``."""
 
     def side_by_side(first: Tensor, second: Tensor) -> Tensor:
@@ -411,15 +463,15 @@ def _joined(one: Inferred, other: Inferred, order: Tensor) -> Inferred:
     )
 
 
-def projected(
-    layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, each through its map; in one product where they are the same tensor."""
+def projected(layer: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value, each through its map, which are those of ``torch.nn.MultiheadAttention``.
+
+    In one product where they are the same tensor.
+    """
     if layer.in_proj_weight is None:
         weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
     elif query is key and key is value:
-        packed = nn.functional.linear(query, layer.in_proj_weight, layer.in_proj_bias)
-        return packed.chunk(3, -1)  # pyright: ignore[reportReturnType]
+        return nn.functional.linear(query, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)  # pyright: ignore[reportReturnType]
     else:
         weights = layer.in_proj_weight.chunk(3)
     biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)

@@ -15,6 +15,7 @@ from fenchel.nn.attention import MultiheadAttention
 from fenchel.nn.inference import Memory, Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
+from fenchel.solver import Estimator
 
 __all__ = ["MixtureAttention"]
 
@@ -55,7 +56,8 @@ class MixtureAttention(MultiheadAttention):
         memories: For ``variances="learned"``: the number S of keys of every call, each with variances of its own.
         initial_variance: Where variances start, > 0.
         preference: log w, an :class:`~fenchel.nn.preference.AbstractPreference`; None is uniform.
-        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α.
         keep_certificate: Whether a call stores :attr:`last_certificate`; may be set at any time.
@@ -97,7 +99,7 @@ class MixtureAttention(MultiheadAttention):
         memories: int | None = None,
         initial_variance: float = 0.1,
         preference: AbstractPreference | None = None,
-        estimator: str = "first_order",
+        estimator: str | Estimator = "first_order",
         alpha: float = 1.0,
         learn_alpha: bool = False,
         keep_certificate: bool = False,
@@ -109,7 +111,6 @@ class MixtureAttention(MultiheadAttention):
         check_choice(owner, ANSWERS, answer=answer)
         check_flags(spherical=spherical)
         check_positive(owner, initial_variance=initial_variance)
-        _check_memories(memories, variances, answer, estimator)
         shape = (embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
         super().__init__(
             *shape,
@@ -123,6 +124,7 @@ class MixtureAttention(MultiheadAttention):
             tol=tol,
             max_steps=max_steps,
         )
+        _check_memories(memories, variances, answer, self.estimator)
         self.variances, self.answer_with, self.spherical = variances, answer, spherical
         self.memories, self.initial_variance = memories, float(initial_variance)
         width = 1 if spherical else self.head_dim

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional
-from fenchel.arguments import shown
 from fenchel.arguments.tensor import (
     BOOL,
     WHOLE,
@@ -24,20 +23,27 @@ from fenchel.arguments.tensor import (
 )
 from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import check_estimator
 from fenchel.nn.arguments import (
     SequenceLayout,
     check_causal_hint,
+    check_choice,
     check_parameters,
     check_positive,
     check_sequences,
     check_widths,
     torch_masks,
 )
-from fenchel.nn.inference import AttendingLayer
+from fenchel.nn.inference import AttendingLayer, keep_number, projected
 from fenchel.nn.templates import AbstractTemplateBank
+from fenchel.solver import Estimator
 
 __all__ = ["Atoms", "TransportAttention"]
+
+
+EXTRA_PREFERENCES = ("zero", "shared")
+"""What u may give to templates that are not in the input."""
+
+_OWNER = "TransportAttention"
 
 
 class TransportAttention(AttendingLayer, nn.Module):
@@ -64,7 +70,8 @@ class TransportAttention(AttendingLayer, nn.Module):
         alpha: Reliability α > 0 of the evidence.
         learn_alpha: Whether every head learns its α, as the exponential of a parameter that starts at log ``alpha``.
         scale: Templates are scale · key.
-        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``.
+        estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
         extra_preference: What u gives to atoms: ``"zero"``, weight reaches them through the transport alone; or
             ``"shared"``, they have the same weight before looking as the input's own templates.
         memory: A bank of templates that join the atoms, or None.
@@ -94,6 +101,8 @@ class TransportAttention(AttendingLayer, nn.Module):
     log_alpha: nn.Parameter | None
     in_proj_bias: nn.Parameter | None
     cost_matrix: Tensor | None
+    _gamma: float
+    _alpha: float
 
     def __init__(
         self,
@@ -106,7 +115,7 @@ class TransportAttention(AttendingLayer, nn.Module):
         alpha: float = 1.0,
         learn_alpha: bool = False,
         scale: float = 1.0,
-        estimator: str = "first_order",
+        estimator: str | Estimator = "first_order",
         extra_preference: str = "zero",
         memory: AbstractTemplateBank | None = None,
         dropout: float = 0.0,
@@ -118,45 +127,30 @@ class TransportAttention(AttendingLayer, nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_layer(
-            embed_dim,
-            num_heads,
-            gamma=gamma,
-            alpha=alpha,
-            scale=scale,
-            estimator=estimator,
-            extra_preference=extra_preference,
-            dropout=dropout,
-            tol=tol,
-            max_steps=max_steps,
-        )
+        check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
+        check_positive(_OWNER, alpha=alpha)
+        if gamma is not None:
+            check_positive(_OWNER, gamma=gamma)
+        checked_argument("scale", scale, name=f"scale of {_OWNER}")
+        check_choice(_OWNER, EXTRA_PREFERENCES, extra_preference=extra_preference)
+        self._infer_by(estimator, tol, max_steps)
         cost_named(cost)
         check_flags(learn_gamma=learn_gamma, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first)
-        check_parameters("TransportAttention", device, dtype)
+        check_parameters(_OWNER, device, dtype)
         check_memory(memory, embed_dim)
         self.embed_dim = self.kdim = self.vdim = embed_dim
-        self.num_heads = num_heads
-        self.head_dim = embed_dim // num_heads
-        self.scale, self.estimator, self.extra_preference = scale, estimator, extra_preference
+        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
         self.dropout, self.batch_first = dropout, batch_first
-        self.tol, self.max_steps = tol, max_steps
-        self.memory = memory
+        kind: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **kind))
+        in_proj_bias = nn.Parameter(torch.empty(3 * embed_dim, **kind)) if bias else None
+        self.register_parameter("in_proj_bias", in_proj_bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **kind)
+        self.scale, self.extra_preference, self.memory = scale, extra_preference, memory
         self.cost = cost if isinstance(cost, str) else "given"
         self.register_buffer("cost_matrix", cost if isinstance(cost, Tensor) else None)
-        kind = {"device": device, "dtype": dtype}
-        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **kind))  # pyright: ignore[reportArgumentType, reportCallIssue]
-        in_proj_bias = torch.empty(3 * embed_dim, **kind) if bias else None  # pyright: ignore[reportArgumentType, reportCallIssue]
-        self.register_parameter(
-            "in_proj_bias", in_proj_bias if in_proj_bias is None else nn.Parameter(in_proj_bias)
-        )
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self._gamma, self._alpha = float(math.sqrt(embed_dim) if gamma is None else gamma), float(alpha)
-        for name, learned, start in (
-            ("log_gamma", learn_gamma, self._gamma),
-            ("log_alpha", learn_alpha, self._alpha),
-        ):
-            logarithms = self.out_proj.weight.new_full((num_heads,), math.log(start))
-            self.register_parameter(name, nn.Parameter(logarithms) if learned else None)
+        keep_number(self, "gamma", math.sqrt(embed_dim) if gamma is None else gamma, learned=learn_gamma)
+        keep_number(self, "alpha", alpha, learned=learn_alpha)
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
@@ -221,7 +215,7 @@ class TransportAttention(AttendingLayer, nn.Module):
         check_causal_hint(is_causal, attn_mask)
         layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
         queries, keys, values = (
-            layout.to_heads(x, self.num_heads) for x in self._projected(query, key, value)
+            layout.to_heads(x, self.num_heads) for x in projected(self, query, key, value)
         )
         batch, heads, m, n = *queries.shape[:3], keys.shape[2]
         masks = torch_masks(
@@ -259,14 +253,7 @@ class TransportAttention(AttendingLayer, nn.Module):
             )
             further = None
         gamma, alpha = (x.unsqueeze(-1) if isinstance(x, Tensor) else x for x in (self.gamma, self.alpha))
-        options: dict[str, Any] = {
-            "estimator": self.estimator,
-            "tol": self.tol,
-            "max_steps": self.max_steps,
-        }
-        if self.other is not None:
-            self.other.called = True
-            alpha, options = self.other.reliability(alpha), self.other.options(options)
+        alpha, solver = self._for_now(alpha)
         mean = functional.transport_attention(
             queries,
             keys,
@@ -279,7 +266,7 @@ class TransportAttention(AttendingLayer, nn.Module):
             gamma=gamma,
             cost=self.cost if self.cost_matrix is None else self.cost_matrix,
             scale=self.scale,
-            **options,
+            estimator=solver,
         )
         if self.training and self.memory is not None and labels is not None:
             self.memory.update(layout.to_batch_first(key), labels, masks.key_padding)
@@ -301,24 +288,12 @@ class TransportAttention(AttendingLayer, nn.Module):
         templates, mask = self.memory(labels)
         return [Atoms(*self._projected_atoms(templates.unsqueeze(0).to(self.in_proj_weight.dtype)), mask)]
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        width = self.embed_dim
-        if query is key and key is value:
-            return self._linear(query, 0, 3).chunk(3, -1)
-        queries = self._linear(query, 0, 1)
-        if key is value:
-            return queries, *self._linear(key, 1, 3).split(width, -1)
-        return queries, self._linear(key, 1, 2), self._linear(value, 2, 3)
-
     def _projected_atoms(self, atoms: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = self._linear(atoms, 1, 3).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        weight, bias = self.in_proj_weight, self.in_proj_bias
+        rows = slice(self.embed_dim, None)
+        packed = nn.functional.linear(atoms, weight[rows], None if bias is None else bias[rows])
+        keys, values = packed.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         return keys, values
-
-    def _linear(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """The rows of ``in_proj`` for queries (0), keys (1) and values (2), from start to stop."""
-        rows = slice(start * self.embed_dim, stop * self.embed_dim)
-        bias = self.in_proj_bias
-        return nn.functional.linear(x, self.in_proj_weight[rows], None if bias is None else bias[rows])
 
     def extra_repr(self) -> str:
         """What the children do not show."""
@@ -338,37 +313,6 @@ def _lent(keys: Tensor, values: Tensor, partners: Tensor | None, padding: Tensor
     mask = (partners >= 0).unsqueeze(1).expand(-1, keys.shape[2])
     mask = mask if padding is None else mask & ~padding[rows]
     return [Atoms(keys.index_select(0, rows), values.index_select(0, rows), mask)]
-
-
-EXTRA_PREFERENCES = ("zero", "shared")
-"""What u may give to templates that are not in the input."""
-
-_OWNER = "TransportAttention"
-
-
-def check_layer(
-    embed_dim: int,
-    num_heads: int,
-    *,
-    gamma: float | None,
-    alpha: float,
-    scale: float,
-    estimator: str,
-    extra_preference: str,
-    dropout: float,
-    tol: float | None,
-    max_steps: int,
-) -> None:
-    """Check the sizes, the numbers and the names that a layer is built with."""
-    check_widths(embed_dim, num_heads, None, None, dropout, owner=_OWNER)
-    check_estimator(estimator, tol, max_steps)
-    check_positive(_OWNER, alpha=alpha)
-    if gamma is not None:
-        check_positive(_OWNER, gamma=gamma)
-    checked_argument("scale", scale, name=f"scale of {_OWNER}")
-    if not isinstance(extra_preference, str) or extra_preference not in EXTRA_PREFERENCES:
-        known = ", ".join(map(repr, EXTRA_PREFERENCES))
-        raise ProblemError(f"extra_preference is {shown(extra_preference)}; expected one of {known}")
 
 
 def check_memory(memory: Any, embed_dim: int) -> None:

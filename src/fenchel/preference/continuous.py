@@ -504,7 +504,7 @@ class GaussianMoments(AbstractMadeOf):
         accuracy = max(1e-10, 64 * torch.finfo(self.dtype).eps)
         settled = True
         with torch.no_grad():
-            sizes = torch.zeros((), dtype=torch.float64)
+            sizes = torch.zeros((), dtype=torch.float64, device=self.device)
             for _ in range(ROUNDS):
                 largest = at(panels.nodes()[0]).flatten(1).double().abs().amax(0)
                 if bool((largest <= 16 * sizes).all()):

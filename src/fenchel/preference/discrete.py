@@ -70,14 +70,16 @@ class Discrete(AbstractMadeOf):
             raise ProblemError(
                 "templates contain NaN or infinity; every entry must be finite, masked templates too"
             )
-        self.log_weights = self._normalised(log_weights)
-
-    def _normalised(self, log_weights: Tensor | None) -> Tensor:
         n = self.templates.shape[-2]
         if log_weights is None:
-            return self.templates.new_zeros(1, n).log_softmax(-1)
-        found = checked_log_weights(log_weights, n, self.templates, of="templates", thing="templates")
-        return found.log_softmax(-1)
+            log_weights = self.templates.new_zeros(1, n)
+        else:
+            log_weights = checked_log_weights(
+                log_weights, n, self.templates, of="templates", thing="templates"
+            )
+        self.log_weights = log_weights.log_softmax(-1)
+        # Normalising rounds; another dtype begins with what was given.
+        self._given = None if self.dtype == torch.float64 else log_weights.detach()
 
     @property
     @override
@@ -204,9 +206,9 @@ class Discrete(AbstractMadeOf):
         return max(self.dim, self.support_size)
 
     @classmethod
-    def _of(cls, templates: Tensor, log_weights: Tensor) -> Discrete:
+    def _of(cls, templates: Tensor, log_weights: Tensor, given: Tensor | None = None) -> Discrete:
         copy = object.__new__(Discrete)
-        copy.templates, copy.log_weights = templates, log_weights
+        copy.templates, copy.log_weights, copy._given = templates, log_weights, given
         return copy
 
     @override
@@ -219,13 +221,17 @@ class Discrete(AbstractMadeOf):
         if dtype == self.dtype:
             return self
         check_dtype(dtype)
-        return self._of(self.templates.to(dtype), self.log_weights.to(dtype).log_softmax(-1))
+        given = self._given
+        if given is None or self.log_weights.requires_grad:
+            given = self.log_weights
+        return self._of(self.templates.to(dtype), given.to(dtype).log_softmax(-1))
 
     @override
     def queries(self, part: slice) -> Discrete:
         if self.log_weights.shape[-2] == 1:
             return self
-        return self._of(self.templates, self.log_weights[..., part, :])
+        given = None if self._given is None else self._given[..., part, :]
+        return self._of(self.templates, self.log_weights[..., part, :], given)
 
     def __repr__(self) -> str:
         return (

@@ -8,7 +8,7 @@ taken from the series :math:`\coth x - 1/x = \sum_n 2(-1)^{n+1}\zeta(2n)\,x^{2n-
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import checked_parameter, first_index
-from fenchel.preference.independent import ROUNDINGS, AbstractProduct, pair
+from fenchel.preference.abstract import first_index
+from fenchel.preference.independent import ROUNDINGS, AbstractProduct
 from fenchel.rounding import UNIT
 
 __all__ = ["AsymmetricLaplace", "Box", "Laplace", "TruncatedExponential"]
@@ -136,15 +136,35 @@ def langevin_slope(x: Tensor, half: Tensor) -> Tensor:
     )
 
 
-class AbstractBetween(AbstractProduct):
-    r"""A density in proportion to :math:`e^{\theta x}` between two ends."""
+class TruncatedExponential(AbstractProduct):
+    r"""Independent coordinates with density in proportion to :math:`e^{\theta x}` between two ends.
+
+    Args:
+        low: Shape (d,) for all queries, or (..., m or 1, d), or a number.
+        high: Likewise, above low; one of both is a tensor.
+        theta: θ, likewise, of either sign; 0 is a :class:`Box`.
+
+    Raises:
+        ProblemError: On shapes, dtypes and entries that do not fit.
+
+    Example:
+        >>> TruncatedExponential(torch.zeros(1), 1.0, 2.0).mean()
+        tensor([[0.6565]])
+    """
+
+    parameters = ("low", "high", "theta")
 
     low: Tensor
     high: Tensor
+    theta: Tensor
 
-    def _set_ends(self, low: float | Tensor, high: float | Tensor) -> None:
-        low, high = pair(("low", low), ("high", high))
-        self._set(low=low, high=high)
+    def __init__(self, low: float | Tensor, high: float | Tensor, theta: float | Tensor) -> None:
+        self._set_between(low=low, high=high, theta=theta)
+
+    def _set_between(self, **given: Any) -> None:
+        """Check and keep parameters, among them both ends."""
+        self._set(**given)
+        low, high = self.low, self.high
         if values_are_known(low):
             apart = (high - low).detach()
             if not bool((apart > 0).all()):
@@ -157,9 +177,9 @@ class AbstractBetween(AbstractProduct):
                 )
 
     @property
-    @abstractmethod
     def slope(self) -> Tensor:
         """θ, elementwise."""
+        return self.theta
 
     def half(self) -> Tensor:
         """Half the width of the box."""
@@ -168,6 +188,17 @@ class AbstractBetween(AbstractProduct):
     def _end(self, x: Tensor) -> Tensor:
         """The end to which a slope of this sign leads."""
         return torch.where(x > 0, self.high, self.low)
+
+    @override
+    def cumulant(self, lam: Tensor) -> Tensor:
+        half, start = self.half(), self.slope
+        x, origin = half * (start + lam), half * start
+        series, beyond = log_sinhc_less(x, origin, half * lam)
+        near = torch.maximum(x.abs(), origin.abs()) <= BOTH_SMALL
+        # Far out by the end, as the middle and half the width would cancel.
+        end = self._end(torch.where(x == 0, origin, x))
+        far = end * lam + beyond - torch.where(x * origin < 0, 2 * origin.abs(), 0)
+        return torch.where(near, (self.low + self.high) / 2 * lam + series, far)
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
@@ -183,8 +214,16 @@ class AbstractBetween(AbstractProduct):
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        half, start = self.half(), self.slope
-        return half * (langevin(half * (start + lam)) - langevin(half * start))
+        half, start, tiny = self.half(), self.slope, self._tiny(lam)
+        shift = half * (langevin(half * (start + lam)) - langevin(half * start))
+        if values_are_known(lam) and not bool(tiny.any()):
+            return shift
+        # The difference of both means would be rounding.
+        return torch.where(tiny, lam * self.variance(lam / 2), shift)
+
+    def _tiny(self, lam: Tensor) -> Tensor:
+        """Where a tilt is so small that the variance does not change on the way there."""
+        return (self.half() * lam).abs() < 1e-7
 
     @override
     def variance(self, lam: Tensor) -> Tensor:
@@ -193,8 +232,11 @@ class AbstractBetween(AbstractProduct):
 
     @override
     def lost(self, lam: Tensor) -> Tensor:
-        half, start = self.half(), self.slope
-        return half * (langevin(half * (start + lam)).abs() + langevin(half * start).abs())
+        half, start, tiny = self.half(), self.slope, self._tiny(lam)
+        lost = half * (langevin(half * (start + lam)).abs() + langevin(half * start).abs())
+        if values_are_known(lam) and not bool(tiny.any()):
+            return lost
+        return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)
 
     @override
     def mean_rounding(self) -> Tensor:
@@ -231,7 +273,7 @@ class AbstractBetween(AbstractProduct):
         return torch.where(inside, log, -torch.inf)
 
 
-class Box(AbstractBetween):
+class Box(TruncatedExponential):
     r"""Independent coordinates that are uniform between two ends.
 
     .. math:: \kappa(\lambda) = c\lambda + \log\frac{\sinh w\lambda}{w\lambda}, \qquad
@@ -256,91 +298,44 @@ class Box(AbstractBetween):
     parameters = ("low", "high")
 
     def __init__(self, low: float | Tensor, high: float | Tensor) -> None:
-        self._set_ends(low, high)
+        self._set_between(low=low, high=high)
 
     @property
     @override
     def slope(self) -> Tensor:
         return torch.zeros_like(self.low)
 
-    @override
-    def cumulant(self, lam: Tensor) -> Tensor:
-        x = self.half() * lam
-        # Far out from the end, as the middle and half the width would cancel.
-        start = torch.where(x.abs() < SMALL, (self.low + self.high) / 2, self._end(x))
-        return start * lam + _log_sinhc_rest(x)
 
+class AsymmetricLaplace(AbstractProduct):
+    r"""Independent coordinates whose density falls from a location with one rate to the left and one to the right.
 
-class TruncatedExponential(AbstractBetween):
-    r"""Independent coordinates with density in proportion to :math:`e^{\theta x}` between two ends.
+    .. math:: \kappa(\lambda) = \ell\lambda - \log(1 + \lambda/L) - \log(1 - \lambda/R), \qquad -L < \lambda < R
 
     Args:
-        low: Shape (d,) for all queries, or (..., m or 1, d), or a number.
-        high: Likewise, above low; one of both is a tensor.
-        theta: θ, likewise, of either sign; 0 is a :class:`Box`.
+        location: ℓ, shape (d,) for all queries, or (..., m or 1, d), or a number; one of the three is a tensor.
+        left: L > 0, likewise, or a number.
+        right: R > 0, likewise, or a number.
 
     Raises:
         ProblemError: On shapes, dtypes and entries that do not fit.
 
     Example:
-        >>> TruncatedExponential(torch.zeros(1), 1.0, 2.0).mean()
-        tensor([[0.6565]])
+        >>> AsymmetricLaplace(torch.zeros(1), 1.0, 4.0).mean()           # 1/R - 1/L
+        tensor([[-0.7500]])
     """
 
-    parameters = ("low", "high", "theta")
-
-    theta: Tensor
-
-    def __init__(self, low: float | Tensor, high: float | Tensor, theta: float | Tensor) -> None:
-        self._set_ends(low, high)
-        form = "(d,) or (..., m, d), or a number"
-        ends = {"low": self.low, "high": self.high}
-        self._set(**ends, theta=checked_parameter("theta", theta, form, like=self.low, of="low"))
-
-    @property
-    @override
-    def slope(self) -> Tensor:
-        return self.theta
-
-    @override
-    def cumulant(self, lam: Tensor) -> Tensor:
-        half, start = self.half(), self.slope
-        x, origin = half * (start + lam), half * start
-        series, beyond = log_sinhc_less(x, origin, half * lam)
-        near = torch.maximum(x.abs(), origin.abs()) <= BOTH_SMALL
-        # Far out by the end, as the middle and half the width would cancel.
-        end = self._end(torch.where(x == 0, origin, x))
-        far = end * lam + beyond - torch.where(x * origin < 0, 2 * origin.abs(), 0)
-        return torch.where(near, (self.low + self.high) / 2 * lam + series, far)
-
-    @override
-    def tilted_shift(self, lam: Tensor) -> Tensor:
-        shift, tiny = super().tilted_shift(lam), self._tiny(lam)
-        if values_are_known(lam) and not bool(tiny.any()):
-            return shift
-        # The difference of both means would be rounding.
-        return torch.where(tiny, lam * self.variance(lam / 2), shift)
-
-    def _tiny(self, lam: Tensor) -> Tensor:
-        """Where a tilt is so small that the variance does not change on the way there."""
-        return (self.half() * lam).abs() < 1e-7
-
-    @override
-    def lost(self, lam: Tensor) -> Tensor:
-        lost, tiny = super().lost(lam), self._tiny(lam)
-        if values_are_known(lam) and not bool(tiny.any()):
-            return lost
-        return torch.where(tiny, 8 * self.tilted_shift(lam).abs(), lost)
-
-
-class AbstractTwoSided(AbstractProduct):
-    """A density that falls exponentially to both sides of a location."""
+    parameters = ("location", "left", "right")
 
     location: Tensor
+    left: Tensor
+    right: Tensor
 
-    @abstractmethod
+    def __init__(self, location: Tensor, left: float | Tensor, right: float | Tensor) -> None:
+        self._set(location=location, left=left, right=right, positive=("left", "right"))
+
     def rates(self) -> tuple[Tensor, Tensor]:
         """How steeply it falls to the left and to the right."""
+        return self.left, self.right
 
     @override
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
@@ -412,7 +407,7 @@ class AbstractTwoSided(AbstractProduct):
         return height - torch.where(apart >= 0, right, -left) * apart
 
 
-class Laplace(AbstractTwoSided):
+class Laplace(AsymmetricLaplace):
     r"""Independent coordinates with density :math:`e^{-\lvert x - \ell\rvert/b}/2b`.
 
     .. math:: \kappa(\lambda) = \ell\lambda - \log(1 - b^2\lambda^2), \qquad \lvert\lambda\rvert < 1/b
@@ -440,49 +435,9 @@ class Laplace(AbstractTwoSided):
     scale: Tensor
 
     def __init__(self, location: float | Tensor, scale: float | Tensor) -> None:
-        location, scale = pair(("location", location), ("scale", scale), positive=("scale",))
-        self._set(location=location, scale=scale)
+        self._set(location=location, scale=scale, positive=("scale",))
 
     @override
     def rates(self) -> tuple[Tensor, Tensor]:
         rate = 1 / self.scale
         return rate, rate
-
-
-class AsymmetricLaplace(AbstractTwoSided):
-    r"""Independent coordinates whose density falls from a location with one rate to the left and one to the right.
-
-    .. math:: \kappa(\lambda) = \ell\lambda - \log(1 + \lambda/L) - \log(1 - \lambda/R), \qquad -L < \lambda < R
-
-    Args:
-        location: ℓ, shape (d,) for all queries, or (..., m or 1, d).
-        left: L > 0, likewise, or a number.
-        right: R > 0, likewise, or a number.
-
-    Raises:
-        ProblemError: On shapes, dtypes and entries that do not fit.
-
-    Example:
-        >>> AsymmetricLaplace(torch.zeros(1), 1.0, 4.0).mean()           # 1/R - 1/L
-        tensor([[-0.7500]])
-    """
-
-    parameters = ("location", "left", "right")
-
-    left: Tensor
-    right: Tensor
-
-    def __init__(self, location: Tensor, left: float | Tensor, right: float | Tensor) -> None:
-        form = "(d,) or (..., m, d)"
-        location = checked_parameter("location", location, form)
-        sides = {
-            name: checked_parameter(
-                name, value, f"{form}, or a number", like=location, of="location", above=0.0
-            )
-            for name, value in (("left", left), ("right", right))
-        }
-        self._set(location=location, **sides)
-
-    @override
-    def rates(self) -> tuple[Tensor, Tensor]:
-        return self.left, self.right

@@ -27,7 +27,7 @@ from fenchel.preference.abstract import (
 )
 from fenchel.rounding import UNIT
 
-__all__ = ["ROUNDINGS", "AbstractProduct", "Bernoulli", "Gamma", "Poisson", "pair"]
+__all__ = ["ROUNDINGS", "AbstractProduct", "Bernoulli", "Gamma", "Poisson"]
 
 ROUNDINGS = 16
 """Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""
@@ -45,24 +45,34 @@ class AbstractProduct(AbstractMadeOf):
     parameters: ClassVar[tuple[str, ...]]
     """The attributes that hold the parameters."""
 
-    def _set(self, **given: Any) -> None:
-        """Keep parameters that were checked, numbers and tensors, and refuse those that do not fit together.
+    def _set(self, *, positive: tuple[str, ...] = (), **given: Any) -> None:
+        """Check parameters and keep them: tensors, and numbers where there is a tensor that they are made like.
+
+        Args:
+            positive: The names of those that have to be above 0.
+            **given: In the order in which messages name them.
 
         Raises:
-            ProblemError: Naming them.
+            ProblemError: Naming those that are wrong, or do not fit together.
         """
-        for name, tensor in given.items():
+        form = "(d,) or (..., m, d)" + ", or a number" * (len(given) > 1)
+        checked: dict[str, Tensor] = {}
+        # Tensors first: numbers are made like them.
+        for name in sorted(given, key=lambda name: type(given[name]) in (int, float)):
+            above = 0.0 if name in positive else None
+            of, like = next(iter(checked.items()), ("", None))
+            tensor = checked_parameter(name, given[name], form, like=like, of=of, above=above)
             if tensor.dim():
                 check_form(name, tensor, "(d,) or (..., m, d)", 1)
-        if not any(tensor.dim() for tensor in given.values()):
+            checked[name] = tensor
+        if not any(tensor.dim() for tensor in checked.values()):
             names = " and ".join(given)
             raise ProblemError(
                 f"{names} {'are numbers' if len(given) > 1 else 'is a number'}, which do not say how many "
-                "coordinates a "
-                "vector has; expected a tensor (d,) or (..., m, d)"
+                "coordinates a vector has; expected a tensor (d,) or (..., m, d)"
             )
-        check_together(**{name: tuple(tensor.shape) for name, tensor in given.items()})
-        vars(self).update(given)
+        check_together(**{name: tuple(checked[name].shape) for name in given})
+        vars(self).update(checked)
 
     def _like(self, **parameters: Tensor) -> Self:
         made = object.__new__(type(self))
@@ -187,29 +197,6 @@ class AbstractProduct(AbstractMadeOf):
         return self._described(f"dim={self.dim}")
 
 
-def pair(
-    first: tuple[str, Any], second: tuple[str, Any], *, positive: tuple[str, ...] = (), remedy: str = ""
-) -> tuple[Tensor, Tensor]:
-    """Two parameters of which one may be a number, checked.
-
-    Args:
-        first: Name and value.
-        second: Likewise.
-        positive: The names of those that have to be above 0.
-        remedy: What to do where they are not.
-    """
-    form = "(d,) or (..., m, d), or a number"
-    like: Tensor | None = None
-    checked: dict[str, Tensor] = {}
-    # Tensors first: numbers are made like them.
-    for name, value in sorted((first, second), key=lambda part: type(part[1]) in (int, float)):
-        other = second[0] if name == first[0] else first[0]
-        above = 0.0 if name in positive else None
-        checked[name] = checked_parameter(name, value, form, like=like, of=other, above=above, remedy=remedy)
-        like = checked[name]
-    return checked[first[0]], checked[second[0]]
-
-
 class Bernoulli(AbstractProduct):
     r"""Independent coordinates that are 1 with probability π, and else 0.
 
@@ -240,23 +227,19 @@ class Bernoulli(AbstractProduct):
     logits: Tensor
 
     def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None) -> None:
-        form = "(d,) or (..., m, d)"
         if (probs is None) == (logits is None):
             given = "neither is" if probs is None else "both are"
             raise ProblemError(f"probs or logits: {given} given; expected one of them")
         if probs is None:
-            self._set(logits=checked_parameter("logits", logits, form))
+            self._set(logits=logits)
             return
-        given_probs = checked_parameter("probs", probs, form)
+        self._set(probs=probs)
+        given_probs = vars(self).pop("probs")
+        expected = "probabilities above 0 and below 1"
         check_entries(
-            "probs",
-            given_probs,
-            lambda x: (x > 0) & (x < 1),
-            "probabilities above 0 and below 1",
-            "nearly certain is logits=",
+            "probs", given_probs, lambda x: (x > 0) & (x < 1), expected, "nearly certain is logits="
         )
-        self._set(probs=given_probs)
-        self.logits = torch.logit(vars(self).pop("probs"))
+        self.logits = torch.logit(given_probs)
 
     @property
     def probs(self) -> Tensor:
@@ -340,7 +323,7 @@ class Poisson(AbstractProduct):
     rate: Tensor
 
     def __init__(self, rate: Tensor) -> None:
-        self._set(rate=checked_parameter("rate", rate, "(d,) or (..., m, d)", above=0.0))
+        self._set(rate=rate, positive=("rate",))
 
     @override
     def interval(self) -> tuple[Tensor | None, Tensor | None]:
@@ -425,9 +408,7 @@ class Gamma(AbstractProduct):
     rate: Tensor
 
     def __init__(self, concentration: float | Tensor, rate: float | Tensor) -> None:
-        names = ("concentration", "rate")
-        concentration, rate = pair((names[0], concentration), (names[1], rate), positive=names)
-        self._set(concentration=concentration, rate=rate)
+        self._set(concentration=concentration, rate=rate, positive=("concentration", "rate"))
 
     @override
     def interval(self) -> tuple[Tensor | None, Tensor | None]:

@@ -184,17 +184,19 @@ def starting(
     for axis in edges:
         least = START[len(edges)] // (len(axis) - 1)
         count = 2 ** (max(least - 1, 0).bit_length() if level is None else level)
-        parts = [torch.linspace(a, b, count + 1, dtype=torch.float64) for a, b in pairwise(axis)]
+        parts = [
+            torch.linspace(a, b, count + 1, dtype=torch.float64, device="cpu") for a, b in pairwise(axis)
+        ]
         begins.append(torch.cat([part[:-1] for part in parts]))
         ends.append(torch.cat([part[1:] for part in parts]))
     begin, end = (
         torch.stack([part.flatten() for part in torch.meshgrid(axes, indexing="ij")], -1)
         for axes in (begins, ends)
     )
-    panels = Panels(begin, end, torch.zeros(len(begin), dtype=torch.int64))
+    panels = Panels(begin, end, torch.zeros(len(begin), dtype=torch.int64, device="cpu"))
     if not points:
         return panels
-    at = torch.tensor(points, dtype=torch.float64)
+    at = torch.tensor(points, dtype=torch.float64, device="cpu")
     return panels.around(at, NEAR[len(edges)], end.amax(0) - begin.amin(0))
 
 
@@ -381,7 +383,7 @@ NODES = 16
 @cache
 def legendre() -> tuple[Tensor, Tensor]:
     """Nodes in (-1, 1) and weights that sum to 2, by the eigenvalues of the Jacobi matrix (Golub and Welsch)."""
-    count = torch.arange(1, NODES, dtype=torch.float64)
+    count = torch.arange(1, NODES, dtype=torch.float64, device="cpu")
     off = count / (4 * count.square() - 1).sqrt()
     nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
     return nodes, 2 * vectors[0].square()

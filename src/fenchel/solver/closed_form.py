@@ -8,14 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fenchel.blocks import AbstractBlock, ConjugateBlock, QueryBlock
 from fenchel.certificate import certify
 from fenchel.errors import DomainError
 from fenchel.estimate import Estimate, EstimateBuilder, estimate_at
+from fenchel.family import Block, FunctionFamily, TemplateFamily
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.driver import solved
-from fenchel.solver.family import family_of
 from fenchel.solver.options import check_call, check_curved
 
 __all__ = ["check_domain", "first_order", "second_order", "second_order_point"]
@@ -98,37 +97,39 @@ def second_order(problem: Problem, *, memory_budget: int = DEFAULT_MEMORY_BUDGET
         for groups, rows, block in builder.layout.blocks(memory_budget, WORKING_ARRAYS, itemsize=8):
             wide = block.to(torch.float64)
             dual = second_order_point(wide)
-            if isinstance(wide, ConjugateBlock):
-                points = dual.reshape(*wide.problem.shape, -1)
-                check_domain(wide.problem, points, "second_order", _points_of, int(rows[0]))
+            if isinstance(wide.family, FunctionFamily):
+                points = wide.family.whole(dual)
+                check_domain(wide.family.problem, points, "second_order", _points_of, int(rows[0]))
             builder.put(groups[:, None], rows[None, :], certify(wide, dual, problem.dtype))
     return builder.build()
 
 
 def _points_of(problem: Problem) -> Tensor:
-    return second_order_point(ConjugateBlock.of(problem)).reshape(*problem.shape, -1)
+    return second_order_point(FunctionFamily.block(problem)).reshape(*problem.shape, -1)
 
 
-def second_order_point(block: AbstractBlock) -> Tensor:
+def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tensor:
     r"""The maximiser of the dual's expansion at 0, (g, r, d), in the dtype of the block.
 
     .. math:: \lambda = \alpha(I + \alpha\nabla^2\varphi(0))^{-1} z
 
     Where all rows of a group share preference and α, one Hessian a group is factorised; else conjugate gradients solve
-    for each row, and a factorisation where they do not get there.
+    for each row, and a factorisation where they do not get there. With a list ``unsure`` no value is looked at, and
+    whether they do not is added to it.
     """
-    if isinstance(block, QueryBlock) and block.log_preference.shape[1] == block.alpha.shape[1] == 1:
-        rest = block.closeness.rest(block.log_preference)
-        curved = block.closeness.curvature_weights(rest, block.log_preference)
+    family, alpha = block.family, block.alpha
+    shared = unsure is None and alpha.shape[1] == 1
+    if shared and isinstance(family, TemplateFamily) and family.log_preference.shape[1] == 1:
+        rest = family.closeness.rest(family.log_preference)
+        curved = family.closeness.curvature_weights(rest, family.log_preference)
         if curved.shape[1] == 1:
-            return _with_one_hessian(block, curved)
-    point = family_of(block).at(torch.zeros_like(block.evidence))
-    return solved(point, block.evidence, block.alpha)
+            return _with_one_hessian(family.templates, curved, alpha, block.evidence)
+    point = family.at(torch.zeros_like(block.evidence))
+    return solved(point, block.evidence, alpha, unsure=unsure)
 
 
-def _with_one_hessian(block: QueryBlock, curved: Tensor) -> Tensor:
+def _with_one_hessian(templates: Tensor, curved: Tensor, alpha: Tensor, evidence: Tensor) -> Tensor:
     r"""For a curvature :math:`\operatorname{diag} q - qq^\top/\sum q`, given q (g or 1, 1, n)."""
-    templates, alpha, evidence = block.offsets, block.alpha, block.evidence
     mean = curved @ templates / curved.sum(-1, keepdim=True)
     root = (templates - mean) * curved.clamp(min=0).sqrt().mT
     n, d = templates.shape[-2:]
@@ -174,7 +175,7 @@ def check_domain(
     reach = conjugate.reach(torch.zeros_like(dual), dual)
     reach = (inside.to(dual.dtype) if reach is None else reach).expand(problem.shape)
     flat = int(reach.nan_to_num(nan=0.0).masked_fill(~outside, torch.inf).argmin())
-    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), problem.shape))
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), problem.shape))
     alpha = float(problem.alpha.expand(problem.shape)[where])
     largest = _largest_alpha(problem, where, alpha, closed_form)
     where = (*where[:-1], where[-1] + first)
@@ -197,7 +198,9 @@ def _largest_alpha(
     at = (*where[:-1], 0)
 
     def admits(tried: float) -> bool:
-        trial = row.with_alpha(torch.full(tuple(row.shape), tried, dtype=torch.float64))
+        trial = row.with_alpha(
+            torch.full(tuple(row.shape), tried, dtype=torch.float64, device=row.alpha.device)
+        )
         inside = trial.conjugate.inside(closed_form(trial))
         return inside is None or bool(inside.expand(trial.shape)[at])
 

@@ -13,9 +13,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fenchel.arguments.tensor import values_are_known
 from fenchel.certificate import reference_norm
+from fenchel.family import Block, Family, Point, dot, norm, total
 from fenchel.selection import Part
-from fenchel.solver.family import Family, Line, Point, dot, norm, total
 
 __all__ = ["Solution", "infer", "solved"]
 
@@ -30,17 +31,20 @@ RIDGE = 1e-5
 MISSES = 1
 """Iterations in which the residual of a row may fail to halve before the row is left to Newton's method."""
 
-LOOSE = 1e-4
-"""Tolerance below which none may: Newton's method then has the fewer steps to go, and goes further."""
-
 STRAGGLERS = 0.005
 """Share of rows that is left to Newton's method rather than mixing all of them once more."""
+
+COMPACT_FROM = 512
+"""Rows below which mixing goes on with all of them, since it has little to do for each."""
 
 ENOUGH = 0.5
 """Rows at this fraction of the tolerance take no step more; rounding may use the rest."""
 
 PATIENCE = 12
 """Newton steps before a row starts again on the path in α."""
+
+CLOSER = 0.1
+"""What part of the tolerance is tried for where that is not enough."""
 
 RESOLVED = 8
 """Roundings of λ below which a residual says little."""
@@ -49,7 +53,7 @@ SHORT = 0.25
 """A step of at most this part of a direction ended at a kink, where a gradient has kinks."""
 
 COMPACT_BELOW = 0.5
-"""Newton's method goes on without the rows that are done where at most this share is left."""
+"""Iterations go on without the rows that are done where at most this share is left."""
 
 STAGE = 8.0
 """Factor by which α grows on the path."""
@@ -62,6 +66,9 @@ FACTORISE_UP_TO = 1024
 
 ILL_CONDITIONED = 1e12
 """Condition of a Hessian above which its Cholesky factor says little of directions in which it is near 1/α."""
+
+ITERATIONS_A_LOOK, LINES_A_LOOK = 4, 2
+"""Conjugate gradients and points of a line from one look at whether they are enough to the next, off the CPU."""
 
 BLOCK_BYTES = 2**26
 """Size aimed at for one array (rows, n) of Newton's method."""
@@ -92,35 +99,41 @@ class Rows:
     """Rows of one problem in one dtype.
 
     Attributes:
-        family: Φ.
-        evidence: z, (g, r, k).
-        alpha: α, (g, r, 1).
+        block: Φ and z.
+        alpha: α, (g, r, 1): that of the block, or one on the way to it.
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
+        wanted: Which are to be solved, bool (g, r, 1).
         tol: Relative tolerance.
     """
 
-    family: Family
-    evidence: Tensor
+    block: Block
     alpha: Tensor
     beyond: Tensor | None
+    wanted: Tensor
     tol: float
+
+    @property
+    def family(self) -> Family:
+        """Φ."""
+        return self.block.family
+
+    @property
+    def evidence(self) -> Tensor:
+        """Z, (g, r, k)."""
+        return self.block.evidence
 
     def take(self, part: Part) -> Rows:
         """Some of them."""
         beyond = None if self.beyond is None else part.pick(self.beyond)
-        family = self.family.take(part)
-        return replace(
-            self, family=family, evidence=part.pick(self.evidence), alpha=part.pick(self.alpha), beyond=beyond
-        )
+        alpha, wanted = part.pick(self.alpha), part.pick(self.wanted)
+        return replace(self, block=self.block.take(part), alpha=alpha, beyond=beyond, wanted=wanted)
 
     def to(self, dtype: torch.dtype) -> Rows:
         """The same in another dtype."""
         if dtype == self.evidence.dtype:
             return self
         beyond = None if self.beyond is None else self.beyond.to(dtype)
-        wide, alpha = self.family.wide_evidence, self.alpha.to(dtype)
-        evidence = self.evidence.to(dtype) if wide is None else wide
-        return replace(self, family=self.family.to(dtype), evidence=evidence, alpha=alpha, beyond=beyond)
+        return replace(self, block=self.block.to(dtype), alpha=self.alpha.to(dtype), beyond=beyond)
 
     def reference(self, lam: Tensor) -> Tensor:
         """‖λ‖, or ‖αz‖ where λ is zero to rounding."""
@@ -134,20 +147,20 @@ class Rows:
         return first if self.beyond is None else torch.hypot(first, self.beyond)
 
     def moving(self, lam: Tensor, residual: Tensor) -> Tensor:
-        """Rows whose residual is above what is wanted, bool (g, r, 1)."""
+        """Wanted rows whose residual is above the tolerance, bool (g, r, 1)."""
         # What a narrow dtype cannot resolve is left to float64.
         enough = max(ENOUGH * self.tol, RESOLVED * torch.finfo(lam.dtype).eps)
-        return ~(residual <= enough * self.reference(lam))
+        return self.wanted & ~(residual <= enough * self.reference(lam))
 
     def bound(self, lam: Tensor, residual: Tensor, *, accurate: bool) -> Tensor:
         """The certificate: residual and what rounding can hide."""
         hidden, eps = self.alpha * self.family.rounding(lam, accurate=accurate), torch.finfo(lam.dtype).eps
-        if self.family.wide_evidence is not None:
+        if self.block.wide is not None:
             hidden = hidden + eps * self._first
         bound, reference = residual + hidden + 4 * eps * norm(lam), self.reference(lam)
         if accurate and bool(((bound > self.tol * reference) & (residual <= self.tol * reference)).any()):
             closer = self.alpha * self.family.rounding_of_rows(lam)
-            bound = torch.minimum(bound, residual + closer + 4 * eps * norm(lam))
+            bound = torch.fmin(bound, residual + closer + 4 * eps * norm(lam))
         return bound
 
 
@@ -161,11 +174,20 @@ class _Found:
     steps: Tensor
     further: Tensor
 
+    def with_rows(self, part: Part, later: _Found) -> _Found:
+        """The same where some of the rows went on."""
+        better = later.bound <= part.pick(self.bound)
+
+        def put(name: str) -> Tensor:
+            before = part.pick(getattr(self, name))
+            return part.put(getattr(self, name), torch.where(better, getattr(later, name), before))
+
+        steps = part.put(self.steps, part.pick(self.steps) + later.steps)
+        return _Found(put("dual"), put("bound"), put("moving"), steps, put("further"))
+
 
 def infer(
-    family: Family,
-    evidence: Tensor,
-    alpha: Tensor,
+    block: Block,
     *,
     tol: float,
     max_steps: int,
@@ -177,9 +199,7 @@ def infer(
     """Maximise the dual for every row.
 
     Args:
-        family: Φ.
-        evidence: z, (g, r, k); its dtype is the first in which is computed.
-        alpha: α, (g or 1, r or 1, 1).
+        block: The rows; their dtype is the first in which is computed.
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
@@ -187,18 +207,21 @@ def infer(
         shift: s there, (g, r, k), where it is known already; for families that start at any point.
         wanted: Rows that are wanted, bool (g, r); nothing is known of the others.
     """
-    alpha = alpha.expand(*evidence.shape[:2], 1)
+    family, evidence = block.family, block.evidence
+    alpha = block.alpha.expand(*evidence.shape[:2], 1)
     lam = family.start(alpha * evidence if start is None else start.to(evidence.dtype))
     nothing = evidence.abs().amax(-1, keepdim=True) == 0
     lam = further = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
-    rows = Rows(family, evidence, alpha, beyond, tol)
+    rows = Rows(block, alpha, beyond, ~nothing, tol)
     left = ~nothing if wanted is None else ~nothing & wanted.unsqueeze(-1)
     # Rows that mixing has left.
     hard = torch.zeros_like(left)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
         for method in (_mix, _follow):
+            if method is _follow and dtype != torch.float64 and not family.narrow:
+                continue
             asked = (left & (hard if method is _follow else ~hard)).squeeze(-1)
             wanted_now = Part.of(asked, whole=not family.selectable)
             if wanted_now is None:
@@ -207,15 +230,15 @@ def infer(
             # Newton's method has arrays (rows, n); mixing has none.
             parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width, BLOCK_BYTES)
             for part in parts:
-                some = rows.to(dtype) if part.is_all else rows.take(part).to(dtype)
+                of_part = part.pick(asked).unsqueeze(-1)
+                some = replace(rows if part.is_all else rows.take(part), wanted=of_part).to(dtype)
                 point, budget = part.pick(lam), max_steps - part.pick(steps)
                 if method is _mix:
                     known = None if shift is None or dtype != evidence.dtype else part.pick(shift)
-                    found = _mix(some, point, budget, known)
+                    found = _mix(some, _Mixing.start(point), budget, known)
                 else:
                     found = _follow(some, point, budget)
-                of_part = part.pick(asked).unsqueeze(-1)
-                better = of_part & (found.bound < part.pick(error))
+                better = of_part & (found.bound <= part.pick(error))
                 lam = part.put(lam, torch.where(better, found.dual, part.pick(lam)))
                 further = part.put(further, torch.where(better, found.further, part.pick(further)))
                 error = part.put(error, torch.where(better, found.bound, part.pick(error)))
@@ -228,17 +251,42 @@ def infer(
     return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps, further)
 
 
-def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None) -> _Found:
+@dataclass(frozen=True)
+class _Mixing:
+    """Where rows are on their way: the point, and what is known of those before, (g, r, ...)."""
+
+    lam: Tensor
+    best: Tensor
+    further: Tensor
+    residual: Tensor
+    misses: Tensor
+    history: list[tuple[Tensor, Tensor]]
+    step: int = 0
+
+    @classmethod
+    def start(cls, lam: Tensor) -> _Mixing:
+        nothing = torch.full_like(lam[..., :1], torch.inf)
+        return cls(lam, lam, lam, nothing, torch.zeros_like(nothing, dtype=torch.int8), [])
+
+    def take(self, part: Part) -> _Mixing:
+        """Some of the rows."""
+        tensors = {
+            name: part.pick(getattr(self, name)) for name in ("lam", "best", "further", "residual", "misses")
+        }
+        return replace(self, **tensors, history=[(part.pick(r), part.pick(x)) for r, x in self.history])
+
+
+def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -> _Found:
     r"""Damped fixed point :math:`\lambda \leftarrow \alpha(z - s(\lambda))` with Anderson extrapolation (fact 15).
 
     One evaluation an iteration, less the first where s is known there; rows that do not fall, or not to the tolerance,
     still move.
     """
-    best, residual = lam, torch.full_like(rows.alpha, torch.inf)
-    history: list[tuple[Tensor, Tensor]] = []
-    further, falling, steps = lam, torch.ones_like(residual, dtype=torch.bool), 0
-    counts, misses = torch.zeros_like(budget), torch.zeros_like(residual, dtype=torch.int8)
-    most, allowed = min(MIXINGS, int(budget.max())), MISSES if rows.tol >= LOOSE else 0
+    lam, best, further, residual, misses = at.lam, at.best, at.further, at.residual, at.misses
+    history, step = at.history, at.step
+    falling, rest, known = torch.ones_like(residual, dtype=torch.bool), None, values_are_known(lam)
+    counts = torch.zeros_like(budget)
+    most = min(MIXINGS, int(budget.max()))
     while True:
         shift = rows.family.shift(lam) if shift is None else shift
         r, shift = rows.alpha * (rows.evidence - shift) - lam, None
@@ -249,22 +297,30 @@ def _mix(rows: Rows, lam: Tensor, budget: Tensor, shift: Tensor | None) -> _Foun
         damped = torch.add(lam, r, alpha=DAMPING)
         following = _extrapolated(r, damped, history)
         usable = total(following).isfinite()
-        following = following if bool(usable.all()) else torch.where(usable, following, damped)
-        every = bool(better.all())
+        following = following if known and bool(usable.all()) else torch.where(usable, following, damped)
+        every = known and bool(better.all())
         best = lam if every else torch.where(better, lam, best)
         further = following if every else torch.where(better, following, further)
         residual = torch.where(better, size, residual)
         moving = rows.moving(best, residual)
-        falling = falling & (misses <= allowed) & moving
-        if float(falling.to(lam.dtype).mean()) <= STRAGGLERS or steps >= most:
+        falling = falling & (misses <= MISSES) & moving
+        share = float(falling.to(lam.dtype).mean())
+        if share <= STRAGGLERS or step >= most:
             break
-        steps += 1
+        step += 1
         counts = counts + falling.squeeze(-1)
         history, lam = [(r, damped), *history][:2], following
+        if share <= COMPACT_BELOW and falling.numel() >= COMPACT_FROM and rows.family.selectable:
+            part = Part.of(falling.squeeze(-1), whole=False)
+            assert part is not None  # noqa: S101 -- some fall
+            some = replace(rows.take(part), wanted=part.pick(falling))
+            then = _Mixing(lam, best, further, residual, misses, history, step).take(part)
+            rest = part, _mix(some, then, part.pick(budget))
+            break
     further = torch.where(moving, best, further)
-    return _Found(
-        best, rows.bound(best, residual, accurate=False), moving, torch.minimum(counts, budget), further
-    )
+    bound = rows.bound(best, residual, accurate=False)
+    found = _Found(best, bound, moving, torch.minimum(counts, budget), further)
+    return found if rest is None else found.with_rows(*rest)
 
 
 def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -295,7 +351,7 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
         point = rows.family.start(alpha * rows.evidence)
         while bool((alpha < rows.alpha).any()):
-            stage = replace(rows, alpha=alpha, tol=0.4)
+            stage = replace(rows, alpha=alpha, wanted=far, tol=0.4)
             point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
             alpha = torch.minimum(STAGE * alpha, rows.alpha)
         last = _newton(rows, point, (budget - steps) * far.squeeze(-1))
@@ -303,7 +359,17 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         best, residual = torch.where(better, last.dual, best), torch.where(better, last.bound, residual)
         steps = steps + last.steps
         moving = rows.moving(best, residual)
-    return _Found(best, rows.bound(best, residual, accurate=True), moving, steps, best)
+    found = _Found(best, rows.bound(best, residual, accurate=True), moving, steps, best)
+    # Where rounding takes more than its share of the tolerance, the residual gets less.
+    short = rows.wanted & ~(found.bound <= rows.tol * rows.reference(best))
+    if lam.dtype == torch.float64 and bool(short.any()):
+        closer = replace(rows, tol=CLOSER * rows.tol, wanted=short)
+        last = _newton(closer, best, (budget - steps).clamp(max=PATIENCE))
+        bound = rows.bound(last.dual, last.bound, accurate=True)
+        better = bound < found.bound
+        dual = torch.where(better, last.dual, best)
+        found = _Found(dual, torch.where(better, bound, found.bound), moving, steps + last.steps, dual)
+    return found
 
 
 def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
@@ -346,20 +412,33 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
 
 
 def newton_direction(
-    here: Point, vector: Tensor, alpha: Tensor, *, rtol: float, most: int | None = None, slack: float = 2.0
+    here: Point,
+    vector: Tensor,
+    alpha: Tensor,
+    *,
+    rtol: float,
+    most: int | None = None,
+    slack: float = 2.0,
+    unsure: list[Tensor] | None = None,
 ) -> Tensor:
     r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v.
 
     In closed form where there is one; else by conjugate gradients, at most ``most`` of them, and by Cholesky
-    factorisation for the rows where these end above ``slack`` times ``rtol``.
+    factorisation for the rows where these end above ``slack`` times ``rtol``. With a list ``unsure`` nothing is looked
+    at and nothing factorised, and whether some row should be is added to it.
     """
     closed = here.resolvent(alpha, vector)
     if closed is not None:
         return closed
     k = vector.shape[-1]
-    found = conjugate_gradients(here.product, vector, alpha, rtol, k // 4 + 16 if most is None else most)
+    most = k // 4 + 16 if most is None else most
+    each = 1 if values_are_known(vector) else ITERATIONS_A_LOOK if unsure is None else most
+    found = conjugate_gradients(here.product, vector, alpha, rtol, most, each)
     apart = norm(vector - found / alpha - here.product(found))
     missed = ~(apart <= slack * rtol * norm(vector)).squeeze(-1)
+    if unsure is not None:
+        unsure.append(missed.any())
+        return found
     if k > FACTORISE_UP_TO or not bool(missed.any()):
         return found
     inverse_alpha = (1 / alpha.expand_as(vector[..., :1])[missed]).expand(-1, k)
@@ -380,30 +459,37 @@ def newton_direction(
     return found.index_put((missed,), torch.where(total(solution).isfinite(), solution, found[missed]))
 
 
-def solved(here: Point, vector: Tensor, alpha: Tensor, *, rtol: float = 0.0) -> Tensor:
-    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v of any size, or to rounding."""
+def solved(
+    here: Point, vector: Tensor, alpha: Tensor, *, rtol: float = 0.0, unsure: list[Tensor] | None = None
+) -> Tensor:
+    r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v`, (g, r, k), to ``rtol`` of v of any size, or to rounding.
+
+    For ``unsure`` see :func:`newton_direction`.
+    """
     size = norm(vector).clamp(min=torch.finfo(vector.dtype).tiny)
     least = 8 * torch.finfo(vector.dtype).eps
     rtol = max(rtol, least)
-    return size * newton_direction(
-        here, vector / size, alpha, rtol=rtol, most=60, slack=max(2.0, 64 * least / rtol)
-    )
+    slack = max(2.0, 64 * least / rtol)
+    return size * newton_direction(here, vector / size, alpha, rtol=rtol, most=60, slack=slack, unsure=unsure)
 
 
 def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], vector: Tensor, alpha: Tensor, rtol: float, most: int
+    product: Callable[[Tensor], Tensor], vector: Tensor, alpha: Tensor, rtol: float, most: int, each: int = 1
 ) -> Tensor:
-    r""":math:`(I/\alpha + A)^{-1}v` for the operator ``product`` of A, to ``rtol`` of v for each row (g, r, k)."""
+    r""":math:`(I/\alpha + A)^{-1}v` for the operator ``product`` of A, to ``rtol`` of v for each row (g, r, k).
+
+    Whether all rows are there is looked at every ``each`` iterations; those that are stay where they are.
+    """
     tiny = torch.finfo(vector.dtype).tiny
     found, residual, direction = torch.zeros_like(vector), vector, vector
     square = dot(vector, vector)
     stop = rtol**2 * square
-    for _ in range(most):
+    for count in range(1, most + 1):
         image = direction / alpha + product(direction)
         length = torch.where(square > stop, square / dot(direction, image).clamp(min=tiny), 0)
         found, residual = found + length * direction, residual - length * image
         following = dot(residual, residual)
-        if not bool((following > stop).any()):
+        if count % each == 0 and (count == most or not bool((following > stop).any())):
             break
         direction, square = residual + following / square.clamp(min=tiny) * direction, following
     return found
@@ -414,7 +500,7 @@ def _line(
 ) -> Tensor:
     """The largest of the dual along a direction, to a tenth of its slope: Newton from t = 1, kept in a bracket.
 
-    The line needs no value of the dual; strong concavity bounds the step.
+    The line needs no value of the dual; strong concavity bounds the step. A slope that is rounding ends it.
     """
     tiny = torch.finfo(size.dtype).tiny
     slope, curvature = (
@@ -425,13 +511,14 @@ def _line(
     reach = here.reach(size * direction)
     if reach is not None:
         high = torch.minimum(high, 0.95 * reach)
-    look: Line = here.along(direction, size)
-    t = torch.minimum(torch.ones_like(low), high)
+    look, noise = here.along(direction, size)
+    each = 1 if values_are_known(high) else LINES_A_LOOK
+    t, enough = torch.minimum(torch.ones_like(low), high), torch.maximum(0.1 * slope, noise)
     for count in range(looks):
         moved, derivative = look(t)
         rest = slope - t * curvature - moved
-        done = rest.abs() <= 0.1 * slope
-        if bool(done.all()):
+        done = rest.abs() <= enough
+        if (count + 1) % each == 0 and bool(done.all()):
             break
         low, high = torch.where(rest > 0, t, low), torch.where(rest > 0, high, t)
         newton = t + rest / (curvature + derivative)

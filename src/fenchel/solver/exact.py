@@ -8,15 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.blocks import AbstractBlock
 from fenchel.certificate import Certificate, certify
 from fenchel.errors import ConvergenceError
 from fenchel.estimate import Estimate, EstimateBuilder
+from fenchel.family import Block, norm
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.driver import infer
-from fenchel.solver.family import family_of
-from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_iterations
 
 __all__ = ["WORKING_ARRAYS", "check_convergence", "exact", "solved_block"]
 
@@ -25,9 +24,6 @@ WORKING_ARRAYS = 24
 
 MARGIN = 0.7
 """The driver aims at this part of the tolerance: its certificate and that of an estimate are two evaluations."""
-
-CLOSER = 0.1
-"""What it aims at, in float64, for rows whose certificate says that they are not there."""
 
 
 def exact(
@@ -58,8 +54,7 @@ def exact(
         The estimate, whose bounds come from the problem and λ alone.
 
     Raises:
-        ProblemError: On a tolerance, step limit or closeness that cannot be used, and on evidence that is
-            not 0 and so small that float64 does not hold the square of what rounding leaves of it, 6.7e-139.
+        ProblemError: On a tolerance, step limit or closeness that cannot be used.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -75,7 +70,6 @@ def exact(
     check_call(problem, memory_budget)
     check_curved(problem, "exact")
     check_iterations(tol, max_steps, throw)
-    check_evidence(problem.evidence, problem.alpha_column)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
     # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
@@ -91,7 +85,7 @@ def exact(
 
 
 def solved_block(
-    block: AbstractBlock, dtype: torch.dtype, *, tol: float, max_steps: int
+    block: Block, dtype: torch.dtype, *, tol: float, max_steps: int
 ) -> tuple[Certificate, Tensor]:
     """The dual points of a block, certified in float64, and the steps that each row took, int64 (g, r).
 
@@ -101,23 +95,8 @@ def solved_block(
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
     """
-    found = infer(family_of(block), block.evidence, block.alpha, tol=MARGIN * tol, max_steps=max_steps)
-    wide, dual, steps = block.to(torch.float64), found.dual.double(), found.steps
-    certificate = certify(wide, dual, dtype)
-    missed = ~certificate.meets(tol) & (steps < max_steps)
-    if bool(missed.any()):
-        again = infer(
-            family_of(wide),
-            wide.evidence,
-            wide.alpha,
-            tol=CLOSER * tol,
-            max_steps=max_steps,
-            start=dual,
-            wanted=missed,
-        )
-        dual = torch.where(missed.unsqueeze(-1), again.dual, dual)
-        certificate, steps = certify(wide, dual, dtype), (steps + again.steps).clamp(max=max_steps)
-    return certificate, steps
+    found = infer(block, tol=MARGIN * tol, max_steps=max_steps)
+    return certify(block.to(torch.float64), found.dual.double(), dtype), found.steps
 
 
 def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
@@ -125,10 +104,10 @@ def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
     missed = ~estimate.converged
     if not bool(missed.any()):
         return
-    relative = estimate.dual_error.double() / estimate.dual.double().norm(dim=-1)
+    relative = estimate.dual_error.double() / norm(estimate.dual.double()).squeeze(-1)
     relative = relative.nan_to_num(nan=torch.inf).masked_fill(~missed, -torch.inf)
     flat = int(relative.argmax())
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), relative.shape))
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), relative.shape))
     steps = int(estimate.steps.flatten()[flat])
     if steps >= max_steps:
         remedy = "raise max_steps, or tol where more steps change nothing (rounding is then the limit)"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.blocks import AbstractBlock
 from fenchel.certificate import certify, reference_norm
 from fenchel.estimate import Estimate, EstimateBuilder
+from fenchel.family import Block, norm
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.exact import MARGIN, check_convergence
-from fenchel.solver.family import family_of, norm
-from fenchel.solver.options import check_call, check_curved, check_evidence, check_iterations
+from fenchel.solver.options import check_call, check_curved, check_iterations
 
 __all__ = ["gradient_ascent"]
 
@@ -46,7 +45,7 @@ def gradient_ascent(
         The estimate with its bounds.
 
     Raises:
-        ProblemError: If the tolerance is not positive, and on evidence that :func:`~fenchel.solver.exact` refuses.
+        ProblemError: If the tolerance is not positive.
         ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
 
     Reference:
@@ -62,7 +61,6 @@ def gradient_ascent(
     check_call(problem, memory_budget)
     check_curved(problem, "gradient_ascent")
     check_iterations(tol, max_steps, throw)
-    check_evidence(problem.evidence, problem.alpha_column)
     builder = EstimateBuilder(problem, tol)
     itemsize = torch.finfo(problem.dtype).bits // 8
     with torch.no_grad():
@@ -76,10 +74,10 @@ def gradient_ascent(
     return estimate
 
 
-def _ascend(block: AbstractBlock, tol: float, max_steps: int) -> tuple[Tensor, Tensor]:
+def _ascend(block: Block, tol: float, max_steps: int) -> tuple[Tensor, Tensor]:
     """Dual points of a block, (g, r, d), and the steps that each row took, int64 (g, r)."""
-    family, alpha = family_of(block), block.alpha.expand(*block.evidence.shape[:2], 1)
-    bound, first = block.smoothness(), alpha * block.evidence
+    family, alpha = block.family, block.alpha.expand(*block.evidence.shape[:2], 1)
+    bound, first = block.family.smoothness(), alpha * block.evidence
     least = torch.zeros_like(alpha) if bound is None else (1 / (1 / alpha + bound)).expand_as(alpha)
     step = alpha if bound is None else least
     dual = family.start(first)

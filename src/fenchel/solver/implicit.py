@@ -19,7 +19,6 @@ from fenchel.errors import ProblemError
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
 from fenchel.solver.driver import solved
-from fenchel.solver.family import family_of
 
 __all__ = [
     "AbstractEquation",
@@ -139,7 +138,7 @@ def _of_gradient(
     found, itemsize = torch.empty_like(at), torch.finfo(problem.dtype).bits // 8
     for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, itemsize):
         where = (groups[:, None], rows[None, :])
-        found[where] = solved(family_of(block).at(at[where]), right[where], block.alpha)
+        found[where] = solved(block.family.at(at[where]), right[where], block.alpha)
     return layout.restore(found)
 
 

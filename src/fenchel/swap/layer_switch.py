@@ -11,6 +11,7 @@ from torch import nn
 from fenchel.auditing.capture_arguments import check_all_attend
 from fenchel.auditing.own_estimator import own_estimators
 from fenchel.errors import ModelError
+from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.attention_modules import calls_registry
 from fenchel.nn.estimator_switch import inferring_otherwise
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
@@ -92,12 +93,13 @@ def switched_layers(
         tol: Tolerance of the exact estimator, None for each layer's own.
     """
     layers = attention_layers(model)
+    solver = estimator_object(estimator, tol)
     others: dict[str, OtherInference] = {}
     for number, name in enumerate(layers, start=1):
         if layer is not None and number != layer:
-            others[name] = OtherInference(name, None, None, None)
+            others[name] = OtherInference(name)
             continue
         heads = None if head is None else (head,)
-        others[name] = OtherInference(name, estimator, None, heads, tol, times=times)
+        others[name] = OtherInference(name, solver, None, heads, times=times)
     with inferring_otherwise(layers, others):
         yield

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from fenchel import Exact
 from fenchel.integrations.transformers.head_inference import OWN, AttentionProblem, Inference, infer
 
 B, H, M, N = 2, 4, 3, 5
-EXACT = Inference("exact", 0.7, tol=1e-12)
+EXACT = Inference(Exact(tol=1e-12), 0.7)
 
 
 @pytest.fixture(params=[4, 2, 1], ids=lambda key_heads: f"{key_heads}-key-heads")
@@ -75,7 +76,7 @@ def test_weights_and_certificates_are_only_made_on_request(problem):
 
 
 def test_tolerance_and_steps_reach_the_solver(problem):
-    loose, tight = (all_of(problem, Inference("exact", tol=tol)).certificate for tol in (0.5, 1e-10))
+    loose, tight = (all_of(problem, Inference(Exact(tol=tol))).certificate for tol in (0.5, 1e-10))
     assert loose.dual_error.max() > 1e3 * tight.dual_error.max()
     with pytest.raises(RuntimeError, match="1"):
-        infer(problem, Inference("exact", max_steps=1), site="attn")
+        infer(problem, Inference(Exact(max_steps=1)), site="attn")

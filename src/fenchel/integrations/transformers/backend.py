@@ -18,6 +18,7 @@ from fenchel.arguments import ESTIMATORS
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import CaptureError
 from fenchel.functional import AttentionCertificate
+from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.arguments import refuse_unsupported
 from fenchel.integrations.transformers.call_preference import call_preference
 from fenchel.integrations.transformers.eager_check import check_against_eager
@@ -25,6 +26,7 @@ from fenchel.integrations.transformers.head_inference import OWN, AttentionProbl
 from fenchel.integrations.transformers.log_preference import LogPreferences
 from fenchel.integrations.transformers.registry import register_backend
 from fenchel.integrations.transformers.weights_wanted import weights_wanted
+from fenchel.solver import Estimator
 
 __all__ = ["CLOSENESSES", "attend", "closeness_of", "register"]
 
@@ -32,7 +34,7 @@ _checked: WeakSet[nn.Module] = WeakSet()
 """Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
 
 
-def register() -> None:
+def register(*estimators: str | Estimator) -> None:
     """Make attention that infers available to every model of transformers, under five names.
 
     Thereafter ``attn_implementation`` may be ``"fenchel_first_order"``, ``"fenchel_second_order"`` or
@@ -40,9 +42,14 @@ def register() -> None:
     ``"fenchel_sparsemax"`` and ``"fenchel_entmax15"`` are first order under ``fenchel.Tsallis(2)`` and
     ``fenchel.Tsallis(1.5)``: sparse attention, for training and for models that were trained with it. For each name
     the mask maker is registered with the function: without it models would be given no mask at all. The
-    registries are process-wide and forget nothing; calling this again changes nothing.
+    registries are process-wide and forget nothing; calling this again changes nothing but the options of estimators.
+
+    Args:
+        *estimators: Estimators with options, which take the place of those without: after
+            ``register(fenchel.Exact(tol=1e-3))`` the name ``"fenchel_exact"`` stands for that.
 
     Raises:
+        ProblemError: If something is no estimator of ops.
         MissingExtraError: If transformers is not installed.
         ModelError: If it is too old.
 
@@ -55,7 +62,9 @@ def register() -> None:
         >>> tuple(model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape)
         (1, 3, 8)
     """
-    for name, attention in _FUNCTIONS.items():
+    given = [estimator_object(estimator) for estimator in estimators]
+    own = {f"fenchel_{estimator.name}": _with(Inference(estimator)) for estimator in given}
+    for name, attention in {**_FUNCTIONS, **own}.items():
         register_backend(name, attention)
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import InputError
-from fenchel.functional import AttentionCertificate
 from fenchel.functional.close import closeness_of_heads
-from fenchel.nn.inference import Inferred
+from fenchel.nn.inference import Inferred, joined
+from fenchel.solver import Estimator
 
 __all__ = ["OWN", "AttentionProblem", "Inference", "infer"]
 
@@ -23,17 +23,13 @@ class Inference:
     """How heads infer.
 
     Attributes:
-        estimator: "first_order", "second_order" or "exact".
+        estimator: As :func:`fenchel.functional.attention` takes it, with its options.
         alpha: α, a float or a tensor broadcastable to (B, H, m).
-        tol: Of "exact"; None is the default of :func:`fenchel.functional.attention`.
-        max_steps: Of "exact".
         closeness: D; None is softmax.
     """
 
-    estimator: str = "first_order"
+    estimator: str | Estimator = "first_order"
     alpha: float | Tensor = 1.0
-    tol: float | None = None
-    max_steps: int = 50
     closeness: AbstractCloseness | None = None
 
 
@@ -89,8 +85,6 @@ def _infer_alike(problem: AttentionProblem, how: Inference, weights: bool, certi
         "closeness": how.closeness,
         "estimator": how.estimator,
         "enable_gqa": problem.key.shape[1] != problem.heads,
-        "tol": how.tol,
-        "max_steps": how.max_steps,
     }
     tensors = (problem.query, problem.key, problem.value)
     bounds = None
@@ -157,16 +151,4 @@ def infer(
         _infer_alike(problem.of_heads(index), chosen_how, weights, certificate),
         _infer_alike(problem.of_heads(others), own, weights, certificate),
     )
-    order = torch.cat((index, others)).argsort()
-
-    def joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-        if one is None or other is None:
-            return None
-        return torch.cat((one, other), 1).index_select(1, order)
-
-    output = torch.cat([part.output for part in parts], 1).index_select(1, order)
-    bounds = None
-    if parts[0].certificate is not None and parts[1].certificate is not None:
-        pairs = zip(parts[0].certificate, parts[1].certificate, strict=True)
-        bounds = AttentionCertificate(*(torch.cat(pair, 1).index_select(1, order) for pair in pairs))
-    return Inferred(output, joined(parts[0].weights, parts[1].weights), bounds)
+    return joined(*parts, torch.cat((index, others)).argsort())

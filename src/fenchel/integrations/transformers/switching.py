@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from fenchel.arguments import checked, shown
 from fenchel.arguments.tensor import checked_argument, positive_tensor
 from fenchel.closeness import AbstractCloseness
-from fenchel.errors import CaptureError, InputError, ModelError, ProblemError
+from fenchel.errors import CaptureError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
-from fenchel.functional.arguments import check_estimator
 from fenchel.functional.close import check_kind
+from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import attend, closeness_of
 from fenchel.integrations.transformers.head_inference import OWN, Inference
 from fenchel.integrations.transformers.registry import attention_implementation, register_backend
+from fenchel.nn.estimator_switch import chosen_layers
+from fenchel.solver import Estimator
 
 __all__ = ["attention_names", "use_backend"]
 
@@ -103,61 +105,28 @@ def attention_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(attention_modules(model).values())
 
 
-def _chosen_layers(
-    model: nn.Module, names: Sequence[str], layers: Collection[int | str] | None
-) -> frozenset[str]:
-    """The names that ``layers`` stands for."""
-    if layers is None:
-        return frozenset(names)
-    if isinstance(layers, str | bytes | Mapping) or not isinstance(layers, Collection) or not len(layers):
-        raise InputError(
-            f"layers is {shown(layers)}; expected numbers from 1 or names of attention modules, or None for all layers"
-        )
-    chosen = {}
-    for layer in layers:
-        if isinstance(layer, str) and layer in names:
-            chosen[layer] = layer
-        elif isinstance(layer, int) and _is_number(layer) and layer <= len(names):
-            chosen[layer] = names[layer - 1]
-        else:
-            raise InputError(
-                f"layer {shown(layer)} does not exist in {type(model).__name__}, which has attention layers 1 to "
-                f"{len(names)}: {', '.join(names)}"
-            )
-    return frozenset(chosen.values())
-
-
-def _is_number(given: object) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given >= 1
-
-
-def _chosen_heads(heads: Collection[int] | None) -> tuple[int, ...] | None:
-    if heads is None:
-        return None
-    return checked("heads", heads)
-
-
 def _inference(
-    estimator: str,
+    estimator: str | Estimator,
     alpha: float | Tensor,
     tol: float | None,
     max_steps: int,
     closeness: AbstractCloseness | None,
 ) -> Inference:
-    checked("estimator", estimator)
-    check_kind(closeness, estimator)
-    check_estimator(estimator, tol, max_steps)
+    if not isinstance(estimator, Estimator):
+        checked("estimator", estimator)
+    solver = estimator_object(estimator, tol, max_steps)
+    check_kind(closeness, solver.name)
     if isinstance(alpha, Tensor):
         positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
     else:
         checked_argument("alpha", alpha)
-    return Inference(estimator, alpha, tol, max_steps, closeness)
+    return Inference(solver, alpha, closeness)
 
 
 @contextmanager
 def use_backend(
     model: nn.Module,
-    estimator: str = "exact",
+    estimator: str | Estimator = "exact",
     *,
     alpha: float | Tensor = 1.0,
     closeness: AbstractCloseness | None = None,
@@ -179,7 +148,8 @@ def use_backend(
 
     Args:
         model: A model of transformers whose family calls the attention registry; in eval or training mode.
-        estimator: "first_order", "second_order" or "exact".
+        estimator: "first_order", "second_order" or "exact"; or an object with its options, such as
+            ``fenchel.Exact(tol=1e-6)``.
         alpha: α > 0, a number or a tensor broadcastable to (B, H, m), such as (H, 1) for one a head. It may require a
             gradient.
         closeness: D of the chosen heads, such as ``fenchel.Tsallis(1.5)``; None is the model's own: softmax, unless its
@@ -221,9 +191,9 @@ def use_backend(
             f"certificate is {shown(certificate)}; expected a function of a name and a certificate"
         )
     how = _inference(estimator, alpha, tol, max_steps, closeness)
-    chosen_heads = _chosen_heads(heads)
+    chosen_heads = None if heads is None else checked("heads", heads)
     modules = attention_modules(model)
-    chosen = _chosen_layers(model, tuple(modules.values()), layers)
+    chosen = chosen_layers(model, tuple(modules.values()), layers)
     before: dict[nn.Module, _Setting | None] = {module: getattr(module, _SETTING, None) for module in modules}
     settings = {}
     for module, name in modules.items():

@@ -121,20 +121,8 @@ class AbstractPreference(nn.Module):
         Raises:
             ProblemError: As :meth:`log_weight`; when the function is called, if it returns a bool tensor.
         """
-        weight, name = self.log_weight(inputs), type(self).__name__
-        if weight is None:
-            return None
-
-        def floating(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            found = weight(b, h, q, k)
-            if found.dtype == torch.bool:
-                raise ProblemError(
-                    f"{name}.log_weight gives bool; expected log-weights, floating. What may be attended to belongs "
-                    "in mask_mod, True = attend."
-                )
-            return found
-
-        return floating
+        advice = "log-weights, floating. What may be attended to belongs in mask_mod, True = attend"
+        return self._checked("log_weight", self.log_weight(inputs), False, advice)
 
     def checked_mask(self, inputs: AttentionInputs) -> IndexFunction | None:
         """:meth:`mask_mod`, refusing log-weights, of which any but 0 would count as True.
@@ -142,20 +130,23 @@ class AbstractPreference(nn.Module):
         Raises:
             ProblemError: As :meth:`mask_mod`; when the function is called, if what it returns is not bool.
         """
-        mask, name = self.mask_mod(inputs), type(self).__name__
-        if mask is None:
-            return None
+        advice = "bool, True = attend. Log-weights belong in log_weight"
+        return self._checked("mask_mod", self.mask_mod(inputs), True, advice)
 
-        def boolean(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            found = mask(b, h, q, k)
-            if found.dtype != torch.bool:
-                raise ProblemError(
-                    f"{name}.mask_mod gives {found.dtype}; expected bool, True = attend. Log-weights belong in "
-                    "log_weight."
-                )
+    def _checked(
+        self, method: str, function: IndexFunction | None, is_mask: bool, expected: str
+    ) -> IndexFunction | None:
+        if function is None:
+            return None
+        name = type(self).__name__
+
+        def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            found = function(b, h, q, k)
+            if (found.dtype == torch.bool) is not is_mask:
+                raise ProblemError(f"{name}.{method} gives {found.dtype}; expected {expected}.")
             return found
 
-        return boolean
+        return checked
 
     def check(self, inputs: AttentionInputs) -> None:
         """Hold the inputs against what this preference was built for.

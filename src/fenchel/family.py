@@ -1,0 +1,599 @@
+r"""What solvers and certificates ask of a preference and a closeness: φ at rows of dual points.
+
+Shapes: g groups of r rows with k coordinates. Everything is written in the shift of the mean, :math:`s(\lambda) =
+\nabla\varphi(\lambda) - \nabla\varphi(0)`, with which the gradient of the dual is :math:`z - \lambda/\alpha -
+s(\lambda)` and two means are never subtracted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from typing_extensions import override
+
+from fenchel.arguments.tensor import is_on_host
+from fenchel.closeness import KL, AbstractCloseness
+from fenchel.conjugate import FiniteConjugate
+from fenchel.problem import Problem
+from fenchel.rounding import SMALL, summed
+from fenchel.selection import Part
+
+__all__ = [
+    "Block",
+    "Family",
+    "FunctionFamily",
+    "Lost",
+    "Point",
+    "TemplateFamily",
+    "TemplatePoint",
+    "centre",
+    "dot",
+    "norm",
+    "total",
+]
+
+Line = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+SQUARED = (1e-15, 1e15)
+"""Lengths whose squares float32 holds."""
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean norm over the last dimension, kept, which neither under- nor overflows."""
+    if x.dtype != torch.float64:
+        if is_on_host(x):
+            found = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            if bool(((found > SQUARED[0]) & (found < SQUARED[1])).all()):
+                return found
+        # float64 holds the squares of all narrower numbers.
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
+    top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return torch.linalg.vector_norm(x / top, dim=-1, keepdim=True) * top
+
+
+def total(x: Tensor) -> Tensor:
+    """Sum over the last dimension, kept."""
+    return x.sum(-1, keepdim=True)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Inner product over the last dimension, kept."""
+    return torch.linalg.vecdot(x, y).unsqueeze(-1)
+
+
+def _column(number: float | Tensor, like: Tensor) -> Tensor:
+    """One number, or one a row (g or 1, r or 1), so that it multiplies columns (g, r, 1) as ``like`` has them."""
+    found = torch.as_tensor(number, dtype=like.dtype, device=like.device)
+    return found if found.dim() == 0 else found.unsqueeze(-1)
+
+
+class Point(ABC):
+    r"""Φ at dual points: the shift to rounding relative to itself, and the second derivative."""
+
+    @property
+    @abstractmethod
+    def shift(self) -> Tensor:
+        r""":math:`s(\lambda)`, (g, r, k)."""
+
+    @abstractmethod
+    def product(self, vector: Tensor) -> Tensor:
+        r""":math:`\nabla^2\varphi(\lambda)v`, (g, r, k)."""
+
+    @abstractmethod
+    def matrices(self, rows: Tensor) -> Tensor:
+        r""":math:`\nabla^2\varphi(\lambda)` of the rows that are marked in ``rows`` (g, r), (any, k, k)."""
+
+    @abstractmethod
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
+        r"""The line whose value and derivative at t, each (g, r, 1), are those of s in units of ``size``.
+
+        .. math:: t \mapsto \langle s(\lambda + t\,\mathtt{size}\,\delta) - s(\lambda), \delta\rangle / \mathtt{size}
+
+        With it what rounding may leave of a value that is 0, (g, r, 1).
+        """
+
+    def reach(self, step: Tensor) -> Tensor | None:
+        """How many times a step (g, r, k) stays in the domain, (g, r, 1); None where any number does."""
+        del step
+        return None
+
+    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        r""":math:`(I/\alpha + \nabla^2\varphi)^{-1}v` where it has a closed form."""
+        del alpha, vector
+        return None
+
+
+class Family(ABC):
+    """Φ for rows of queries."""
+
+    selectable = True
+    """Whether some of the rows can be taken by themselves."""
+
+    @property
+    def narrow(self) -> bool:
+        """Whether rounding is bounded in float32 too; else Newton's method is for float64 alone."""
+        return False
+
+    @property
+    def width(self) -> int | None:
+        """Numbers a row that a point holds besides its coordinates, where rows can be taken by themselves."""
+        return None
+
+    @abstractmethod
+    def shift(self, lam: Tensor) -> Tensor:
+        r""":math:`s(\lambda)`, (g, r, k), with an absolute error of :meth:`rounding`."""
+
+    @abstractmethod
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> Point:
+        """Φ at dual points (g, r, k).
+
+        Args:
+            lam: λ.
+            before: The point from which a step led here, or None.
+            short: Where that step ended early, bool (g, r, 1). Where the gradient has kinks the curvature is then that
+                on both sides: the last piece alone may lead back over the kink, in ever shorter steps.
+        """
+
+    @abstractmethod
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        """Bound on the error of :meth:`shift`, or of ``at(lam).shift`` where accurate, (g, r, 1)."""
+
+    def rounding_of_rows(self, lam: Tensor) -> Tensor:
+        """The same bound for ``at(lam).shift``, from what each row looks like, which is as much work as a point."""
+        return self.rounding(lam, accurate=True)
+
+    @abstractmethod
+    def smoothness(self) -> Tensor | None:
+        """A bound on the eigenvalues of every curvature, (g or 1, r or 1, 1); None where there is none."""
+
+    def easy(self, lam: Tensor) -> Tensor:
+        """An α from which Newton's method arrives for evidence of any size along ``lam``, (g, r, 1)."""
+        bound = self.smoothness()
+        if bound is None:
+            bound = 1 + norm(self.at(torch.zeros_like(lam)).product(lam / norm(lam)))
+        return (1 / bound.clamp(min=torch.finfo(lam.dtype).tiny)).expand_as(lam[..., :1])
+
+    def start(self, lam: Tensor) -> Tensor:
+        """The first-order point, or one between it and 0 where it is outside of the domain."""
+        return lam
+
+    @abstractmethod
+    def over_templates(self) -> TemplateFamily | None:
+        """The same where p is a list of weights, in a leading shape that reshapes to (g, r); else None."""
+
+    def take(self, part: Part) -> Family:
+        """The same for some of the rows."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be taken apart")
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same in another dtype, computed from what was given."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some queries, as solvers see them: g groups of r rows.
+
+    Attributes:
+        family: Φ.
+        evidence: z, (g, r, d).
+        alpha: α, (g or 1, r or 1, 1).
+        wide: Gives the same in a wider dtype, where this is what rounding has left of it.
+    """
+
+    family: Family
+    evidence: Tensor
+    alpha: Tensor
+    wide: Callable[[], Block] | None = None
+
+    def take(self, part: Part) -> Block:
+        """Some of the rows."""
+        wide = self.wide
+        taken = None if wide is None else lambda: wide().take(part)
+        return Block(self.family.take(part), part.pick(self.evidence), part.pick(self.alpha), taken)
+
+    def to(self, dtype: torch.dtype) -> Block:
+        """The same rows in another dtype; what they were before they were rounded, where that is the dtype."""
+        if dtype == self.evidence.dtype:
+            return self
+        narrower = torch.finfo(dtype).bits < torch.finfo(self.evidence.dtype).bits
+        if self.wide is not None and not narrower:
+            return self.wide()
+        wide = (lambda: self) if narrower else None
+        return Block(self.family.to(dtype), self.evidence.to(dtype), self.alpha.to(dtype), wide)
+
+
+def centre(templates: Tensor, usable: Tensor | None) -> Tensor:
+    """The mean of the templates (..., n, d) that some query may use, marked in ``usable`` (..., 1, n), (..., 1, d)."""
+    if usable is None:
+        return templates.mean(-2, keepdim=True)
+    some = usable.to(templates.dtype)
+    return some @ templates / some.sum(-1, keepdim=True).clamp(min=1)
+
+
+class TemplateFamily(Family):
+    r"""Templates under a closeness whose weights are functions of each query's logits.
+
+    Solvers take those whose curvature is :math:`\operatorname{diag} q - qq^\top/\sum q` (fact 12).
+
+    Args:
+        given: Templates, (g, n, d).
+        log_preference: Log u, normalised, (g or 1, r or 1, n).
+        closeness: D.
+    """
+
+    def __init__(
+        self, given: Tensor, log_preference: Tensor, closeness: AbstractCloseness | None = None
+    ) -> None:
+        self.given, self.log_preference = given, log_preference
+        self.closeness = KL() if closeness is None else closeness
+
+    @property
+    @override
+    def width(self) -> int:
+        return self.given.shape[-2]
+
+    @property
+    @override
+    def narrow(self) -> bool:
+        return self.closeness.is_softmax
+
+    @cached_property
+    def usable(self) -> Tensor | None:
+        """Which templates some query can reach, bool (g or 1, 1, n); None where that is all."""
+        return self.closeness.usable(self.log_preference)
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """A vector that all templates share: without it nothing changes but rounding (fact 3), (g, 1, d)."""
+        return centre(self.given, self.usable)
+
+    @cached_property
+    def templates(self) -> Tensor:
+        """Less their centre, (g, n, d)."""
+        return self.given - self.centre
+
+    @cached_property
+    def radius(self) -> Tensor:
+        """The largest norm of a template that can be used, (g, 1, 1)."""
+        lengths = norm(self.templates)
+        if self.usable is not None:
+            lengths = lengths.masked_fill(~self.usable.mT, 0)
+        return lengths.amax(-2, keepdim=True)
+
+    @cached_property
+    def level(self) -> float | None:
+        """The largest size of a log weight; None where all rows have one that is uniform, which is no preference."""
+        low, high = torch.stack(self.log_preference.aminmax()).tolist()
+        if low == high:
+            return None
+        if low == -torch.inf:
+            low = float(self.log_preference.masked_fill(torch.isneginf(self.log_preference), 0).amin())
+        return max(abs(low), abs(high))
+
+    @cached_property
+    def rest(self) -> Tensor:
+        """The mean at λ = 0, less the centre, (g, r or 1, d)."""
+        return self.closeness.rest(self.log_preference) @ self.templates
+
+    def _mean(self, lam: Tensor) -> Tensor:
+        if not self.closeness.is_softmax:
+            return self.closeness.weights(lam @ self.templates.mT, self.log_preference) @ self.templates
+        mask = None if self.level is None else self.log_preference.expand(*lam.shape[:2], -1).unsqueeze(0)
+        # One fused attention call; an expanded query takes a slow path.
+        query, keys = lam.contiguous().unsqueeze(0), self.templates.unsqueeze(0)
+        return scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=1.0).squeeze(0)
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self._mean(lam) - self.rest
+
+    @override
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> TemplatePoint:
+        point = TemplatePoint(self, lam)
+        if before is not None and short is not None and not self.closeness.is_softmax:
+            point.bend(before, short)
+        return point
+
+    @override
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        unit, (n, k) = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:]
+        length = norm(lam)
+        of_logits = (summed(k) + 8) * unit * length * self.radius
+        if self.closeness.is_softmax:
+            of_weights = (summed(n) + 8 + 4 * (self.level or 0)) * unit
+            moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
+            return 2 * self.radius * (of_logits + of_weights * moved)
+        if lam.dtype != torch.float64:
+            return torch.full_like(length, torch.inf)
+        _, lost = self.closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
+        of_sums = (summed(n) + 8) * unit
+        whole = 2 * self.radius * (2 * _column(lost, lam) + of_sums)
+        if not accurate:
+            return whole.expand_as(length)
+        modulus = _column(self.closeness.modulus, lam)
+        near = length * self.radius <= SMALL * modulus
+        return torch.where(near, 3 * length / modulus * self.radius * (whole + of_sums * self.radius), whole)
+
+    @override
+    def rounding_of_rows(self, lam: Tensor) -> Tensor:
+        if not self.closeness.is_softmax and lam.dtype != torch.float64:
+            return super().rounding_of_rows(lam)
+        return self.at(lam).lost().shift.unsqueeze(-1)
+
+    @override
+    def smoothness(self) -> Tensor:
+        r""":math:`\max_i\lVert t_i\rVert^2/\sigma`: D* is 1/σ-smooth in the maximum norm."""
+        return self.radius.square() / _column(self.closeness.modulus, self.radius)
+
+    @override
+    def over_templates(self) -> TemplateFamily:
+        return self
+
+    @override
+    def take(self, part: Part) -> TemplateFamily:
+        closeness = self.closeness.rows(lambda own: part.pick(own.unsqueeze(-1)).squeeze(-1))
+        return TemplateFamily(part.of_groups(self.given), part.pick(self.log_preference), closeness)
+
+    @override
+    def to(self, dtype: torch.dtype) -> TemplateFamily:
+        if dtype == self.given.dtype:
+            return self
+        return TemplateFamily(self.given.to(dtype), self.log_preference.to(dtype), self.closeness.to(dtype))
+
+
+@dataclass(frozen=True)
+class Lost:
+    r"""How far rounding may have moved what a point gives, (..., m).
+
+    Attributes:
+        shift: The shift of the mean.
+        mean: The mean less the centre.
+        weights: The weights, in total variation.
+        spread: Of the point, :math:`\sqrt{\sum_ip_i\lVert t_i-h\rVert^2}`.
+        offset: Of the point, the length of the mean less the centre.
+        pairing: By how much :math:`D(p) + D^*(f) - \langle p, f\rangle` may be above 0 besides, or 0.
+    """
+
+    shift: Tensor
+    mean: Tensor
+    weights: Tensor
+    spread: Tensor
+    offset: Tensor
+    pairing: float | Tensor
+
+
+class TemplatePoint(Point):
+    """Templates at dual points, with explicit weights (g, r, n)."""
+
+    def __init__(self, family: TemplateFamily, lam: Tensor) -> None:
+        self.family, self.templates, self.lam = family, family.templates, lam
+        self._closeness, self._preference = family.closeness, family.log_preference
+        self._logits = lam @ self.templates.mT
+        self.weights = self._closeness.weights(self._logits, self._preference)
+
+    @cached_property
+    def curved(self) -> Tensor:
+        """The weights q of the curvature."""
+        return self._closeness.curvature_weights(self.weights, self._preference)
+
+    @cached_property
+    def _mass(self) -> Tensor:
+        return total(self.curved)
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self.curved @ self.templates / self._mass
+
+    def bend(self, before: TemplatePoint, short: Tensor) -> None:
+        """Take the mean of the curvatures here and at another point where ``short``, bool (g, r, 1)."""
+        self.curved = torch.where(short, (before.curved + self.curved) / 2, self.curved)
+
+    @cached_property
+    @override
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        moved = self._closeness.displacement(self._logits, self.weights, self._preference)
+        return moved @ self.templates
+
+    @override
+    def product(self, vector: Tensor) -> Tensor:
+        lifted = (vector @ self.templates.mT).mul_(self.curved)
+        return lifted @ self.templates - self._mass * self._mean * total(self._mean * vector)
+
+    @override
+    def matrices(self, rows: Tensor) -> Tensor:
+        centred = self.templates[rows.nonzero()[:, 0]] - self._mean[rows].unsqueeze(1)
+        return centred.mT @ (self.curved[rows].unsqueeze(-1) * centred)
+
+    @override
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
+        lifted = direction @ self.templates.mT
+        lifted = lifted - total(self.curved * lifted) / self._mass
+        here, step = total(self.weights * lifted), size * lifted
+
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            weights = self._closeness.weights(torch.addcmul(self._logits, t, step), self._preference)
+            value = total(weights * lifted)
+            if self._closeness.is_softmax:
+                return (value - here) / size, total(weights * lifted.square()) - value.square()
+            curved = self._closeness.curvature_weights(weights, self._preference)
+            first = total(curved * lifted)
+            return (value - here) / size, total(curved * lifted.square()) - first.square() / total(curved)
+
+        return look, 8 * torch.finfo(lifted.dtype).eps * total(self.weights * lifted.abs()) / size
+
+    def lost(self) -> Lost:
+        """How far rounding may have moved weights, mean and shift, by the closeness and by Cauchy and Schwarz."""
+        unit, (count, dim) = torch.finfo(self.lam.dtype).eps / 2, self.templates.shape[-2:]
+        closeness, rest = self._closeness, self.family.rest
+        # Squares in units of the radius, which neither under- nor overflow.
+        one = self.family.radius.clamp(min=torch.finfo(self.lam.dtype).tiny)
+        scale = one.squeeze(-1)
+        squares = (self.templates / one).square().sum(-1, keepdim=True)
+        if self.family.usable is not None:
+            squares = squares.masked_fill(~self.family.usable.mT, 0)
+
+        def moments(weights: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            moment, length = (weights @ squares).squeeze(-1), norm(mean).squeeze(-1)
+            more = (2 * summed(count) + dim + 4) * unit
+            spread = (moment - (length / scale).square()).clamp(min=0) + 2 * more * moment
+            return scale * (moment * (1 + more)).sqrt(), length, scale * spread.sqrt()
+
+        length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
+        reach = length * radius
+        moment, offset, spread = moments(self.weights, rest + self.shift)
+        moment_at_rest, _, spread_at_rest = moments(closeness.rest(self._preference), rest)
+        # Errors of <t, λ>, and of adding log u, which is log p + φ(λ) - <t, λ>; |φ(λ)| is ‖λ‖ times a moment at most.
+        each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
+        largest = each * radius + adding * radius
+        relative, lost = closeness.rounding(
+            each * moment + adding * (moment + moment_at_rest), largest, count
+        )
+        nothing = torch.zeros_like(length)
+        at_zero, _ = closeness.rounding(nothing, nothing, count)
+        if closeness.is_softmax:
+            of_level = 4 * (self.family.level or 0) * unit  # of log u, when it was normalised
+            relative, at_zero = relative + of_level, at_zero + of_level
+        of_sums, whole = (2 * summed(count) + 8) * unit, radius * lost
+        at_rest = at_zero * spread_at_rest + of_sums * moment_at_rest + whole
+        shift = relative * spread + of_sums * moment + at_rest
+        modulus = closeness.modulus
+        near = reach <= SMALL * modulus
+        zeros = torch.zeros_like(self._logits)
+        if bool(near.any()) and closeness.near_displacement(zeros, self._preference) is not None:
+            curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
+            shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
+        return Lost(
+            shift=shift,
+            mean=shift + at_rest,
+            weights=(relative / 2 + (summed(count) + 4) * unit + lost).clamp(max=1),
+            spread=spread,
+            offset=offset,
+            pairing=closeness.pairing_error(largest),
+        )
+
+
+class FunctionFamily(Family):
+    """Φ of any preference and closeness, as a function; its rows cannot be taken apart.
+
+    Args:
+        problem: Of these queries, with shape (..., r), all leading dimensions being groups.
+    """
+
+    selectable = False
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """Rows (g, r, any) in the problem's shape."""
+        return rows.reshape(*self.problem.shape, rows.shape[-1])
+
+    def rows(self, whole: Tensor) -> Tensor:
+        """What broadcasts to the problem's shape, (..., m, any), as rows."""
+        return whole.expand(*self.problem.shape, -1).reshape(-1, self.problem.shape[-1], whole.shape[-1])
+
+    @classmethod
+    def block(cls, problem: Problem) -> Block:
+        """All queries of a problem."""
+        family = cls(problem)
+        return Block(family, family.rows(problem.evidence), family.rows(problem.alpha_column))
+
+    @override
+    def shift(self, lam: Tensor) -> Tensor:
+        return self.problem.conjugate.shift(self.whole(lam)).reshape(lam.shape)
+
+    @override
+    def at(self, lam: Tensor, before: Any = None, short: Tensor | None = None) -> FunctionPoint:
+        return FunctionPoint(self, lam)
+
+    @override
+    def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
+        if lam.dtype != torch.float64:
+            return torch.full_like(lam[..., :1], torch.inf)
+        known = self.problem.conjugate.rounding(self.whole(lam))
+        if known is not None:
+            return self.rows(known.unsqueeze(-1))
+        # The certificate is by the weights, or from both means.
+        return torch.finfo(lam.dtype).eps * norm(self.shift(lam))
+
+    @override
+    def smoothness(self) -> Tensor | None:
+        bound = self.problem.conjugate.smoothness()
+        return None if bound is None else self.rows(bound.unsqueeze(-1))
+
+    @override
+    def start(self, lam: Tensor) -> Tensor:
+        reach = self.problem.conjugate.reach(self.whole(torch.zeros_like(lam)), self.whole(lam))
+        if reach is not None:
+            reach = self.rows(reach.unsqueeze(-1))
+            lam = torch.where(reach > 1, 1, reach / 2) * lam
+        # Where the mean moves much farther than the evidence asks, or numbers overflow, 0 is the better start.
+        moved, asked = norm(self.shift(lam)), norm(self.rows(self.problem.evidence))
+        return torch.where(moved <= 10 * asked, lam, 0)
+
+    @override
+    def over_templates(self) -> TemplateFamily | None:
+        conjugate = self.problem.conjugate
+        if not isinstance(conjugate, FiniteConjugate):
+            return None
+        return TemplateFamily(conjugate.templates, conjugate.log_weights, conjugate.closeness)
+
+    @override
+    def to(self, dtype: torch.dtype) -> FunctionFamily:
+        return FunctionFamily(self.problem.to(dtype))
+
+
+class FunctionPoint(Point):
+    """Φ, as a function, at dual points."""
+
+    def __init__(self, family: FunctionFamily, lam: Tensor) -> None:
+        self._family, self._lam = family, lam
+        self._conjugate = family.problem.conjugate
+        self._curvature = self._conjugate.curvature(family.whole(lam))
+
+    @cached_property
+    @override
+    def shift(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._family.shift(self._lam)
+
+    @override
+    def product(self, vector: Tensor) -> Tensor:
+        return self._curvature(self._family.whole(vector)).reshape(vector.shape)
+
+    @override
+    def matrices(self, rows: Tensor) -> Tensor:
+        identity = torch.eye(self._lam.shape[-1], dtype=self._lam.dtype, device=self._lam.device)
+        columns = [self.product(unit.expand_as(self._lam).contiguous())[rows] for unit in identity]
+        return torch.stack(columns, -1)
+
+    @override
+    def along(self, direction: Tensor, size: Tensor) -> tuple[Line, Tensor]:
+        def look(t: Tensor) -> tuple[Tensor, Tensor]:
+            there = self._lam + t * size * direction
+            moved = total((self._family.shift(there) - self.shift) * direction) / size
+            curvature = self._conjugate.curvature(self._family.whole(there))
+            curved = curvature(self._family.whole(direction)).reshape(direction.shape)
+            return moved, total(curved * direction)
+
+        return look, torch.zeros_like(size)
+
+    @override
+    def reach(self, step: Tensor) -> Tensor | None:
+        found = self._conjugate.reach(self._family.whole(self._lam), self._family.whole(step))
+        return None if found is None else found.reshape(step[..., :1].shape)
+
+    @override
+    def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        whole = self._family.whole
+        found = self._conjugate.resolvent(
+            whole(self._lam), whole(alpha.expand_as(vector[..., :1])), whole(vector)
+        )
+        return None if found is None else alpha * found.reshape(vector.shape)
