@@ -106,7 +106,7 @@ def test_columns_choose_the_text_and_the_target(command, translator, tmp_path):
         "en": ["--text-column", "en"],
         "pair": ["--text-column", "en", "--target-column", "de"],
     }.items():
-        arguments = ["--text", table, "--out", tmp_path / name, "--space", "key", "--device", "cpu"]
+        arguments = ["--text", table, "--out", tmp_path / name, "--space", "key", *SMALL]
         assert command("audit", translator, *arguments, *options).code == 0
         found[name] = heads(tmp_path / name)
     assert found["text"] != found["en"] != found["pair"]
