@@ -103,9 +103,7 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Au
     return folder, {"all": every, "some": small_audit(directory=folder / "some", queries=5, **options)}
 
 
-def test_sampled_queries_have_the_values_of_a_full_audit(
-    audits: tuple[Path, dict[str, AuditReport]],
-) -> None:
+def test_sampled_queries_have_the_values_of_a_full_audit(audits: tuple[Path, dict[str, AuditReport]]) -> None:
     folder, report = audits[0], audits[1]["some"]
     every = {tuple(row[name] for name in PLACE): row for row in rows_of(folder / "all")}
     some = rows_of(folder / "some")

@@ -80,11 +80,7 @@ def test_padding_never_counts() -> None:
         tensor[1, :, 4:] = math.nan
     statistics = AuditStatistics()
     statistics.add(
-        "encoder_self",
-        1,
-        (1, 2, 3),
-        Measures(poisoned, measures.newton_steps, measures.converged),
-        counted,
+        "encoder_self", 1, (1, 2, 3), Measures(poisoned, measures.newton_steps, measures.converged), counted
     )
     expected = torch.cat([measures.values["gap"][0, 0], measures.values["gap"][1, 0, :4]]).double()
     assert statistics.queries(HeadKey("encoder_self", 1, 1)) == 11

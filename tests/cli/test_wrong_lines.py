@@ -66,13 +66,7 @@ def test_a_file_where_the_results_are_to_go(refused, tmp_path, name):
     assert place.read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        ("audit", "--batch-size"),
-        ("swap", "--bootstrap"),
-    ],
-)
+@pytest.mark.parametrize(("name", "option"), [("audit", "--batch-size"), ("swap", "--bootstrap")])
 @pytest.mark.parametrize(
     ("value", "code"), [("-1", 3), (str(2**70), 3), ("1e20", 2), ("", 2), (HUGE, 2), ("many", 2)]
 )

@@ -229,6 +229,14 @@ def test_a_chosen_layer_without_a_call_is_an_error():
             model.encoder(**encoder_only)
 
 
+def test_a_model_that_bypasses_the_registry_is_refused():
+    with (
+        pytest.raises(ModelError, match=r"DisentangledSelfAttention.*without the attention registry"),
+        use_backend(tiny_model("deberta_v2"), "exact"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
