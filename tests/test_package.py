@@ -266,14 +266,7 @@ def test_public_names():
     assert [name for name in PUBLIC if not hasattr(fenchel, name)] == []
 
 
-PACKAGES = [
-    "auditing",
-    "comparing",
-    "functional",
-    "integrations",
-    "nn",
-    "swap",
-]
+PACKAGES = ["auditing", "comparing", "functional", "integrations", "nn", "swap"]
 
 
 def test_packages_are_shown_without_being_loaded():
@@ -391,15 +384,7 @@ def test_floors_are_the_lowest_versions_that_the_project_lets_in(project):
 
 def test_everything_else_is_an_extra(project):
     assert [Requirement(text).name for text in project["dependencies"]] == ["torch"]
-    assert set(project["optional-dependencies"]) == {
-        "hf",
-        "cli",
-        "report",
-        "demo",
-        "examples",
-        "docs",
-        "dev",
-    }
+    assert set(project["optional-dependencies"]) == {"hf", "cli", "report", "demo", "examples", "docs", "dev"}
 
 
 def test_version_is_said_once(project):

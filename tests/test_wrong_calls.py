@@ -57,11 +57,7 @@ def filled(value: float, *shape: int) -> Callable[[], Tensor]:
 
 
 def queries() -> dict[str, Any]:
-    return {
-        "query": torch.ones(B, H, M, D),
-        "key": torch.ones(B, H, N, D),
-        "value": torch.ones(B, H, N, V),
-    }
+    return {"query": torch.ones(B, H, M, D), "key": torch.ones(B, H, N, D), "value": torch.ones(B, H, N, V)}
 
 
 def sequences() -> dict[str, Any]:
@@ -72,12 +68,7 @@ def on_device(**values: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {**values}
 
 
-ALPHAS = {
-    **POSITIVE,
-    "tensor": filled(1.0, 2, 7),
-    "zeros": filled(0.0, 4, 1),
-    "nans": filled(NAN, 4, 1),
-}
+ALPHAS = {**POSITIVE, "tensor": filled(1.0, 2, 7), "zeros": filled(0.0, 4, 1), "nans": filled(NAN, 4, 1)}
 MASKS = without(tensors(M, N, optional=True), "no dimension")
 ATTENTION: dict[str, Makers] = {
     "query": tensors(B, H, M, D),
@@ -127,11 +118,7 @@ def cores() -> Iterator[Target]:
                 "nan": filled(NAN, N, D),
                 "infinite": filled(INF, N, D),
             },
-            "log_weights": {
-                **tensors(N, optional=True),
-                "nan": filled(NAN, N),
-                "none": filled(-INF, N),
-            },
+            "log_weights": {**tensors(N, optional=True), "nan": filled(NAN, N), "none": filled(-INF, N)},
         },
     )
     yield Target(

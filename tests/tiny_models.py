@@ -150,12 +150,7 @@ def tiny_model(
 
 
 def tiny_inputs(
-    family: str,
-    *,
-    padding: str = "right",
-    batch: int = 3,
-    seed: int = 1,
-    dtype: torch.dtype = torch.float64,
+    family: str, *, padding: str = "right", batch: int = 3, seed: int = 1, dtype: torch.dtype = torch.float64
 ) -> dict[str, Any]:
     """What ``tiny_model(family)`` reads: rows of different lengths, padded "right", "left" or "none"."""
     generator = torch.Generator().manual_seed(seed)

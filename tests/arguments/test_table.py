@@ -49,16 +49,7 @@ def test_no_number_takes_what_is_no_number_or_out_of_every_range(name, value):
         set(ARGUMENTS)
         - set(NUMBERS)
         - WORDS
-        - {
-            "directory",
-            "folder",
-            "audit_folder",
-            "images",
-            "text",
-            "pairs",
-            "loader",
-            "model_name",
-        }
+        - {"directory", "folder", "audit_folder", "images", "text", "pairs", "loader", "model_name"}
     ),
 )
 @pytest.mark.parametrize(

@@ -89,11 +89,6 @@ def test_a_notebook_shows_the_report(report: AuditReport) -> None:
     assert "<" in report._repr_html_()
 
 
-def test_what_is_no_audit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"state\.safetensors cannot be read: No such file"):
-        AuditReport.load(tmp_path)
-
-
 def test_a_state_of_another_version_or_a_damaged_one(report: AuditReport, tmp_path: Path) -> None:
     report.save(tmp_path)
     path = tmp_path / STATE_FILE

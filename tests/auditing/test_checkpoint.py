@@ -49,8 +49,7 @@ def whole_with_queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize(
-    ("stop_after", "error"),
-    [(1, KeyboardInterrupt()), (5, RuntimeError("out of memory"))],
+    ("stop_after", "error"), [(1, KeyboardInterrupt()), (5, RuntimeError("out of memory"))]
 )
 def test_an_interrupted_audit_ends_like_an_uninterrupted_one(
     whole_with_queries: Path, tmp_path: Path, stop_after: int, error: BaseException

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.auditing.head_pattern import (
-    GROUPS,
-    LARGE_SHARE,
-    STILL,
-    ClassMove,
-    HeadPattern,
-    head_patterns,
-)
+from fenchel.auditing.head_pattern import GROUPS, LARGE_SHARE, STILL, ClassMove, HeadPattern, head_patterns
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES
 from fenchel.auditing.pattern_counts import UNIT, PatternCounts

@@ -171,19 +171,6 @@ def test_models_and_what_they_read_have_to_fit(model_folder: Path, images: Path,
         fenchel.audit(str(tmp_path), images=images)
 
 
-def test_inputs_without_a_batch_are_refused_by_name() -> None:
-    bert, vit = tiny_model("bert"), tiny_model("vit")
-    with pytest.raises(
-        InputError, match=r"input_ids of shape \(3,\), which has no batch.*input_ids\.unsqueeze\(0\)"
-    ):
-        fenchel.audit(bert, None, [{"input_ids": torch.tensor([1, 2, 3])}])
-    shape = (vit.config.num_channels, 8, 8)
-    with pytest.raises(InputError, match=r"has pixel_values of shape .*pixel_values\.unsqueeze\(0\)"):
-        fenchel.audit(vit, None, [{"pixel_values": torch.zeros(shape)}])
-    report = fenchel.audit(vit, None, [{"pixel_values": torch.zeros(1, *shape)}])
-    assert counted_in_words(report.manifest, report.heads) == "5 positions of 1 input"
-
-
 def test_texts_are_counted_as_before() -> None:
     report = small_audit()
     documents, tokens = report.manifest["documents"], report.manifest["tokens"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import fenchel
 from fenchel.auditing.capture import Capture
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.reproduce import command
-from fenchel.errors import InputError, ModelError
+from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal
 from fenchel.runs.loader import load_run
@@ -105,17 +104,3 @@ def test_tokens_of_an_encoder_and_of_a_decoder_are_told_apart(length: int) -> No
         asked, read = {"encoder_self": "aa", "decoder_self": "bb", "cross": "ba"}[key.kind]
         assert example.token.startswith(asked)
         assert {template.token[0] for template in example.templates} == {read}
-
-
-def test_what_is_not_given_beside_a_loader(tmp_path: Path) -> None:
-    loader, run = written(tmp_path, LAYERS, "first_order")
-    given: dict[str, Any] = {"texts": ["a"], "images": tmp_path, "revision": "main", "tokenizer": object()}
-    for name, value in given.items():
-        with pytest.raises(InputError, match=f"{name} was given beside a loader"):
-            fenchel.audit(str(run), loader=loader, **{name: value})
-    with pytest.raises(InputError, match="max length is an option of texts, and a loader was given"):
-        fenchel.audit(str(run), loader=loader, max_length=5)
-    with pytest.raises(ModelError, match=r"has no config\.json.*--loader examples/NAME\.py"):
-        fenchel.audit(str(run), None, ["a text"])
-    limited = fenchel.audit(str(run), loader=loader, max_tokens=10)
-    assert limited.manifest["tokens"] == 18  # the first batch

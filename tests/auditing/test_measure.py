@@ -124,7 +124,7 @@ def test_grouped_query_heads_share_their_keys(space: str) -> None:
 
 
 @pytest.mark.parametrize("space", ["input", "key"])
-@pytest.mark.parametrize("n", [3, 30])
+@pytest.mark.parametrize("n", [3, 16])
 def test_both_coordinate_systems_agree_with_the_definition(space: str, n: int) -> None:
     """Few templates go through the Gram matrix, many (n > 2d) through the templates."""
     given = call("causal padding", n=n)

@@ -87,20 +87,19 @@ def slowly(given: AttentionCall, first: Tensor, exact: Tensor) -> tuple[Tensor, 
 
 
 def weights(given: AttentionCall) -> tuple[Tensor, Tensor]:
-    """First-order and exact weights of space ``key``, query by query through the public problem."""
+    """First-order and exact weights of space ``key``, head by head through the public problem."""
     b, h, m, _ = given.query.shape
     n = given.key.shape[2]
     first, exact = torch.zeros(2, b, h, m, n, dtype=torch.float64)
     for i in range(b):
         for j in range(h):
             templates = given.key[i, j // (h // given.key.shape[1])] * given.scaling
-            for k in range(m):
-                log_u = torch.zeros(n, dtype=torch.float64)
-                if given.log_preference is not None:
-                    log_u = given.log_preference.expand(b, h, m, n)[i, j, k]
-                problem = InferenceProblem(Discrete(templates, log_u), given.query[i, j, k][None])
-                first[i, j, k] = problem.solve("first_order").weights
-                exact[i, j, k] = problem.solve("exact", tol=1e-12).weights
+            log_u = torch.zeros(m, n, dtype=torch.float64)
+            if given.log_preference is not None:
+                log_u = given.log_preference.expand(b, h, m, n)[i, j]
+            problem = InferenceProblem(Discrete(templates, log_u), given.query[i, j])
+            first[i, j] = problem.solve("first_order").weights
+            exact[i, j] = problem.solve("exact", tol=1e-12).weights
     return first, exact
 
 

@@ -80,11 +80,7 @@ def test_padding_never_counts() -> None:
         tensor[1, :, 4:] = math.nan
     statistics = AuditStatistics()
     statistics.add(
-        "encoder_self",
-        1,
-        (1, 2, 3),
-        Measures(poisoned, measures.newton_steps, measures.converged),
-        counted,
+        "encoder_self", 1, (1, 2, 3), Measures(poisoned, measures.newton_steps, measures.converged), counted
     )
     expected = torch.cat([measures.values["gap"][0, 0], measures.values["gap"][1, 0, :4]]).double()
     assert statistics.queries(HeadKey("encoder_self", 1, 1)) == 11
@@ -209,13 +205,3 @@ def test_a_layer_is_all_its_heads_together() -> None:
     top = max(statistics.maximum("gap", "encoder_self", 1, head) for head in (1, 2, 3))
     assert statistics.maximum("gap", "encoder_self", 1) == top
     assert statistics.quantile("gap", 1.0, "encoder_self", 1) == top
-
-
-def test_a_state_of_other_bins_is_refused() -> None:
-    tensors, description = counting(0).to_state()
-    with pytest.raises(InputError, match=r"have bins \[4, -60, 24\]"):
-        AuditStatistics.from_state(tensors, {**description, "grid": [4, -60, 24]})
-    with pytest.raises(InputError, match="damaged: tensor queries is missing"):
-        AuditStatistics.from_state(
-            {name: tensor for name, tensor in tensors.items() if not name.endswith("queries")}, description
-        )

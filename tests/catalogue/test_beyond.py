@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel import Discrete, Gaussian, InferenceProblem, OptimalTransport, Tsallis
-from fenchel.catalogue import Difference, GaussianParts, Parts, TransportParts, Verdict, difference, entry
+from fenchel import Discrete, Gaussian, InferenceProblem
+from fenchel.catalogue import Difference, GaussianParts, Parts, Verdict, difference, entry
 from fenchel.closeness.coupling import transport_value
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import ALiBi, AttentionInputs
@@ -26,38 +26,6 @@ def coefficients(name: str, **inputs: Any) -> Tensor:
     n = inputs["value"].shape[-2]
     one_hot = torch.eye(n, dtype=torch.float64).expand(*inputs["value"].shape[:2], n, n)
     return entry(name).run(**{**inputs, "value": one_hot}).output
-
-
-@pytest.mark.parametrize(("name", "order"), [("sparsemax", 2.0), ("entmax", 1.5)])
-def test_sparse_weights_solve_their_problem_and_have_zeros(name, order):
-    inputs = entry(name).inputs()
-    sharp = {**inputs, "query": 2 * inputs["query"]}
-    (weights,) = entry(name).run(**sharp).weights
-    assert bool((weights == 0).any())
-    scores = sharp["query"] @ sharp["key"].mT / 2
-    # Optimal: scores less the entropy's gradient are largest, and equal, where there is weight.
-    slack = scores - weights ** (order - 1) / (order - 1)
-    best = slack.amax(-1, keepdim=True)
-    torch.testing.assert_close(slack[weights > 0], best.expand_as(slack)[weights > 0])
-    (parts,) = entry(name).run(**sharp).inferences
-    assert repr(parts.closeness) == repr(Tsallis(order))
-
-
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_transport_reaches_atoms_and_is_the_inference_problem(estimator):
-    inputs = entry("transport").inputs()
-    answer = entry("transport").run(estimator, **inputs)
-    (weights,) = answer.weights
-    assert weights.shape == (1, 2, 4, 8)
-    assert bool((weights[..., 5:] > 0).all())
-    closeness = OptimalTransport("squared_euclidean", inputs["gamma"], inputs["atoms"])
-    problem = InferenceProblem(Discrete(inputs["key"]), inputs["query"], closeness=closeness)
-    options = {"tol": 1e-10} if estimator == "exact" else {}
-    torch.testing.assert_close(weights, problem.solve(estimator, **options).weights)
-    values = torch.cat([inputs["value"], inputs["atom_values"]], -2)
-    torch.testing.assert_close(answer.output, weights @ values, rtol=1e-7, atol=1e-8)
-    (parts,) = answer.inferences
-    assert isinstance(parts, TransportParts)
 
 
 def test_sinkhorn_attention_is_the_entropic_plan_of_all_queries_together():

@@ -204,10 +204,7 @@ def test_longer_templates_that_queries_share_have_the_scores_of_transformer_xl(e
     places = torch.arange(4, dtype=torch.float64)
     angles = places.unsqueeze(-1) * 10_000.0 ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
     sine, cosine = (query @ module.distance_weight).chunk(2, -1)
-    turned = (
-        sine * angles.cos() - cosine * angles.sin(),
-        sine * angles.sin() + cosine * angles.cos(),
-    )
+    turned = (sine * angles.cos() - cosine * angles.sin(), sine * angles.sin() + cosine * angles.cos())
     code = sinusoids(-places, 6, layout="halves").expand(1, 2, -1, -1)
     longer, shared = torch.cat([z, *turned], -1), torch.cat([key, code], -1)
     found = F.attention(longer, shared, value, scale=scale, estimator=estimator)

@@ -158,10 +158,7 @@ def test_parts_are_the_inference_problem():
     assert isinstance(parts.log_preference, Tensor)
     assert isinstance(parts.alpha, Tensor)
     problem = InferenceProblem(
-        Discrete(parts.templates, parts.log_preference.expand(1, 2, 1, 7)),
-        parts.evidence,
-        parts.alpha,
-        KL(),
+        Discrete(parts.templates, parts.log_preference.expand(1, 2, 1, 7)), parts.evidence, parts.alpha, KL()
     )
     torch.testing.assert_close(problem.solve("exact", tol=1e-10).weights, answer.weights[0])
 

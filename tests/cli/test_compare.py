@@ -65,24 +65,3 @@ def test_what_cannot_be_compared(command, audits, model, tmp_path):
     assert refused.code == 3
     assert f"space: 'input' in {audits[0]}, 'key' in {other}; alpha: 1.0 in" in refused.line
     assert not (tmp_path / "nothing").exists()
-
-
-def test_an_unfinished_audit_is_refused(command, audits, tmp_path):
-    from fenchel.auditing.state import AuditState
-
-    state = AuditState.read(audits[0])
-    state.finished = False
-    folder = tmp_path / "unfinished"
-    folder.mkdir()
-    state.write(folder)
-    done = command("compare", audits[0], folder, "--out", tmp_path / "out")
-    assert done.code == 3
-    assert "was interrupted after" in done.line
-    assert str(folder) in done.line
-
-
-def test_a_folder_that_cannot_be_written(command, audits, tmp_path):
-    (tmp_path / "file").write_text("")
-    done = command("compare", *audits, "--out", tmp_path / "file")
-    assert done.code == 6
-    assert "there is a file where a folder is expected" in done.line

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.auditing.small_audits import files_of
 
 SMALL = ("--max-length", "12", "--batch-size", "2", "--device", "cpu")
@@ -35,23 +33,4 @@ def test_the_papers_model_is_not_here(command, text, tmp_path, monkeypatch):
     assert done.code == 4
     assert "google-t5/t5-small" in done.line
     assert "'demo' for the bundled encoder" in done.line
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("figure3", "--text", "x.txt"), 2, "'figure3' is not one of"),
-        (("figure4",), 2, "Missing option '--text'"),
-        (("figure4", "--text", "nowhere.txt", "--model", "demo"), 3, "nowhere.txt"),
-        (("figure4", "--text", "TEXT", "--model", "no/where/at/all"), 4, "no/where/at/all"),
-        (("figure4", "--text", "TEXT", "--model", "demo", "--tol", "2"), 3, "tol is 2.0; expected"),
-        (("figure4", "--text", "TEXT", "--model", ""), 3, "model is ''"),
-    ],
-)
-def test_what_is_refused(command, text, tmp_path, arguments, code, words):
-    given = [str(text) if argument == "TEXT" else argument for argument in arguments]
-    done = command("reproduce", *given, "--out", tmp_path / "out")
-    assert done.code == code
-    assert words in done.line
     assert not (tmp_path / "out").exists()

@@ -10,10 +10,7 @@ from tests.cli import test_audit, test_swap
 
 masked = test_swap.masked
 
-COMMANDS = {
-    "audit": "report.html",
-    "swap": "swap.json",
-}
+COMMANDS = {"audit": "report.html", "swap": "swap.json"}
 
 
 @pytest.fixture
@@ -43,12 +40,7 @@ def test_where_nothing_is_a_run_begins_and_a_finished_one_is_kept(command, argum
 
 
 @pytest.mark.parametrize(
-    ("arguments", "orphan"),
-    [
-        ("audit", "heads.json"),
-        ("swap", "swap.json"),
-    ],
-    indirect=["arguments"],
+    ("arguments", "orphan"), [("audit", "heads.json"), ("swap", "swap.json")], indirect=["arguments"]
 )
 def test_results_without_their_state_are_not_replaced(command, arguments, orphan, tmp_path: Path):
     out = tmp_path / "out"

@@ -216,24 +216,6 @@ def test_bad_options(command, masked, text, tmp_path, options, code, message):
     assert not (tmp_path / "out" / "swap.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "does not exist"),
-        (b"", "is empty"),
-        (b"\n \n", "holds no text"),
-        (b"caf\xe9\n", "is not UTF-8"),
-    ],
-)
-def test_bad_texts(command, masked, tmp_path, content, message):
-    path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_bytes(content)
-    done = command("swap", masked, "--text", path, "--out", tmp_path / "out", *SMALL)
-    assert done.code == 3
-    assert message in done.line
-
-
 def test_nothing_to_read_and_an_unknown_model(command, masked, text, tmp_path):
     nothing = command("swap", masked, "--out", tmp_path / "out", *SMALL)
     assert nothing.code == 2

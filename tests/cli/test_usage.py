@@ -13,15 +13,7 @@ import fenchel
 from fenchel.cli.numbers import numbers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
-COMMANDS = (
-    "audit",
-    "merge",
-    "report",
-    "compare",
-    "swap",
-    "reproduce",
-    "catalogue",
-)
+COMMANDS = ("audit", "merge", "report", "compare", "swap", "reproduce", "catalogue")
 
 
 def section(command: str) -> str:

@@ -66,34 +66,7 @@ def test_a_file_where_the_results_are_to_go(refused, tmp_path, name):
     assert place.read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        *((name, "--checkpoint-seconds") for name in COMMANDS),
-        ("audit", "--alpha"),
-        ("audit", "--tol"),
-        ("swap", "--tol"),
-        ("swap", "--mask-probability"),
-    ],
-)
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e39"])
-def test_numbers_that_are_none(refused, name, option, value):
-    assert f"{option[2:].replace('-', ' ')} is {float(value)}; expected " in refused(
-        INPUT, name, option, value
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        ("audit", "--seed"),
-        ("audit", "--batch-size"),
-        ("audit", "--max-length"),
-        ("swap", "--bootstrap"),
-        ("swap", "--sample-pairs"),
-        ("swap", "--seed"),
-    ],
-)
+@pytest.mark.parametrize(("name", "option"), [("audit", "--batch-size"), ("swap", "--bootstrap")])
 @pytest.mark.parametrize(
     ("value", "code"), [("-1", 3), (str(2**70), 3), ("1e20", 2), ("", 2), (HUGE, 2), ("many", 2)]
 )
@@ -109,21 +82,9 @@ def test_ranges_are_bounded_before_they_are_written_out(refused, name, option, v
     assert option in refused(USAGE, name, option, value)
 
 
-@pytest.mark.parametrize("value", ["0", "-3", "10000000000"])
-def test_a_sample_of_so_many_queries_is_none(refused, value):
-    line = refused(INPUT, "audit", "--queries", value)
-    assert "queries is" in line
-    assert "expected a whole number from 1" in line
-
-
 @pytest.mark.parametrize("value", ["1.5", "many", "nan", ""])
 def test_a_sample_has_a_whole_number_of_queries(refused, value):
     assert "--queries" in refused(USAGE, "audit", "--queries", value)
-
-
-def test_a_sample_is_smaller_than_the_queries(refused):
-    line = refused(INPUT, "audit", "--max-length", "10", "--queries", "10")
-    assert "queries is 10, a sample larger than the queries: the longest window has 10 positions" in line
 
 
 def test_wrong_usage_says_what_was_written(refused):
@@ -162,7 +123,6 @@ def unpacked_to(megabytes: int, byte: bytes, first: bytes = b"") -> Callable[[],
     [
         (".txt", b"", "is empty"),
         (".txt", b"\xff\xfew\x001\x00", "is not UTF-8"),
-        (".txt.gz", unpacked_to(257, b"a"), "has more than 268,435,456 bytes"),
         (".txt.gz", unpacked_to(2, b"\n"), "unpacks to more than 250 times its size"),
         (".jsonl.gz", unpacked_to(257, b"a", b'{"text": "'), "has more than 268,435,456 bytes"),
         (".txt.gz", b"w1 w2", "is not a whole gzip file"),
@@ -236,13 +196,6 @@ def test_a_table_of_pairs_that_is_one_endless_line(command, model, tmp_path):
     assert "has more than 1,048,576 bytes" in done.line
 
 
-def test_sentences_that_are_all_one(refused, tmp_path):
-    (tmp_path / "unknown.txt").write_text("\n".join(f"x{k}" for k in range(9)))
-    assert "1 sentence that the tokenizer tells apart" in refused(
-        INPUT, "swap", "--text", tmp_path / "unknown.txt"
-    )
-
-
 def configured(folder: Path, name: str, **changes: object) -> None:
     found = json.loads((folder / name).read_text())
     (folder / name).write_text(json.dumps({**found, **changes}))
@@ -289,14 +242,3 @@ def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):
 )
 def test_names_that_no_model_can_have(refused, name):
     refused(MODEL, "audit", name, instead_of="the model")
-
-
-@pytest.mark.parametrize("command_name", ["merge", "report"])
-@pytest.mark.parametrize("folder", ["", " ", "\udcff"], ids=ascii)
-def test_folders_of_audits_without_a_name(command, command_name, folder):
-    done = command(command_name, folder)
-    assert done.code == INPUT
-    assert "DIR is " in done.line
-    compared = command("compare", folder, "another")
-    assert compared.code == INPUT
-    assert "audit 1 is " in compared.line

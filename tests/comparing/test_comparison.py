@@ -16,7 +16,6 @@ from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report import render_html
 from fenchel.comparing import ComparisonReport, compare
 from fenchel.comparing.audited import CONFIDENCE
-from fenchel.comparing.convention import CONVENTIONS
 from fenchel.comparing.interval import median_ranks
 from fenchel.errors import InputError
 from fenchel.storage import parse_json
@@ -188,17 +187,6 @@ OTHER: dict[str, Any] = {
     "schema": 99,
     "convention": "Other.",
 }
-
-
-@pytest.mark.parametrize("name", CONVENTIONS)
-def test_other_conventions_are_refused_with_both_values(name: str) -> None:
-    ours, theirs = known_audit(BEFORE), known_audit(AFTER, **{name: OTHER[name]})
-    with pytest.raises(InputError) as caught:
-        compare(ours, theirs, names=["ours", "theirs"])
-    message = str(caught.value)
-    expected = ours.manifest.get(name, "softmax")
-    assert f"{name}: {expected!r} in ours, {OTHER[name]!r} in theirs" in message
-    assert "\n" not in message
 
 
 def test_only_conventions_are_refused() -> None:

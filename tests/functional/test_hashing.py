@@ -234,14 +234,6 @@ def test_half_precision_is_computed_in_single():
     torch.testing.assert_close(low.double(), high, rtol=1e-2, atol=1e-2)
 
 
-def test_a_second_derivative_is_refused_by_name():
-    query, key, value, buckets, _ = call(1)
-    output = F.hashing_attention(query.requires_grad_(), key, value, buckets, chunk=6)
-    (gradient,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
-    with pytest.raises(ProblemError, match="second derivative of hashing attention"):
-        gradient.sum().backward()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -272,13 +264,6 @@ def test_the_preference_comes_in_floating_numbers():
     assert F.hashing_log_preference(buckets, dtype=torch.float64).dtype == torch.float64
     with pytest.raises(ProblemError, match=r"dtype is torch\.int64"):
         F.hashing_log_preference(buckets, dtype=torch.int64)
-
-
-def test_rotations_that_do_not_fit_are_said():
-    with pytest.raises(
-        ProblemError, match=r"rotations have shape \(3, 4, 1, 2\); expected .* 2 heads and dim 4"
-    ):
-        F.hash_buckets(torch.ones(1, 2, 5, 4), torch.ones(3, 4, 1, 2))
 
 
 def test_not_arriving_is_an_error():

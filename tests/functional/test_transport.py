@@ -363,11 +363,3 @@ def test_exact_transport_of_keys_far_from_zero_is_solved_in_float32() -> None:
             found = F.transport_attention(q, k + 100, k, **options)
             truth = F.transport_attention(q.double(), k.double() + 100, k.double(), tol=1e-8, **options)
             assert float((found - truth).abs().max()) < 2e-3, (seed, cost)
-
-
-@pytest.mark.parametrize("estimator", ["first_order", "exact"])
-def test_a_gamma_that_float32_does_not_hold_is_refused(estimator: str) -> None:
-    q = torch.randn(1, 1, 3, 4)
-    for gamma in (1e-46, torch.tensor(1e-46, dtype=torch.float64)):
-        with pytest.raises(ProblemError, match="gamma"):
-            F.transport_attention(q, q, q, gamma=gamma, estimator=estimator)

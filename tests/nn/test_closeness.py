@@ -163,11 +163,3 @@ def test_what_is_assigned_is_looked_at_when_it_is_used() -> None:
     layer.closeness = "sparsemax"  # type: ignore[assignment]
     with pytest.raises(ProblemError, match=r"closeness is 'sparsemax'; expected one such as"):
         layer(x, x, x)
-
-
-def test_numbers_of_other_heads_are_refused() -> None:
-    layer, x = build(closeness=Tsallis(torch.full((2, 1), 1.5))), tokens()
-    with pytest.raises(
-        ProblemError, match=r"order of Tsallis has shape \(2, 1\).* one a head has shape \(3, 1\)"
-    ):
-        layer(x, x, x)

@@ -127,24 +127,6 @@ def test_without_evidence_weights_are_the_preference(estimator):
     torch.testing.assert_close(found, log_u.softmax(-1).expand_as(found))
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: ScaledDot(scale=0.0), r"scale of ScaledDot is 0\.0"),
-        (lambda: General(0, 4), "heads of General is 0"),
-        (lambda: General(2, 4, -1), "key_dim of General is -1"),
-        (lambda: General(2, 4, scale=float("inf")), "scale of General is inf"),
-        (lambda: Content(2, sharpness=-1.0), r"sharpness of Content is -1\.0"),
-        (lambda: NetworkEvidence(torch.tanh), "network of type builtin"),  # pyright: ignore[reportArgumentType]
-        (lambda: NetworkEvidence(nn.Tanh(), scale=-2), "scale of NetworkEvidence is -2"),
-        (lambda: NoEvidence(scale=0.0), r"scale of NoEvidence is 0\.0"),
-    ],
-)
-def test_what_cannot_be_built_says_why(build, message):
-    with pytest.raises(ProblemError, match=message):
-        build()
-
-
 def test_what_cannot_be_called_says_why():
     query, key, _ = tensors()
     for evidence in (General(3, DIM), Content(3)):

@@ -7,10 +7,8 @@ import re
 import pytest
 import torch
 
-from fenchel import closeness, functional
+from fenchel import closeness
 from fenchel.nn import evidence, preference
-from fenchel.nn.evidence import ScaledDot
-from tests.nn.preferences import attention_inputs, perturbed
 from tests.pages import page, python_blocks, run_blocks
 
 NAME = "docs/preferences.md"
@@ -46,18 +44,3 @@ def test_names_in_the_tables_exist():
     assert len(used) > 15
     known = (preference, evidence, closeness)
     assert {name for name in used if not any(hasattr(module, name) for module in known)} == set()
-
-
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_without_evidence_the_weights_are_the_preference(estimator):
-    inputs = attention_inputs(padded=False)
-    additive = perturbed(preference.Additive(3, 6, hidden=4))(inputs)
-    key = torch.randn(2, 3, 7, 8, dtype=torch.float64)
-    nothing = torch.zeros(2, 3, 5, 8, dtype=torch.float64)
-    z, templates, scale = ScaledDot()(nothing, key)
-    assert additive is not None
-    arguments = {"log_preference": additive.detach(), "scale": scale, "estimator": estimator}
-    weights = functional.attention_weights(z, templates, **arguments)
-    torch.testing.assert_close(weights, additive.detach().softmax(-1))
-    _, certificate = functional.attention_with_certificate(z, templates, key, **arguments)
-    torch.testing.assert_close(certificate.gap, torch.zeros_like(certificate.gap))

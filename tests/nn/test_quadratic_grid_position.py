@@ -138,21 +138,3 @@ def test_tokens_that_fill_no_grid_are_an_error():
         preference(replace(inputs, keys=20))
     with pytest.raises(ProblemError, match="queries up to place 21"):
         preference(replace(inputs, query_offset=1))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"heads": 5}, r"heads .* is 5, which is no grid .* such as 4 or 9, or kernel=.* kernel=\(1, 5\)"),
-        (
-            {"heads": 6, "kernel": (2, 2)},
-            "heads .* is 6, but its kernel 2 x 2 has 4 centres; build it with heads=4",
-        ),
-        ({"heads": 4, "kernel": 2}, "kernel .* is 2; expected two numbers"),
-        ({"heads": 4, "padding": -1}, "padding .* is -1; expected"),
-        ({"heads": 4, "width": 0}, "width .* is 0; expected"),
-    ],
-)
-def test_what_cannot_be_built_says_why(arguments, message):
-    with pytest.raises(ProblemError, match=message):
-        QuadraticGridPosition(GRID, **arguments)

@@ -367,13 +367,6 @@ def test_what_it_refuses_to_be_built_with(options, message):
         TransportAttention(WIDTH, HEADS, **options)
 
 
-def test_widths_that_do_not_fit_are_refused_by_this_layers_name():
-    with pytest.raises(ProblemError, match="embed_dim is 12 and num_heads is 5"):
-        TransportAttention(12, 5)
-    with pytest.raises(ProblemError, match="embed_dim of TransportAttention is 0"):
-        TransportAttention(0, 1)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -408,9 +401,3 @@ def test_widths_that_do_not_fit_are_refused_by_this_layers_name():
 def test_what_it_refuses_to_be_called_with(call, message):
     with pytest.raises(ProblemError, match=message):
         build()(tokens(), **call)
-
-
-def test_a_given_cost_of_another_size_is_refused():
-    layer = build(cost=1 - torch.eye(KEYS + 1))
-    with pytest.raises(ProblemError, match=r"cost has shape \(7, 7\); expected .* \(2, 3, 6, 6\)"):
-        layer(tokens())

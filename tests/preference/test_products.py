@@ -359,11 +359,6 @@ def test_a_tiny_rate_has_an_answer_far_out(rate: float, z: float, alpha: float) 
         InferenceProblem(u, torch.tensor([[z]], dtype=torch.float64), 1e7).solve("first_order")
 
 
-def test_a_tilt_outside_is_refused() -> None:
-    with pytest.raises(DomainError, match=r"infinite at lam of 1 of 2 queries \(first at index \(1,\)\)"):
-        Gamma(torch.ones(1), 1.0).tilted(torch.tensor([[0.5], [1.0]]))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -119,15 +119,6 @@ def test_a_model_without_any_of_it_is_refused_before_the_audit(tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_reproduced(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="figure is 'figure3'; expected one of figure4, figure5, figures6-8"):
-        reproduce("figure3", some_texts(), model=str(bert))
-    with pytest.raises(InputError, match="no directory was given"):
-        reproduce("figure5", some_texts(), model=str(bert), resume=True)
-    with pytest.raises(InputError, match="max tokens is 0"):
-        reproduce("figure5", some_texts(), model=str(bert), max_tokens=0)
-
-
 def test_the_options_reach_the_audit(bert: Path, tmp_path: Path) -> None:
     options = {**SMALL, "max_tokens": 20, "seed": 3, "tol": 1e-3, "dtype": "float64"}
     report = reproduce("figure5", some_texts(), model=str(bert), directory=tmp_path, **options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fenchel.errors import InputError
-from fenchel.runs.occupied import RunKind, Saved, refuse_without_folder
+from fenchel.runs.occupied import RunKind, Saved
 
 
 def read(folder: Path) -> Saved:
@@ -52,18 +52,3 @@ def test_results_of_unknown_origin_are_replaced_only_by_overwriting(tmp_path, na
 def test_keeping_and_discarding_contradict_each_other(tmp_path):
     with pytest.raises(InputError, match="--resume and --overwrite contradict each other"):
         KIND.refuse_occupied(tmp_path, resume=True, overwrite=True)
-
-
-def test_another_run_is_refused_with_its_differences(tmp_path):
-    KIND.refuse_other(tmp_path, [])
-    with pytest.raises(
-        InputError, match=r"another audit than the one asked for; they differ in a; b\. Give the"
-    ):
-        KIND.refuse_other(tmp_path, ["a", "b"])
-
-
-def test_options_about_files_need_a_folder(tmp_path):
-    refuse_without_folder(tmp_path, resume=True, overwrite=False)
-    refuse_without_folder(None, resume=False, overwrite=False)
-    with pytest.raises(InputError, match="resume, overwrite and keep_queries are about files"):
-        refuse_without_folder(None, resume=False, overwrite=False, keep_queries=True)

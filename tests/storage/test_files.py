@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from fenchel.errors import OutputError
-from fenchel.storage import (
-    atomic_path,
-    check_writable,
-    write_json,
-    write_text,
-)
+from fenchel.storage import atomic_path, check_writable, write_json, write_text
 
 
 def failing(number: int):

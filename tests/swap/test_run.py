@@ -206,13 +206,13 @@ def test_the_table_fits_the_terminal(masked: SwapReport, width: int):
     assert "exact" in text.replace("\n", "")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("the power went")])
-def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path, error: BaseException):
+def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path):
     options: dict[str, Any] = {"estimators": ["exact"], "checkpoint_seconds": 0.0}
     whole = small_swap("bert", **options, directory=tmp_path / "whole")
     # One call a batch and arm: the second batch is under way.
-    with pytest.raises(type(error)):
-        small_swap("bert", **options, directory=tmp_path / "part", observer=Interrupting(8, error))
+    stopping = Interrupting(8, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        small_swap("bert", **options, directory=tmp_path / "part", observer=stopping)
     state = SwapState.read(tmp_path / "part")
     assert not state.finished
     assert len(state.measured()["units"]) == 3
@@ -233,12 +233,8 @@ def test_an_interrupted_swap_goes_on_to_the_same_numbers(tmp_path: Path, error: 
 
 
 def test_sentences_are_resumed_too(tmp_path: Path):
-    options: dict[str, Any] = {
-        "estimators": ["exact"],
-        "pairs": SCORED,
-        "batch_size": 5,
-        "checkpoint_seconds": 0.0,
-    }
+    options: dict[str, Any] = {"estimators": ["exact"], "pairs": SCORED, "batch_size": 5}
+    options["checkpoint_seconds"] = 0.0
     whole = small_swap("bert", **options)
     with pytest.raises(KeyboardInterrupt):
         small_swap("bert", **options, directory=tmp_path, observer=Interrupting(12, KeyboardInterrupt()))
@@ -303,11 +299,7 @@ def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pyt
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        small_swap("gpt2", **{"model": _headed(), **options})
-
-
-def _headed() -> Any:
-    return language_model("gpt2")
+        small_swap("gpt2", **{"model": language_model("gpt2"), **options})
 
 
 def test_without_anything_to_read_or_a_tokenizer():

@@ -131,11 +131,7 @@ def test_max_tokens_limits_the_sentences():
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (
-            ["w1", "w2"],
-            {},
-            "has 2 sentences that the tokenizer tells apart; how a model ranks",
-        ),
+        (["w1", "w2"], {}, "has 2 sentences that the tokenizer tells apart; how a model ranks"),
         (["w1", "w2", "w3"], {"max_length": 2}, "max length 2 leaves no room for text"),
         (["w1", "w2", "w3"], {"batch_size": 0}, "batch size is 0"),
     ],

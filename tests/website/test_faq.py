@@ -139,8 +139,7 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
     ],
     "A dual point outside of the domain": [
         lambda _: problem(
-            preference=fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0])),
-            evidence=torch.tensor([[3.0]]),
+            preference=fenchel.Gamma(torch.tensor([2.0]), torch.tensor([1.0])), evidence=torch.tensor([[3.0]])
         ).solve("first_order")
     ],
     "Hard attention with an estimator": [lambda _: problem(closeness=fenchel.Hard()).solve("exact")],

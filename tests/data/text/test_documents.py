@@ -144,11 +144,6 @@ def test_a_table_is_not_taken_for_text(file, name, whole_file):
         open_documents(path, whole_file=whole_file)
 
 
-def test_bad_byte_in_a_whole_file_is_found_by_line(file):
-    with pytest.raises(InputError, match=r"line 3 has byte 0xff .* 8 bytes into the file"):
-        list(open_documents(file("some.txt", b"one\ntwo\n\xff"), whole_file=True))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -177,11 +172,6 @@ def test_bad_jsonl(file, content, message):
 def test_bad_parquet(tmp_path, columns, message):
     with pytest.raises(InputError, match=message):
         list(open_documents(parquet_file(tmp_path / "some.parquet", columns)))
-
-
-def test_a_file_that_is_not_parquet(file):
-    with pytest.raises(InputError, match=r"some\.parquet is not a whole parquet file"):
-        list(open_documents(file("some.parquet", "no parquet here")))
 
 
 @pytest.mark.parametrize("whole_file", [False, True])

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fenchel import Exact
-from fenchel.errors import InputError
 from fenchel.integrations.transformers.head_inference import OWN, AttentionProblem, Inference, infer
 
 B, H, M, N = 2, 4, 3, 5
@@ -81,8 +80,3 @@ def test_tolerance_and_steps_reach_the_solver(problem):
     assert loose.dual_error.max() > 1e3 * tight.dual_error.max()
     with pytest.raises(RuntimeError, match="1"):
         infer(problem, Inference(Exact(max_steps=1)), site="attn")
-
-
-def test_a_head_that_does_not_exist_is_named(problem):
-    with pytest.raises(InputError, match=r"heads \[5, 9\] do not exist in attn, which has heads 1 to 4"):
-        infer(problem, EXACT, [1, 9, 5], site="attn")
