@@ -112,7 +112,7 @@ def grid() -> Iterator[Row]:
                 found = problem.solve("exact", tol=1e-4, throw=False)
                 size = alpha * scale**2 * k
                 wanted = targets.get((n, k, size)) if alpha > 1 else None
-                name = f"of 16 problems solved, n {n}, k {k}, alpha {alpha:g}, alpha |t|^2 {size:.0e}"
+                name = f"of 16 problems solved, n {n}, k {k}, alpha {alpha:g}, alpha ‖t‖² {size:.0e}"
                 yield name, float(found.converged.sum()), wanted
 
 
