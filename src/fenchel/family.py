@@ -254,9 +254,14 @@ class TemplateFamily(Family):
         return max(abs(low), abs(high))
 
     @cached_property
+    def rest_weights(self) -> Tensor:
+        """The weights at λ = 0, (g or 1, r or 1, n)."""
+        return self.closeness.rest(self.log_preference)
+
+    @cached_property
     def rest(self) -> Tensor:
         """The mean at λ = 0, less the centre, (g, r or 1, d)."""
-        return self.closeness.rest(self.log_preference) @ self.templates
+        return self.rest_weights @ self.templates
 
     def _mean(self, lam: Tensor) -> Tensor:
         if not self.closeness.is_softmax:
@@ -424,7 +429,7 @@ class TemplatePoint(Point):
         length, radius = norm(self.lam).squeeze(-1), self.family.radius.squeeze(-1)
         reach = length * radius
         moment, offset, spread = moments(self.weights, rest + self.shift)
-        moment_at_rest, _, spread_at_rest = moments(closeness.rest(self._preference), rest)
+        moment_at_rest, _, spread_at_rest = moments(self.family.rest_weights, rest)
         # Errors of <t, λ>, and of adding log u, which is log p + φ(λ) - <t, λ>; |φ(λ)| is ‖λ‖ times a moment at most.
         each, adding = (summed(dim) + 3) * unit * length, 2 * unit * length
         largest = each * radius + adding * radius
@@ -441,8 +446,9 @@ class TemplatePoint(Point):
         shift = relative * spread + of_sums * moment + at_rest
         modulus = closeness.modulus
         near = reach <= SMALL * modulus
-        zeros = torch.zeros_like(self._logits)
-        if bool(near.any()) and closeness.near_displacement(zeros, self._preference) is not None:
+        # One row says whether the closeness has displacements that do not cancel.
+        row, u = self._logits[..., :1, :], self._preference[..., :1, :]
+        if bool(near.any()) and closeness.near_displacement(torch.zeros_like(row), u) is not None:
             curved = moment_at_rest.square() * (at_zero + 2 * of_sums + 2 * (summed(dim) + 15) * unit)
             shift = torch.where(near, 3 * length / modulus * (curved + radius * whole), shift)
         return Lost(

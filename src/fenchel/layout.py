@@ -182,7 +182,7 @@ class _TemplateLayout(QueryLayout):
         family = TemplateFamily(self._templates[groups], log_preference, self.problem.closeness.rows(take))
         evidence = self._take(self._evidence, groups, rows).expand(len(groups), len(rows), -1)
         # From the problem, whose preference is normalised anew.
-        wide = None if self.problem.dtype == torch.float64 else lambda: self._wide._block(groups, rows)
+        wide = None if self.problem.dtype == torch.float64 else cache(lambda: self._wide._block(groups, rows))
         return Block(family, evidence, self._take(self._alpha, groups, rows), wide)
 
 

@@ -20,7 +20,7 @@ from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTranspor
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate, norm_of
+from fenchel.functional.certificate import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.exact import equation_of, solution_of
 from fenchel.functional.operator import (
     compute_dtype,
@@ -101,11 +101,7 @@ class CloseAttention:
             templates = self._rows.templates
             rows = replace(self._rows, templates=templates - templates.mean(-2, keepdim=True))
             norm = self._given.without_empty_rows(in_parts(rows, _bound_on_gradient, dual))
-            alpha, dtype = rows.alpha.double(), dual.dtype
-            # A gap that the dtype does not hold is not 0.
-            gap = alpha / 2 * norm.square() + norm.clamp(max=torch.finfo(dtype).tiny)
-            bounds = (gap, norm, alpha * norm)
-            return AttentionCertificate(*(bound.squeeze(-1).to(dtype) for bound in bounds))
+            return certificate_of(norm, rows.alpha.double(), dual.dtype)
 
     def _answer(self, found: Tensor) -> Tensor:
         return self._given.without_empty_rows(found.to(self._given.query.dtype))

@@ -175,15 +175,16 @@ class _Found:
     steps: Tensor
     further: Tensor
 
-    def with_rows(self, part: Part, later: _Found) -> _Found:
-        """The same where some of the rows went on."""
-        better = later.bound <= part.pick(self.bound)
+    def with_rows(self, part: Part, later: _Found, went: Tensor) -> _Found:
+        """The same where some rows, those of a part that are marked in ``went`` (g, r), went on."""
+        went = part.pick(went)
+        better = went.unsqueeze(-1) & (later.bound <= part.pick(self.bound))
 
         def put(name: str) -> Tensor:
             before = part.pick(getattr(self, name))
             return part.put(getattr(self, name), torch.where(better, getattr(later, name), before))
 
-        steps = part.put(self.steps, part.pick(self.steps) + later.steps)
+        steps = part.put(self.steps, part.pick(self.steps) + later.steps * went)
         return _Found(put("dual"), put("bound"), put("moving"), steps, put("further"))
 
 
@@ -193,9 +194,7 @@ def infer(
     tol: float,
     max_steps: int,
     beyond: Tensor | None = None,
-    start: Tensor | None = None,
     shift: Tensor | None = None,
-    wanted: Tensor | None = None,
 ) -> Solution:
     """Maximise the dual for every row.
 
@@ -204,19 +203,17 @@ def infer(
         tol: Relative tolerance on λ.
         max_steps: Steps that a row may take.
         beyond: ‖αz‖ outside of the coordinates, (g, r, 1), where they do not hold all of it.
-        start: Where to start, (g, r, k); the first-order point where None.
-        shift: s there, (g, r, k), where it is known already; for families that start at any point.
-        wanted: Rows that are wanted, bool (g, r); nothing is known of the others.
+        shift: s at the first-order point, (g, r, k), where it is known already; for families that start at any point.
     """
     family, evidence = block.family, block.evidence
     alpha = block.alpha.expand(*evidence.shape[:2], 1)
-    lam = family.start(alpha * evidence if start is None else start.to(evidence.dtype))
+    lam = family.start(alpha * evidence)
     nothing = evidence.abs().amax(-1, keepdim=True) == 0
     lam = further = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
     rows = Rows(block, alpha, beyond, ~nothing, tol)
-    left = ~nothing if wanted is None else ~nothing & wanted.unsqueeze(-1)
+    left = ~nothing
     # Rows for Newton's method: those that mixing has left, or all where a step is in closed form.
     hard = torch.full_like(left, family.inverts)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
@@ -285,7 +282,7 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
     """
     lam, best, further, residual, misses = at.lam, at.best, at.further, at.residual, at.misses
     history, step = at.history, at.step
-    falling, rest, known = torch.ones_like(residual, dtype=torch.bool), None, values_are_known(lam)
+    falling, later, known = torch.ones_like(residual, dtype=torch.bool), None, values_are_known(lam)
     counts = torch.zeros_like(budget)
     most = min(MIXINGS, int(budget.max()))
     while True:
@@ -316,12 +313,12 @@ def _mix(rows: Rows, at: _Mixing, budget: Tensor, shift: Tensor | None = None) -
             assert part is not None  # noqa: S101 -- some fall
             some = replace(rows.take(part), wanted=part.pick(falling))
             then = _Mixing(lam, best, further, residual, misses, history, step).take(part)
-            rest = part, _mix(some, then, part.pick(budget))
+            later = part, _mix(some, then, part.pick(budget)), falling.squeeze(-1)
             break
     further = torch.where(moving, best, further)
     bound = rows.bound(best, residual, accurate=False)
     found = _Found(best, bound, moving, torch.minimum(counts, budget), further)
-    return found if rest is None else found.with_rows(*rest)
+    return found if later is None else found.with_rows(*later)
 
 
 def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -395,13 +392,9 @@ def _newton(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
         if part is None:
             break
         if part.pick(going).numel() <= COMPACT_BELOW * going.numel():
-            rest = _newton(rows.take(part), part.pick(lam), part.pick(budget - steps))
-            better = rest.bound < part.pick(residual)
-            best = part.put(best, torch.where(better, rest.dual, part.pick(best)))
-            residual = part.put(residual, torch.where(better, rest.bound, part.pick(residual)))
-            steps = part.put(steps, part.pick(steps) + rest.steps * part.pick(going).squeeze(-1))
-            moving = rows.moving(best, residual)
-            break
+            some = replace(rows.take(part), wanted=part.pick(going))
+            later = _newton(some, part.pick(lam), part.pick(budget - steps))
+            return _Found(best, residual, moving, steps, best).with_rows(part, later, going.squeeze(-1))
         # The line is measured in it, or small evidence underflows.
         size = size.clamp(min=tiny)
         unit = gradient / size

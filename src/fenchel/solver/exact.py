@@ -41,8 +41,8 @@ def exact(
               \lVert\lambda - \lambda^\star\rVert \le \alpha\lVert\nabla\mathcal{D}(\lambda)\rVert
               \le \mathtt{tol}\cdot\lVert\lambda\rVert
 
-    Mixing and Newton's method run in the problem's dtype; queries whose certificate, computed in float64, does not meet
-    the tolerance are solved on in float64.
+    Mixing and Newton's method run in the problem's dtype; queries for which rounding leaves too little of the tolerance
+    are solved on in float64, and all are certified there.
 
     Args:
         problem: What to solve.
