@@ -7,7 +7,7 @@ from fenchel.arguments.dtype import Dtype
 from fenchel.arguments.name import Flag, OneOf, PathName, SomeOf, Text
 from fenchel.arguments.number import Number, Numbers, NumbersFromOne, Whole
 from fenchel.arguments.part import Having
-from fenchel.arguments.rule import AbstractRule, Maybe, shown
+from fenchel.arguments.rule import AbstractRule, Maybe, Unfit, shown
 from fenchel.arguments.table import ARGUMENTS, ESTIMATORS, MOST_LAYERS, checked
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "PathName",
     "SomeOf",
     "Text",
+    "Unfit",
     "Whole",
     "checked",
     "shown",

@@ -6,8 +6,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from fenchel.arguments.rule import AbstractRule, Unfit, shown
 
 __all__ = ["Device"]
@@ -30,6 +28,8 @@ class Device(AbstractRule):
 
     def fit(self, value: Any) -> str:
         """See ``AbstractRule``."""
+        import torch
+
         if not isinstance(value, str | torch.device):
             raise Unfit
         name = str(value)
@@ -57,5 +57,7 @@ class Device(AbstractRule):
 
 
 def _devices() -> list[str]:
+    import torch
+
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return [*cuda, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]

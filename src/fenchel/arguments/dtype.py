@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from fenchel.arguments.rule import AbstractRule, Unfit
 
 __all__ = ["Dtype"]
@@ -19,6 +17,7 @@ class Dtype(AbstractRule):
     """A dtype of torch that attention computes in, or its name; ``auto`` for what there is.
 
     Example:
+        >>> import torch
         >>> Dtype().check("dtype", torch.float16)
         'float16'
         >>> Dtype().check("dtype", torch.int64)
@@ -27,12 +26,21 @@ class Dtype(AbstractRule):
     """
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What can be given by name."""
+        return _NAMES
+
+    @property
     def expected(self) -> str:
         """See ``AbstractRule``."""
         return f"one of {', '.join(_NAMES)}"
 
     def fit(self, value: Any) -> str:
         """See ``AbstractRule``."""
+        if isinstance(value, str) and value in _NAMES:
+            return value
+        import torch
+
         if not isinstance(value, str | torch.dtype):
             raise Unfit
         name = str(value).removeprefix("torch.")

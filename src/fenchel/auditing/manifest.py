@@ -15,7 +15,8 @@ from fenchel.runs.model import device_and_dtype
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
 
 if TYPE_CHECKING:
-    from fenchel.auditing.options import AuditOptions, Batches
+    from fenchel.auditing.inputs import Batches
+    from fenchel.options import AuditOptions
     from fenchel.runs.loader import LoadedRun
     from fenchel.runs.model import RunModel
 
@@ -185,7 +186,7 @@ def describe(
             "baseline": options.control,
             "twin": None,
             "texts": batches.description,
-            **{key: value for key, value in options.of_text.items() if value not in (None, False)},
+            **options.of_text_given,
             **({} if reads == "text" else {"reads": reads}),
             **({"embeds": True} if reads == "text" and _embeds(found) else {}),
             **({} if run is None else run.manifest),
