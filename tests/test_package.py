@@ -47,6 +47,7 @@ ORDER = [
     {"integrations"},
     {"data"},
     {"runs"},
+    {"options"},
     {"auditing", "swap"},
     {"comparing", "reproducing"},
     {"cli"},

@@ -56,6 +56,7 @@ class CommandOption:
         default: Its default there, where that is another.
         default_text: The default in words, where the value does not say it.
         unit: What a number of the command line is multiplied by.
+        required: Whether it has to be given there.
     """
 
     metavar: str = ""
@@ -63,6 +64,7 @@ class CommandOption:
     default: Any = ...
     default_text: str = ""
     unit: int = 1
+    required: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
             for option in declared(model)
         ]
         function.__signature__ = signature.replace(parameters=[*own, *keywords])  # pyright: ignore[reportFunctionMemberAccess]
+        function.__options__ = model  # pyright: ignore[reportFunctionMemberAccess]
         described = "\n".join(
             f"        {option.name}: {option.field.description}{_default(option)}"
             for option in declared(model)
@@ -264,7 +267,7 @@ class ReadingOptions(Options):
     device: Annotated[str | None, CommandOption("NAME", default_text="cuda if there is one, else cpu")] = (
         Field(None, description="Where to run, such as cpu or cuda:1.")
     )
-    dtype: Annotated[Any, CommandOption("NAME", default="float32")] = Field(
+    dtype: Annotated[Any, CommandOption("NAME", default="float32"), Maybe(ARGUMENTS["dtype"])] = Field(
         None,
         description="What the model computes in: float32, float64, bfloat16, float16, or auto for what it was "
         "saved in.",
@@ -276,7 +279,7 @@ class ReadingOptions(Options):
         0, description="Seed of everything that is drawn at random."
     )
     observer: Annotated[Any, _PYTHON_ONLY] = Field(None, description="Who is told about the progress.")
-    directory: Annotated[Path | None, CommandOption("DIR", name="out", default_text="required")] = Field(
+    directory: Annotated[Path | None, CommandOption("DIR", name="out", required=True)] = Field(
         None, description="Folder for the results; made if needed."
     )
     resume: Annotated[bool, CommandOption()] = Field(
@@ -380,7 +383,8 @@ class AuditOptions(SourceOptions):
         2e-4, description="Relative tolerance of the exact solver."
     )
     memory_budget: Annotated[int, CommandOption("MB", default=512, unit=2**20)] = Field(
-        512 * 2**20, description="Working memory of the exact solver, in bytes, for the command in megabytes."
+        512 * 2**20,
+        description="Working memory of the exact solver: bytes in Python, megabytes on the command line.",
     )
     baseline: Annotated[
         Literal["auto", "twin", "none"] | None,
