@@ -35,8 +35,9 @@ def _command_row(option: Any) -> str:
     said = _DEFAULT.search(option.help or "")
     value = said[1] if said else ("required" if option.required else option.default)
     default = "off" if option.is_flag else "" if value is None else str(value)
+    meaning = _DEFAULT.sub("", option.help or "").replace("[", "\\[")
     metavar = "" if option.is_flag else option.metavar.replace("|", "\\|")
-    return f"| `{option.opts[0]}{' ' * bool(metavar)}{metavar}` | {default} | {_DEFAULT.sub('', option.help or '')} |"
+    return f"| `{option.opts[0]}{' ' * bool(metavar)}{metavar}` | {default} | {meaning} |"
 
 
 def function_table(model: type[Options]) -> str:
