@@ -32,7 +32,9 @@ WRITTEN = [
 # counts: under TYPE_CHECKING and inside of functions too. The root, which shows everything, is imported by nobody.
 ORDER = [
     {"errors", "version"},
-    {"arguments", "rounding", "storage", "selection"},
+    {"arguments"},
+    {"tensors"},
+    {"rounding", "storage", "selection"},
     {"preference", "closeness"},
     {"conjugate", "plot"},
     {"problem"},

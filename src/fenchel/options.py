@@ -24,7 +24,20 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from fenchel.arguments import ARGUMENTS, AbstractRule, Maybe, PathName, Text, Unfit
+from fenchel.arguments import (
+    ARGUMENTS,
+    AbstractRule,
+    Flag,
+    Maybe,
+    Number,
+    OneOf,
+    PathName,
+    Text,
+    Unfit,
+    Whole,
+    listed,
+    shown,
+)
 from fenchel.errors import FenchelError, InputError
 from fenchel.runs.observer import RunObserver, SilentObserver
 
@@ -95,6 +108,74 @@ class ReadOption:
 
 
 _PYTHON_ONLY = CommandOption(name="")
+_COUNT = 10**9  # of queries or pairs that are read one after the other
+
+
+@dataclass(frozen=True)
+class Numbers(AbstractRule):
+    """One number or more, each by one rule."""
+
+    rule: Number
+
+    @property
+    def expected(self) -> str:
+        """See ``AbstractRule``."""
+        return "1 to 1,000 numbers above 0 that float32 can hold, such as 0.5, 0.8, 1.2"
+
+    def fit(self, value: Any) -> tuple[float, ...]:
+        """See ``AbstractRule``."""
+        return tuple(self.rule.member(one) for one in listed(value, 1000))
+
+
+@dataclass(frozen=True)
+class SomeOf(AbstractRule):
+    """One or more of a few names, each taken once, in the order in which they are given."""
+
+    names: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        """See ``AbstractRule``."""
+        return f"some of {', '.join(self.names)}"
+
+    def fit(self, value: Any) -> tuple[str, ...]:
+        """See ``AbstractRule``."""
+        found = dict.fromkeys(listed(value, 1000, hashable=True))
+        for name in found:
+            if name not in self.names:
+                raise Unfit(f"names {shown(name)}")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class _That(AbstractRule):
+    """What passes a test."""
+
+    test: Callable[[Any], bool]
+    words: str
+
+    @property
+    def expected(self) -> str:
+        """See ``AbstractRule``."""
+        return self.words
+
+    def fit(self, value: Any) -> Any:
+        """See ``AbstractRule``."""
+        if not self.test(value):
+            raise Unfit
+        return value
+
+
+def _observes(value: Any) -> bool:
+    methods = ("started", "advanced", "finished")
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in methods)
+
+
+_OBSERVER = Maybe(_That(_observes, "an object with the methods started, advanced, finished"))
+_ALPHAS = Numbers(Number("0.8", above=0.0, in_float32=True))
+_SPACES = OneOf(("input", "key"))
+_REVISION = Maybe(Text("a branch, tag or commit, such as main"))
+_RESAMPLES = Whole(100, 100_000, "2000", "of resamples")
 
 
 class Options(BaseModel):
@@ -139,7 +220,9 @@ def declared(model: type[Options]) -> Iterator[ReadOption]:
 
 
 def _option(name: str, field: FieldInfo) -> ReadOption:
-    rule = next((one for one in field.metadata if isinstance(one, AbstractRule)), None) or ARGUMENTS[name]
+    rule = next((one for one in field.metadata if isinstance(one, AbstractRule)), None)
+    if rule is None:
+        rule = Flag() if field.annotation is bool else ARGUMENTS[name]
     command = next((one for one in field.metadata if isinstance(one, CommandOption)), CommandOption())
     return ReadOption(name, rule, command, field)
 
@@ -226,17 +309,9 @@ class PairColumns:
             Text("the name of a column, such as sentence_A").check(f"{name} column", getattr(self, name))
 
 
-@dataclass(frozen=True)
-class _Columns(AbstractRule):
-    """Names of the columns of a table of pairs."""
-
-    expected = "fenchel.swap.PairColumns(first, second, score)"
-
-    def fit(self, value: Any) -> PairColumns:
-        """See ``AbstractRule``."""
-        if not isinstance(value, PairColumns):
-            raise Unfit
-        return value
+_COLUMNS = _That(
+    lambda value: isinstance(value, PairColumns), "fenchel.swap.PairColumns(first, second, score)"
+)
 
 
 class ReadingOptions(Options):
@@ -272,13 +347,17 @@ class ReadingOptions(Options):
         description="What the model computes in: float32, float64, bfloat16, float16, or auto for what it was "
         "saved in.",
     )
-    revision: Annotated[str | None, CommandOption("NAME", default_text="the default branch")] = Field(
-        None, description="Branch, tag or commit of a model on the hub."
-    )
+    revision: Annotated[
+        str | None,
+        CommandOption("NAME", default_text="the default branch"),
+        _REVISION,
+    ] = Field(None, description="Branch, tag or commit of a model on the hub.")
     seed: Annotated[int, CommandOption("N")] = Field(
         0, description="Seed of everything that is drawn at random."
     )
-    observer: Annotated[Any, _PYTHON_ONLY] = Field(None, description="Who is told about the progress.")
+    observer: Annotated[Any, _PYTHON_ONLY, _OBSERVER] = Field(
+        None, description="Who is told about the progress."
+    )
     directory: Annotated[Path | None, CommandOption("DIR", name="out", required=True)] = Field(
         None, description="Folder for the results; made if needed."
     )
@@ -324,17 +403,14 @@ class ReadingOptions(Options):
                     f"{name.replace('_', ' ')} is an option of texts, and {read} given. Leave it out."
                 )
 
-    def refuse_without_folder(self, *names: str) -> None:
-        """Refuse options that are about files where nothing is written.
-
-        Raises:
-            InputError: If one is given and there is no folder.
-        """
-        names = ("resume", "overwrite", *names)
+    @model_validator(mode="after")
+    def _with_a_folder(self) -> Self:
+        names = [name for name in ("resume", "overwrite", "keep_queries") if name in type(self).model_fields]
         if self.directory is None and any(getattr(self, name) for name in names):
             raise InputError(
                 f"{', '.join(names[:-1])} and {names[-1]} are about files, but no directory was given for any."
             )
+        return self
 
 
 class SourceOptions(ReadingOptions):
@@ -353,17 +429,19 @@ class SourceOptions(ReadingOptions):
 class AuditOptions(SourceOptions):
     """The options of :func:`fenchel.audit`."""
 
-    queries: Annotated[int | None, CommandOption("N", default_text="all")] = Field(
-        None, description="Measure a seeded sample of N queries of each window, with standard errors."
+    queries: Annotated[int | None, CommandOption("N", default_text="all"), Maybe(Whole(1, _COUNT, "32"))] = (
+        Field(None, description="Measure a seeded sample of N queries of each window, with standard errors.")
     )
-    layers: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all")] = Field(
-        None, description="Only these layers, from 1 within each kind of attention, such as 1,3-5."
-    )
+    layers: Annotated[
+        tuple[int, ...] | None, CommandOption("LIST", default_text="all"), ARGUMENTS["heads"]
+    ] = Field(None, description="Only these layers, from 1 within each kind of attention, such as 1,3-5.")
     heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all")] = Field(
         None, description="Only these heads, from 1, such as 1,3-5."
     )
     space: Annotated[
-        Literal["input", "key"] | None, CommandOption(default_text="input, and key with a loader")
+        Literal["input", "key"],
+        CommandOption(default_text="input, and key with a loader"),
+        _SPACES,
     ] = Field(
         None,
         description="Templates: the inputs of the key map, as in the papers, or the keys, which works for every model.",
@@ -389,6 +467,7 @@ class AuditOptions(SourceOptions):
     baseline: Annotated[
         Literal["auto", "twin", "none"] | None,
         CommandOption(default="auto", default_text="auto where a report is written, else none"),
+        Maybe(OneOf(("auto", "twin", "none"))),
     ] = Field(
         None,
         description="Audit the model's untrained twin beside it: if that takes less than a minute (auto), in any case "
@@ -409,11 +488,6 @@ class AuditOptions(SourceOptions):
         if given.get("space") is not None:
             return given
         return {**given, "space": "input" if given.get("loader") is None else "key"}
-
-    @model_validator(mode="after")
-    def _with_a_folder(self) -> Self:
-        self.refuse_without_folder("keep_queries")
-        return self
 
     @property
     def measured_closeness(self) -> AbstractCloseness | None:
@@ -438,10 +512,14 @@ class AuditOptions(SourceOptions):
 class SwapOptions(SourceOptions):
     """The options of :func:`fenchel.swap.swap`."""
 
-    estimators: Annotated[tuple[str, ...], CommandOption("LIST")] = Field(
+    estimators: Annotated[tuple[str, ...], CommandOption("LIST"), SomeOf(("second_order", "exact"))] = Field(
         ("second_order", "exact"), description="What to swap in, of second_order and exact."
     )
-    alphas: Annotated[tuple[float, ...], CommandOption("LIST")] = Field(
+    alphas: Annotated[
+        tuple[float, ...],
+        CommandOption("LIST"),
+        _ALPHAS,
+    ] = Field(
         (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3), description="The alphas of the control, first order."
     )
     per_layer: Annotated[bool, CommandOption()] = Field(
@@ -450,34 +528,33 @@ class SwapOptions(SourceOptions):
     per_head: Annotated[bool, CommandOption()] = Field(
         False, description="Also swap one head at a time, with three controls."
     )
-    layers: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all")] = Field(
+    layers: Annotated[
+        tuple[int, ...] | None, CommandOption("LIST", default_text="all"), ARGUMENTS["heads"]
+    ] = Field(
         None,
         description="Only these layers, from 1 in the order of the model's attention modules, such as 1,3-5.",
     )
     heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all")] = Field(
         None, description="Only these heads, from 1, such as 1,3-5."
     )
-    max_pairs: Annotated[int | None, CommandOption("N", default_text="all")] = Field(
-        None, description="Take only the first N of the scored pairs."
-    )
+    max_pairs: Annotated[
+        int | None, CommandOption("N", default_text="all"), Maybe(Whole(3, _COUNT, "1000"))
+    ] = Field(None, description="Take only the first N of the scored pairs.")
     sample_pairs: Annotated[int, CommandOption("N")] = Field(
         10_000, description="Pairs of texts whose similarities are ranked, at most."
     )
-    mask_probability: Annotated[float, CommandOption("X")] = Field(
+    mask_probability: Annotated[float, CommandOption("X"), Number("0.15", above=0.0, below=1.0)] = Field(
         0.15, description="Share of tokens hidden from a masked language model."
     )
-    bootstrap: Annotated[int, CommandOption("N")] = Field(2000, description="Resamples for the intervals.")
+    bootstrap: Annotated[int, CommandOption("N"), _RESAMPLES] = Field(
+        2000, description="Resamples for the intervals."
+    )
     tol: Annotated[
         float | None, CommandOption("X", default_text="1e-5, in float64 1e-10"), Maybe(ARGUMENTS["tol"])
     ] = Field(None, description="Relative tolerance of the exact estimator.")
-    columns: Annotated[PairColumns, _PYTHON_ONLY, _Columns()] = Field(
+    columns: Annotated[PairColumns, _PYTHON_ONLY, _COLUMNS] = Field(
         PairColumns(), description="Names of the columns of a table of pairs, a fenchel.swap.PairColumns."
     )
-
-    @model_validator(mode="after")
-    def _with_a_folder(self) -> Self:
-        self.refuse_without_folder()
-        return self
 
     @field_validator("estimators", mode="before")
     @classmethod
@@ -512,8 +589,3 @@ class ReproduceOptions(ReadingOptions):
     directory: Annotated[Path | None, CommandOption("DIR", name="out", default="reproduce")] = Field(
         None, description="Folder for the results; made if needed."
     )
-
-    @model_validator(mode="after")
-    def _with_a_folder(self) -> Self:
-        self.refuse_without_folder()
-        return self

@@ -205,7 +205,7 @@ def swap(
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error("swapping"), SWAP, place) as observer:
-        given = _given(options, observer) | {"columns": columns}
+        given: dict[str, Any] = {**_given(options, observer), "columns": columns}
         report = swap(model, None, text, pairs=pairs, **given)
     show(terminal_table(report), report.finding)
     typer.echo(f"Figure: {place / 'swap.png'}")

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from fenchel.arguments import Flag, Maybe, Number, Numbers, NumbersFromOne, SomeOf, Whole, shown
-from fenchel.options import Options, ReadOption, declared
+from fenchel.arguments import Flag, Maybe, Number, NumbersFromOne, Whole, shown
+from fenchel.options import Numbers, Options, ReadOption, SomeOf, declared
 
 __all__ = ["decimals", "numbers", "with_options"]
 
@@ -55,11 +55,7 @@ def _parameter(option: ReadOption) -> inspect.Parameter:
     default = option.command_default
     if isinstance(default, tuple):
         default = ",".join(str(one) for one in default)
-    said = (
-        f"  [default: {words.default_text}]"
-        if words.default_text and default is None
-        else ""
-    )
+    said = f"  [default: {words.default_text}]" if words.default_text and default is None else ""
     described = typer.Option(
         f"--{option.command_name.replace('_', '-')}",
         metavar=words.metavar or "|".join(get_args(kind)) or None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -52,7 +52,7 @@ _MEANING = (
 _LABELS = {"first_order": "first order", "second_order": "second order", "exact": "exact"}
 
 
-def show(table: Table, *sentences: str) -> None:
+def show(table: RenderableType, *sentences: str) -> None:
     """Prints a table, and sentences as they are."""
     console = Console()
     console.print(table)

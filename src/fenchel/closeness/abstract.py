@@ -9,9 +9,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import values_are_known
 from fenchel.preference import Discrete
 from fenchel.rounding import SMALL, UNIT
+from fenchel.tensors import values_are_known
 
 __all__ = ["AbstractCloseness"]
 

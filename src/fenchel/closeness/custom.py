@@ -11,10 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import check_flags, checked_argument, positive_tensor
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
+from fenchel.tensors import check_flags, checked_argument, positive_tensor
 
 __all__ = ["ClosenessReport", "Divergence", "check_closeness"]
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
@@ -23,6 +22,7 @@ from fenchel.functional.output import output_at, plain_attention, weights_at
 from fenchel.problem import Problem
 from fenchel.rounding import summed
 from fenchel.solver import Estimator
+from fenchel.tensors import check_not_mapped, values_are_known
 
 __all__ = [
     "Mixture",

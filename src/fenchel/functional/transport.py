@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponential
 from fenchel.conjugate import conjugate_of
@@ -39,6 +38,7 @@ from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.solver import Estimator
 from fenchel.solver.implicit import differentiated_once
+from fenchel.tensors import check_not_mapped, values_are_known
 
 __all__ = ["Transport", "factored_average", "transport_attention"]
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import broadcasts_to, checked_argument, positive_tensor
 from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import BOUNDS, Estimate, estimate_at
@@ -15,6 +14,7 @@ from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.exact import exact
 from fenchel.solver.options import check_call, check_curved, check_iterations
+from fenchel.tensors import broadcasts_to, checked_argument, positive_tensor
 
 __all__ = ["constrained"]
 

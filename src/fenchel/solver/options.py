@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.problem import Problem
+from fenchel.tensors import check_flags, checked_argument
 
 __all__ = ["check_call", "check_curved", "check_iterations"]
 
