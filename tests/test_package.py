@@ -62,6 +62,7 @@ NEEDED_BY_EXTRAS = [
     "datasets",
     "safetensors",
     "typer",
+    "pydantic",
     "rich",
     "matplotlib",
     "jinja2",
@@ -220,6 +221,19 @@ def test_importing_and_solving_need_torch_alone():
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(1.0)
+
+
+def test_audits_say_what_brings_pydantic():
+    done = run_without(["pydantic"], "import fenchel\nfenchel.audit")
+    assert "MissingExtraError: pydantic is not installed. Run: pip install 'fenchel[hf]'" in done.stderr
+
+
+def test_the_command_answers_without_torch():
+    for arguments in (["--version"], ["--help"], ["audit", "--help"], ["audit", "demo", "--nonsense"]):
+        done = run_without(
+            ["torch"], f"import sys\nfrom fenchel.cli import main\nsys.exit(main({arguments!r}))"
+        )
+        assert done.returncode == (2 if "--nonsense" in arguments else 0), done.stderr
 
 
 def test_the_blocker_blocks():

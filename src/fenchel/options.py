@@ -9,20 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
-
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic.fields import FieldInfo
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
 from fenchel.arguments import (
     ARGUMENTS,
@@ -38,8 +26,22 @@ from fenchel.arguments import (
     listed,
     shown,
 )
-from fenchel.errors import FenchelError, InputError
+from fenchel.errors import FenchelError, InputError, MissingExtraError
 from fenchel.runs.observer import RunObserver, SilentObserver
+
+try:
+    from pydantic import (
+        BaseModel,
+        ConfigDict,
+        Field,
+        ValidationError,
+        ValidationInfo,
+        field_validator,
+        model_validator,
+    )
+    from pydantic.fields import FieldInfo
+except ImportError as error:
+    raise MissingExtraError("pydantic", "hf") from error
 
 if TYPE_CHECKING:
     from fenchel.closeness import AbstractCloseness
@@ -70,6 +72,7 @@ class CommandOption:
         default_text: The default in words, where the value does not say it.
         unit: What a number of the command line is multiplied by.
         required: Whether it has to be given there.
+        recorded: Whether a manifest keeps the option, always or never; None for where it is not the default.
     """
 
     metavar: str = ""
@@ -78,6 +81,7 @@ class CommandOption:
     default_text: str = ""
     unit: int = 1
     required: bool = False
+    recorded: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class ReadOption:
         return self.field.default if self.command.default is ... else self.command.default
 
 
-_PYTHON_ONLY = CommandOption(name="")
+_PYTHON_ONLY = CommandOption(name="", recorded=False)
 _COUNT = 10**9  # of queries or pairs that are read one after the other
 
 
@@ -148,10 +152,10 @@ class SomeOf(AbstractRule):
 
 
 @dataclass(frozen=True)
-class _That(AbstractRule):
-    """What passes a test."""
+class _Made(AbstractRule):
+    """What a function makes of a value; its own error says what is wrong."""
 
-    test: Callable[[Any], bool]
+    make: Callable[[Any], Any]
     words: str
 
     @property
@@ -161,17 +165,35 @@ class _That(AbstractRule):
 
     def fit(self, value: Any) -> Any:
         """See ``AbstractRule``."""
-        if not self.test(value):
-            raise Unfit
-        return value
+        return self.make(value)
 
 
-def _observes(value: Any) -> bool:
+def _observer(value: Any) -> Any:
     methods = ("started", "advanced", "finished")
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in methods)
+    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
+        raise Unfit
+    return value
 
 
-_OBSERVER = Maybe(_That(_observes, "an object with the methods started, advanced, finished"))
+def _closeness(value: Any) -> str | None:
+    from fenchel.closeness.tsallis import closeness_name
+
+    return closeness_name(value)
+
+
+def _shard(value: Any) -> Any:
+    from fenchel.data.shard import Shard
+
+    return Shard.of(value)
+
+
+def _columns(value: Any) -> PairColumns:
+    if not isinstance(value, PairColumns):
+        raise Unfit
+    return value
+
+
+_OBSERVER = Maybe(_Made(_observer, "an object with the methods started, advanced, finished"))
 _ALPHAS = Numbers(Number("0.8", above=0.0, in_float32=True))
 _SPACES = OneOf(("input", "key"))
 _REVISION = Maybe(Text("a branch, tag or commit, such as main"))
@@ -267,30 +289,6 @@ def _default(option: ReadOption) -> str:
 
 
 @dataclass(frozen=True)
-class _Parsed(AbstractRule):
-    """What a function of another module makes of a value, which is imported when there is a value."""
-
-    module: str
-    function: str
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"what {self.module}.{self.function} takes"
-
-    def check(self, name: str, value: Any, error: type[FenchelError] = InputError) -> Any:
-        """See ``AbstractRule``; the function's own message names what is wrong."""
-        return self.fit(value)
-
-    def fit(self, value: Any) -> Any:
-        """See ``AbstractRule``."""
-        parse: Any = import_module(self.module)
-        for part in self.function.split("."):
-            parse = getattr(parse, part)
-        return parse(value)
-
-
-@dataclass(frozen=True)
 class PairColumns:
     """The columns of a table of pairs, by the names in its first line.
 
@@ -309,9 +307,7 @@ class PairColumns:
             Text("the name of a column, such as sentence_A").check(f"{name} column", getattr(self, name))
 
 
-_COLUMNS = _That(
-    lambda value: isinstance(value, PairColumns), "fenchel.swap.PairColumns(first, second, score)"
-)
+_COLUMNS = _Made(_columns, "fenchel.swap.PairColumns(first, second, score)")
 
 
 class ReadingOptions(Options):
@@ -326,48 +322,50 @@ class ReadingOptions(Options):
     target_column: Annotated[str | None, CommandOption("NAME", default_text="the text itself")] = Field(
         None, description="Column of what an encoder-decoder model is to write for each text."
     )
-    max_tokens: Annotated[int | None, CommandOption("N", default_text="no limit")] = Field(
+    max_tokens: Annotated[int | None, CommandOption("N", default_text="no limit", recorded=True)] = Field(
         None,
         description="Stop after N tokens of the text, shards included; batches of a loader are read whole.",
     )
-    batch_size: Annotated[int, CommandOption("N")] = Field(
+    batch_size: Annotated[int, CommandOption("N", recorded=False)] = Field(
         8, description="Windows, or single sentences, in a batch."
     )
     max_length: Annotated[
-        int | None, CommandOption("N", default_text="what the model takes, at most 512")
+        int | None, CommandOption("N", default_text="what the model takes, at most 512", recorded=False)
     ] = Field(None, description="Tokens in a window, special ones included.")
-    stride: Annotated[int | None, CommandOption("N", default_text="no overlap")] = Field(
+    stride: Annotated[int | None, CommandOption("N", default_text="no overlap", recorded=False)] = Field(
         None, description="Tokens from one window's start to the next; shared ones count once."
     )
-    device: Annotated[str | None, CommandOption("NAME", default_text="cuda if there is one, else cpu")] = (
-        Field(None, description="Where to run, such as cpu or cuda:1.")
-    )
-    dtype: Annotated[Any, CommandOption("NAME", default="float32"), Maybe(ARGUMENTS["dtype"])] = Field(
+    device: Annotated[
+        str | None, CommandOption("NAME", default_text="cuda if there is one, else cpu", recorded=False)
+    ] = Field(None, description="Where to run, such as cpu or cuda:1.")
+    dtype: Annotated[
+        Any, CommandOption("NAME", default="float32", recorded=False), Maybe(ARGUMENTS["dtype"])
+    ] = Field(
         None,
         description="What the model computes in: float32, float64, bfloat16, float16, or auto for what it was "
         "saved in.",
     )
     revision: Annotated[
         str | None,
-        CommandOption("NAME", default_text="the default branch"),
+        CommandOption("NAME", default_text="the default branch", recorded=False),
         _REVISION,
     ] = Field(None, description="Branch, tag or commit of a model on the hub.")
-    seed: Annotated[int, CommandOption("N")] = Field(
+    seed: Annotated[int, CommandOption("N", recorded=True)] = Field(
         0, description="Seed of everything that is drawn at random."
     )
     observer: Annotated[Any, _PYTHON_ONLY, _OBSERVER] = Field(
         None, description="Who is told about the progress."
     )
-    directory: Annotated[Path | None, CommandOption("DIR", name="out", required=True)] = Field(
-        None, description="Folder for the results; made if needed."
+    directory: Annotated[Path | None, CommandOption("DIR", name="out", required=True, recorded=False)] = (
+        Field(None, description="Folder for the results; made if needed.")
     )
-    resume: Annotated[bool, CommandOption()] = Field(
+    resume: Annotated[bool, CommandOption(recorded=False)] = Field(
         False, description="Go on with the run in the folder, or begin one; keep a finished one."
     )
-    overwrite: Annotated[bool, CommandOption()] = Field(
+    overwrite: Annotated[bool, CommandOption(recorded=False)] = Field(
         False, description="Start anew, whatever run the folder holds."
     )
-    checkpoint_seconds: Annotated[float, CommandOption("S")] = Field(
+    checkpoint_seconds: Annotated[float, CommandOption("S", recorded=False)] = Field(
         60.0, description="Save for a resumed run at most once in S seconds."
     )
 
@@ -382,9 +380,14 @@ class ReadingOptions(Options):
         return self.model_dump(include={"whole_file", "text_column", "target_column"})
 
     @property
-    def of_text_given(self) -> dict[str, Any]:
-        """The same, without what was not given."""
-        return {name: value for name, value in self.of_text.items() if value not in (None, False)}
+    def recorded(self) -> dict[str, Any]:
+        """What a manifest keeps of the options, and a resumed run has to agree with: JSON values."""
+        found: dict[str, Any] = {}
+        for option in declared(type(self)):
+            value, kept = getattr(self, option.name), option.command.recorded
+            if kept or (kept is None and value != option.field.default):
+                found[option.name] = list(value) if isinstance(value, tuple) else value
+        return found
 
     def refuse_options_of_text(self, read: str, *besides: str) -> None:
         """Refuse options that say how texts are read, where something else is.
@@ -416,10 +419,12 @@ class ReadingOptions(Options):
 class SourceOptions(ReadingOptions):
     """What can be read in the place of a text."""
 
-    images: Annotated[Path | None, CommandOption("FOLDER"), Maybe(PathName("a folder of images"))] = Field(
+    images: Annotated[
+        Path | None, CommandOption("FOLDER", recorded=False), Maybe(PathName("a folder of images"))
+    ] = Field(
         None, description="In the place of a text, for a vision model: a folder of images, or one image."
     )
-    loader: Annotated[Path | None, CommandOption("FILE")] = Field(
+    loader: Annotated[Path | None, CommandOption("FILE", recorded=False)] = Field(
         None,
         description="In the place of a text, for the folder of a run: a Python file whose load(folder) gives the model "
         "and its batches. It is run.",
@@ -433,40 +438,42 @@ class AuditOptions(SourceOptions):
         Field(None, description="Measure a seeded sample of N queries of each window, with standard errors.")
     )
     layers: Annotated[
-        tuple[int, ...] | None, CommandOption("LIST", default_text="all"), ARGUMENTS["heads"]
+        tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True), ARGUMENTS["heads"]
     ] = Field(None, description="Only these layers, from 1 within each kind of attention, such as 1,3-5.")
-    heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all")] = Field(
-        None, description="Only these heads, from 1, such as 1,3-5."
+    heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True)] = (
+        Field(None, description="Only these heads, from 1, such as 1,3-5.")
     )
     space: Annotated[
         Literal["input", "key"],
-        CommandOption(default_text="input, and key with a loader"),
+        CommandOption(default_text="input, and key with a loader", recorded=True),
         _SPACES,
     ] = Field(
-        None,
+        cast("Any", None),
         description="Templates: the inputs of the key map, as in the papers, or the keys, which works for every model.",
     )
     closeness: Annotated[
         Any,
         CommandOption("NAME", default_text="softmax"),
-        _Parsed("fenchel.closeness.tsallis", "closeness_name"),
+        _Made(_closeness, "the name of a closeness"),
     ] = Field(None, description="For models that attend so: tsallis:ORDER, sparsemax or entmax15.")
-    even_so: Annotated[bool, CommandOption()] = Field(
+    even_so: Annotated[bool, CommandOption(recorded=False)] = Field(
         False, description="Measure under another closeness a model that attends otherwise."
     )
-    alpha: Annotated[float, CommandOption("X")] = Field(
+    alpha: Annotated[float, CommandOption("X", recorded=True)] = Field(
         1.0, description="Reliability of the evidence, above 0."
     )
-    tol: Annotated[float, CommandOption("X")] = Field(
+    tol: Annotated[float, CommandOption("X", recorded=True)] = Field(
         2e-4, description="Relative tolerance of the exact solver."
     )
-    memory_budget: Annotated[int, CommandOption("MB", default=512, unit=2**20)] = Field(
+    memory_budget: Annotated[int, CommandOption("MB", default=512, unit=2**20, recorded=False)] = Field(
         512 * 2**20,
         description="Working memory of the exact solver: bytes in Python, megabytes on the command line.",
     )
     baseline: Annotated[
         Literal["auto", "twin", "none"] | None,
-        CommandOption(default="auto", default_text="auto where a report is written, else none"),
+        CommandOption(
+            default="auto", default_text="auto where a report is written, else none", recorded=False
+        ),
         Maybe(OneOf(("auto", "twin", "none"))),
     ] = Field(
         None,
@@ -475,10 +482,10 @@ class AuditOptions(SourceOptions):
     )
     shard: Annotated[
         Any,
-        CommandOption("I/N", default=None, default_text="RANK/WORLD_SIZE, else 0/1"),
-        _Parsed("fenchel.data.shard", "Shard.of"),
+        CommandOption("I/N", default=None, default_text="RANK/WORLD_SIZE, else 0/1", recorded=False),
+        _Made(_shard, "a share, such as (0, 4)"),
     ] = Field((0, 1), validate_default=True, description="Audit share I (from 0) of the N of the documents.")
-    keep_queries: Annotated[bool, CommandOption()] = Field(
+    keep_queries: Annotated[bool, CommandOption(recorded=False)] = Field(
         False, description="Also write every query, to queries-*.parquet."
     )
 
@@ -512,45 +519,47 @@ class AuditOptions(SourceOptions):
 class SwapOptions(SourceOptions):
     """The options of :func:`fenchel.swap.swap`."""
 
-    estimators: Annotated[tuple[str, ...], CommandOption("LIST"), SomeOf(("second_order", "exact"))] = Field(
-        ("second_order", "exact"), description="What to swap in, of second_order and exact."
-    )
+    estimators: Annotated[
+        tuple[str, ...], CommandOption("LIST", recorded=True), SomeOf(("second_order", "exact"))
+    ] = Field(("second_order", "exact"), description="What to swap in, of second_order and exact.")
     alphas: Annotated[
         tuple[float, ...],
-        CommandOption("LIST"),
+        CommandOption("LIST", recorded=True),
         _ALPHAS,
     ] = Field(
         (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3), description="The alphas of the control, first order."
     )
-    per_layer: Annotated[bool, CommandOption()] = Field(
+    per_layer: Annotated[bool, CommandOption(recorded=True)] = Field(
         False, description="Also swap one layer at a time, with every control."
     )
-    per_head: Annotated[bool, CommandOption()] = Field(
+    per_head: Annotated[bool, CommandOption(recorded=True)] = Field(
         False, description="Also swap one head at a time, with three controls."
     )
     layers: Annotated[
-        tuple[int, ...] | None, CommandOption("LIST", default_text="all"), ARGUMENTS["heads"]
+        tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True), ARGUMENTS["heads"]
     ] = Field(
         None,
         description="Only these layers, from 1 in the order of the model's attention modules, such as 1,3-5.",
     )
-    heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all")] = Field(
-        None, description="Only these heads, from 1, such as 1,3-5."
+    heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True)] = (
+        Field(None, description="Only these heads, from 1, such as 1,3-5.")
     )
     max_pairs: Annotated[
-        int | None, CommandOption("N", default_text="all"), Maybe(Whole(3, _COUNT, "1000"))
+        int | None, CommandOption("N", default_text="all", recorded=False), Maybe(Whole(3, _COUNT, "1000"))
     ] = Field(None, description="Take only the first N of the scored pairs.")
-    sample_pairs: Annotated[int, CommandOption("N")] = Field(
+    sample_pairs: Annotated[int, CommandOption("N", recorded=False)] = Field(
         10_000, description="Pairs of texts whose similarities are ranked, at most."
     )
-    mask_probability: Annotated[float, CommandOption("X"), Number("0.15", above=0.0, below=1.0)] = Field(
-        0.15, description="Share of tokens hidden from a masked language model."
-    )
-    bootstrap: Annotated[int, CommandOption("N"), _RESAMPLES] = Field(
+    mask_probability: Annotated[
+        float, CommandOption("X", recorded=False), Number("0.15", above=0.0, below=1.0)
+    ] = Field(0.15, description="Share of tokens hidden from a masked language model.")
+    bootstrap: Annotated[int, CommandOption("N", recorded=True), _RESAMPLES] = Field(
         2000, description="Resamples for the intervals."
     )
     tol: Annotated[
-        float | None, CommandOption("X", default_text="1e-5, in float64 1e-10"), Maybe(ARGUMENTS["tol"])
+        float | None,
+        CommandOption("X", default_text="1e-5, in float64 1e-10", recorded=True),
+        Maybe(ARGUMENTS["tol"]),
     ] = Field(None, description="Relative tolerance of the exact estimator.")
     columns: Annotated[PairColumns, _PYTHON_ONLY, _COLUMNS] = Field(
         PairColumns(), description="Names of the columns of a table of pairs, a fenchel.swap.PairColumns."
@@ -583,9 +592,9 @@ class ReproduceOptions(ReadingOptions):
     model: Annotated[
         Any, CommandOption("MODEL", default_text="the papers' own"), Maybe(ARGUMENTS["model_name"])
     ] = Field(None, description="Hub name, local folder, or demo.")
-    tol: Annotated[float, CommandOption("X")] = Field(
+    tol: Annotated[float, CommandOption("X", recorded=True)] = Field(
         2e-5, description="Relative tolerance of the exact solver."
     )
-    directory: Annotated[Path | None, CommandOption("DIR", name="out", default="reproduce")] = Field(
-        None, description="Folder for the results; made if needed."
-    )
+    directory: Annotated[
+        Path | None, CommandOption("DIR", name="out", default="reproduce", recorded=False)
+    ] = Field(None, description="Folder for the results; made if needed.")

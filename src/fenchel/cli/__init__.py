@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    require_packages("cli", "typer", "rich")
+    require_packages("cli", "typer", "rich", "pydantic")
     from fenchel.cli.commands import run
 
     for stream in (sys.stdout, sys.stderr):

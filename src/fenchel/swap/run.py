@@ -144,17 +144,8 @@ def _described(subject: Subject, options: SwapOptions) -> dict[str, Any]:
         "dtype": str(dtype).removeprefix("torch."),
         "device": str(device),
         "space": "key",
-        "estimators": list(options.estimators),
-        "alphas": list(options.alphas),
-        "per_layer": options.per_layer,
-        "per_head": options.per_head,
-        "layers": None if options.layers is None else list(options.layers),
-        "heads": None if options.heads is None else list(options.heads),
-        "tol": options.tol,
-        "bootstrap": options.bootstrap,
         "batch_size": options.batch_size,
-        "seed": options.seed,
-        **options.of_text_given,
+        **options.recorded,
         **subject.task.description(),
     }
 
