@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 # What is tested at the lowest versions: whatever another package is behind, and the core.
 FLOOR_TESTS ?= tests/test_import.py tests/test_package.py tests/functional/test_attention.py tests/cli/test_audit.py \
-  tests/auditing/test_run.py tests/auditing/report tests/comparing tests/data tests/storage \
+  tests/auditing/test_run.py tests/auditing/report tests/comparing tests/io \
   tests/integrations/transformers/test_backend.py tests/integrations/transformers/test_loading.py \
   tests/integrations/transformers/test_registry.py
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from fenchel.data.text import open_documents
 from fenchel.integrations.transformers import load_model
+from fenchel.io.documents import open_documents
 from fenchel.nn import MultiheadAttention
 
 

@@ -23,7 +23,7 @@ MODULES = (
     *PACKAGES,
     "fenchel.auditing.capture",
     "fenchel.auditing.report",
-    "fenchel.data.text",
+    "fenchel.io",
     "fenchel.functional.flex",
     "fenchel.reliability",
 )

@@ -33,8 +33,8 @@ WRITTEN = [
 ORDER = [
     {"errors", "version"},
     {"arguments"},
-    {"tensors"},
-    {"rounding", "storage", "selection"},
+    {"tensors", "io"},
+    {"rounding", "selection"},
     {"preference", "closeness"},
     {"conjugate", "plot"},
     {"problem"},
@@ -47,9 +47,9 @@ ORDER = [
     {"nn"},
     {"catalogue"},
     {"integrations"},
-    {"data"},
-    {"runs"},
+    {"progress"},
     {"options"},
+    {"correlation", "drawing", "loading"},
     {"auditing", "swap"},
     {"comparing", "reproducing"},
     {"cli"},
@@ -155,7 +155,7 @@ def test_a_wrong_way_would_be_found():
     assert wrong_ways({"fenchel.problem": {"fenchel.solver.exact"}}) != []
     assert wrong_ways({"fenchel.auditing.run": {"fenchel"}}) != []
     assert wrong_ways({"fenchel.cli.audit": {"fenchel"}}) != []
-    assert wrong_ways({"fenchel.swap.loop": {"fenchel.auditing.loop", "fenchel.data.batch"}}) == []
+    assert wrong_ways({"fenchel.swap.loop": {"fenchel.auditing.loop", "fenchel.io.batches"}}) == []
 
 
 def test_a_circle_would_be_found():

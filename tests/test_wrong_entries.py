@@ -14,7 +14,7 @@ from fenchel.arguments import shown
 from fenchel.errors import FenchelError, InputError, ModelError
 from fenchel.swap import PairColumns, swap
 from tests.auditing.small_audits import small_model, some_texts
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 
 ANYTHING: list[Any] = [
     5, 1.5, object(), b"x", torch.zeros(2), torch.nn.Linear(2, 2), int, lambda: 0, float("nan"), 10**5000, "\ud800",

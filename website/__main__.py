@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fenchel.cli.failure import explained
-from fenchel.runs import require_packages
+from fenchel.errors import require_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 

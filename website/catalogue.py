@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
+from fenchel.catalogue.page import between_marks
 from fenchel.catalogue.table import differences, entry_lines
-from fenchel.runs.number import short
-from fenchel.storage import between_marks
+from fenchel.drawing import short
 from website.weights_picture import weights_picture
 
 __all__ = ["catalogue_pages", "family_page", "with_overview"]

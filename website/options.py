@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
+from fenchel.catalogue.page import between_marks
 from fenchel.cli.commands import application
 from fenchel.options import Options, declared
-from fenchel.storage import between_marks
 from website.docstrings import as_markdown
 
 __all__ = ["command_table", "function_table", "with_option_tables"]

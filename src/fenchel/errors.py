@@ -6,6 +6,7 @@ Each class has the exit code with which the command line ends when it is raised;
 
 from __future__ import annotations
 
+import importlib.util
 from typing import ClassVar
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "NotKeptError",
     "OutputError",
     "ProblemError",
+    "require_packages",
 ]
 
 
@@ -97,6 +99,26 @@ class MissingExtraError(FenchelError, ImportError):
         super().__init__(f"{package} is not installed. Run: pip install 'fenchel[{extra}]'")
         self.package = package
         self.extra = extra
+
+
+def require_packages(extra: str, *packages: str) -> None:
+    """See that packages are installed, without importing them.
+
+    Args:
+        extra: The extra of ``fenchel`` that brings them.
+        packages: Their import names.
+
+    Raises:
+        MissingExtraError: If one is not.
+
+    Example:
+        >>> require_packages("report", "no_such_package")
+        Traceback (most recent call last):
+        fenchel.errors.MissingExtraError: no_such_package is not installed. Run: pip install 'fenchel[report]'
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, extra)
 
 
 class CostWarning(UserWarning):

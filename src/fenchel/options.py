@@ -27,7 +27,7 @@ from fenchel.arguments import (
     shown,
 )
 from fenchel.errors import FenchelError, InputError, MissingExtraError
-from fenchel.runs.observer import RunObserver, SilentObserver
+from fenchel.progress import RunObserver, SilentObserver
 
 try:
     from pydantic import (
@@ -182,7 +182,7 @@ def _closeness(value: Any) -> str | None:
 
 
 def _shard(value: Any) -> Any:
-    from fenchel.data.shard import Shard
+    from fenchel.io.shard import Shard
 
     return Shard.of(value)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.run import audit
-from fenchel.runs.progress import Progress
-from tests.data.text.test_windows import word_tokenizer
+from fenchel.progress import Progress
+from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 
 __all__ = ["WORDS_KNOWN", "Interrupting", "files_of", "small_audit", "small_model", "some_texts"]

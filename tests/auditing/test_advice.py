@@ -16,12 +16,12 @@ from fenchel.auditing.head_pattern import LARGE_SHARE, HeadPattern
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.run import audit
 from fenchel.cli import main
-from fenchel.runs.number import percent
+from fenchel.drawing import percent
 from fenchel.swap.report import SwapReport
 from tests.auditing.small_audits import small_audit, small_model, some_texts
 from tests.auditing.test_head_pattern import pattern
 from tests.cli.conftest import saved
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_images, tiny_model
 
 

@@ -12,7 +12,7 @@ from fenchel.auditing.examples import HeadExample
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError
-from fenchel.storage import read_tensors, write_tensors
+from fenchel.io.storage import read_tensors, write_tensors
 from tests.auditing.small_audits import files_of, small_audit, some_texts
 
 

@@ -23,7 +23,7 @@ from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal
 from tests.auditing.small_audits import small_audit, small_model, some_texts
 from tests.cli.conftest import Command, command, text  # noqa: F401 - fixtures
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_inputs, tiny_model
 
 entmax = pytest.importorskip("entmax")

@@ -19,8 +19,8 @@ from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import Measures
 from fenchel.auditing.packed import Packing, unpacked
 from fenchel.auditing.sites import AttentionSite
-from fenchel.data.batch import Batch, Cursor
-from tests.data.text.test_windows import word_tokenizer
+from fenchel.io.batches import Batch, Cursor
+from tests.io.test_windows import word_tokenizer
 
 TOKENS = 5
 HEADS = (2, 4)

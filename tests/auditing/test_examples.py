@@ -25,7 +25,7 @@ from fenchel.auditing.examples import (
 )
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.packed import Packing, packed, unpacked
-from fenchel.storage.schema import Mismatch
+from fenchel.io.schema import Mismatch
 
 KEY = HeadKey("cross", 1, 2)
 

@@ -12,7 +12,7 @@ from fenchel import Discrete, InferenceProblem
 from fenchel.auditing.measure import measure
 from tests.auditing.small_audits import small_audit, small_model
 from tests.auditing.test_measure import call
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_images, tiny_model
 
 

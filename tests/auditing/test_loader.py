@@ -13,9 +13,9 @@ from fenchel.auditing.capture import Capture
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.reproduce import command
 from fenchel.errors import InputError
+from fenchel.loading import load_run
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import Causal
-from fenchel.runs.loader import load_run
 from tests.loaders import LAYERS, TRANSFORMERS, written
 
 CODES = {"layers": (LAYERS, "exact"), "transformers": (TRANSFORMERS, "fenchel_exact")}

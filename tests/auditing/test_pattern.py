@@ -14,7 +14,7 @@ from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.measure import measure
 from fenchel.auditing.pattern import KEY_CLASSES, MOVES, TOKEN_TYPES, TokenClasses, pattern_sums
 from fenchel.auditing.token_classes import TokenClassifier
-from fenchel.data.batch import Batch, Cursor
+from fenchel.io.batches import Batch, Cursor
 from tests.auditing.test_measure import call
 
 IDS = [[2, 9, 4, 5, 9, 6, 3, 0, 0], [2, 7, 8, 4, 4, 3, 0, 0, 0]]

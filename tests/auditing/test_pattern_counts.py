@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fenchel.auditing import pattern_counts
 from fenchel.auditing.pattern import KEY_CLASSES, MOVES, TOKEN_TYPES, PatternSums
 from fenchel.auditing.pattern_counts import UNIT, PatternCounts
-from fenchel.storage.schema import Mismatch
+from fenchel.io.schema import Mismatch
 
 HEADS = 3
 

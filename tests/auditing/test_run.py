@@ -19,7 +19,7 @@ from fenchel.auditing.run import audit
 from fenchel.errors import FenchelError, InputError, MissingExtraError, OutputError
 from fenchel.options import AuditOptions
 from tests.auditing.small_audits import Interrupting, numbers_of, small_audit, small_model, some_texts
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
 
 

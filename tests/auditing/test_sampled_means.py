@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel.auditing.exact_sums import ExactSums
 from fenchel.auditing.sampled_means import SampledMeans
-from fenchel.storage.schema import Mismatch
+from fenchel.io.schema import Mismatch
 
 SIZES = (40, 90, 17, 5, 60, 60, 30)
 

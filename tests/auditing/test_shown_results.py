@@ -13,8 +13,8 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import notebook_map
 from fenchel.auditing.statistics import AuditStatistics
+from fenchel.drawing import level, scale
 from fenchel.errors import MissingExtraError
-from fenchel.runs.colour import level, scale
 from tests.auditing.report.samples import HOSTILE, manifest, sample_report
 
 

@@ -14,7 +14,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
 from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError
-from fenchel.storage import read_tensors, write_tensors
+from fenchel.io.storage import read_tensors, write_tensors
 from tests.auditing.small_audits import Interrupting, files_of, small_audit
 from tests.damage import damaged_contents, refuses, refuses_every_damage
 

@@ -13,7 +13,7 @@ from fenchel.auditing.swap_effects import is_module
 from fenchel.errors import InputError
 from fenchel.swap import SwapReport, swap
 from tests.auditing.small_audits import small_audit, small_model, some_texts
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 
 
 @pytest.fixture(scope="module")

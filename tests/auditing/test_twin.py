@@ -18,7 +18,7 @@ from fenchel.auditing.state import AuditState
 from fenchel.auditing.twin import TwinCost, twin_line, untrained_twin
 from fenchel.errors import InputError, ModelError
 from tests.auditing.small_audits import Interrupting, files_of, small_audit, small_model, some_texts
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_inputs, tiny_model
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fenchel.cli import main
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 
 Command = Callable[..., "Done"]
 

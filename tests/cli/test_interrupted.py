@@ -10,7 +10,7 @@ import pytest
 
 from fenchel.auditing.checkpoint import AUDIT
 from fenchel.cli.failure import Interrupted, interruptible
-from fenchel.runs.observer import SilentObserver
+from fenchel.progress import SilentObserver
 
 
 class Recording(SilentObserver):

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from fenchel.cli.terminal import TerminalObserver, observer_of_standard_error, state
-from fenchel.runs.observer import SilentObserver
-from fenchel.runs.progress import Progress
+from fenchel.progress import Progress, SilentObserver
 
 
 @pytest.mark.parametrize(

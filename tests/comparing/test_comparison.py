@@ -18,7 +18,7 @@ from fenchel.comparing import ComparisonReport, compare
 from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.interval import median_ranks
 from fenchel.errors import InputError
-from fenchel.storage import parse_json
+from fenchel.io.storage import parse_json
 from tests.auditing.small_audits import files_of
 from tests.comparing.small_comparisons import QUERIES, known_audit, known_values
 

@@ -8,7 +8,7 @@ import torch
 
 from fenchel.swap import SwapReport, swap
 from tests.auditing.small_audits import WORDS_KNOWN, some_texts
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 
 __all__ = ["FAMILIES", "SCORED", "language_model", "small_swap", "tokenizer_of"]

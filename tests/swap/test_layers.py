@@ -25,11 +25,11 @@ from fenchel.nn import (
     use_estimator,
 )
 from fenchel.nn.evidence import TransformerXL
-from fenchel.runs.observer import SilentObserver
+from fenchel.progress import SilentObserver
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.html import render_html
 from tests.auditing.small_audits import some_texts
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.small_models import AttentionPooling, ViT
 
 LOSS = partial(cross_entropy, reduction="none")

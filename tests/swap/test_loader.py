@@ -10,8 +10,8 @@ import torch
 
 from fenchel.errors import InputError
 from fenchel.integrations.transformers import use_backend
+from fenchel.loading import load_run
 from fenchel.nn import use_estimator
-from fenchel.runs.loader import load_run
 from fenchel.swap import swap
 from tests.loaders import LAYERS, TRANSFORMERS, written
 from tests.vision_models import image_folder, saved_vision_model

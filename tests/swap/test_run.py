@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fenchel.errors import ConvergenceError, InputError, ModelError
-from fenchel.storage import write_document
+from fenchel.io.storage import write_document
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.arms import make_arms
 from fenchel.swap.folder import SWAP
@@ -142,8 +142,8 @@ def test_pairs_with_scores_are_compared_with_them():
 
 
 def test_the_demo_encoder_is_itself_under_the_control_at_one():
+    from fenchel.correlation import spearman
     from fenchel.integrations.transformers.loading import load_model
-    from fenchel.runs.spearman import spearman
     from fenchel.swap.observation import mean_pooled
 
     sentences = [

@@ -13,7 +13,7 @@ import torch
 
 from fenchel.auditing.state import STATE_FORM as AUDIT_FORM
 from fenchel.errors import FenchelError, InputError
-from fenchel.storage import read_tensors, write_tensors
+from fenchel.io.storage import read_tensors, write_tensors
 from fenchel.swap import SwapReport
 from fenchel.swap.state import STATE_FILE, STATE_FORM, SwapState
 from tests.auditing.small_audits import Interrupting, files_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fenchel.runs.spearman import midranks, spearman
+from fenchel.correlation import midranks, spearman
 from fenchel.swap.bootstrap import Bootstrap, Interval
 from fenchel.swap.control import against_best_control, halves
 from fenchel.swap.metric import RankingAgreement, ScoreCorrelation, TokenMean

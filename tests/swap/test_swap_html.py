@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.runs.colour import level
-from fenchel.runs.number import decimal, short
-from fenchel.runs.whisker import WhiskerAxis
+from fenchel.drawing import WhiskerAxis, decimal, level, short
 from fenchel.swap import SwapReport
 from fenchel.swap.arm_rows import arm_tables
 from fenchel.swap.finding import signed

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.data.text.documents import open_documents
-from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError, ModelError
+from fenchel.io.documents import open_documents
+from fenchel.io.windows import TokenWindows
 from fenchel.swap.language import LanguageTask
 from fenchel.swap.observation import IGNORED, observe
 from fenchel.swap.pairs import PairColumns, read_pairs, scored_pairs
 from fenchel.swap.sentences import SentenceTask
 from fenchel.swap.step import Step
 from tests.auditing.small_audits import some_texts
-from tests.data.text.test_windows import word_tokenizer
+from tests.io.test_windows import word_tokenizer
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, tokenizer_of
 
 

@@ -14,9 +14,8 @@ import torch
 
 import fenchel
 from fenchel.catalogue import entry
-from fenchel.errors import FenchelError
+from fenchel.errors import FenchelError, require_packages
 from fenchel.nn import MultiheadAttention
-from fenchel.runs import require_packages
 from tests.pages import ROOT, page
 from website.build import build_site
 

@@ -8,9 +8,9 @@ from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.merge import merge
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.data.shard import Shard
-from fenchel.runs.progress import Progress
-from fenchel.runs.progress import ReadingObserver as AuditObserver
+from fenchel.io.shard import Shard
+from fenchel.progress import Progress
+from fenchel.progress import ReadingObserver as AuditObserver
 
 __all__ = [
     "KINDS",

@@ -9,7 +9,7 @@ from typing import Any
 
 from fenchel.auditing.head_pattern import GROUPS, LARGE_SHARE, STILL, HeadPattern
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
-from fenchel.runs.number import percent
+from fenchel.drawing import percent
 
 __all__ = [
     "FROM_PYTHON",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel.auditing.heads import KINDS, HeadKey
 from fenchel.auditing.packed import Packing, check_packed, packed
-from fenchel.storage.schema import Mismatch, Shown, listing, record, text, whole
+from fenchel.io.schema import Mismatch, Shown, listing, record, text, whole
 
 __all__ = ["MATRIX_SCHEMA", "MOST_TOKENS", "AttentionMatrix", "keep_the_longest", "matrix_rank"]
 

@@ -11,10 +11,9 @@ from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.report import notebook_html, render_html, write_figures
 from fenchel.auditing.results import AuditResults
 from fenchel.auditing.state import STATE_FILE, AuditState
-from fenchel.errors import InputError
-from fenchel.runs.extras import require_packages
-from fenchel.runs.manifest import differences
-from fenchel.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
+from fenchel.errors import InputError, require_packages
+from fenchel.io.folder import differences
+from fenchel.io.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
 
 __all__ = ["AuditReport", "require_extras"]
 

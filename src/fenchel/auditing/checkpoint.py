@@ -11,10 +11,9 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.manifest import OUTCOMES
 from fenchel.auditing.queries import QueryFiles, remove_queries
 from fenchel.auditing.state import STATE_FILE, AuditState
-from fenchel.data.batch import Cursor
-from fenchel.runs.manifest import differences
-from fenchel.runs.occupied import RunKind, Saved
-from fenchel.runs.pace import SavingPace
+from fenchel.io.batches import Cursor
+from fenchel.io.folder import RunKind, Saved, differences
+from fenchel.progress import SavingPace
 
 __all__ = ["AUDIT", "Checkpoints", "open_state"]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fenchel.storage.schema import Mismatch, Shown, TensorSchema, check_tensors
+from fenchel.io.schema import Mismatch, Shown, TensorSchema, check_tensors
 
 __all__ = ["ExactSums"]
 

@@ -27,7 +27,7 @@ from fenchel.auditing.farthest import FarthestQueries
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.packed import Packing, packed_rows
 from fenchel.auditing.window_text import WindowText, WindowTexts
-from fenchel.data.batch import Batch
+from fenchel.io.batches import Batch
 
 if TYPE_CHECKING:
     from fenchel.auditing.capture import AttentionCall

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 from fenchel.auditing.heads import KINDS, HeadKey, Kind
 from fenchel.auditing.packed import Packing, check_packed
 from fenchel.auditing.picture import PICTURE_SCHEMA, Picture
-from fenchel.data.batch import Batch
-from fenchel.storage.schema import Mismatch, Shown, listing, number, optional, record, text, whole
+from fenchel.io.batches import Batch
+from fenchel.io.schema import Mismatch, Shown, listing, number, optional, record, text, whole
 
 __all__ = [
     "EXAMPLE_SCHEMA",

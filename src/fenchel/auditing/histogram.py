@@ -29,7 +29,7 @@ from fenchel.auditing.bins import (
 )
 from fenchel.auditing.saved_statistics import check_histograms
 from fenchel.errors import InputError, ProblemError
-from fenchel.storage.schema import Mismatch
+from fenchel.io.schema import Mismatch
 
 __all__ = ["GRID", "NUM_BINS", "FloatHistograms"]
 

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fenchel.auditing.layer_capture import has_layers
-from fenchel.data.batch import Batch, Cursor
-from fenchel.data.image_batches import ImageBatches
-from fenchel.data.image_files import ImageFiles, open_images
-from fenchel.data.ready_batches import ReadyBatches, ready_made
-from fenchel.data.text.documents import Documents, open_documents
-from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
+from fenchel.io.batches import Batch, Cursor
+from fenchel.io.documents import Documents, open_documents
+from fenchel.io.images import ImageBatches, ImageFiles, open_images
+from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
+from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader
 from fenchel.options import AuditOptions
-from fenchel.runs.loader import LoadedRun, refuse_beside_loader
-from fenchel.runs.model import RunModel, image_processor
 
 __all__ = ["Batches", "Texts", "opened_batches", "opened_documents"]
 

@@ -7,8 +7,8 @@ import copy
 from torch import nn
 
 from fenchel.errors import ModelError
+from fenchel.loading import seeded
 from fenchel.nn.estimator_switch import carry_over
-from fenchel.runs.model import seeded
 
 __all__ = ["twin_of_layers"]
 

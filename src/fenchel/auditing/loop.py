@@ -22,13 +22,13 @@ from fenchel.auditing.state import AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.token_classes import TokenClassifier
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
-from fenchel.data.batch import Batch
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.transformers.language_head import swaps_whole_model
+from fenchel.io.batches import Batch
+from fenchel.loading import evaluating, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.options import AuditOptions
-from fenchel.runs.model import evaluating, seeded
-from fenchel.runs.progress import ProgressClock
+from fenchel.progress import ProgressClock
 
 __all__ = ["AuditRun"]
 

@@ -9,16 +9,15 @@ from fenchel.auditing.closeness import attends_otherwise, closeness_sentence
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.auditing.own_estimator import own_estimators
 from fenchel.integrations.transformers.language_head import language_head
+from fenchel.io.folder import versions
+from fenchel.io.schema import listing, number, optional, record, text, truth, whole
+from fenchel.loading import device_and_dtype
 from fenchel.nn.inference import attention_layers
-from fenchel.runs.manifest import versions
-from fenchel.runs.model import device_and_dtype
-from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
 
 if TYPE_CHECKING:
     from fenchel.auditing.inputs import Batches
+    from fenchel.loading import LoadedRun, RunModel
     from fenchel.options import AuditOptions
-    from fenchel.runs.loader import LoadedRun
-    from fenchel.runs.model import RunModel
 
 __all__ = ["CONVENTIONS", "KEYS", "LAYER_CONVENTIONS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
 

@@ -15,8 +15,8 @@ from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
-from fenchel.runs.manifest import differences
-from fenchel.storage import check_writable
+from fenchel.io.folder import differences
+from fenchel.io.storage import check_writable
 
 __all__ = ["merge"]
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from torch import Tensor
 
-from fenchel.storage.schema import Mismatch, Shown
+from fenchel.io.schema import Mismatch, Shown
 
 __all__ = ["Packing", "check_packed", "packed", "packed_rows", "unpacked"]
 

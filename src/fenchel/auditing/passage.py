@@ -14,7 +14,7 @@ class Sentences:
     """Where the words and sentences of a text start.
 
     Args:
-        pieces: The text of every token (:func:`fenchel.data.pieces.text_pieces`).
+        pieces: The text of every token (:func:`fenchel.io.batches.text_pieces`).
 
     Attributes:
         length: How many tokens the text has.

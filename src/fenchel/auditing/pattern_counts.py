@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.auditing.pattern import KEY_CLASSES, MOVES, TOKEN_TYPES, PatternSums
 from fenchel.errors import InputError
-from fenchel.storage.schema import Mismatch, Shown, TensorSchema, check_tensors
+from fenchel.io.schema import Mismatch, Shown, TensorSchema, check_tensors
 
 __all__ = ["MOST_TOKENS", "PATTERN_SCHEMA", "UNIT", "PatternCounts"]
 

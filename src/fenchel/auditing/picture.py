@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fenchel.auditing.packed import Packing, check_packed, packed
-from fenchel.data.patches import PatchImages
-from fenchel.storage.schema import Mismatch, record, text, whole
+from fenchel.io.batches import PatchImages
+from fenchel.io.schema import Mismatch, record, text, whole
 
 __all__ = ["PICTURE_SCHEMA", "Picture"]
 

@@ -12,12 +12,9 @@ import torch
 
 from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import METRICS
-from fenchel.data.batch import Batch, Cursor
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.storage import atomic_path
-from fenchel.storage.digest import digest_of_bytes
-from fenchel.storage.files import reason_of
-from fenchel.storage.form import CHANGED
+from fenchel.io.batches import Batch, Cursor
+from fenchel.io.storage import CHANGED, atomic_path, digest_of_bytes, reason_of
 
 if TYPE_CHECKING:
     from fenchel.auditing.capture import AttentionCall

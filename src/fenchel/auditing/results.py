@@ -16,8 +16,8 @@ from fenchel.auditing.head_pattern import LARGE_SHARE, STILL, HeadPattern, head_
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
+from fenchel.drawing import short
 from fenchel.errors import MissingExtraError
-from fenchel.runs.number import short
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -15,11 +15,10 @@ from fenchel.auditing.manifest import describe
 from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.state import AuditState
 from fenchel.errors import InputError
+from fenchel.io.folder import claimed
+from fenchel.io.storage import check_writable, removed_if_empty
+from fenchel.loading import RunModel, load_run, refuse_beside_loader
 from fenchel.options import AuditOptions, takes
-from fenchel.runs.loader import load_run, refuse_beside_loader
-from fenchel.runs.lock import claimed
-from fenchel.runs.model import RunModel
-from fenchel.storage import check_writable, removed_if_empty
 
 __all__ = ["audit"]
 

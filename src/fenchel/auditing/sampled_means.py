@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fenchel.auditing.exact_sums import ExactSums
-from fenchel.storage.schema import Mismatch, Shown, TensorSchema, check_tensors
+from fenchel.io.schema import Mismatch, Shown, TensorSchema, check_tensors
 
 __all__ = ["PREFIX", "SampledMeans"]
 

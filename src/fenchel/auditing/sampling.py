@@ -11,8 +11,8 @@ from torch import Tensor
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.measure import Measures
 from fenchel.auditing.pattern import TokenClasses
-from fenchel.data.batch import Batch
 from fenchel.errors import InputError
+from fenchel.io.batches import Batch
 
 __all__ = ["QuerySample", "SampledQueries", "require_fewer", "sample_words"]
 

@@ -20,7 +20,7 @@ from fenchel.auditing.bins import (
     bins_of,
 )
 from fenchel.auditing.heads import KINDS, METRICS, Kind
-from fenchel.storage.schema import Mismatch, Shown, TensorSchema, check_tensors, listing, record, text, whole
+from fenchel.io.schema import Mismatch, Shown, TensorSchema, check_tensors, listing, record, text, whole
 
 __all__ = ["HISTOGRAM_SCHEMA", "STATISTICS_SCHEMA", "check_histograms", "check_layer", "tensors_by_layer"]
 

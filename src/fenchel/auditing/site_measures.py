@@ -14,9 +14,9 @@ from fenchel.auditing.sampling import QuerySample
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.token_classes import TokenClassifier
-from fenchel.data.batch import Batch
+from fenchel.io.batches import Batch
+from fenchel.loading import on_device
 from fenchel.options import AuditOptions
-from fenchel.runs.model import on_device
 
 __all__ = ["MeasuredSite", "SiteMeasures"]
 

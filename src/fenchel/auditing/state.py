@@ -12,11 +12,11 @@ from fenchel.auditing.heads import KINDS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import MANIFEST_SCHEMA, SCHEMA, in_order
 from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.data.batch import Cursor
-from fenchel.data.shard import check_shards
 from fenchel.errors import InputError
-from fenchel.storage import Form, read_tensors, write_tensors
-from fenchel.storage.schema import Mismatch, Shown, listing, optional, record, text, truth, whole
+from fenchel.io.batches import Cursor
+from fenchel.io.schema import Mismatch, Shown, listing, optional, record, text, truth, whole
+from fenchel.io.shard import check_shards
+from fenchel.io.storage import Form, read_tensors, write_tensors
 
 __all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
 

@@ -16,7 +16,7 @@ from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES
 from fenchel.auditing.pattern_counts import PatternCounts
 from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA, tensors_by_layer
 from fenchel.errors import InputError, ProblemError
-from fenchel.storage.schema import Mismatch
+from fenchel.io.schema import Mismatch
 
 if TYPE_CHECKING:
     from fenchel.auditing.measure import Measures

@@ -12,7 +12,7 @@ from torch import Tensor
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES, TokenClasses
-from fenchel.data.batch import Batch
+from fenchel.io.batches import Batch
 
 __all__ = ["TokenClassifier", "TokenTypes"]
 

@@ -12,7 +12,7 @@ from torch import nn
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.auditing.layer_twin import twin_of_layers
 from fenchel.errors import ModelError
-from fenchel.runs.model import seeded
+from fenchel.loading import seeded
 
 __all__ = [
     "AUDITED",

@@ -11,7 +11,7 @@ from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.passage import Sentences, passage_around
 from fenchel.auditing.picture import Picture
-from fenchel.data.batch import Batch
+from fenchel.io.batches import Batch
 
 __all__ = ["WindowText", "WindowTexts"]
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fenchel.cli.failure import explained
-from fenchel.runs import require_packages
+from fenchel.errors import require_packages
 
 __all__ = ["main"]
 

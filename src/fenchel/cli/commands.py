@@ -86,7 +86,7 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
     from fenchel.auditing import audit
     from fenchel.auditing.checkpoint import AUDIT
     from fenchel.cli.terminal import beside_swap, observer_of_standard_error, require_swap, show_result
-    from fenchel.data.shard import Shard
+    from fenchel.io.shard import Shard
 
     if "shard" not in options.model_fields_set:
         options = options.model_copy(update={"shard": Shard.from_environment()})
@@ -228,7 +228,7 @@ def report(
     """Writes the files of a :class:`fenchel.auditing.AuditReport` again."""
     from fenchel.auditing.audit_report import AuditReport, require_extras
     from fenchel.cli.terminal import beside_swap, show_result
-    from fenchel.storage import check_writable
+    from fenchel.io.storage import check_writable
 
     folder: Path = checked("folder", directory, name="DIR")
     found = beside_swap(AuditReport.load(folder), swap)

@@ -21,10 +21,8 @@ from fenchel.auditing.swap_effects import exact_heads, require_model
 from fenchel.catalogue.registry import NOTES
 from fenchel.catalogue.table import differences, entry_lines, listed
 from fenchel.cli.failure import say
-from fenchel.runs.number import short
-from fenchel.runs.observer import SilentObserver
-from fenchel.runs.progress import Progress, ReadingObserver
-from fenchel.runs.terminal import titled_table
+from fenchel.drawing import short, titled_table
+from fenchel.progress import Progress, ReadingObserver, SilentObserver
 
 if TYPE_CHECKING:
     from fenchel.catalogue import Entry

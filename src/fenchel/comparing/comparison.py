@@ -14,7 +14,7 @@ from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.comparing.audited import CONFIDENCE, Audited, Distribution
 from fenchel.comparing.convention import what_differs
 from fenchel.comparing.interval import Interval, difference
-from fenchel.runs.spearman import spearman
+from fenchel.correlation import spearman
 
 __all__ = ["SCHEMA", "Change", "Comparison"]
 

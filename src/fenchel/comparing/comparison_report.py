@@ -8,7 +8,8 @@ from fenchel.comparing.comparison import SCHEMA, Comparison
 from fenchel.comparing.html import render_html
 from fenchel.comparing.table import finding
 from fenchel.errors import InputError
-from fenchel.storage import Form, check_writable, read_document, schema, write_document, write_text
+from fenchel.io import schema
+from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
 
 __all__ = ["ComparisonReport"]
 

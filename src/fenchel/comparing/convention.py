@@ -8,7 +8,7 @@ from typing import Any
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.manifest import KEYS
 from fenchel.errors import InputError
-from fenchel.runs.manifest import differences
+from fenchel.io.folder import differences
 
 __all__ = ["CONVENTIONS", "refuse_other_convention", "refuse_other_heads", "what_differs"]
 

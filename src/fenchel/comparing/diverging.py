@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fenchel.runs.colour import ink
+from fenchel.drawing import ink
 
 __all__ = ["STEPS", "style", "stylesheet"]
 

@@ -17,7 +17,7 @@ from fenchel.comparing.diverging import STEPS, style, stylesheet
 from fenchel.comparing.moved import moved_heads
 from fenchel.comparing.table import METRIC, end
 from fenchel.comparing.trajectory import trajectories
-from fenchel.runs.number import plain, short
+from fenchel.drawing import plain, short
 from fenchel.swap.finding import signed
 
 if TYPE_CHECKING:

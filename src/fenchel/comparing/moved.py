@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fenchel.auditing.heads import HeadKey
 from fenchel.comparing.comparison import Change
 from fenchel.comparing.table import between
-from fenchel.runs.whisker import Whisker, WhiskerAxis
+from fenchel.drawing import Whisker, WhiskerAxis
 
 if TYPE_CHECKING:
     from fenchel.comparing.comparison import Comparison

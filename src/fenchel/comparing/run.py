@@ -10,8 +10,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.comparing.audited import Audited, opened
 from fenchel.comparing.comparison_report import ComparisonReport
 from fenchel.comparing.convention import refuse_other_convention, refuse_other_heads
-from fenchel.errors import InputError
-from fenchel.runs.extras import require_packages
+from fenchel.errors import InputError, require_packages
 
 __all__ = ["compare"]
 

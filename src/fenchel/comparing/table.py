@@ -9,9 +9,8 @@ from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.report.findings import METRIC_NAMES, SHORT_KIND_NAMES
 from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.interval import Interval
+from fenchel.drawing import count, short, titled_table
 from fenchel.errors import MissingExtraError
-from fenchel.runs.number import count, short
-from fenchel.runs.terminal import titled_table
 from fenchel.swap.finding import signed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fenchel.auditing.heads import Kind
-from fenchel.runs.number import short
+from fenchel.drawing import short
 
 if TYPE_CHECKING:
     from fenchel.comparing.comparison import Comparison

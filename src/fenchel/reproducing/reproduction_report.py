@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fenchel.io import schema
+from fenchel.io.storage import Form, check_writable, write_document, write_text
 from fenchel.reproducing.reproduction import SCHEMA, Reproduction
 from fenchel.reproducing.table import finding, markdown
-from fenchel.storage import Form, check_writable, schema, write_document, write_text
 
 __all__ = ["ReproductionReport"]
 

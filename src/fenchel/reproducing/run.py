@@ -9,11 +9,11 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KINDS, Kind
 from fenchel.auditing.run import audit
 from fenchel.errors import ModelError
+from fenchel.loading import RunModel
 from fenchel.options import ReproduceOptions, takes
 from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
 from fenchel.reproducing.reproduction import panel_result
 from fenchel.reproducing.reproduction_report import ReproductionReport
-from fenchel.runs.model import RunModel
 
 __all__ = ["reproduce"]
 

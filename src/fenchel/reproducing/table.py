@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.findings import KIND_NAMES
+from fenchel.drawing import count, short, titled_table
 from fenchel.errors import MissingExtraError
 from fenchel.reproducing.paper import SETTING, UNSAID
-from fenchel.runs.number import count, short
-from fenchel.runs.terminal import titled_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

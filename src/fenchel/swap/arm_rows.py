@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fenchel.runs.whisker import Whisker, WhiskerAxis
+from fenchel.drawing import Whisker, WhiskerAxis
 from fenchel.swap.table import arm_name
 from fenchel.swap.wording import wording
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import shown
-from fenchel.data.batch import Batch, Cursor
 from fenchel.errors import InputError
-from fenchel.runs.model import device_and_dtype
+from fenchel.io.batches import Batch, Cursor
+from fenchel.loading import device_and_dtype
 from fenchel.swap.layer_observation import observe_layers
 from fenchel.swap.observation import Observation
 from fenchel.swap.step import Place, Step

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fenchel.runs.colour import scale
-from fenchel.runs.figure import write_figure
-from fenchel.runs.style import GRID, INK, SETTINGS
+from fenchel.drawing import GRID, INK, SETTINGS, scale, write_figure
 from fenchel.swap.wording import wording
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fenchel.runs.number import count, percent
+from fenchel.drawing import count, percent
 from fenchel.swap.wording import Wording
 
 __all__ = ["finding", "signed", "within"]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fenchel.runs.manifest import differences
-from fenchel.runs.occupied import RunKind, Saved
+from fenchel.io.folder import RunKind, Saved, differences
 from fenchel.swap.report import FILES
 from fenchel.swap.state import STATE_FILE, SwapState
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.reproduce import manifest_entries
 from fenchel.auditing.report.self_contained import page_environment, page_file
-from fenchel.runs.colour import LEVELS, scale, stylesheet
+from fenchel.drawing import LEVELS, scale, stylesheet
 from fenchel.swap.arm_rows import arm_tables
 from fenchel.swap.finding import signed
 from fenchel.swap.where_it_arises import head_maps, stacks

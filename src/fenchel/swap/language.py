@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.data.batch import Batch, Cursor
-from fenchel.data.text.tokenization import special_tokens
-from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.language_head import LanguageHead
+from fenchel.io.batches import Batch, Cursor
+from fenchel.io.documents import special_tokens
+from fenchel.io.windows import TokenWindows
 from fenchel.swap.observation import IGNORED, Observation, observe
 from fenchel.swap.step import Place, Step
 

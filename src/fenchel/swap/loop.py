@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError
-from fenchel.runs.model import evaluating, on_device, seeded
-from fenchel.runs.pace import SavingPace
-from fenchel.runs.progress import ProgressClock, ReadingObserver
+from fenchel.loading import evaluating, on_device, seeded
+from fenchel.progress import ProgressClock, ReadingObserver, SavingPace
 from fenchel.swap.arms import Arm
 from fenchel.swap.observation import Observation
 from fenchel.swap.state import SwapState

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel.runs.spearman import correlation, midranks, spearman
+from fenchel.correlation import correlation, midranks, spearman
 
 __all__ = ["AbstractMetric", "RankingAgreement", "ScoreCorrelation", "TokenMean"]
 

@@ -9,10 +9,9 @@ from itertools import islice
 from pathlib import Path
 
 from fenchel.arguments import checked, shown
-from fenchel.data.text.documents import check_text
-from fenchel.data.text.lines import file_lines, file_sha256, readable_file
-from fenchel.data.text.tables import listed_names
 from fenchel.errors import InputError
+from fenchel.io.documents import check_text
+from fenchel.io.text import file_lines, file_sha256, listed_names, readable_file
 from fenchel.options import PairColumns
 
 __all__ = ["PairColumns", "ScoredPairs", "read_pairs", "scored_pairs"]

@@ -7,7 +7,8 @@ import io
 from pathlib import Path
 
 from fenchel.errors import InputError
-from fenchel.storage import Form, check_writable, read_document, schema, write_document, write_text
+from fenchel.io import schema
+from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
 from fenchel.swap.figure import write_figures
 from fenchel.swap.html import render_html
 from fenchel.swap.state import SCHEMA

@@ -8,13 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fenchel.errors import InputError
+from fenchel.errors import InputError, require_packages
+from fenchel.io.folder import claimed, versions
+from fenchel.io.storage import check_writable, removed_if_empty
+from fenchel.loading import device_and_dtype
 from fenchel.options import SwapOptions, takes
-from fenchel.runs.extras import require_packages
-from fenchel.runs.lock import claimed
-from fenchel.runs.manifest import versions
-from fenchel.runs.model import device_and_dtype
-from fenchel.storage import check_writable, removed_if_empty
 from fenchel.swap.arms import Arm, make_arms
 from fenchel.swap.bootstrap import Bootstrap
 from fenchel.swap.examples import ExampleTask, Measure

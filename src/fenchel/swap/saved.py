@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.storage.schema import (
+from fenchel.io.schema import (
     Mismatch,
     Shown,
     TensorSchema,

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import checked
-from fenchel.data.text.documents import Documents
-from fenchel.data.text.tokenization import (
+from fenchel.errors import InputError
+from fenchel.io.documents import (
+    Documents,
     check_known,
     longest_window,
     padding_token,
@@ -20,7 +21,6 @@ from fenchel.data.text.tokenization import (
     special_tokens,
     token_ids,
 )
-from fenchel.errors import InputError
 from fenchel.swap.observation import Observation, observe
 from fenchel.swap.pairs import ScoredPairs
 from fenchel.swap.step import Place, Step

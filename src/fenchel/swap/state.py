@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.storage import Form, read_tensors, write_tensors
+from fenchel.io.storage import Form, read_tensors, write_tensors
 from fenchel.swap.saved import STATE_SCHEMA, check_measured, check_place
 from fenchel.swap.step import Place
 

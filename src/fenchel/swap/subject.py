@@ -12,16 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import shown
-from fenchel.data.batch import Batch
-from fenchel.data.image_batches import ImageBatches
-from fenchel.data.image_files import open_images
-from fenchel.data.ready_batches import ReadyBatches
-from fenchel.data.text.documents import Documents, open_documents
-from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
+from fenchel.io.batches import Batch
+from fenchel.io.documents import Documents, open_documents
+from fenchel.io.images import ImageBatches, open_images
+from fenchel.io.windows import ReadyBatches, TokenWindows
+from fenchel.loading import LoadedRun, RunModel, image_processor, load_run, refuse_beside_loader
 from fenchel.options import PairColumns, SwapOptions
-from fenchel.runs.loader import LoadedRun, load_run, refuse_beside_loader
-from fenchel.runs.model import RunModel, image_processor
 from fenchel.swap.examples import ExampleTask, Measure
 from fenchel.swap.language import LanguageTask
 from fenchel.swap.layer_switch import as_first_order, has_own_layers

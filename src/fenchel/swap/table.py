@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fenchel.drawing import short, titled_table
 from fenchel.errors import MissingExtraError
-from fenchel.runs.number import short
-from fenchel.runs.terminal import titled_table
 from fenchel.swap.finding import signed
 from fenchel.swap.wording import wording
 

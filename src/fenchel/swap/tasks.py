@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fenchel.data.text.documents import Documents
-from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
+from fenchel.io.documents import Documents
+from fenchel.io.windows import TokenWindows
+from fenchel.loading import RunModel
 from fenchel.options import SwapOptions
-from fenchel.runs.model import RunModel
 from fenchel.swap.language import LanguageTask
 from fenchel.swap.pairs import ScoredPairs
 from fenchel.swap.sentences import SentenceTask

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fenchel.runs.colour import level
-from fenchel.runs.number import short
+from fenchel.drawing import level, short
 
 if TYPE_CHECKING:
     from fenchel.swap.swap_tables import SwapTables

@@ -12,7 +12,7 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.report import render_html
-from fenchel.runs.number import decimal, short
+from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, sample_report
 from tests.auditing.report.test_html import Page as Parsed
 

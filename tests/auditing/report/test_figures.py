@@ -9,8 +9,8 @@ import pytest
 from fenchel.auditing.report import write_figures
 from fenchel.auditing.report.figures import MOST_COLUMNS, MOST_ROWS, _by_head, _by_layer, evenly
 from fenchel.auditing.report.findings import Findings
+from fenchel.drawing import short
 from fenchel.errors import MissingExtraError, OutputError
-from fenchel.runs.number import short
 from tests.auditing.report.samples import sample_report
 
 pytest.importorskip("matplotlib")

@@ -13,8 +13,8 @@ from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.embedded import embedded_json
 from fenchel.auditing.statistics import AuditStatistics
+from fenchel.drawing import decimal, percent, short
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.runs.number import decimal, percent, short
 from tests.auditing.report.samples import HOSTILE, sample_report
 
 T5_SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (2, 3), "decoder_self": (2, 3), "cross": (2, 3)}

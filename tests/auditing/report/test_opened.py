@@ -10,7 +10,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.packed import Packing, unpacked
 from fenchel.auditing.report import render_html
-from fenchel.runs.number import decimal, short
+from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report
 from tests.auditing.report.test_browser import SHAPE, cell, pytestmark, visit
 

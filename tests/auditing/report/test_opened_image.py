@@ -16,7 +16,7 @@ from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.packed import Packing, packed, unpacked
 from fenchel.auditing.picture import Picture
 from fenchel.auditing.report import render_html
-from fenchel.runs.number import short
+from fenchel.drawing import short
 from tests.auditing.report.samples import sample_report
 from tests.auditing.report.test_browser import pytestmark, visit
 

@@ -20,7 +20,7 @@ from fenchel.auditing.report.opened import head_address, opened_data, shown_quer
 from fenchel.auditing.report.panel import outline
 from fenchel.auditing.report.reproduce import command, manifest_entries
 from fenchel.auditing.report.scatter import scatters
-from fenchel.runs.number import short
+from fenchel.drawing import short
 from tests.auditing.report.samples import HOSTILE, TEXT, effects_of, manifest, sample_report
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fenchel.auditing.heads import Kind
-from fenchel.runs.number import reading
+from fenchel.drawing import reading
 
 if TYPE_CHECKING:
     from fenchel.auditing.statistics import AuditStatistics

@@ -9,7 +9,7 @@ from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.picture import Picture
 from fenchel.auditing.report.findings import METRIC_NAMES, Findings, Head
 from fenchel.auditing.report.picture import drawn_picture
-from fenchel.runs.number import reading, short
+from fenchel.drawing import reading, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.examples import HeadExample

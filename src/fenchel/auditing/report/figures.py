@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.report.distribution import AXES, Distribution, distribution
 from fenchel.auditing.report.findings import KIND_NAMES, Findings, model_name
+from fenchel.drawing import MISSING, plain, short
 from fenchel.errors import MissingExtraError
-from fenchel.runs.number import MISSING, plain, short
-from fenchel.storage import atomic_path, guarded_writing
+from fenchel.io.storage import atomic_path, guarded_writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
+from fenchel.drawing import reading
 from fenchel.errors import InputError
-from fenchel.runs.number import reading
 
 if TYPE_CHECKING:
     from fenchel.auditing.results import AuditResults

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fenchel.auditing.report.findings import STANDARD_ERROR, Findings, model_name
 from fenchel.auditing.sampling import sample_words
 from fenchel.auditing.twin import twin_line
-from fenchel.runs.number import count, percent, reading, short
+from fenchel.drawing import count, percent, reading, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.results import AuditResults

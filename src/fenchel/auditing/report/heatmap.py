@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.report.findings import Findings
-from fenchel.runs.colour import level
-from fenchel.runs.number import short
+from fenchel.drawing import level, short
 
 __all__ = ["HEAT_METRICS", "Cell", "HeatMap", "heat_maps", "highest_finite"]
 

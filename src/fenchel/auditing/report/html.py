@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fenchel import drawing as number
 from fenchel.auditing.counted import counted_in_words
 from fenchel.auditing.heads import METRICS, Kind
 from fenchel.auditing.report.distribution import AXES
@@ -28,8 +29,7 @@ from fenchel.auditing.report.panel import MOST_PANELS, head_panels, layer_panels
 from fenchel.auditing.report.reproduce import command, manifest_entries
 from fenchel.auditing.report.scatter import scatters
 from fenchel.auditing.report.self_contained import page_environment, page_file, script_hash
-from fenchel.runs import number
-from fenchel.runs.colour import LEVELS, scale, stylesheet
+from fenchel.drawing import LEVELS, scale, stylesheet
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -9,7 +9,7 @@ from fenchel.auditing.report.findings import KIND_NAMES, Findings
 from fenchel.auditing.report.headline import summary_sentence
 from fenchel.auditing.report.notebook_map import notebook_map
 from fenchel.auditing.report.table import COLUMNS
-from fenchel.runs.number import count, short
+from fenchel.drawing import count, short
 
 if TYPE_CHECKING:
     from fenchel.auditing.results import AuditResults

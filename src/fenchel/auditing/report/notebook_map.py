@@ -7,8 +7,7 @@ from html import escape
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.report.findings import METRIC_NAMES, SHORT_KIND_NAMES, STATISTICS, Findings
 from fenchel.auditing.report.heatmap import Cell, HeatMap, heat_maps
-from fenchel.runs.colour import ink, scale
-from fenchel.runs.number import short
+from fenchel.drawing import ink, scale, short
 
 __all__ = ["notebook_map"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fenchel.auditing.heads import Kind
 from fenchel.auditing.report.distribution import Axis, distribution
 from fenchel.auditing.report.findings import Findings
-from fenchel.runs.number import short
+from fenchel.drawing import short
 
 if TYPE_CHECKING:
     from fenchel.auditing.statistics import AuditStatistics

@@ -8,7 +8,7 @@ from typing import Any
 
 from fenchel.auditing.advice import FROM_PYTHON, is_loaded, python_words, source_words
 from fenchel.auditing.twin import AUDITED
-from fenchel.runs.number import plain
+from fenchel.drawing import plain
 
 __all__ = ["command", "manifest_entries"]
 

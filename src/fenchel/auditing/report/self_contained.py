@@ -7,8 +7,8 @@ import hashlib
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from fenchel import drawing as number
 from fenchel.errors import MissingExtraError
-from fenchel.runs import number
 
 if TYPE_CHECKING:
     from jinja2 import Environment

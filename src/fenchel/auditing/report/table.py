@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.report.findings import SHORT_KIND_NAMES, STANDARD_ERROR, Findings, model_name
 from fenchel.auditing.sampling import sample_words
+from fenchel.drawing import count, short, titled_table
 from fenchel.errors import MissingExtraError
-from fenchel.runs.number import count, short
-from fenchel.runs.terminal import titled_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,0 +1,393 @@
+"""Numbers, colours, intervals, figures and tables, as pages and terminals show them."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fenchel.errors import MissingExtraError, require_packages
+from fenchel.io.storage import atomic_path, guarded_writing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+__all__ = [
+    "FONT",
+    "GRID",
+    "INFINITE",
+    "INK",
+    "LEVELS",
+    "MISSING",
+    "MUTED",
+    "SETTINGS",
+    "Whisker",
+    "WhiskerAxis",
+    "count",
+    "decimal",
+    "ink",
+    "level",
+    "luminance",
+    "percent",
+    "plain",
+    "reading",
+    "scale",
+    "short",
+    "stylesheet",
+    "titled_table",
+    "write_figure",
+]
+
+FONT: Final = "DejaVu Sans"
+"""It comes with matplotlib, so that figures are the same everywhere."""
+
+INK: Final = "#1b2130"
+"""Of text, axes and what matters most."""
+
+MUTED: Final = "#6b7484"
+"""Of what stands behind it."""
+
+GRID: Final = "#d5d9e0"
+
+SETTINGS: Final[dict[Any, Any]] = {"font.family": FONT, "font.size": 8, "axes.edgecolor": INK}
+"""Settings of matplotlib that every figure begins with."""
+
+
+LEVELS = 24
+"""How many steps the scale has; a step is a CSS class ``q0`` to ``q23``."""
+
+# ColorBrewer's YlGnBu, whose lightness falls steadily, so that it survives a photocopier.
+_ANCHORS = (
+    "#fffdde", "#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#0a1c55",
+)  # fmt: skip
+
+
+def _linear(channel: float) -> float:
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+
+
+def _companded(channel: float) -> float:
+    channel = min(max(channel, 0.0), 1.0)
+    return 12.92 * channel if channel <= 0.0031308 else 1.055 * channel ** (1 / 2.4) - 0.055
+
+
+def _channels(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return red, green, blue
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour, 0 for black and 1 for white.
+
+    Example:
+        >>> luminance("#000000"), round(luminance("#ffffff"), 6)
+        (0.0, 1.0)
+    """
+    red, green, blue = _channels(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _between(first: str, second: str, share: float) -> str:
+    mixed = (a + share * (b - a) for a, b in zip(_perceived(first), _perceived(second), strict=True))
+    return _colour(*mixed)
+
+
+def _perceived(colour: str) -> tuple[float, float, float]:
+    # Oklab, in which equal steps look equal.
+    red, green, blue = _channels(colour)
+    long = (0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue) ** (1 / 3)
+    medium = (0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue) ** (1 / 3)
+    little = (0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue) ** (1 / 3)
+    return (
+        0.2104542553 * long + 0.7936177850 * medium - 0.0040720468 * little,
+        1.9779984951 * long - 2.4285922050 * medium + 0.4505937099 * little,
+        0.0259040371 * long + 0.7827717662 * medium - 0.8086757660 * little,
+    )
+
+
+def _colour(lightness: float, green_red: float, blue_yellow: float) -> str:
+    long = (lightness + 0.3963377774 * green_red + 0.2158037573 * blue_yellow) ** 3
+    medium = (lightness - 0.1055613458 * green_red - 0.0638541728 * blue_yellow) ** 3
+    little = (lightness - 0.0894841775 * green_red - 1.2914855480 * blue_yellow) ** 3
+    channels = (
+        4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * little,
+        -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * little,
+        -0.0041960863 * long - 0.7034186147 * medium + 1.7076147010 * little,
+    )
+    return "#" + "".join(f"{round(255 * _companded(c)):02x}" for c in channels)
+
+
+def scale() -> tuple[str, ...]:
+    """The colours from light to dark, one a level."""
+    colours = []
+    for step in range(LEVELS):
+        position = step * (len(_ANCHORS) - 1) / (LEVELS - 1)
+        below = min(int(position), len(_ANCHORS) - 2)
+        colours.append(_between(_ANCHORS[below], _ANCHORS[below + 1], position - below))
+    return tuple(colours)
+
+
+def level(value: float, highest: float) -> int:
+    """The step of the scale for a value, where ``highest`` is its upper end.
+
+    Example:
+        >>> level(0.0, 1.0), level(0.5, 1.0), level(1.0, 1.0), level(0.0, 0.0)
+        (0, 12, 23, 0)
+    """
+    if highest <= 0:
+        return 0
+    return min(LEVELS - 1, max(0, int(LEVELS * value / highest)))
+
+
+def ink(colour: str) -> str:
+    """Near-black or white, whichever contrasts more with a colour.
+
+    Example:
+        >>> ink("#fffdde"), ink("#0a1c55")
+        ('#10131a', '#fff')
+    """
+    return "#fff" if (luminance(colour) + 0.05) ** 2 < 1.05 * 0.05 else "#10131a"
+
+
+def stylesheet(colours: tuple[str, ...]) -> str:
+    """CSS rules of the classes ``q0``, ``q1``, ... with ink that contrasts with each."""
+    return "".join(
+        f".q{step}{{background:{colour};color:{ink(colour)}}}" for step, colour in enumerate(colours)
+    )
+
+
+MISSING = "–"
+INFINITE = "∞"
+
+
+def reading(value: object) -> float | None:
+    """A recorded number as a float; None where there is none.
+
+    Infinity may be spelt out, as JSON needs it; NaN stands for nothing measured.
+
+    Args:
+        value: A number, ``None``, or the spelling of one.
+
+    Returns:
+        The number, possibly ``inf``; None for ``None``, NaN and text that is no number.
+
+    Example:
+        >>> reading("inf"), reading(None), reading(float("nan")), reading(2)
+        (inf, None, None, 2.0)
+    """
+    if not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def _unusual(value: float | None) -> str | None:
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return INFINITE if value > 0 else f"−{INFINITE}"
+    return None
+
+
+def _scientific(value: float) -> str:
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def decimal(value: float | None) -> str:
+    """A number for tables and tooltips: about four digits, written so that columns line up.
+
+    Example:
+        >>> [decimal(v) for v in (0.05312, 0.44, 1.5, 23.46, 2e-6, 0.0, 123456.0, float("inf"), None)]
+        ['0.0531', '0.4400', '1.500', '23.46', '2.0e-6', '0', '1.2e5', '∞', '–']
+    """
+    unusual = _unusual(value)
+    if unusual is not None or value is None:
+        return unusual or MISSING
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 1e-4 or size >= 1e5:
+        return _scientific(value)
+    return f"{value:.{4 if size < 1 else 3 if size < 10 else 2 if size < 100 else 1}f}"
+
+
+def short(value: float | None) -> str:
+    """A number for a cell or the corner of a panel: the papers' three decimals, fewer where it is large.
+
+    Example:
+        >>> [short(v) for v in (0.0531, 0.00002, 1.234, 12.34, 123.4, 1e9, float("inf"))]
+        ['0.053', '0.000', '1.23', '12.3', '123', '1.0e9', '∞']
+    """
+    unusual = _unusual(value)
+    if unusual is not None or value is None:
+        return unusual or MISSING
+    size = abs(value)
+    if size >= 1e4:
+        return _scientific(value)
+    return f"{value:.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"
+
+
+def percent(value: float | None) -> str:
+    r"""A share for a sentence, to two digits; the space before the sign does not break.
+
+    Example:
+        >>> [percent(v).replace("\u202f", " ") for v in (0.0531, 0.243, 0.00042, 0.0, 1.732, float("inf"))]
+        ['5.3 %', '24 %', '0.042 %', '0 %', '173 %', '∞']
+    """
+    unusual = _unusual(value)
+    if unusual is not None or value is None:
+        return unusual or MISSING
+    if value == 0:
+        return "0\u202f%"
+    hundredths = 100 * value
+    digits = max(0, 1 - math.floor(math.log10(abs(hundredths))))
+    return f"{hundredths:.{min(digits, 6)}f}\u202f%"
+
+
+def count(value: float | None) -> str:
+    """A count with its thousands parted.
+
+    Example:
+        >>> count(1234567)
+        '1,234,567'
+    """
+    return MISSING if value is None else f"{int(value):,}"
+
+
+def plain(value: object) -> str:
+    """A setting as its user would write it: no digits that say nothing.
+
+    Example:
+        >>> plain(1.0), plain(0.0001), plain("input"), plain(None)
+        ('1', '0.0001', 'input', '–')
+    """
+    return MISSING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_MARGIN = 4.0  # of 100, so that what leaves the axis is seen to
+
+
+@dataclass(frozen=True)
+class Whisker:
+    """A value and its interval, as places from 0 to 100.
+
+    Attributes:
+        low_at: Where the interval begins, at the axis' end if nothing is known there.
+        high_at: Where it ends.
+        at: Where the value stands; None where there is none.
+    """
+
+    low_at: float
+    high_at: float
+    at: float | None
+
+    @property
+    def width(self) -> float:
+        """How long the interval is."""
+        return round(self.high_at - self.low_at, 2)
+
+
+@dataclass(frozen=True)
+class WhiskerAxis:
+    """A line from the least to the greatest of some numbers.
+
+    Attributes:
+        low: Its left end.
+        high: Its right end.
+    """
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float | None], *, through: float) -> WhiskerAxis:
+        """The line that holds all finite values, and one more.
+
+        Example:
+            >>> WhiskerAxis.of([-1.0, None, float("inf"), 3.0], through=0.0)
+            WhiskerAxis(low=-1.0, high=3.0)
+        """
+        finite = [through, *(value for value in values if value is not None and math.isfinite(value))]
+        return cls(min(finite), max(finite))
+
+    def place(self, value: float) -> float:
+        """Where a value stands, from 0 to 100; infinite ones at the ends.
+
+        Example:
+            >>> axis = WhiskerAxis(0.0, 2.0)
+            >>> axis.place(0.0), axis.place(1.0), axis.place(float("inf"))
+            (4.0, 50.0, 100.0)
+        """
+        if math.isinf(value):
+            return 0.0 if value < 0 else 100.0
+        width = self.high - self.low or 1.0
+        return round(_MARGIN + (100 - 2 * _MARGIN) * (value - self.low) / width, 2)
+
+    def whisker(self, value: float | None, low: float | None, high: float | None) -> Whisker:
+        """A value with its interval; without one it is a point."""
+        at = None if value is None else self.place(value)
+        middle = self.place(self.low) if at is None else at
+        return Whisker(
+            middle if low is None else self.place(low), middle if high is None else self.place(high), at
+        )
+
+
+_DOTS_PER_INCH = 160
+
+
+def write_figure(
+    draw: Callable[[], Figure], settings: Mapping[str, Any], paths: Sequence[Path], *, extra: str
+) -> None:
+    """Draw a figure once and write it in the format of each file's name.
+
+    Args:
+        draw: Makes the figure.
+        settings: Of matplotlib, while it is drawn and written.
+        paths: The files, ``.png`` or ``.svg``; their folders must exist.
+        extra: The extra of ``fenchel`` that brings matplotlib for this command.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+        OutputError: If a file cannot be written; an earlier one of that name is then intact.
+    """
+    require_packages(extra, "matplotlib")
+    import matplotlib
+
+    chosen: Any = dict(settings)
+    with matplotlib.rc_context(chosen):
+        figure = draw()
+        for path in paths:
+            kind = path.suffix.removeprefix(".")
+            written = io.BytesIO()
+            # A date would make two files of the same numbers differ.
+            figure.savefig(
+                written,
+                format=kind,
+                dpi=_DOTS_PER_INCH,
+                metadata={"Date": None} if kind == "svg" else None,
+            )
+            with atomic_path(path) as temporary, guarded_writing(path):
+                temporary.write_bytes(written.getvalue())
+
+
+def titled_table(title: str) -> Table:
+    """An empty table of rich under a title, which is never read as markup.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+    """
+    try:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)

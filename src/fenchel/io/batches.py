@@ -1,0 +1,527 @@
+"""Batches of what a model reads, with what is known of their tokens."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.arguments import shown
+from fenchel.errors import CaptureError, InputError
+
+__all__ = [
+    "PADDING",
+    "Batch",
+    "Cursor",
+    "KnownOfBatch",
+    "Measure",
+    "PatchGrid",
+    "PatchImages",
+    "TokenTexts",
+    "patch_images",
+    "text_pieces",
+]
+
+_INCOMPLETE = "\ufffd"
+
+
+def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """What each token adds to the text that the tokens before it spell.
+
+    A token that begins a word begins with a space, one that goes on with a word does not. A character that several
+    tokens spell together is the last one's; the others add nothing.
+
+    Args:
+        tokenizer: What decodes ids.
+        ids: The tokens, without padding.
+
+    Returns:
+        A text a token, the first without a space before it; special tokens are spelled out.
+    """
+    pieces: list[str] = []
+    known = start = (
+        0  # tokens from ``known`` on are not spelled yet; those from ``start`` on are decoded with them
+    )
+    for end in range(1, len(ids) + 1):
+        before = str(tokenizer.decode(list(ids[start:known]))) if known > start else ""
+        spelled = str(tokenizer.decode(list(ids[start:end])))
+        if (
+            spelled.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4
+        ):  # no character has more bytes
+            pieces.append("")
+            continue
+        added = (
+            spelled[len(before) :] if spelled.startswith(before) else f" {_alone(tokenizer, ids[end - 1])}"
+        )
+        pieces.append(added.lstrip() if not any(pieces) else added)
+        start, known = known, end
+    return tuple(pieces)
+
+
+def _alone(tokenizer: Any, token: int) -> str:
+    # Some decoders tidy up what stands before: " do not" becomes " don't".
+    return str(tokenizer.decode([token])).strip()
+
+
+_LONGEST_SIDE = 96
+_MOST_EXTRA = 16  # positions before the patches: class, distillation and register tokens
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """Where patches are among positions: after ``extra`` others, row by row.
+
+    Attributes:
+        rows: Patches from top to bottom.
+        columns: Patches from left to right.
+        extra: Positions before them, such as that of a class token.
+    """
+
+    rows: int
+    columns: int
+    extra: int
+
+    def name(self, position: int) -> str:
+        """What a position (from 0) is called.
+
+        Example:
+            >>> grid = PatchGrid(rows=2, columns=3, extra=1)
+            >>> [grid.name(position) for position in (0, 1, 6)]
+            ['[CLS]', 'row 1, column 1', 'row 2, column 3']
+        """
+        if position < self.extra:
+            return "[CLS]" if position == 0 else f"extra token {position + 1}"
+        row, column = divmod(position - self.extra, self.columns)
+        return f"row {row + 1}, column {column + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class PatchImages:
+    """The images of a batch as the model takes them.
+
+    Attributes:
+        pixels: (B, C, H, W).
+        patch: Height and width of a patch.
+        mean: What was subtracted from each channel of pixels from 0 to 1; None where that is not known.
+        deviation: By what it was then divided; likewise.
+    """
+
+    pixels: Tensor
+    patch: tuple[int, int]
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+
+    def grid(self, positions: int) -> PatchGrid | None:
+        """The patches among so many positions; None where they are others, as after patches were merged."""
+        height, width = self.pixels.shape[-2:]
+        rows, columns = height // self.patch[0], width // self.patch[1]
+        extra = positions - rows * columns
+        return PatchGrid(rows, columns, extra) if rows and columns and 0 <= extra <= _MOST_EXTRA else None
+
+    def thumbnail(self, row: int) -> str:
+        """An image, cut to whole patches and at most 96 pixels a side, as a data URI."""
+        from PIL import Image
+
+        pixels = self.pixels[row].detach().double().cpu()
+        if self.mean is not None and self.deviation is not None:
+            mean, deviation = (
+                torch.tensor(one).double()[:, None, None] for one in (self.mean, self.deviation)
+            )
+            pixels = pixels * deviation + mean
+        else:
+            low, high = pixels.min(), pixels.max()
+            pixels = (pixels - low) / (high - low).clamp(min=1e-12)
+        height, width = (
+            size // patch * patch for size, patch in zip(pixels.shape[-2:], self.patch, strict=True)
+        )
+        pixels = (pixels[:, :height, :width].clamp(0, 1) * 255).round().to(torch.uint8)
+        channels = pixels if pixels.shape[0] in (1, 3) else pixels[:1]
+        mode = "RGB" if len(channels) == 3 else "L"
+        content = bytes((channels.permute(1, 2, 0) if mode == "RGB" else channels[0]).flatten().tolist())
+        picture = Image.frombytes(mode, (width, height), content)
+        picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=80)
+        return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def patch_images(pixels: Tensor | None, config: Any, processor: Any = None) -> PatchImages | None:
+    """What is known of the images of a batch; None where they are none, or the model does not cut them into patches.
+
+    Args:
+        pixels: (B, C, H, W), or None.
+        config: The model's configuration, with a ``patch_size``.
+        processor: What made them, with ``image_mean`` and ``image_std``.
+    """
+    size = getattr(config, "patch_size", None)
+    sides: list[Any] = (
+        [size, size] if isinstance(size, int) else list(size) if isinstance(size, list | tuple) else []
+    )
+    whole = len(sides) == 2 and all(isinstance(side, int) and side > 0 for side in sides)
+    if pixels is None or pixels.dim() != 4 or not whole:
+        return None
+    known = [
+        _of_channels(getattr(processor, name, None), pixels.shape[1])
+        if getattr(processor, "do_normalize", False)
+        else None
+        for name in ("image_mean", "image_std")
+    ]
+    return PatchImages(pixels, (sides[0], sides[1]), *known)
+
+
+def _of_channels(values: Any, channels: int) -> tuple[float, ...] | None:
+    if isinstance(values, int | float):
+        return (float(values),) * channels
+    if not isinstance(values, list | tuple) or len(values) != channels:
+        return None
+    return tuple(map(float, values))
+
+
+_PAD = "[PAD]"
+
+_SPECIAL = re.compile(r"\[\S+\]|<\S+>")
+_BEGINS = ("▁", "Ġ")
+
+
+def _number_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
+
+
+PADDING = _number_of(_PAD)
+"""The number of what stands where a row has ended."""
+
+
+class TokenTexts:
+    """Numbers for texts of tokens, which depend on the text alone, and what a tokenizer says of them.
+
+    Texts in square or angle brackets are special tokens. Where words begin with a space, ``▁`` or ``Ġ``, other texts go
+    on with a word; else those with ``##`` before them do.
+
+    Example:
+        >>> texts = TokenTexts()
+        >>> ids = texts.ids([["[CLS]", "no", "##thing"], ["[CLS]"]], 3)
+        >>> tuple(ids.shape), texts.decode(ids[0].tolist()), texts.decode(ids[1].tolist())
+        ((2, 3), '[CLS] nothing', '[CLS] [PAD] [PAD]')
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+        self._begin = 0
+
+    def ids(self, rows: Sequence[Sequence[str]], length: int) -> Tensor:
+        """The numbers of the texts of rows, padded to a length: (rows, length)."""
+        padded = [[*row, *[_PAD] * (length - len(row))] for row in rows]
+        return torch.tensor([[self._number(text) for text in row] for row in padded], dtype=torch.int64)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The special tokens among those that were seen."""
+        return [number for number, text in self._texts.items() if _SPECIAL.fullmatch(text)]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Every text that was seen, with its number."""
+        return {text: number for number, text in self._texts.items()}
+
+    def convert_ids_to_tokens(self, number: int) -> str:
+        """A token as it was given, with ``▁`` for a space before it."""
+        return self._texts.get(number, str(number))
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        """The text that tokens are together."""
+        spaced = self._begin * 20 > len(self._texts)
+        said = ""
+        for number in numbers:
+            text = self.convert_ids_to_tokens(number)
+            begins = text.startswith(_BEGINS) or (not spaced and not text.startswith("##"))
+            begins = begins or _SPECIAL.fullmatch(text) is not None
+            word = text[1:] if text.startswith(_BEGINS) else text.removeprefix("##") if said else text
+            said += f" {word}" if said and begins else word
+        return said
+
+    def _number(self, text: str) -> int:
+        text = f"▁{text[1:]}" if text.startswith(" ") else text
+        number = _number_of(text)
+        if number not in self._texts:
+            self._texts[number] = text
+            self._begin += text.startswith(_BEGINS)
+        return number
+
+
+Measure = Callable[[Any], Tensor]
+"""From what a model returned for B rows to (B,) numbers."""
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place between two batches, from which an interrupted run goes on; plain integers, for JSON.
+
+    Attributes:
+        document: Index (from 0) of the document that the next window comes from.
+        window: How many windows of that document were already given.
+        tokens: How many tokens were counted before this place.
+        documents: How many documents gave at least one token before this place.
+    """
+
+    document: int = 0
+    window: int = 0
+    tokens: int = 0
+    documents: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model is called with once, and which of its tokens count. Tensors are on the CPU.
+
+    Rows are padded on the right whatever the tokenizer's ``padding_side`` says: nothing is generated here,
+    and on the right padding moves no position and is behind every causal mask.
+
+    Attributes:
+        inputs: The model's keyword arguments.
+        counted: (B, n) bool, tokens of the encoder (or of the only stack) that count as queries: padding does
+            not, nor tokens that overlap the window before. None: all of them.
+        counted_decoder: (B, m) bool, the same for the decoder of an encoder-decoder model. None: all of them,
+            or none.
+        documents: (B,) number of each row's document, from 1: its line in a text file, its row in a table.
+        windows: (B,) number of each row's window within its document, from 1.
+        tokens: How many tokens this batch counts (rows, where the inputs do not say how many tokens they
+            have).
+        after: Where the next batch starts.
+        fraction: Share of the source read so far, from 0 to 1, or None where the source does not know its
+            length.
+        tokenizer: What made the tokens, to have their texts; None where there is none.
+        pictures: Which positions are which patches of which images; None where the input is no image.
+        ids: (B, n) tokens as the tokenizer knows them, where they are no input. Default: the model's ``input_ids``.
+        ids_decoder: (B, m), the same for the decoder.
+        loss: From what the model returns to (B,) numbers, lower is better; None where nobody said.
+        score: Likewise, higher is better.
+    """
+
+    inputs: dict[str, Tensor]
+    counted: Tensor | None
+    counted_decoder: Tensor | None
+    documents: tuple[int, ...]
+    windows: tuple[int, ...]
+    tokens: int
+    after: Cursor
+    fraction: float | None = None
+    tokenizer: Any = field(default=None, repr=False)
+    pictures: PatchImages | None = field(default=None, repr=False)
+    ids: Tensor | None = field(default=None, repr=False)
+    ids_decoder: Tensor | None = field(default=None, repr=False)
+    loss: Measure | None = field(default=None, repr=False)
+    score: Measure | None = field(default=None, repr=False)
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether there are tokens of a decoder beside those of an encoder."""
+        return (
+            "decoder_input_ids" in self.inputs
+            or self.ids_decoder is not None
+            or self.counted_decoder is not None
+        )
+
+    def tokens_of(self, *, decoder: bool) -> Tensor | None:
+        """(B, n) ids of the tokens; None where the input is not text."""
+        given, name = (self.ids_decoder, "decoder_input_ids") if decoder else (self.ids, "input_ids")
+        return self.inputs.get(name) if given is None else given
+
+    def real_tokens(self, *, decoder: bool) -> Tensor | None:
+        """(B, n), nonzero where a token is no padding; None where nothing says so."""
+        given = self.ids_decoder if decoder else self.ids
+        if given is not None:
+            return given != PADDING
+        return self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+
+    def of_sequences(self, count: int) -> Batch:
+        """The batch as a layer sees it that attends in ``count`` sequences: itself, or each row cut into as many parts.
+
+        Of parts nothing is known but their row and their number, which is that of the window.
+
+        Raises:
+            CaptureError: If rows cannot have been cut into so many parts.
+        """
+        rows = len(self.documents)
+        parts, left = divmod(count, rows)
+        if left or not parts:
+            raise CaptureError(
+                f"a layer attends in {count} sequences, and the batch has {rows} rows, so which row a query "
+                "is of is not "
+                "known. Give one input a batch"
+            )
+        if parts == 1:
+            return self
+        return replace(
+            self,
+            inputs={},
+            counted=None,
+            counted_decoder=None,
+            ids=None,
+            ids_decoder=None,
+            documents=tuple(document for document in self.documents for _ in range(parts)),
+            windows=tuple(range(1, parts + 1)) * rows,
+            pictures=None,
+        )
+
+    def token(self, row: int, position: int, *, decoder: bool = False) -> str:
+        """The token at a position, as text that a person can read.
+
+        Args:
+            row: Row of the batch, from 0.
+            position: Position in the row, from 0.
+            decoder: Whether the position is the decoder's, in an encoder-decoder model.
+
+        Returns:
+            The token's text; ``position k`` (from 1) where the input is not text.
+        """
+        ids = self._ids(row, decoder)
+        if ids is None:
+            return f"position {position + 1}"
+        number = int(ids[position])
+        if self.tokenizer is None:
+            return str(number)
+        return str(self.tokenizer.decode([number])).strip() or str(
+            self.tokenizer.convert_ids_to_tokens(number)
+        )
+
+    def place(self, position: int, length: int) -> str:
+        """What a position (from 0) of ``length`` is called that is no token: a patch of an image, or its number."""
+        grid = None if self.pictures is None else self.pictures.grid(length)
+        return f"position {position + 1}" if grid is None else grid.name(position)
+
+    def is_text_of(self, length: int, *, decoder: bool = False) -> bool:
+        """Whether the input is text with a token for each of ``length`` positions, padding included."""
+        ids = self.tokens_of(decoder=decoder)
+        return ids is not None and tuple(ids.shape[1:]) == (length,)
+
+    def pieces(self, row: int, *, decoder: bool = False) -> tuple[str, ...]:
+        """What each token of a row adds to its text, without padding; together they are the text.
+
+        Args:
+            row: Row of the batch, from 0.
+            decoder: Whether the tokens are the decoder's, in an encoder-decoder model.
+
+        Returns:
+            A text a token, special tokens included; ids where there is no tokenizer, nothing where the input is not
+            text.
+        """
+        ids = self._real_ids(row, decoder)
+        if self.tokenizer is None:
+            return tuple(f" {number}" for number in ids)
+        return text_pieces(self.tokenizer, ids)
+
+    def special(self, row: int, *, decoder: bool = False) -> tuple[bool, ...]:
+        """Which tokens of a row are special ones, without padding."""
+        known = set(getattr(self.tokenizer, "all_special_ids", ()))
+        return tuple(number in known for number in self._real_ids(row, decoder))
+
+    def _real_ids(self, row: int, decoder: bool) -> list[int]:
+        ids = self._ids(row, decoder)
+        if ids is None:
+            return []
+        mask = self.real_tokens(decoder=decoder)
+        if mask is None or mask.shape[1:] != ids.shape:
+            return ids.tolist()
+        real = mask[row].nonzero()
+        return ids[: int(real.max()) + 1 if len(real) else 0].tolist()
+
+    def _ids(self, row: int, decoder: bool) -> Tensor | None:
+        ids = self.tokens_of(decoder=decoder)
+        return None if ids is None else ids[row]
+
+
+_TOKENS = {"counted": "tokens", "counted_decoder": "tokens_decoder"}
+_NAMES = ("inputs", *_TOKENS, "documents", "windows", *_TOKENS.values(), "loss", "score")
+
+
+class KnownOfBatch:
+    """What is known of a batch; see :class:`~fenchel.io.windows.ReadyBatches`.
+
+    Args:
+        batch: As it was given; empty where nothing is known but the inputs.
+        rows: How many rows it has.
+        number: Its number, from 1.
+        texts: Gives token texts their numbers.
+
+    Raises:
+        InputError: If it has something of another name.
+    """
+
+    def __init__(self, batch: Mapping[str, Any], rows: int, number: int, texts: TokenTexts) -> None:
+        self._batch, self._rows, self._number, self._texts = batch, rows, number, texts
+        unknown = [name for name in batch if name not in _NAMES]
+        if unknown:
+            raise InputError(
+                f"batch {number} has {shown(unknown[0])}; expected names among {', '.join(_NAMES)}."
+            )
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether texts of tokens are known."""
+        return any(self._batch.get(name) is not None for name in _TOKENS.values())
+
+    def counted(self, name: str) -> Tensor | None:
+        """Which tokens count: as was said, else those that have a text."""
+        found = self._batch.get(name)
+        if found is None:
+            ids = self.ids(_TOKENS[name])
+            return None if ids is None else ids != PADDING
+        if (
+            not isinstance(found, Tensor)
+            or found.dtype != torch.bool
+            or found.dim() != 2
+            or len(found) != self._rows
+        ):
+            got = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else shown(found)
+            raise self._error(name, got, f"a tensor ({self._rows}, tokens) of torch.bool")
+        return found.cpu()
+
+    def ids(self, name: str) -> Tensor | None:
+        """The tokens as numbers, (rows, tokens), with padding after the shorter rows."""
+        rows = self._batch.get(name)
+        if rows is None:
+            return None
+        expected = f"a list of token texts for each of {self._rows} rows"
+        if not isinstance(rows, list | tuple) or len(rows) != self._rows:
+            raise self._error(
+                name, f"{len(rows)} rows" if isinstance(rows, list | tuple) else shown(rows), expected
+            )
+        for row in rows:
+            if not isinstance(row, list | tuple) or not all(isinstance(text, str) for text in row):
+                raise self._error(name, f"a row {shown(row)}", expected)
+        mask = self._batch.get(name.replace("tokens", "counted"))
+        longest = max(map(len, rows))
+        length = longest if mask is None else mask.shape[1]
+        if longest > length:
+            raise self._error(name, f"a row of {longest} tokens", f"at most {length}, as its counted has")
+        return self._texts.ids(rows, length)
+
+    def numbers(self, name: str) -> tuple[int, ...] | None:
+        """A number a row."""
+        found = self._batch.get(name)
+        if found is None:
+            return None
+        if isinstance(found, Tensor):
+            found = found.tolist()
+        fits = isinstance(found, list | tuple) and len(found) == self._rows
+        if not fits or not all(type(one) is int and one >= 1 for one in found):
+            raise self._error(name, shown(found), f"{self._rows} whole numbers from 1")
+        return tuple(found)
+
+    def measure(self, name: str) -> Measure | None:
+        """A function of what the model returns."""
+        found: Measure | None = self._batch.get(name)
+        if found is None or callable(found):
+            return found
+        raise self._error(
+            name, shown(found), "a function of what the model returns, which gives a number a row"
+        )
+
+    def _error(self, name: str, got: str, expected: str) -> InputError:
+        return InputError(f"batch {self._number} has {name} {got}; expected {expected}.")

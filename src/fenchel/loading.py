@@ -1,0 +1,319 @@
+"""Models that a run is given: named ones, loaded ones, and those that a Python file loads."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.arguments import checked, shown
+from fenchel.errors import InputError, ModelError
+from fenchel.io.storage import PREFIX, digest_of_bytes
+from fenchel.io.windows import tensors_digest
+from fenchel.nn.inference import attention_layers
+
+__all__ = [
+    "LoadedRun",
+    "RunModel",
+    "device_and_dtype",
+    "evaluating",
+    "image_processor",
+    "load_run",
+    "on_device",
+    "refuse_beside_loader",
+    "seeded",
+]
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """What a loader gave.
+
+    Attributes:
+        model: The trained model.
+        batches: What it reads; see :class:`fenchel.io.windows.ReadyBatches`. Can be iterated over again.
+        folder: Of the run, as it was given.
+        loader: The file, as it was given.
+        sha256: Of the file.
+    """
+
+    model: nn.Module
+    batches: Iterable[Mapping[str, Any]]
+    folder: str
+    loader: str
+    sha256: str
+
+    @property
+    def manifest(self) -> dict[str, str]:
+        """What belongs in a manifest."""
+        return {"loader": self.loader, "loader_sha256": self.sha256}
+
+
+def load_run(loader: str | Path, folder: object) -> LoadedRun:
+    """Import a Python file and have its ``load(folder)`` give a model and its batches. This runs the file's code.
+
+    The folder of the file is importable during the import and the call, as it is for a script.
+
+    Args:
+        loader: A Python file with ``load(folder) -> (model, batches)``.
+        folder: Of the run.
+
+    Raises:
+        InputError: If there is no such file or folder, the file has no ``load``, it raises, or it gives something else.
+    """
+    path: Path = checked("loader", loader)
+    if not isinstance(folder, str | Path):
+        raise InputError(
+            f"model is {shown(folder)}; expected the folder of a run, which loader {path} loads."
+        )
+    run: Path = checked("folder", folder, name="model")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"loader {path} cannot be read: {error.strerror}. Give a Python file.") from error
+    if not run.is_dir():
+        raise InputError(f"there is no folder {run} for loader {path} to load. Give the folder of a run.")
+    with _importable(path.resolve().parent):
+        load = getattr(_imported(path), "load", None)
+        if not callable(load):
+            raise InputError(f"loader {path} has no function load(folder) that returns (model, batches).")
+        with _said(f"load({str(run)!r}) of loader {path}"):
+            found = load(run)
+    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], nn.Module):
+        got = f"({', '.join(map(shown, found))})" if isinstance(found, tuple) else shown(found)
+        raise InputError(f"load of loader {path} returned {got}; expected (model, batches).")
+    model, batches = found
+    if (
+        isinstance(batches, Mapping | str)
+        or not isinstance(batches, Iterable)
+        or isinstance(batches, Iterator)
+    ):
+        raise InputError(
+            f"load of loader {path} returned batches that are {shown(batches)}; expected a list, or an object that "
+            "gives the same batches at every iteration. Write list(batches)."
+        )
+    return LoadedRun(model, batches, str(folder), str(loader), digest_of_bytes(content))
+
+
+def refuse_beside_loader(loader: object, **given: object) -> None:
+    """Refuse what cannot be given together with a loader.
+
+    Raises:
+        InputError: Naming the first.
+    """
+    wrong = next((name for name, value in given.items() if value is not None), None)
+    if loader is not None and wrong is not None:
+        name = wrong.replace("_", " ")
+        raise InputError(
+            f"{name} was given beside a loader, which loads the model and what it reads. Leave {name} out."
+        )
+
+
+def _imported(path: Path) -> object:
+    name = f"fenchel_loader_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"loader {path} is no Python file; expected one that ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look for their module there
+    with _said(f"loader {path}"):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Has the modules beside a file be found first, also where others of the same names were imported before."""
+    path, beside = list(sys.path), {one.stem for one in folder.glob("*.py")}
+    others = {name: sys.modules.pop(name) for name in beside & sys.modules.keys() if not _is_in(folder, name)}
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        sys.modules.update(others)
+
+
+def _is_in(folder: Path, module: str) -> bool:
+    file = getattr(sys.modules[module], "__file__", None)
+    return file is not None and Path(file).resolve().parent == folder
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Whatever a loader raises, in one line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())[:300] or "no message"
+        raise InputError(f"{what} raised {type(error).__name__}: {reason}") from error
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A model that is ready to run: one of transformers, or one with attention layers of ``fenchel.nn``.
+
+    Attributes:
+        model: The model, where and as it is to run.
+        tokenizer: Its tokenizer, None if there is none.
+        name: What the user called it, or what it calls itself.
+        revision: Commit or digest of what was loaded; None if nobody knows.
+        named: Whether it was loaded by its name.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    revision: str | None
+    named: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        model: str | nn.Module,
+        tokenizer: Any,
+        *,
+        device: str | None,
+        dtype: Any,
+        revision: str | None,
+        with_head: bool = False,
+    ) -> RunModel:
+        """Load a named model, or move a loaded one.
+
+        Args:
+            model: A model, or the name or folder of one.
+            tokenizer: The tokenizer to use; None for the named model's own.
+            device: Where to run; None for where it is, ``cpu`` for a named one.
+            dtype: What to run in, as torch has it or by name; None for what it is in, ``float32`` for a named one.
+            revision: Revision of a named model.
+            with_head: Whether a named model is loaded with its language-model head, if it has one.
+
+        Raises:
+            InputError: If the dtype is none to compute in, or a revision is asked of a loaded model or a folder.
+            ModelError: If a named model cannot be loaded, or what was given is no model.
+        """
+        chosen = None if dtype is None else checked("dtype", dtype)
+        if isinstance(model, str):
+            from fenchel.integrations.transformers.loading import load_model
+
+            loaded, own, info = load_model(
+                model,
+                device=device or "cpu",
+                dtype=chosen or "float32",
+                revision=revision,
+                with_head=with_head,
+            )
+            return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision, named=True)
+        if not isinstance(model, nn.Module) or not (hasattr(model, "config") or attention_layers(model)):
+            raise ModelError(
+                f"model is {shown(model)}; expected a model of transformers, with a config, or the name or "
+                "folder of one, or a module with attention layers of fenchel.nn."
+            )
+        if revision is not None:
+            raise InputError(
+                f"revision {revision!r} was given with a model that is loaded already. Give the model's name, or load "
+                "that revision yourself."
+            )
+        if chosen not in (None, "auto"):
+            model = model.to(dtype=getattr(torch, chosen))
+        config = getattr(model, "config", None)
+        commit = getattr(config, "_commit_hash", None)
+        return cls(
+            model if device is None else model.to(device=device),
+            tokenizer,
+            getattr(config, "_name_or_path", None) or type(model).__name__,
+            commit or (_weights_digest(model) if attention_layers(model) else None),
+        )
+
+    @classmethod
+    def of_run(cls, run: LoadedRun, **where: Any) -> RunModel:
+        """The model that a loader gave, under the name of its folder.
+
+        Args:
+            run: What the loader gave.
+            **where: ``device``, ``dtype`` and ``revision``; see ``of``.
+        """
+        found = cls.of(run.model, None, **where)
+        return replace(found, name=run.folder, revision=_weights_digest(found.model))
+
+
+def _weights_digest(model: nn.Module) -> str:
+    """What tells a model of no name from another of its class."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return PREFIX + tensors_digest([dict(tensors)])
+
+
+def image_processor(found: RunModel, revision: str | None) -> Any:
+    """What makes the inputs of a vision model from images: what was given with it, or what a named one was saved with.
+
+    Raises:
+        InputError: If the model reads no images, or is loaded already and came without a processor.
+        ModelError: If a named model was saved without one.
+    """
+    from fenchel.integrations.transformers.image_processor import check_reads_images, load_image_processor
+
+    if found.tokenizer is None and not hasattr(found.model, "config") and attention_layers(found.model):
+        raise InputError(
+            f"{type(found.model).__name__} was given images without an image processor. Give what makes its inputs in "
+            "the place of the tokenizer, or ready-made inputs such as [{'images': tensor}]."
+        )
+    check_reads_images(found.model, getattr(found.tokenizer, "input_name", "pixel_values"))
+    if found.tokenizer is not None:
+        return found.tokenizer
+    if not found.named:
+        raise InputError(
+            f"{type(found.model).__name__} was given images without an image processor. Give it in the place of the "
+            "tokenizer, or the name or folder of the model."
+        )
+    return load_image_processor(found.name, revision)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; afterwards every module is as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextlib.contextmanager
+def seeded(seed: int, model: nn.Module) -> Iterator[None]:
+    """Torch's random numbers from ``seed``; afterwards they go on as if nothing had been drawn."""
+    cuda = sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield
+
+
+def device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:
+    """Where a model is, and what it computes in: as it says itself, or by its first floating parameter.
+
+    Example:
+        >>> device_and_dtype(nn.Linear(2, 2).double())
+        (device(type='cpu'), torch.float64)
+    """
+    device, dtype = getattr(model, "device", None), getattr(model, "dtype", None)
+    if device is not None and dtype is not None:
+        return device, dtype
+    first = next((one for one in model.parameters() if one.is_floating_point()), torch.empty(0))
+    return first.device, first.dtype
+
+
+def on_device(inputs: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """The inputs where the model is; floating-point inputs in its dtype."""
+    device, dtype = device_and_dtype(model)
+    return {
+        name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()
+    }

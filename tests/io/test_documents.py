@@ -1,0 +1,307 @@
+"""Texts are read as they are, one at a time, and a source that cannot be read says where and why."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.io.documents import Documents, open_documents
+
+
+def texts(documents: Documents) -> list[tuple[int, int, str]]:
+    return [(document.index, document.number, document.text) for document in documents]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str, bytes | str], Path]:
+    def write(name: str, content: bytes | str) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+def parquet_file(path: Path, columns: dict[str, list[object]], row_group_size: int = 100) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table(columns), path, row_group_size=row_group_size)
+    return path
+
+
+def test_plain_text_is_one_document_a_line_and_keeps_line_numbers(file):
+    path = file("some.txt", "first\n\n  \nsecond é\r\nthird")
+    assert texts(open_documents(path)) == [(0, 1, "first"), (1, 4, "second é"), (2, 5, "third")]
+
+
+def test_other_unicode_line_ends_do_not_end_a_document(file):
+    path = file("some.txt", "a\u2028b\x0bc\x85d\n")
+    assert texts(open_documents(path)) == [(0, 1, "a\u2028b\x0bc\x85d")]
+
+
+def test_byte_order_mark_is_not_text(file):
+    assert texts(open_documents(file("some.txt", b"\xef\xbb\xbfhello\n"))) == [(0, 1, "hello")]
+
+
+def test_whole_file_is_one_document(file):
+    path = file("some.txt", "first\n\nsecond\n")
+    assert texts(open_documents(path, whole_file=True)) == [(0, 1, "first\n\nsecond\n")]
+    assert len(texts(open_documents(path))) == 2
+
+
+def test_documents_can_be_read_again(file):
+    documents = open_documents(file("some.txt", "a\nb\n"))
+    assert texts(documents) == texts(documents)
+
+
+def test_hash_is_that_of_the_file(file):
+    content = b"one\ntwo\n"
+    path = file("some.txt", content)
+    assert open_documents(path).text_sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_hash_of_strings_knows_where_each_ends():
+    assert open_documents(["ab", "c"]).text_sha256 != open_documents(["a", "bc"]).text_sha256
+    assert open_documents(["ab", "c"]).text_sha256 == open_documents(("ab", "c")).text_sha256
+    assert open_documents(iter(["ab"])).text_sha256 is None
+
+
+def test_jsonl_takes_the_named_column(file):
+    path = file("some.jsonl", '{"text": "a", "body": "x"}\n\n{"text": "b", "body": "y"}\n')
+    assert texts(open_documents(path)) == [(0, 1, "a"), (1, 3, "b")]
+    assert texts(open_documents(path, text_column="body")) == [(0, 1, "x"), (1, 3, "y")]
+
+
+def test_target_column_goes_with_the_text(file):
+    path = file("some.jsonl", '{"en": "a dog", "de": "ein Hund"}\n')
+    (document,) = open_documents(path, text_column="en", target_column="de")
+    assert (document.text, document.target) == ("a dog", "ein Hund")
+
+
+@pytest.mark.parametrize("name", ["some.txt.gz", "some.jsonl.gz"])
+def test_compressed_files(file, name):
+    line = "hello" if "txt" in name else '{"text": "hello"}'
+    assert texts(open_documents(file(name, gzip.compress(line.encode())))) == [(0, 1, "hello")]
+
+
+def test_parquet_streams_across_row_groups(tmp_path):
+    values: list[object] = [f"text {number}" for number in range(700)]
+    path = parquet_file(tmp_path / "some.parquet", {"text": values, "n": list(range(700))}, row_group_size=90)
+    assert texts(open_documents(path)) == [(n, n + 1, f"text {n}") for n in range(700)]
+
+
+def test_fraction_reaches_one_and_never_falls(file, tmp_path):
+    sources = [
+        file("some.txt", "a\nbb\n\nccc\n"),
+        file("some.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 50)),
+        parquet_file(tmp_path / "some.parquet", {"text": ["a", "b"]}),
+        ["a", "b", "c"],
+    ]
+    for source in sources:
+        fractions = [document.fraction_at(1.0) for document in open_documents(source)]
+        assert fractions == sorted(fractions)  # pyright: ignore[reportArgumentType]
+        assert fractions[-1] == pytest.approx(1.0, abs=0.02)
+    documents = list(open_documents(["a", "b"]))
+    assert documents[1].fraction_at(0.5) == 0.75
+    assert next(iter(open_documents(iter("a")))).fraction_at(0.5) is None
+
+
+def test_files_are_read_as_they_are_needed(file):
+    path = file("some.txt", b"good\n" * 100_000 + b"\xff bad\n")
+    assert next(iter(open_documents(path))).text == "good"
+    with pytest.raises(InputError, match=r"line 100001 has byte 0xff .* 500000 bytes into the file"):
+        list(open_documents(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"caf\xe9\n", r"some\.txt is not UTF-8: line 1 has byte 0xe9 .* 3 bytes into the file"),
+        (b"ok\n\xff\xfeh\x00", r"line 2 has byte 0xff .* 3 bytes into the file.*iconv"),
+        (b"", r"some\.txt is empty"),
+        (b"\xef\xbb\xbf", r"some\.txt is empty"),
+        (b"\n  \n\t\n", r"some\.txt holds no text: every document is blank"),
+    ],
+)
+def test_bad_plain_text(file, content, message):
+    with pytest.raises(InputError, match=message):
+        list(open_documents(file("some.txt", content)))
+
+
+@pytest.mark.parametrize("name", ["texts.csv", "texts.CSV", "texts.tsv", "texts.csv.gz"])
+@pytest.mark.parametrize("whole_file", [False, True])
+def test_a_table_is_not_taken_for_text(file, name, whole_file):
+    path = file(name, b'text,label\n"hello, world",1\n')
+    with pytest.raises(InputError, match=r"is a table of columns \(\.[ct]sv\), which is not read as text"):
+        open_documents(path, whole_file=whole_file)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a"}\n{"text": \n', r"line 2 of .*some\.jsonl is not JSON: .* at character"),
+        ('["a", "b"]\n', r"line 1 of .* is a JSON list, not an object with a key 'text'"),
+        ('{"body": "a", "title": "b"}\n', r"line 1 of .* has no column 'text'; it has 'body', 'title'"),
+        ("{}\n", r"has no column 'text'; it has none"),
+        ('{"text": "a"}\n{"text": null}\n', r"line 2 of .*: column 'text' is null, not text"),
+        ('{"text": 7}\n', r"line 1 of .*: column 'text' is of type int, not text"),
+    ],
+)
+def test_bad_jsonl(file, content, message):
+    with pytest.raises(InputError, match=message):
+        list(open_documents(file("some.jsonl", content)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"body": ["a"]}, r"some\.parquet has no column 'text'; it has 'body'"),
+        ({"text": ["a", None]}, r"row 2 of .*: column 'text' is null"),
+        ({"text": [1]}, r"row 1 of .*: column 'text' is of type int"),
+        ({"text": ["", " "]}, r"holds no text"),
+    ],
+)
+def test_bad_parquet(tmp_path, columns, message):
+    with pytest.raises(InputError, match=message):
+        list(open_documents(parquet_file(tmp_path / "some.parquet", columns)))
+
+
+@pytest.mark.parametrize("whole_file", [False, True])
+def test_a_file_that_is_not_gzip(file, whole_file):
+    for content in (b"plain", gzip.compress(b"hello world")[:-6]):
+        with pytest.raises(InputError, match=r"some\.txt\.gz is not a whole gzip file"):
+            list(open_documents(file("some.txt.gz", content), whole_file=whole_file))
+
+
+def test_missing_file_folder_and_device(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
+        open_documents("nowhere.txt")
+    with pytest.raises(InputError, match=r"/no/such/thing does not exist"):
+        open_documents("/no/such/thing")
+    with pytest.raises(InputError, match=r"nowhere does not exist"):
+        open_documents(Path("nowhere"))
+    with pytest.raises(InputError, match=r"is a folder, not a file"):
+        open_documents(tmp_path)
+    with pytest.raises(InputError, match=r"/dev/null is not a regular file"):
+        open_documents("/dev/null")
+
+
+def test_unreadable_file(file, monkeypatch):
+    path = file("some.txt", "a")
+
+    def refuse(self: Path, *args: object, **options: object) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match=r"some\.txt cannot be read: permission denied"):
+        open_documents(path)
+
+
+def test_options_that_do_not_suit_the_source(file, tmp_path):
+    plain, jsonl = file("some.txt", "a"), file("some.jsonl", '{"text": "a"}')
+    with pytest.raises(InputError, match=r"plain text file .* has no columns"):
+        open_documents(plain, text_column="text")
+    with pytest.raises(InputError, match=r"jsonl file .* cannot be read as a whole file"):
+        open_documents(jsonl, whole_file=True)
+    with pytest.raises(InputError, match=r"parquet file .* cannot be read as a whole file"):
+        open_documents(parquet_file(tmp_path / "a.parquet", {"text": ["a"]}), whole_file=True)
+    with pytest.raises(InputError, match=r"dataset 'ag_news' cannot be read as a whole file"):
+        open_documents("ag_news", whole_file=True)
+    with pytest.raises(InputError, match=r"Python strings has no columns"):
+        open_documents(["a"], text_column="body")
+
+
+def test_strings_that_are_not_strings():
+    with pytest.raises(InputError, match=r"text 2 is a int, not a string"):
+        list(open_documents(["a", 7]))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=r"Python strings holds no text"):
+        list(open_documents([]))
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A dataset library that knows one dataset, with two splits, and records how it was asked."""
+    import datasets
+    from datasets.exceptions import DatasetNotFoundError
+
+    asked: list[tuple[object, ...]] = []
+
+    def rows() -> Iterator[dict[str, str]]:
+        yield from ({"text": f"row {number}", "body": f"body {number}"} for number in range(3))
+
+    def broken() -> Iterator[dict[str, str]]:
+        yield {"text": "row 0"}
+        raise ConnectionError("the cable\nwas cut")
+
+    def load(path: str, config: str | None = None, *, streaming: bool = False):
+        asked.append((path, config, streaming))
+        if path == "somebody/unreliable":
+            return datasets.IterableDatasetDict({"train": datasets.IterableDataset.from_generator(broken)})
+        if path != "somebody/known":
+            raise DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub\nmore")
+        stream = datasets.IterableDataset.from_generator(rows)
+        return datasets.IterableDatasetDict({"train": stream, "test": stream.take(1)})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    return asked
+
+
+def test_dataset_streams(hub):
+    assert texts(open_documents("somebody/known")) == [(n, n + 1, f"row {n}") for n in range(3)]
+    assert texts(open_documents("somebody/known:small@test", text_column="body")) == [(0, 1, "body 0")]
+    assert hub == [("somebody/known", None, True), ("somebody/known", "small", True)]
+    assert open_documents("somebody/known").text_sha256 is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "nobody/nothing",
+            {},
+            r"'nobody/nothing' is neither a file here nor a dataset .* doesn't exist on the Hub\.",
+        ),
+        ("nothing", {}, r"'nothing' is neither a file here nor a dataset"),
+        ("somebody/known@valid", {}, r"has no split 'valid'; it has 'train', 'test'.*somebody/known@train"),
+        (
+            "somebody/known",
+            {"text_column": "words"},
+            r"row 1 of .* has no column 'words'; it has 'text', 'body'",
+        ),
+        ("somebody/unreliable", {}, r"could not be read on: the cable\. .*--resume"),
+    ],
+)
+def test_bad_dataset(hub, name, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        list(open_documents(name, **options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_without_network(monkeypatch, tmp_path):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"'no_such_dataset' is neither a file here nor a dataset"):
+        list(open_documents("no_such_dataset"))
+
+
+@pytest.mark.parametrize(("module", "extra"), [("pyarrow", "report"), ("datasets", "hf")])
+def test_missing_extra_is_named(module, extra, file, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    source = "somebody/known" if module == "datasets" else file("some.parquet", "anything")
+    with pytest.raises(MissingExtraError, match=rf"{module} is not installed.*fenchel\[{extra}\]"):
+        list(open_documents(source))
+
+
+def test_one_long_line(file):
+    line = "word " * 2_000_000
+    ((_, _, text),) = texts(open_documents(file("some.jsonl", json.dumps({"text": line}))))
+    assert text == line

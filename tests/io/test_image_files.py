@@ -1,0 +1,156 @@
+"""Images of a folder: which are taken, in which order, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from fenchel.errors import InputError
+from fenchel.io.batches import PatchGrid, patch_images
+from fenchel.io.images import ImageBatches, open_images
+from fenchel.io.shard import Shard
+from tests.vision_models import image_folder
+
+
+class Whole:
+    """A processor that keeps sizes, and the config of its model."""
+
+    do_normalize, image_mean, image_std = True, [0.5, 0.5, 0.5], [0.25, 0.25, 0.25]
+    num_channels, patch_size = 3, 4
+
+    def __call__(self, images: list[Image.Image], return_tensors: str) -> dict[str, torch.Tensor]:
+        assert return_tensors == "pt"
+        rows = [
+            torch.frombuffer(bytearray(one.resize((8, 8)).tobytes()), dtype=torch.uint8) for one in images
+        ]
+        pixels = torch.stack(rows).reshape(len(images), 8, 8, -1).permute(0, 3, 1, 2) / 255
+        return {"pixel_values": (pixels - 0.5) / 0.25}
+
+
+def test_files_are_taken_by_their_ending_in_the_order_of_their_names(tmp_path: Path) -> None:
+    images = open_images(image_folder(tmp_path, 5))
+    assert [path.name for path in images.paths] == ["0.png", "1.png", "2.png", "3.jpg", "4.gif"]
+    assert [images.read(number).mode for number in range(5)] == ["RGB"] * 5
+    assert images.read(2).size == (13, 8)
+    assert open_images(tmp_path / "3.jpg").paths == (tmp_path / "3.jpg",)
+
+
+def test_the_digest_is_of_names_and_content(tmp_path: Path) -> None:
+    one, same = (open_images(image_folder(tmp_path / name)).sha256 for name in ("a", "b"))
+    assert one == same
+    (tmp_path / "b" / "0.png").rename(tmp_path / "b" / "00.png")
+    assert open_images(tmp_path / "b").sha256 != one
+
+
+def test_images_that_cannot_be_read_are_all_named_in_one_line(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path)
+    (folder / "a.png").write_bytes(b"no image")
+    (folder / "b.jpg").write_bytes(b"")
+    whole = (folder / "0.png").read_bytes()
+    (folder / "c.png").write_bytes(whole[: len(whole) // 2])
+    big = io.BytesIO()
+    Image.new("1", (5000, 2)).save(big, "PNG")
+    (folder / "d.png").write_bytes(big.getvalue())
+    with pytest.raises(InputError) as raised:
+        open_images(folder)
+    said = str(raised.value)
+    assert said.startswith(f"4 of 7 images in {folder} cannot be read: a.png (not an image), b.jpg")
+    assert said.endswith("and 1 more. Mend or remove them.")
+    assert "c.png (" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tif", "webp"])
+def test_an_image_that_lacks_its_last_bytes_is_not_whole(tmp_path: Path, ending: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(0, 256, (30, 30, 3), generator=generator, dtype=torch.uint8)
+    path = tmp_path / f"a.{ending}"
+    Image.fromarray(drawn.numpy()).save(path)
+    open_images(path)
+    path.write_bytes(path.read_bytes()[:-12])  # of a PNG all pixels are there still, and its end is not
+    with pytest.raises(InputError, match=rf"1 of 1 images in .* cannot be read: a\.{ending} \("):
+        open_images(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: folder / "none", "there is no folder .*none"),
+        (
+            lambda folder: (folder / "empty").mkdir() or folder / "empty",
+            "has no image. Expected files that end",
+        ),
+        (lambda folder: (folder / "a.txt").write_text("x") and folder, "has no image; it has 1 other files"),
+        (lambda folder: "", "images is ''"),
+        (lambda folder: 3, "images is 3"),
+    ],
+)
+def test_what_is_no_folder_of_images(tmp_path: Path, make: object, message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        open_images(make(tmp_path))  # pyright: ignore[reportCallIssue]
+    assert "\n" not in str(raised.value)
+
+
+def test_batches_go_on_from_every_place_and_shards_share_the_images(tmp_path: Path) -> None:
+    images = open_images(image_folder(tmp_path, 5))
+    batches = list(ImageBatches(images, Whole(), config=Whole, batch_size=2).batches())
+    assert [batch.documents for batch in batches] == [(1, 2), (3, 4), (5,)]
+    assert [batch.fraction for batch in batches] == [0.4, 0.8, 1.0]
+    assert (batches[-1].after.tokens, batches[-1].after.documents) == (5, 5)
+    again = list(ImageBatches(images, Whole(), batch_size=2).batches(batches[0].after))
+    assert [batch.documents for batch in again] == [(3, 4), (5,)]
+    assert again[-1].after == batches[-1].after
+    assert torch.equal(again[0].inputs["pixel_values"], batches[1].inputs["pixel_values"])
+    part = list(ImageBatches(images, Whole(), batch_size=2, shard=Shard(1, 2)).batches())
+    assert [batch.documents for batch in part] == [(2, 4)]
+
+
+def test_a_processor_that_fails_is_named_with_the_images(tmp_path: Path) -> None:
+    def broken(**_: object) -> None:
+        raise ValueError("mean must\nhave 3 elements")
+
+    images = open_images(image_folder(tmp_path, 1))
+    with pytest.raises(InputError, match=r"processor function does not take 0\.png: mean must have 3"):
+        list(ImageBatches(images, broken).batches())
+
+    def flat(**_: object) -> dict[str, torch.Tensor]:
+        return {"pixel_values": torch.zeros(1, 12)}
+
+    with pytest.raises(InputError, match=r"made pixel_values \(1, 12\) of 1 images"):
+        list(ImageBatches(images, flat).batches())
+
+
+def test_thumbnails_are_the_images_as_the_model_saw_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    smooth = torch.nn.functional.interpolate(
+        torch.rand(1, 3, 3, 3, generator=generator), (210, 130), mode="bilinear"
+    )
+    pictures = patch_images((smooth - 0.5) / 0.25, Whole, Whole)
+    assert pictures is not None
+    uri = pictures.thumbnail(0)
+    kind, _, content = uri.partition(",")
+    assert kind == "data:image/jpeg;base64"
+    drawn = Image.open(io.BytesIO(base64.b64decode(content)))
+    assert drawn.size == (59, 96)
+    found = torch.frombuffer(bytearray(drawn.tobytes()), dtype=torch.uint8).reshape(96, 59, 3) / 255
+    expected = torch.nn.functional.interpolate(smooth[..., :208, :128], (96, 59), mode="area")[0].permute(
+        1, 2, 0
+    )
+    assert float((found - expected).abs().max()) < 0.04
+    assert len(uri) < 10_000
+
+
+def test_patches_are_told_from_other_positions() -> None:
+    pictures = patch_images(torch.zeros(1, 3, 8, 12), Whole)
+    assert pictures is not None
+    assert pictures.grid(6) == PatchGrid(2, 3, 0)
+    assert pictures.grid(8) == PatchGrid(2, 3, 2)
+    assert pictures.grid(5) is None
+    assert pictures.grid(100) is None
+    assert patch_images(torch.zeros(1, 3, 8, 8), object()) is None
+    assert patch_images(None, Whole) is None

@@ -1,0 +1,115 @@
+"""Batches of ready-made inputs that say more than that: tokens that count, numbers of documents, texts of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fenchel.errors import InputError
+from fenchel.io.batches import PADDING, Batch, TokenTexts
+from fenchel.io.windows import ReadyBatches
+
+TEXTS = [["[CLS]", "un", "##told", "tales"], ["[CLS]", "tales"]]
+
+
+def read(**known: Any) -> Batch:
+    (batch,) = ReadyBatches([{"inputs": {"x": torch.zeros(2, 4, 8)}, **known}]).batches()
+    return batch
+
+
+def test_plain_inputs_say_nothing_of_their_tokens() -> None:
+    (batch,) = ReadyBatches([{"inputs": torch.zeros(2, 4, 8)}]).batches()
+    assert batch.inputs.keys() == {"inputs"}
+    assert (batch.counted, batch.documents, batch.windows, batch.tokens) == (None, (1, 2), (1, 1), 2)
+    assert (batch.tokens_of(decoder=False), batch.has_decoder, batch.loss) == (None, False, None)
+
+
+def test_texts_of_tokens_are_read_as_words_and_pieces() -> None:
+    batch = read(tokens=TEXTS)
+    assert batch.counted is not None
+    assert batch.counted.tolist() == [[True] * 4, [True, True, False, False]]
+    assert batch.tokens == 6
+    assert batch.pieces(0) == ("[CLS]", " un", "told", " tales")
+    assert batch.pieces(1) == ("[CLS]", " tales")
+    assert batch.special(0) == (True, False, False, False)
+    assert [batch.token(0, place) for place in range(4)] == TEXTS[0]
+    assert batch.is_text_of(4)
+    assert not batch.is_text_of(3)
+    assert not batch.has_decoder
+
+
+@pytest.mark.parametrize("space", [" ", "▁", "Ġ"])
+def test_words_may_begin_with_a_space(space: str) -> None:
+    batch = read(tokens=[["<s>", f"{space}un", "told", f"{space}tales"], ["<s>", f"{space}tales"]])
+    assert batch.pieces(0) == ("<s>", " un", "told", " tales")
+    assert batch.special(1) == (True, False)
+
+
+def test_numbers_of_tokens_depend_on_their_texts_alone() -> None:
+    one, other = TokenTexts(), TokenTexts()
+    other.ids([["first", "of", "all"]], 3)
+    ids = one.ids(TEXTS, 4)
+    assert torch.equal(ids, other.ids(TEXTS, 4))
+    assert ids[1].tolist()[2:] == [PADDING, PADDING]
+    assert one.convert_ids_to_tokens(12) == "12"
+
+
+def test_what_was_said_of_rows_and_tokens_is_taken() -> None:
+    counted, counted_decoder = torch.tensor([[True, False] * 2] * 2), torch.ones(2, 3, dtype=torch.bool)
+    measures: dict[str, Any] = {"loss": lambda output: output, "score": lambda output: -output}
+    batch = read(
+        counted=counted,
+        counted_decoder=counted_decoder,
+        documents=[7, 7],
+        windows=(1, 2),
+        tokens=TEXTS,
+        tokens_decoder=[["a"], ["b", "c"]],
+        **measures,
+    )
+    assert batch.counted is not None
+    assert torch.equal(batch.counted, counted)
+    assert (batch.documents, batch.windows, batch.tokens) == ((7, 7), (1, 2), 4)
+    assert (batch.after.document, batch.after.documents, batch.after.tokens) == (1, 1, 4)
+    assert batch.has_decoder
+    assert batch.pieces(1, decoder=True) == ("b", " c")
+    assert batch.is_text_of(3, decoder=True)
+    assert (batch.loss, batch.score) == (measures["loss"], measures["score"])
+    parts = batch.of_sequences(4)
+    assert parts.tokens_of(decoder=False) is None
+
+
+def test_the_decoders_own_ids_stand_where_its_texts_are_not_known() -> None:
+    inputs = {"input_ids": torch.ones(1, 2).long(), "decoder_input_ids": torch.tensor([[5, 6]])}
+    (batch,) = ReadyBatches([{"inputs": inputs, "tokens": [["a", "b"]]}]).batches()
+    assert batch.pieces(0) == ("a", " b")
+    assert batch.pieces(0, decoder=True) == ("5", " 6")
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ({"token": TEXTS}, "batch 1 has 'token'; expected names among inputs, counted"),
+        (
+            {"counted": torch.ones(2, 4)},
+            r"counted \(2, 4\) of torch.float32; expected a tensor \(2, tokens\)",
+        ),
+        ({"counted_decoder": [[True]]}, r"counted_decoder \[\[True\]\]; expected a tensor"),
+        ({"tokens": [["a"]]}, "tokens 1 rows; expected a list of token texts for each of 2 rows"),
+        ({"tokens": [["a"], [5]]}, r"tokens a row \[5\]"),
+        ({"tokens": "ab"}, "tokens 'ab'; expected a list"),
+        (
+            {"tokens": TEXTS, "counted": torch.ones(2, 3, dtype=torch.bool)},
+            "a row of 4 tokens; expected at most 3",
+        ),
+        ({"documents": [1]}, r"documents \[1\]; expected 2 whole numbers from 1"),
+        ({"documents": [0, 1]}, "documents .*from 1"),
+        ({"windows": [True, 1]}, "windows .*from 1"),
+        ({"loss": 5}, "loss 5; expected a function"),
+    ],
+)
+def test_what_cannot_be_known_of_a_batch(known: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(**known)
+    assert "\n" not in str(caught.value)

