@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fenchel.integrations.transformers import load_model
-from fenchel.io.documents import open_documents
+from fenchel.io import open_documents
 from fenchel.nn import MultiheadAttention
 
 
