@@ -25,7 +25,7 @@ from fenchel.functional.arguments import check_some_keys, checked
 from fenchel.functional.attention import AttentionInference, attention
 from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hash_order import HashOrder, MeetingRule, hashed_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator
+from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.solver import Estimator
 
@@ -90,15 +90,9 @@ class HashingInference(Inference):
         query: Tensor,
         key: Tensor,
         value: Tensor | None,
-        *,
-        estimator: str | Estimator = "first_order",
-        tol: float | None = None,
-        max_steps: int = DEFAULT_STEPS,
         **options: Any,
     ) -> None:
-        super().__init__(has_output=value is not None)
-        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-        self._solving: dict[str, Any] = {"estimator": name, "tol": tol, "max_steps": max_steps}
+        super().__init__(value, options)
         self._variant, self._call, self._options = variant, (query, key), options
         value = key if value is None else value
         self._given = checked(query, key, value, **options, **self._solving)
@@ -121,7 +115,7 @@ class HashingInference(Inference):
             dtype = compute_dtype(given.query.dtype)
             z, templates, _, reliability = given.problem_in(dtype)
             templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
-            if self._solving["estimator"] == "first_order":
+            if self._estimator == "first_order":
                 output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order, rule)
             else:
                 each = reliability.expand(batch, heads, tokens, 1).flatten(0, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from torch import Tensor
 
@@ -15,12 +15,38 @@ from fenchel.functional.certificate import AttentionCertificate
 from fenchel.solver import ESTIMATORS as SOLVERS
 from fenchel.solver import Estimator, Exact
 
-__all__ = ["DEFAULT_STEPS", "Inference", "Variant", "estimator_object", "opened_estimator", "refuse_exact"]
+__all__ = [
+    "DEFAULT_STEPS",
+    "GapOptions",
+    "Inference",
+    "Options",
+    "Variant",
+    "estimator_object",
+    "opened_estimator",
+    "refuse_exact",
+]
 
 DEFAULT_STEPS = 50
 """Steps that a query may take in the exact estimator of ops."""
 
 T = TypeVar("T")
+
+
+class GapOptions(TypedDict, total=False):
+    """Options of :func:`fenchel.functional.infer` that every answer of a closed form has; its defaults hold."""
+
+    log_preference: Tensor | None
+    alpha: float | Tensor
+    scale: float | Tensor | None
+    estimator: str | Estimator
+    enable_gqa: bool
+
+
+class Options(GapOptions, total=False):
+    """The same with those of the exact estimator."""
+
+    tol: float | None
+    max_steps: int
 
 
 class Inference(ABC):
@@ -31,9 +57,13 @@ class Inference(ABC):
     in all backward passes but the last. :meth:`certified` reads output and certificate together, which is cheaper.
     """
 
-    def __init__(self, *, has_output: bool) -> None:
-        self._has_output = has_output
+    def __init__(self, value: Tensor | None, options: dict[str, Any]) -> None:
+        self._has_output = value is not None
         self._kept: dict[str, Any] = {}
+        tol, max_steps = options.pop("tol", None), options.pop("max_steps", DEFAULT_STEPS)
+        estimator, tol, max_steps = opened_estimator(options.pop("estimator", "first_order"), tol, max_steps)
+        self._estimator = estimator
+        self._solving: dict[str, Any] = {"estimator": estimator, "tol": tol, "max_steps": max_steps}
 
     @property
     def dual(self) -> Tensor:

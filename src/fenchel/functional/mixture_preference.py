@@ -91,9 +91,7 @@ def checked_mixture(
     variances: Tensor,
     value: Tensor | None,
     *,
-    log_preference: Tensor | None,
-    alpha: float | Tensor,
-    scale: float | Tensor | None,
+    scale: float | Tensor | None = None,
     **options: Any,
 ) -> MixtureArguments:
     """The arguments of a mixture attention call, if they fit together.
@@ -102,15 +100,7 @@ def checked_mixture(
         ProblemError: Naming the argument, what it was and what it should be.
     """
     _check_components(query, means, variances, value)
-    given = checked(
-        query,
-        means,
-        means if value is None else value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=1.0,
-        **options,
-    )
+    given = checked(query, means, means if value is None else value, scale=1.0, **options)
     dtype, shape = compute_dtype(given.query.dtype), means.shape
     spherical = variances.dim() == 0 or (variances.shape[-1] == 1 and shape[-1] != 1)
     wide = means.to(dtype)

@@ -99,12 +99,12 @@ def checked_relative(
     value: Tensor,
     relative: Tensor,
     index: Tensor | None,
-    *,
     relative_value: Tensor | None,
-    log_preference: Tensor | None,
-    alpha: float | Tensor,
-    scale: float | Tensor | None,
-    closeness: AbstractCloseness | None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
     **options: Any,
 ) -> RelativeArguments:
     """The arguments of a relative attention call, if they fit together.

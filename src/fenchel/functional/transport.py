@@ -31,7 +31,7 @@ from fenchel.estimate import estimate_at
 from fenchel.functional.arguments import checked
 from fenchel.functional.certificate import AttentionCertificate, no_error
 from fenchel.functional.exact import solved_dual_point
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
+from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, refuse_exact
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.layout import keep_freed_memory
@@ -94,18 +94,11 @@ class TransportInference(Inference):
         value: Tensor | None,
         *,
         scale: float | Tensor | None = None,
-        estimator: str | Estimator = "first_order",
-        tol: float | None = None,
-        max_steps: int = DEFAULT_STEPS,
         **options: Any,
     ) -> None:
-        super().__init__(has_output=value is not None)
-        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-        self._estimator, self._solving = name, (tol, max_steps)
+        super().__init__(value, options)
         value = key if value is None else value
-        self._call = given = checked(
-            query, key, value, scale=1.0, estimator=name, tol=tol, max_steps=max_steps, **options
-        )
+        self._call = given = checked(query, key, value, scale=1.0, **self._solving, **options)
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
@@ -113,15 +106,10 @@ class TransportInference(Inference):
         atom_values = variant.atom_values
         if not self._has_output and atom_values is None:
             atom_values = variant.atoms
+        scale, dtype = 1.0 if scale is None else scale, compute_dtype(query.dtype)
+        of_atoms = variant.atoms, atom_values, variant.atom_mask
         self._given = transport = checked_transport(
-            given,
-            variant.atoms,
-            atom_values,
-            variant.atom_mask,
-            variant.gamma,
-            variant.cost,
-            1.0 if scale is None else scale,
-            compute_dtype(query.dtype),
+            given, *of_atoms, variant.gamma, variant.cost, scale, dtype
         )
         check_not_mapped(
             "transport attention", *(x for x in vars(transport).values() if isinstance(x, Tensor))
@@ -148,7 +136,7 @@ class TransportInference(Inference):
             if self._estimator == "first_order" or given.evidence.numel() == 0:
                 return given.alpha * given.evidence
             remedy = "gamma larger, or alpha or the norms of the templates smaller"
-            return solved_dual_point(self._problem, self._estimator, *self._solving, remedy)
+            return solved_dual_point(self._problem, **self._solving, remedy=remedy)
 
     @override
     def _make_dual(self) -> Tensor:
