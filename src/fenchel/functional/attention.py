@@ -12,15 +12,18 @@ from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import broadcast_leading, checked, restored
-from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at, no_error
 from fenchel.functional.close import CloseAttention, checked_closeness
 from fenchel.functional.exact import dual_point
 from fenchel.functional.inference import (
     DEFAULT_STEPS,
+    AttentionCertificate,
+    CentredTemplates,
     GapOptions,
     Inference,
     Options,
     Variant,
+    certificate_at,
+    no_error,
     refuse_exact,
 )
 from fenchel.functional.operator import compute_dtype, without_autocast

@@ -20,8 +20,8 @@ from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTranspor
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.exact import equation_of, solution_of
+from fenchel.functional.inference import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.operator import (
     compute_dtype,
     recomputed,

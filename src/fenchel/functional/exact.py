@@ -24,11 +24,11 @@ from fenchel.functional.rows import (
     with_one_look,
     with_row_gradients,
 )
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
+from fenchel.layout import layout_of
 from fenchel.problem import Problem
 from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.driver import infer
-from fenchel.solver.exact import WORKING_ARRAYS, solved_block
+from fenchel.solver.exact import blocks_of, solved_block
 from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
 
 __all__ = [
@@ -257,14 +257,11 @@ def solved_dual_point(
 def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
     """The same without gradient."""
     tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
+    layout = layout_of(problem)
     dual, missed = layout.empty(problem.conjugate.dim), 0
-    # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
-    arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
-    for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, arrays, itemsize):
-        where = (groups[:, None], rows[None, :])
+    for where, block in blocks_of(layout):
         if estimator == "exact":
-            certificate, _ = solved_block(block, problem.dtype, tol=tol, max_steps=max_steps)
+            certificate, _ = solved_block(block, problem.dtype, tol, max_steps)
             dual[where] = certificate.dual
             missed += int((~certificate.meets(tol)).sum())
         else:

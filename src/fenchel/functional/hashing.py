@@ -23,9 +23,8 @@ from fenchel.arguments.tensor import (
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_some_keys, checked
 from fenchel.functional.attention import AttentionInference, attention
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hash_order import HashOrder, MeetingRule, hashed_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant
+from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.solver import Estimator
 

@@ -14,12 +14,15 @@ from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate, certificate_of, no_error, norm_of
 from fenchel.functional.exact import inverse, preference_weights, solved_dual_point
 from fenchel.functional.inference import (
+    AttentionCertificate,
     Inference,
     Options,
     Variant,
+    certificate_of,
+    no_error,
+    norm_of,
     refuse_exact,
 )
 from fenchel.functional.mixture_preference import HeadMixtures, MixtureArguments, checked_mixture

@@ -12,14 +12,17 @@ from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.attention import AttentionInference, attention_weights
-from fenchel.functional.certificate import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
 from fenchel.functional.close import is_softmax
 from fenchel.functional.inference import (
     DEFAULT_STEPS,
+    AttentionCertificate,
     GapOptions,
     Inference,
     Options,
     Variant,
+    certificate_of,
+    lost_to_rounding,
+    norm_of,
     refuse_exact,
 )
 from fenchel.functional.operator import without_autocast

@@ -29,9 +29,15 @@ from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
 from fenchel.functional.arguments import checked
-from fenchel.functional.certificate import AttentionCertificate, no_error
 from fenchel.functional.exact import solved_dual_point
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, refuse_exact
+from fenchel.functional.inference import (
+    DEFAULT_STEPS,
+    AttentionCertificate,
+    Inference,
+    Variant,
+    no_error,
+    refuse_exact,
+)
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.layout import keep_freed_memory

@@ -14,8 +14,8 @@ from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close import check_kind, closeness_on
+from fenchel.functional.inference import AttentionCertificate
 from fenchel.nn.arguments import (
     SequenceLayout,
     TorchMasks,

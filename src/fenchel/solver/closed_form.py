@@ -15,7 +15,7 @@ from fenchel.family import Block, FunctionFamily, TemplateFamily
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.driver import solved
-from fenchel.solver.options import check_call, check_curved
+from fenchel.solver.exact import check_call, check_curved
 
 __all__ = ["check_domain", "first_order", "second_order", "second_order_point"]
 
@@ -168,7 +168,7 @@ def check_domain(
         DomainError: Naming how many queries, the one that is farthest outside, and the largest α that it admits.
     """
     conjugate = problem.conjugate
-    inside = conjugate.inside(dual)
+    inside = conjugate.preference.inside(dual)
     if inside is None or bool(inside.all()):
         return
     outside = (~inside).expand(problem.shape)
@@ -201,7 +201,7 @@ def _largest_alpha(
         trial = row.with_alpha(
             torch.full(tuple(row.shape), tried, dtype=torch.float64, device=row.alpha.device)
         )
-        inside = trial.conjugate.inside(closed_form(trial))
+        inside = trial.preference.inside(closed_form(trial))
         return inside is None or bool(inside.expand(trial.shape)[at])
 
     low, high = -700.0, math.log(alpha)

@@ -13,8 +13,7 @@ from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import BOUNDS, Estimate, estimate_at
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
-from fenchel.solver.exact import exact
-from fenchel.solver.options import check_call, check_curved, check_iterations
+from fenchel.solver.exact import check_call, check_curved, check_iterations, exact
 
 __all__ = ["constrained"]
 

@@ -1,24 +1,84 @@
-r"""The exact estimator: the maximiser λ* of the dual, certified in float64.
+r"""The estimators that iterate to the maximiser λ* of the dual, certified in float64.
 
-Why it converges, what the certificate guarantees and what it costs: ``docs/exact-solver.md``.
+Why the exact one converges, what its certificate guarantees and what it costs: ``docs/exact-solver.md``. Gradient
+ascent is the papers' own way, kept as the baseline to measure against.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from fenchel.certificate import Certificate, certify
-from fenchel.errors import ConvergenceError
+from fenchel.arguments.tensor import check_flags, checked_argument
+from fenchel.certificate import Certificate, certify, reference_norm
+from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import Estimate, EstimateBuilder
 from fenchel.family import Block
-from fenchel.layout import DEFAULT_MEMORY_BUDGET
+from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout
 from fenchel.problem import Problem
 from fenchel.rounding import norm
 from fenchel.solver.driver import infer
-from fenchel.solver.options import check_call, check_curved, check_iterations
 
-__all__ = ["WORKING_ARRAYS", "check_convergence", "exact", "solved_block"]
+__all__ = [
+    "WORKING_ARRAYS",
+    "blocks_of",
+    "check_call",
+    "check_convergence",
+    "check_curved",
+    "check_iterations",
+    "exact",
+    "gradient_ascent",
+    "solved_block",
+]
+
+
+def check_call(problem: Any, memory_budget: Any) -> None:
+    """The problem and the options of a solver.
+
+    Args:
+        problem: What to solve.
+        memory_budget: Bytes of working memory.
+
+    Raises:
+        ProblemError: Naming the first that cannot be used.
+    """
+    if not isinstance(problem, Problem):
+        raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
+    checked_argument("memory_budget", memory_budget)
+
+
+def check_curved(problem: Problem, estimator: str) -> None:
+    """Refuse a closeness whose weights jump, where steps or an expansion are made of their derivative.
+
+    Raises:
+        ProblemError: Naming the estimator.
+    """
+    if not problem.closeness.curved:
+        raise ProblemError(
+            f"closeness is {problem.closeness!r}, whose weights jump, so that there is no {estimator!r} estimate; "
+            "expected the estimator 'first_order', or a closeness with a small temperature, such as "
+            "fenchel.Tsallis(2, temperature=0.01)"
+        )
+
+
+def check_iterations(tol: Any, max_steps: Any, throw: Any) -> None:
+    """When an iterative solver stops, and whether it raises then.
+
+    Args:
+        tol: Relative tolerance.
+        max_steps: Steps that a query may take.
+        throw: Whether to raise where the tolerance is not met.
+
+    Raises:
+        ProblemError: Naming the first that cannot be used.
+    """
+    checked_argument("tol", tol)
+    checked_argument("solver_steps", max_steps, name="max_steps")
+    check_flags(throw=throw)
+
 
 WORKING_ARRAYS = 24
 """Arrays of shape (rows, max(n, d)) alive at once in a Newton step, counted in the block's own dtype."""
@@ -70,24 +130,41 @@ def exact(
     """
     check_call(problem, memory_budget)
     check_curved(problem, "exact")
+    return _iterated(problem, tol, max_steps, throw, memory_budget, solved_block)
+
+
+def _iterated(
+    problem: Problem,
+    tol: float,
+    max_steps: int,
+    throw: bool,
+    memory_budget: int,
+    solve: Callable[[Block, torch.dtype, float, int], tuple[Certificate, Tensor]],
+) -> Estimate:
+    """The estimate of what ``solve`` finds for every block."""
     check_iterations(tol, max_steps, throw)
     builder = EstimateBuilder(problem, tol)
-    itemsize = torch.finfo(problem.dtype).bits // 8
-    # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
-    arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
     with torch.no_grad():
-        for groups, rows, block in builder.layout.blocks(memory_budget, arrays, itemsize):
-            certificate, steps = solved_block(block, problem.dtype, tol=tol, max_steps=max_steps)
-            builder.put(groups[:, None], rows[None, :], certificate, steps)
+        for where, block in blocks_of(builder.layout, memory_budget):
+            builder.put(*where, *solve(block, problem.dtype, tol, max_steps))
     estimate = builder.build()
     if throw:
         check_convergence(estimate, tol, max_steps)
     return estimate
 
 
-def solved_block(
-    block: Block, dtype: torch.dtype, *, tol: float, max_steps: int
-) -> tuple[Certificate, Tensor]:
+def blocks_of(
+    layout: QueryLayout, memory_budget: int = DEFAULT_MEMORY_BUDGET
+) -> Iterator[tuple[tuple[Tensor, Tensor], Block]]:
+    """The blocks of a problem that a solver works on at once, each with where its rows are."""
+    itemsize = torch.finfo(layout.problem.dtype).bits // 8
+    # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
+    arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
+    for groups, rows, block in layout.blocks(memory_budget, arrays, itemsize):
+        yield (groups[:, None], rows[None, :]), block
+
+
+def solved_block(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tuple[Certificate, Tensor]:
     """The dual points of a block, certified in float64, and the steps that each row took, int64 (g, r).
 
     Args:
@@ -121,3 +198,75 @@ def check_convergence(estimate: Estimate, tol: float, max_steps: int) -> None:
         f"{worst}: {float(relative.flatten()[flat]):.2e} after {steps} steps). To go on, {remedy}; or pass throw=False "
         "and read estimate.converged"
     )
+
+
+def gradient_ascent(
+    problem: Problem,
+    *,
+    tol: float = 1e-6,
+    max_steps: int = 10_000,
+    throw: bool = True,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+) -> Estimate:
+    r"""Climb the dual from αz along its gradient, with a step that doubles on success and halves on failure.
+
+    .. math:: \lambda \leftarrow \lambda + \eta\,\nabla\mathcal{D}(\lambda)
+
+    A step is kept where the gradient gets shorter. The first and smallest η is one over a bound on the Hessian, with
+    which it always does: :math:`1 / (\alpha^{-1} + \max_i\lVert t_i - \bar t\rVert^2/\sigma)` where there are
+    templates. A preference that has no such bound begins with η = α, and no step is smallest.
+
+    Args:
+        problem: What to solve.
+        tol: Relative tolerance on λ, certified as in :func:`~fenchel.solver.exact`.
+        max_steps: Steps a query may take.
+        throw: Raise where the tolerance is not met.
+        memory_budget: Bytes of working memory.
+
+    Returns:
+        The estimate with its bounds.
+
+    Raises:
+        ProblemError: If the tolerance is not positive.
+        ConvergenceError: If a query does not meet the tolerance and ``throw`` is true.
+
+    Reference:
+        Section 8: "performing gradient ascent".
+
+    Example:
+        >>> from fenchel import Discrete, InferenceProblem
+        >>> u = Discrete(torch.eye(2, dtype=torch.float64))
+        >>> slow = gradient_ascent(InferenceProblem(u, torch.tensor([[1.0, 0.0]], dtype=torch.float64)))
+        >>> bool(slow.converged.all())
+        True
+    """
+    check_call(problem, memory_budget)
+    check_curved(problem, "gradient_ascent")
+    return _iterated(problem, tol, max_steps, throw, memory_budget, _ascended)
+
+
+def _ascended(block: Block, dtype: torch.dtype, tol: float, max_steps: int) -> tuple[Certificate, Tensor]:
+    """What :func:`solved_block` gives, by gradient ascent."""
+    family, alpha = block.family, block.alpha.expand(*block.evidence.shape[:2], 1)
+    bound, first = block.family.smoothness(), alpha * block.evidence
+    least = torch.zeros_like(alpha) if bound is None else (1 / (1 / alpha + bound)).expand_as(alpha)
+    step = alpha if bound is None else least
+    dual = family.start(first)
+    steps = torch.zeros(alpha.shape[:2], dtype=torch.int64, device=alpha.device)
+
+    def slope(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = block.evidence - at / alpha - family.at(at).shift
+        size = norm(gradient)
+        reference = reference_norm(norm(at), norm(first))
+        return gradient, size, alpha * size > MARGIN * tol * reference
+
+    gradient, size, going = slope(dual)
+    while bool(going.any()) and int(steps.max()) < max_steps:
+        tried = dual + step * gradient
+        new_gradient, new_size, new_going = slope(tried)
+        kept = ((new_size < size) | (step <= least)) & going
+        step = torch.where(kept, 2 * step, torch.where(going, torch.maximum(step / 2, least), step))
+        steps += going.squeeze(-1)
+        dual, gradient = torch.where(kept, tried, dual), torch.where(kept, new_gradient, gradient)
+        size, going = torch.where(kept, new_size, size), torch.where(kept, new_going, going)
+    return certify(block.to(torch.float64), dual.double(), dtype), steps
