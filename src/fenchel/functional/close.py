@@ -29,6 +29,7 @@ from fenchel.functional.operator import (
     untraced,
     without_autocast,
 )
+from fenchel.layout import spans
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import log_weights
 from fenchel.problem import Problem
@@ -228,8 +229,7 @@ class CloseRows:
         shared = all(len(shape) < 3 or shape[-3] == 1 for shape in shapes)
         together = count == 1 or not shared or LEAST_QUERIES * self.row_bytes() <= LARGEST_BYTES
         each = count if together else 1
-        for start in range(0, count, each):
-            span = slice(start, start + each)
+        for span in spans(count, each):
             yield span, self if together else self._narrowed(0, span, self.closeness)
 
     def parts(self) -> Iterator[tuple[slice, CloseRows]]:
@@ -238,8 +238,7 @@ class CloseRows:
         if queries <= each:
             yield slice(0, queries), self
             return
-        for start in range(0, queries, each):
-            span = slice(start, min(start + each, queries))
+        for span in spans(queries, each):
             yield span, self._narrowed(2, span, self.closeness.queries(span))
 
     def _narrowed(self, dim: int, span: slice, closeness: AbstractCloseness) -> CloseRows:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fenchel.layout import keep_freed_memory
+from fenchel.layout import keep_freed_memory, spans
 from fenchel.solver.implicit import differentiated_once
 
 __all__ = ["HashOrder", "MeetingRule", "hashed_softmax"]
@@ -346,6 +346,5 @@ def _blocks(order: HashOrder) -> Iterator[tuple[slice, HashOrder]]:
     keep_freed_memory()
     window = order.chunk * (1 + order.before + order.after)
     several = max(1, _BLOCK_ENTRIES // (order.ring * order.chunk * window))
-    for start in range(0, order.slots.shape[0], several):
-        some = slice(start, start + several)
+    for some in spans(order.slots.shape[0], several):
         yield some, order.sequences(some)

@@ -26,6 +26,7 @@ from fenchel.functional.attention import AttentionInference, attention
 from fenchel.functional.hash_order import HashOrder, MeetingRule, hashed_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
 from fenchel.functional.operator import compute_dtype, without_autocast
+from fenchel.layout import spans
 from fenchel.solver import Estimator
 
 __all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
@@ -459,9 +460,9 @@ def solved_output(
 
     numbers = rows.shape[1] * (templates.shape[-1] + value.shape[-1] + evidence.shape[1])
     several = max(1, _BLOCK_NUMBERS // numbers)
-    blocks = [slice(start, start + several) for start in range(0, rows.shape[0], several)]
     parts = [
-        of_problems(some, evidence[some], reliability[some], log_u[some], templates, value) for some in blocks
+        of_problems(some, evidence[some], reliability[some], log_u[some], templates, value)
+        for some in spans(rows.shape[0], several)
     ]
     found = torch.cat(parts).unflatten(0, (z.shape[0], each))
     return order.of_tokens(found).squeeze(1) if order.rounds == 1 else found.squeeze(2)

@@ -32,6 +32,7 @@ from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.operator import compute_dtype, recomputed, unit_of_products
 from fenchel.functional.output import attend
+from fenchel.layout import spans
 from fenchel.preference import AbstractPreference
 from fenchel.preference.abstract import sums
 from fenchel.preference.discrete import displacement, log_weights
@@ -339,8 +340,7 @@ class HeadMixtures(AbstractPreference):
         queries = points[0].shape[2]
         each = max(1, BLOCK_BYTES // (batch * self.heads * n * components.element_size()))
         found = []
-        for start in range(0, queries, each):
-            part = slice(start, start + each)
+        for part in spans(queries, each):
             rows = preference if preference.shape[2] == 1 else preference[:, :, part]
             first, *others = (point[:, :, part] for point in points)
             found.append(recomputed(of_block, first, rows, components, *others))

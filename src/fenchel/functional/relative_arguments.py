@@ -24,6 +24,7 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import checked
 from fenchel.functional.operator import compute_dtype
+from fenchel.layout import spans
 
 __all__ = [
     "RelativeArguments",
@@ -255,8 +256,7 @@ def by_query(
     size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * wide))
     full = (batch, heads, queries, keys)
     index, log_u, alpha = given.pair_index, given.log_preference, given.alpha
-    for start in range(0, max(1, queries), size):
-        rows = slice(start, min(start + size, queries))
+    for rows in spans(max(1, queries), size):
         own = index[:, :, rows]
         templates = given.key.unsqueeze(2) + _of_pairs(given.relative, own)
         value = given.value.unsqueeze(2).expand(-1, -1, own.shape[2], -1, -1)
