@@ -14,7 +14,7 @@ from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.exact import inverse, preference_weights, solved_dual_point
+from fenchel.functional.exact import by_inverse, preference_weights, solved_dual_point
 from fenchel.functional.inference import (
     AttentionCertificate,
     Inference,
@@ -366,4 +366,4 @@ def _with_one_covariance(given: MixtureArguments) -> Tensor:
     within = (weights @ variances).expand(*variances.shape[:2], 1, means.shape[-1]).squeeze(2)
     covariance = centred.mT @ (weights.mT * centred) + torch.diag_embed(within)
     alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
-    return (alpha * (given.evidence.double() @ inverse(alpha, covariance))).to(given.evidence.dtype)
+    return (alpha * by_inverse(alpha * covariance, given.evidence.double())).to(given.evidence.dtype)
