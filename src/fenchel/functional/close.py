@@ -34,6 +34,7 @@ from fenchel.preference import Discrete
 from fenchel.preference.discrete import log_weights
 from fenchel.problem import Problem
 from fenchel.rounding import summed
+from fenchel.selection import narrowed
 from fenchel.solver.implicit import implicit_dual_point
 
 __all__ = [
@@ -242,17 +243,12 @@ class CloseRows:
             yield span, self._narrowed(2, span, self.closeness.queries(span))
 
     def _narrowed(self, dim: int, span: slice, closeness: AbstractCloseness) -> CloseRows:
-        def narrowed(tensor: Tensor) -> Tensor:
-            return (
-                tensor if tensor.shape[dim] == 1 else tensor.narrow(dim, span.start, span.stop - span.start)
-            )
-
         preference = self.log_preference
         return CloseRows(
-            narrowed(self.evidence),
-            self.templates if dim == 2 else narrowed(self.templates),
-            None if preference is None else narrowed(preference),
-            narrowed(self.alpha),
+            narrowed(self.evidence, dim, span),
+            self.templates if dim == 2 else narrowed(self.templates, dim, span),
+            None if preference is None else narrowed(preference, dim, span),
+            narrowed(self.alpha, dim, span),
             closeness,
         )
 

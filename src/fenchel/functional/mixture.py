@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_not_mapped, values_are_known
+from fenchel.arguments.tensor import check_not_mapped
 from fenchel.conjugate import conjugate_of
-from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.functional.arguments import AttentionArguments
+from fenchel.errors import ConvergenceError
+from fenchel.functional.arguments import AttentionArguments, refuse_overflow
 from fenchel.functional.exact import by_inverse, preference_weights, solved_dual_point
 from fenchel.functional.inference import (
     AttentionCertificate,
@@ -296,7 +296,9 @@ def _answer(given: MixtureArguments, dual: Tensor, dropout_p: float) -> Tensor:
     lifted, width = _same_width(given, given.lift(place))
     found = output_at(lifted, lifted.query, dropout_p)[..., :width]
     output = given.mean(place, found) if given.value is None else found
-    _check_range(given, output)
+    tensors = given.evidence, given.means, given.lifted.value
+    what = "mixture attention has scores or variances times evidence"
+    refuse_overflow(output, tensors, what, "alpha, the query, scale or the variances smaller")
     return given.lifted.without_empty_rows(output).to(given.dtype)
 
 
@@ -306,19 +308,6 @@ def _without_evidence(given: MixtureArguments, dropout_p: float) -> Tensor:
     at_rest = replace(given.lifted, query=given.lift(place), alpha=1.0)
     found = plain_attention(at_rest, dropout_p)
     return (given.mean(place, found) if given.value is None else found).to(given.dtype)
-
-
-def _check_range(given: MixtureArguments, output: Tensor) -> None:
-    """Refuse finite arguments whose scores the dtype does not hold; a NaN that was given passes."""
-    if not values_are_known(output) or bool(torch.isfinite(output).all()):
-        return
-    tensors = (given.evidence, given.means, given.lifted.value)
-    if all(bool(torch.isfinite(x).all()) for x in tensors):
-        name = str(output.dtype).removeprefix("torch.")
-        raise ProblemError(
-            f"mixture attention has scores or variances times evidence that {name} does not hold: give the tensors in "
-            "float64, or make alpha, the query, scale or the variances smaller"
-        )
 
 
 def mixture_dual_point(given: MixtureArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
@@ -152,7 +152,7 @@ class RelativeInference(Inference):
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.gap,))[0]
         with without_autocast(self._given.query):
-            wide = _centred(self._given.widened)
+            wide = self._given.centred
             return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)
 
 
@@ -393,7 +393,7 @@ def _certificate(given: RelativeArguments) -> AttentionCertificate:
     """At λ = αz, with what rounding can hide in the shift of the mean."""
     with without_autocast(given.query):
         # What all templates of a query share changes only rounding.
-        wide = _centred(given.widened)
+        wide = given.centred
         shift, believed = _shift(wide)
         scale, alpha, dtype = abs(wide.scale), wide.column, wide.query.dtype
         radius = (
@@ -407,9 +407,3 @@ def _certificate(given: RelativeArguments) -> AttentionCertificate:
         norm = norm * (1 + (summed(wide.query.shape[-1]) + 16) * unit)
         norm = norm.masked_fill(believed.sum(-1, keepdim=True) == 0, 0)
         return certificate_of(norm, alpha, dtype)
-
-
-def _centred(given: RelativeArguments) -> RelativeArguments:
-    """Keys and vectors of pairs less their means, which templates share."""
-    key, relative = (x - x.detach().mean(-2, keepdim=True) for x in (given.key, given.relative))
-    return replace(given, key=key, relative=relative)

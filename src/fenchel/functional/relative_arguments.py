@@ -77,21 +77,13 @@ class RelativeArguments:
             return self.index
         return distance_index(self.query.shape[2], self.key.shape[2], self.query.device)[None, None]
 
-    def to(self, dtype: torch.dtype) -> RelativeArguments:
-        """The same with its tensors in another dtype."""
-        return replace(
-            self,
-            query=self.query.to(dtype),
-            key=self.key.to(dtype),
-            value=self.value.to(dtype),
-            relative=self.relative.to(dtype),
-            relative_value=None if self.relative_value is None else self.relative_value.to(dtype),
-        )
-
     @property
-    def widened(self) -> RelativeArguments:
-        """The same in the dtype of bounds."""
-        return self.to(compute_dtype(self.query.dtype))
+    def centred(self) -> RelativeArguments:
+        """The same in the dtype of bounds, without what keys share, and rows, which changes only rounding."""
+        dtype = compute_dtype(self.query.dtype)
+        key, relative = (x.to(dtype) for x in (self.key, self.relative))
+        key, relative = (x - x.detach().mean(-2, keepdim=True) for x in (key, relative))
+        return replace(self, query=self.query.to(dtype), key=key, relative=relative)
 
 
 def checked_relative(
