@@ -31,7 +31,7 @@ MODULES = (
 
 def commands() -> set[str]:
     """Commands and options of the command line, as they are written in a shell."""
-    application = import_module("fenchel.cli.application").application
+    application = import_module("fenchel.cli.commands").application
     said: set[str] = set()
     for name, command in typer.main.get_command(application).commands.items():  # pyright: ignore[reportAttributeAccessIssue]
         said.add(f"fenchel {name}")

@@ -17,7 +17,7 @@ from torch._subclasses import FakeTensorMode
 
 import fenchel
 from fenchel import functional as F
-from fenchel.arguments import tensor as rule
+from fenchel import tensors as rule
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.functional import rows
 from fenchel.solver import driver

@@ -32,7 +32,9 @@ WRITTEN = [
 # counts: under TYPE_CHECKING and inside of functions too. The root, which shows everything, is imported by nobody.
 ORDER = [
     {"errors", "version"},
-    {"arguments", "rounding", "storage", "selection"},
+    {"arguments"},
+    {"tensors"},
+    {"rounding", "storage", "selection"},
     {"preference", "closeness"},
     {"conjugate", "plot"},
     {"problem"},
@@ -47,6 +49,7 @@ ORDER = [
     {"integrations"},
     {"data"},
     {"runs"},
+    {"options"},
     {"auditing", "swap"},
     {"comparing", "reproducing"},
     {"cli"},
@@ -59,6 +62,7 @@ NEEDED_BY_EXTRAS = [
     "datasets",
     "safetensors",
     "typer",
+    "pydantic",
     "rich",
     "matplotlib",
     "jinja2",
@@ -217,6 +221,19 @@ def test_importing_and_solving_need_torch_alone():
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(1.0)
+
+
+def test_audits_say_what_brings_pydantic():
+    done = run_without(["pydantic"], "import fenchel\nfenchel.audit")
+    assert "MissingExtraError: pydantic is not installed. Run: pip install 'fenchel[hf]'" in done.stderr
+
+
+def test_the_command_answers_without_torch():
+    for arguments in (["--version"], ["--help"], ["audit", "--help"], ["audit", "demo", "--nonsense"]):
+        done = run_without(
+            ["torch"], f"import sys\nfrom fenchel.cli import main\nsys.exit(main({arguments!r}))"
+        )
+        assert done.returncode == (2 if "--nonsense" in arguments else 0), done.stderr
 
 
 def test_the_blocker_blocks():

@@ -17,6 +17,7 @@ from website.breaks import with_breaks  # noqa: E402
 from website.catalogue import catalogue_pages, family_page, with_overview  # noqa: E402
 from website.mathml import with_mathml  # noqa: E402
 from website.notebook import notebook_pages  # noqa: E402
+from website.options import with_option_tables  # noqa: E402
 from website.pictures import with_links_to_pictures  # noqa: E402
 from website.reference import reference_pages  # noqa: E402
 from website.root_pages import as_on_the_site, root_pages  # noqa: E402
@@ -49,7 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links that leave ``docs`` on disk stay on the site; the catalogue is filled in; the page gets its weight."""
     page.meta["search"] = {"boost": search_boost(page.file.src_uri)}
-    return with_overview(as_on_the_site(markdown))
+    return with_option_tables(with_overview(as_on_the_site(markdown)))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

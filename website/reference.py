@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from website.docstrings import as_markdown
+from website.options import function_table
 
 __all__ = ["PACKAGES", "reference_pages"]
 
@@ -65,6 +66,8 @@ def _page(package: str, module: ModuleType, at_home: dict[int, str]) -> str:
             elsewhere.append(f"| [`{name}`]({home}.md#{home}.{name}) | {_summary(value)} |")
         else:
             own.append(f"::: {package}.{name}\n")
+            if model := getattr(value, "__options__", None):
+                own.append(f"Options of `{name}`:\n\n{function_table(model)}\n")
     if elsewhere:
         lines += ["| Name | What it is |", "|---|---|", *elsewhere, ""]
     return "\n".join(lines + own)

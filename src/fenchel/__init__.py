@@ -5,33 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fenchel.closeness import KL as KL
-from fenchel.closeness import Divergence as Divergence
-from fenchel.closeness import Hard as Hard
-from fenchel.closeness import OptimalTransport as OptimalTransport
-from fenchel.closeness import Tsallis as Tsallis
-from fenchel.closeness import check_closeness as check_closeness
-from fenchel.errors import ConvergenceError as ConvergenceError
-from fenchel.errors import DomainError as DomainError
-from fenchel.errors import FenchelError as FenchelError
-from fenchel.errors import ProblemError as ProblemError
-from fenchel.estimate import Estimate as Estimate
-from fenchel.inference import InferenceProblem as InferenceProblem
-from fenchel.preference import Bernoulli as Bernoulli
-from fenchel.preference import Box as Box
-from fenchel.preference import Continuous1d as Continuous1d
-from fenchel.preference import Continuous2d as Continuous2d
-from fenchel.preference import Discrete as Discrete
-from fenchel.preference import Gamma as Gamma
-from fenchel.preference import Gaussian as Gaussian
-from fenchel.preference import GaussianMixture as GaussianMixture
-from fenchel.preference import Laplace as Laplace
-from fenchel.preference import Poisson as Poisson
-from fenchel.solver import Constrained as Constrained
-from fenchel.solver import Exact as Exact
-from fenchel.solver import FirstOrder as FirstOrder
-from fenchel.solver import GradientAscent as GradientAscent
-from fenchel.solver import SecondOrder as SecondOrder
 from fenchel.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -44,7 +17,34 @@ if TYPE_CHECKING:
     from fenchel import reproducing as reproducing
     from fenchel import swap as swap
     from fenchel.auditing import audit as audit
+    from fenchel.closeness import KL as KL
+    from fenchel.closeness import Divergence as Divergence
+    from fenchel.closeness import Hard as Hard
+    from fenchel.closeness import OptimalTransport as OptimalTransport
+    from fenchel.closeness import Tsallis as Tsallis
+    from fenchel.closeness import check_closeness as check_closeness
     from fenchel.comparing import compare as compare
+    from fenchel.errors import ConvergenceError as ConvergenceError
+    from fenchel.errors import DomainError as DomainError
+    from fenchel.errors import FenchelError as FenchelError
+    from fenchel.errors import ProblemError as ProblemError
+    from fenchel.estimate import Estimate as Estimate
+    from fenchel.inference import InferenceProblem as InferenceProblem
+    from fenchel.preference import Bernoulli as Bernoulli
+    from fenchel.preference import Box as Box
+    from fenchel.preference import Continuous1d as Continuous1d
+    from fenchel.preference import Continuous2d as Continuous2d
+    from fenchel.preference import Discrete as Discrete
+    from fenchel.preference import Gamma as Gamma
+    from fenchel.preference import Gaussian as Gaussian
+    from fenchel.preference import GaussianMixture as GaussianMixture
+    from fenchel.preference import Laplace as Laplace
+    from fenchel.preference import Poisson as Poisson
+    from fenchel.solver import Constrained as Constrained
+    from fenchel.solver import Exact as Exact
+    from fenchel.solver import FirstOrder as FirstOrder
+    from fenchel.solver import GradientAscent as GradientAscent
+    from fenchel.solver import SecondOrder as SecondOrder
 
 __all__ = [
     "KL",
@@ -91,19 +91,39 @@ _PACKAGES = (
     "reproducing",
     "swap",
 )
-
-
-_FUNCTIONS = {"audit": "auditing", "compare": "comparing"}
+_HOMES = {
+    "closeness": ("KL", "Divergence", "Hard", "OptimalTransport", "Tsallis", "check_closeness"),
+    "errors": ("ConvergenceError", "DomainError", "FenchelError", "ProblemError"),
+    "estimate": ("Estimate",),
+    "inference": ("InferenceProblem",),
+    "preference": (
+        "Bernoulli",
+        "Box",
+        "Continuous1d",
+        "Continuous2d",
+        "Discrete",
+        "Gamma",
+        "Gaussian",
+        "GaussianMixture",
+        "Laplace",
+        "Poisson",
+    ),
+    "solver": ("Constrained", "Exact", "FirstOrder", "GradientAscent", "SecondOrder"),
+    "auditing": ("audit",),
+    "comparing": ("compare",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Packages, and what is in one, are imported when they are first asked for."""
+    """Packages and names are imported when they are first asked for, so that the command answers without torch."""
     if name in _PACKAGES:
         return import_module(f"fenchel.{name}")
-    if name in _FUNCTIONS:
-        return getattr(import_module(f"fenchel.{_FUNCTIONS[name]}"), name)
+    if name in _HOME:
+        found = globals()[name] = getattr(import_module(f"fenchel.{_HOME[name]}"), name)
+        return found
     raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES, *_FUNCTIONS})
+    return sorted({*globals(), *_PACKAGES, *_HOME})

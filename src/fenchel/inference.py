@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_not_mapped
 from fenchel.closeness import AbstractCloseness
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import DomainError, ProblemError
@@ -18,6 +17,7 @@ from fenchel.preference import AbstractPreference
 from fenchel.problem import Problem
 from fenchel.solver import Estimator, estimator_with
 from fenchel.solver.implicit import implicit_dual_point
+from fenchel.tensors import check_not_mapped
 
 __all__ = ["InferenceProblem"]
 

@@ -8,7 +8,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import (
+from fenchel.closeness import AbstractCloseness
+from fenchel.conjugate import AbstractConjugate, FiniteConjugate, tensors_of
+from fenchel.errors import ProblemError
+from fenchel.preference import AbstractPreference
+from fenchel.tensors import (
     check_device,
     check_tensor,
     check_vectors,
@@ -16,10 +20,6 @@ from fenchel.arguments.tensor import (
     positive_tensor,
     values_are_known,
 )
-from fenchel.closeness import AbstractCloseness
-from fenchel.conjugate import AbstractConjugate, FiniteConjugate, tensors_of
-from fenchel.errors import ProblemError
-from fenchel.preference import AbstractPreference
 
 __all__ = ["Problem"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fenchel.arguments.tensor import checked_argument
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate
+from fenchel.tensors import checked_argument
 
 __all__ = ["alpha_from_noise", "noise_from_alpha", "radius_of"]
 

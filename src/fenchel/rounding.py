@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import is_on_host
+from fenchel.tensors import is_on_host
 
 __all__ = ["LINEAR", "SMALL", "UNIT", "dot", "near_displacement", "norm", "summed", "total"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fenchel.auditing.manifest import CONVENTIONS, KEYS, OUTCOMES, PARTS, PLACES, describe, in_order
-from fenchel.auditing.options import AuditOptions
 from fenchel.data.shard import Shard
+from fenchel.options import AuditOptions
 from fenchel.runs.model import RunModel
 from tests.tiny_models import tiny_model
 

@@ -15,8 +15,9 @@ import torch
 from fenchel.auditing import site_measures
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
-from fenchel.auditing.run import audit, shard_directory
+from fenchel.auditing.run import audit
 from fenchel.errors import FenchelError, InputError, MissingExtraError, OutputError
+from fenchel.options import AuditOptions
 from tests.auditing.small_audits import Interrupting, numbers_of, small_audit, small_model, some_texts
 from tests.data.text.test_windows import word_tokenizer
 from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
@@ -335,8 +336,8 @@ def test_queries_that_did_not_converge_are_counted_and_said(monkeypatch: pytest.
 
 
 def test_a_shard_has_a_folder_of_its_own() -> None:
-    assert shard_directory("out", (0, 1)) == Path("out")
-    assert shard_directory("out", "2/3") == Path("out/shard-2-of-3")
+    assert AuditOptions.checked(directory="out", shard=(0, 1)).folder == Path("out")
+    assert AuditOptions.checked(directory="out", shard="2/3").folder == Path("out/shard-2-of-3")
 
 
 def test_a_shard_without_a_document_finishes_with_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fenchel.cli.progress import TerminalObserver, observer_of_standard_error, state
+from fenchel.cli.terminal import TerminalObserver, observer_of_standard_error, state
 from fenchel.runs.observer import SilentObserver
 from fenchel.runs.progress import Progress
 

@@ -176,7 +176,7 @@ def test_an_interrupted_swap_says_how_to_go_on(command, masked, text, tmp_path, 
     from tests.auditing.small_audits import Interrupting
 
     monkeypatch.setattr(
-        "fenchel.cli.swap.observer_of_standard_error", lambda doing: Interrupting(5, KeyboardInterrupt())
+        "fenchel.cli.terminal.observer_of_standard_error", lambda doing: Interrupting(5, KeyboardInterrupt())
     )
     done = command(
         "swap", masked, "--text", text, "--out", tmp_path / "out", *SMALL, "--checkpoint-seconds", "1000"

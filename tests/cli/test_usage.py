@@ -10,20 +10,17 @@ from pathlib import Path
 import pytest
 
 import fenchel
-from fenchel.cli.numbers import numbers
+from fenchel.cli.options import numbers
+from website.options import with_option_tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
 COMMANDS = ("audit", "merge", "report", "compare", "swap", "reproduce", "catalogue")
 
 
-def section(command: str) -> str:
-    """What the page says under a command's heading."""
-    return PAGE.split(f"## fenchel {command} ")[1].split("\n## ")[0]
-
-
 def options_on_page(command: str) -> dict[str, str]:
-    """Options in the tables of a command's section, with what stands where their value goes."""
-    rows = re.findall(r"^\| `(--[a-z-]+)(?: ([^`]*))?` \|", section(command), flags=re.MULTILINE)
+    """Options in the table of a command's section, with what stands where their value goes."""
+    table = with_option_tables(PAGE).split(f"## fenchel {command} ")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(--[a-z-]+)(?: ([^`]*))?` \|", table, flags=re.MULTILINE)
     return {name: value.replace("\\|", "|") for name, value in rows}
 
 
@@ -104,10 +101,9 @@ def test_wrong_usage(command, arguments, message):
 
 
 def test_numbers():
-    assert numbers(None) is None
-    assert numbers("3") == [3]
-    assert numbers(" 7, 1 ,3 - 5,4") == [1, 3, 4, 5, 7]
-    assert numbers("2-2") == [2]
+    assert numbers("3", "--layers", 100) == [3]
+    assert numbers(" 7, 1 ,3 - 5,4", "--layers", 100) == [1, 3, 4, 5, 7]
+    assert numbers("2-2", "--layers", 100) == [2]
 
 
 @pytest.mark.parametrize("text", ["", ",", "1,", "a", "-3", "3-", "4-2", "1.5", "1;2"])
@@ -115,7 +111,7 @@ def test_what_are_no_numbers(text):
     import typer
 
     with pytest.raises(typer.BadParameter, match="is not a list of numbers and ranges, such as 1,3-5"):
-        numbers(text)
+        numbers(text, "--layers", 100)
 
 
 def test_module_is_the_command():

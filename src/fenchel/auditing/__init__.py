@@ -6,7 +6,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.merge import merge
-from fenchel.auditing.run import audit, shard_directory
+from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.data.shard import Shard
 from fenchel.runs.progress import Progress
@@ -26,5 +26,4 @@ __all__ = [
     "TemplateWeight",
     "audit",
     "merge",
-    "shard_directory",
 ]

@@ -13,7 +13,7 @@ from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
-from fenchel.auditing.options import AuditOptions, Batches
+from fenchel.auditing.inputs import Batches
 from fenchel.auditing.queries import query_columns
 from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.site_measures import MeasuredSite, SiteMeasures
@@ -26,6 +26,7 @@ from fenchel.data.batch import Batch
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.transformers.language_head import swaps_whole_model
 from fenchel.nn.inference import attention_layers
+from fenchel.options import AuditOptions
 from fenchel.runs.model import evaluating, seeded
 from fenchel.runs.progress import ProgressClock
 

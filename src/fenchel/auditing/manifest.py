@@ -15,7 +15,8 @@ from fenchel.runs.model import device_and_dtype
 from fenchel.storage.schema import listing, number, optional, record, text, truth, whole
 
 if TYPE_CHECKING:
-    from fenchel.auditing.options import AuditOptions, Batches
+    from fenchel.auditing.inputs import Batches
+    from fenchel.options import AuditOptions
     from fenchel.runs.loader import LoadedRun
     from fenchel.runs.model import RunModel
 
@@ -170,22 +171,14 @@ def describe(
             "model_class": type(model).__name__,
             "dtype": str(dtype).removeprefix("torch."),
             "device": str(device),
-            "space": options.space,
-            **({} if options.closeness is None else {"closeness": options.closeness}),
+            **options.recorded,
             **({"even_so": True} if options.even_so and attends_otherwise(model, options.closeness) else {}),
-            "alpha": options.alpha,
-            "tol": options.tol,
             "max_length": batches.max_length,
             "stride": batches.stride,
             "batch_size": getattr(batches, "batch_size", None),
-            "max_tokens": options.max_tokens,
-            **({} if options.queries is None else {"queries": options.queries}),
-            "layers": None if options.layers is None else sorted(options.layers),
-            "heads": None if options.heads is None else sorted(options.heads),
             "baseline": options.control,
             "twin": None,
             "texts": batches.description,
-            **{key: value for key, value in options.of_text.items() if value not in (None, False)},
             **({} if reads == "text" else {"reads": reads}),
             **({"embeds": True} if reads == "text" and _embeds(found) else {}),
             **({} if run is None else run.manifest),
@@ -194,7 +187,6 @@ def describe(
             "tokens": 0,
             "shard": str(options.shard),
             "merged_from": None,
-            "seed": options.seed,
             "convention": " ".join(
                 sentence
                 for sentence in (

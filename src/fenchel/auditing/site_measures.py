@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.capturing import capture_of
 from fenchel.auditing.measure import Measures, measure
-from fenchel.auditing.options import AuditOptions
 from fenchel.auditing.sampling import QuerySample
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.token_classes import TokenClassifier
 from fenchel.data.batch import Batch
+from fenchel.options import AuditOptions
 from fenchel.runs.model import on_device
 
 __all__ = ["MeasuredSite", "SiteMeasures"]

@@ -1,4 +1,4 @@
-"""The ``fenchel`` command: one file a subcommand, each of which only wires parts of the library together."""
+"""The ``fenchel`` command: subcommands that connect their options with functions of the library."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    require_packages("cli", "typer", "rich")
-    from fenchel.cli.application import run
+    require_packages("cli", "typer", "rich", "pydantic")
+    from fenchel.cli.commands import run
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fenchel.errors import FenchelError, OutputError
+from fenchel.runs.observer import RunObserver
 
-__all__ = ["Interrupted", "explained", "one_line", "say"]
+if TYPE_CHECKING:
+    from fenchel.runs.occupied import RunKind
+
+__all__ = ["Interrupted", "explained", "interruptible", "one_line", "say"]
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
@@ -104,3 +114,89 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     say(f"warning: {message}")
+
+
+@contextlib.contextmanager
+def interruptible(observer: RunObserver[Any], kind: RunKind, folder: Path) -> Iterator[RunObserver[Any]]:
+    """Within it, Ctrl-C ends the run, and says what was saved and how to go on.
+
+    An exception that a signal raises while a destructor or a callback of the garbage collector runs is printed and
+    forgotten. The observer therefore raises it once more at the next batch.
+
+    Args:
+        observer: Whom the run tells how it goes.
+        kind: What is run.
+        folder: Where it is saved.
+
+    Yields:
+        The observer to give to the run.
+
+    Raises:
+        Interrupted: When the user has stopped the run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield observer
+        return
+    told = _Insisting(observer)
+    before = signal.signal(signal.SIGINT, told.ask)
+    try:
+        yield told
+    except KeyboardInterrupt:
+        raise Interrupted(_what_was_saved(kind, folder)) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Insisting:
+    """Tells another, and raises again what was asked for.
+
+    Args:
+        observer: The other.
+    """
+
+    def __init__(self, observer: RunObserver[Any]) -> None:
+        self._observer, self._asked = observer, False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Handles the signal."""
+        self._asked = True
+        raise KeyboardInterrupt
+
+    def started(self, manifest: Mapping[str, Any], /) -> None:
+        """See ``RunObserver``."""
+        self._observer.started(manifest)
+
+    def advanced(self, progress: Any, /) -> None:
+        """See ``RunObserver``; what was counted will be saved."""
+        self._observer.advanced(progress)
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def finished(self) -> None:
+        """See ``RunObserver``."""
+        self._observer.finished()
+
+
+def _what_was_saved(kind: RunKind, folder: Path) -> str:
+    """What an interrupted run has left behind, and how to go on.
+
+    Args:
+        kind: What was run.
+        folder: Where.
+
+    Returns:
+        One line.
+    """
+    try:
+        saved = kind.saved(folder)
+    except FenchelError:
+        saved = None
+    if saved is None:
+        return "interrupted before anything was saved"
+    if saved.finished:
+        return f"interrupted; the finished {kind.name} in {folder} is intact"
+    done = f"interrupted; {saved.done} are saved in {folder}. "
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        return f"{done}Go on with the same torchrun command and --resume"
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--overwrite", "--resume")]
+    return f"{done}Go on with: {shlex.join(['fenchel', *arguments, '--resume'])}"

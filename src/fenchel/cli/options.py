@@ -1,142 +1,152 @@
-"""Options that several commands share, each declared once."""
+"""Options of commands from models of options, and lists of numbers as people type them."""
 
 from __future__ import annotations
 
-import os
-from enum import StrEnum
-from typing import Annotated
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-__all__ = [
-    "CheckpointSeconds",
-    "DeviceName",
-    "Dtype",
-    "DtypeName",
-    "Heads",
-    "Images",
-    "Layers",
-    "Loader",
-    "MaxLength",
-    "MaxTokens",
-    "MaybeText",
-    "ModelName",
-    "Out",
-    "Overwrite",
-    "Resume",
-    "Revision",
-    "Seed",
-    "Stride",
-    "TargetColumn",
-    "Text",
-    "TextColumn",
-    "WholeFile",
-    "WindowBatchSize",
-    "best_device",
-]
+from fenchel.arguments import Flag, Maybe, Number, NumbersFromOne, Whole, shown
+from fenchel.options import Numbers, Options, ReadOption, SomeOf, declared
+
+__all__ = ["decimals", "numbers", "with_options"]
+
+# Nine digits are more than any layer's number has, and few enough to be read as a number.
+_PART = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
 
 
-class Dtype(StrEnum):
-    """What a model computes in."""
+def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of a model, in the place of its argument ``options``.
 
-    float32 = "float32"
-    float64 = "float64"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    auto = "auto"
+    Args:
+        model: The options. The command is called with one of them, checked.
+    """
+    names = {one.name: one.command_name.replace("_", " ") for one in declared(model)}
+    on_command = [one for one in declared(model) if one.command_name]
 
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            options = {one.name: _read(one, given.pop(one.command_name)) for one in on_command}
+            asked = {name: value for name, value in options.items() if value is not None}
+            command(**given, options=model.checked(names, **asked))
 
-_TEXT = typer.Option(
-    metavar="FILE",
-    help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, NAME[:CONFIG][@SPLIT]; or demo, "
-    "a short text that comes with fenchel.",
-    show_default=False,
-)
+        own = [
+            one
+            for name, one in inspect.signature(command, eval_str=True).parameters.items()
+            if name != "options"
+        ]
+        parameters = [
+            *(one.replace(kind=one.KEYWORD_ONLY) for one in own),
+            *(_parameter(one) for one in on_command),
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
 
-ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
-]
-Text = Annotated[str, _TEXT]
-MaybeText = Annotated[str | None, _TEXT]
-Images = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="In the place of a text, for a vision model: a folder of images, or one image.",
-        show_default=False,
-    ),
-]
-Loader = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="In the place of a text, for the folder of a run: a Python file whose load(folder) gives the model and "
-        "its batches. It is run.",
-        show_default=False,
-    ),
-]
-Out = Annotated[
-    str, typer.Option(metavar="DIR", help="Folder for the results; made if needed.", show_default=False)
-]
-WholeFile = Annotated[
-    bool, typer.Option("--whole-file", help="Take a plain text file for one document, not one a line.")
-]
-TextColumn = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Column of the texts in a table.  [default: text]")
-]
-TargetColumn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Column of what an encoder-decoder is to write.  [default: the text itself]"
-    ),
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Stop after N tokens of the text, shards included.  [default: no limit]"),
-]
-Layers = Annotated[
-    str | None, typer.Option(metavar="LIST", help="Only these layers, from 1, such as 1,3-5.  [default: all]")
-]
-Heads = Annotated[
-    str | None, typer.Option(metavar="LIST", help="Only these heads, from 1, such as 1,3-5.  [default: all]")
-]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of everything that is drawn at random.")]
-WindowBatchSize = Annotated[int, typer.Option(metavar="N", help="Windows, or single sentences, in a batch.")]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Tokens in a window, special ones included.  [default: what the model takes, at most 512]",
-    ),
-]
-Stride = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Tokens from one window's start to the next; shared ones count once.  [default: no overlap]",
-    ),
-]
-DeviceName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Such as cpu or cuda:1.  [default: cuda if there is one, else cpu]"),
-]
-DtypeName = Annotated[Dtype, typer.Option(help="What the model computes in; auto: what it was saved in.")]
-Revision = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a model on the hub.")
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run in DIR, or begin one; keep a finished one.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew, whatever run DIR holds.")]
-CheckpointSeconds = Annotated[
-    float, typer.Option(metavar="S", help="Save for --resume at most once in S seconds.")
-]
+    return decorate
 
 
-def best_device() -> str:
-    """The device that a text model runs on where none was asked for; of several processes each gets its own."""
-    import torch
+def _parameter(option: ReadOption) -> inspect.Parameter:
+    """An option as typer reads it from a signature."""
+    words, kind, required = option.command, _kind(option), option.command.required
+    default = option.command_default
+    if isinstance(default, tuple):
+        default = ",".join(str(one) for one in default)
+    said = f"  [default: {words.default_text}]" if words.default_text and default is None else ""
+    described = typer.Option(
+        f"--{option.command_name.replace('_', '-')}",
+        metavar=words.metavar or "|".join(get_args(kind)) or None,
+        help=f"{option.field.description}{said}",
+        show_default=default is not None and kind is not bool,
+    )
+    return inspect.Parameter(
+        option.command_name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if required else default,
+        annotation=Annotated[kind if required or kind is bool else kind | None, described],
+    )
 
-    if not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+
+def _kind(option: ReadOption) -> Any:
+    rule = option.rule.rule if isinstance(option.rule, Maybe) else option.rule
+    for kind, found in ((Flag, bool), (Whole, int), (Number, float)):
+        if isinstance(rule, kind):
+            return found
+    names = getattr(rule, "names", None)
+    return Literal[names] if names and not isinstance(rule, SomeOf) else str
+
+
+def _read(option: ReadOption, value: Any) -> Any:
+    """A value of the command line as Python takes it."""
+    rule, name = option.rule, f"--{option.command_name.replace('_', '-')}"
+    if value is None:
+        return None
+    if isinstance(rule, NumbersFromOne):
+        return numbers(value, name, rule.most)
+    if isinstance(rule, Numbers):
+        return decimals(value, name)
+    if isinstance(rule, SomeOf):
+        return [one.strip() for one in value.split(",")]
+    return value if option.command.unit == 1 else value * option.command.unit
+
+
+def numbers(text: str, option: str, most: int) -> list[int]:
+    """Reads numbers and ranges, separated by commas.
+
+    Args:
+        text: Such as ``1,3-5``.
+        option: Where it was given, for the message.
+        most: The largest number.
+
+    Returns:
+        The numbers in order, each once.
+
+    Raises:
+        typer.BadParameter: If the text is anything else.
+
+    Example:
+        >>> numbers("7,1,3-5,4", "--layers", 100)
+        [1, 3, 4, 5, 7]
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _PART.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise typer.BadParameter(
+                f"{shown(text)} is not a list of numbers and ranges, such as 1,3-5.", param_hint=option
+            )
+        if last > most:
+            raise typer.BadParameter(
+                f"{shown(text)} goes up to {last:,}; expected numbers from 1 to {most:,}.", param_hint=option
+            )
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
+def decimals(text: str, option: str) -> list[float]:
+    """Reads decimal numbers, separated by commas.
+
+    Args:
+        text: Such as ``0.5,0.8``.
+        option: Where it was given, for the message.
+
+    Returns:
+        The numbers, as they come.
+
+    Raises:
+        typer.BadParameter: If the text is anything else.
+
+    Example:
+        >>> decimals("0.5, 0.8,1", "--alphas")
+        [0.5, 0.8, 1.0]
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{shown(text)} is not a list of numbers, such as 0.5,0.8.", param_hint=option
+        ) from None

@@ -12,10 +12,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import check_flags, checked_argument, positive_tensor, values_are_known
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
 from fenchel.rounding import SMALL, UNIT
+from fenchel.tensors import check_flags, checked_argument, positive_tensor, values_are_known
 
 __all__ = ["AbstractCloseness", "ClosenessReport", "Divergence", "check_closeness"]
 

@@ -14,7 +14,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import (
+from fenchel.closeness.abstract import AbstractCloseness
+from fenchel.closeness.coupling import Coupling, Part, transport_value
+from fenchel.errors import CostWarning, ProblemError
+from fenchel.preference import Discrete
+from fenchel.preference.abstract import check_together
+from fenchel.rounding import LINEAR, UNIT, summed
+from fenchel.selection import narrowed
+from fenchel.tensors import (
     BOOL,
     check_device,
     check_flags,
@@ -23,13 +30,6 @@ from fenchel.arguments.tensor import (
     positive_tensor,
     values_are_known,
 )
-from fenchel.closeness.abstract import AbstractCloseness
-from fenchel.closeness.coupling import Coupling, Part, transport_value
-from fenchel.errors import CostWarning, ProblemError
-from fenchel.preference import Discrete
-from fenchel.preference.abstract import check_together
-from fenchel.rounding import LINEAR, UNIT, summed
-from fenchel.selection import narrowed
 
 __all__ = [
     "COSTS",

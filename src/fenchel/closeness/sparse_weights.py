@@ -40,8 +40,8 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import check_tensor, values_are_known
 from fenchel.errors import ProblemError
+from fenchel.tensors import check_tensor, values_are_known
 
 __all__ = [
     "DIRECT_FROM",

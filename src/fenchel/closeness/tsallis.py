@@ -21,13 +21,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import (
-    check_device,
-    check_tensor,
-    checked_argument,
-    positive_tensor,
-    values_are_known,
-)
 from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.kl import KL
 from fenchel.closeness.sparse_weights import (
@@ -44,6 +37,13 @@ from fenchel.closeness.sparse_weights import (
 from fenchel.errors import InputError, ProblemError
 from fenchel.preference import Discrete
 from fenchel.rounding import UNIT
+from fenchel.tensors import (
+    check_device,
+    check_tensor,
+    checked_argument,
+    positive_tensor,
+    values_are_known,
+)
 
 __all__ = ["NAMES", "ORDERS_OF_HEADS", "Tsallis", "closeness_name", "closeness_named", "name_of"]
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
-from fenchel.arguments.tensor import (
+from fenchel.errors import ProblemError
+from fenchel.functional.operator import compute_dtype, mask_dtype, under_autocast
+from fenchel.tensors import (
     MASK,
     broadcasts_to,
     check_device,
@@ -19,11 +20,11 @@ from fenchel.arguments.tensor import (
     check_tensor,
     checked_argument,
     checked_scale,
+    is_causal_bias,
     positive_tensor,
     values_are_known,
+    without_causal_bias,
 )
-from fenchel.errors import ProblemError
-from fenchel.functional.operator import compute_dtype, mask_dtype, under_autocast
 
 __all__ = [
     "AttentionArguments",

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import broadcasts_to, check_device, check_finite, check_not_mapped
 from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTransport, Tsallis
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
@@ -36,6 +35,7 @@ from fenchel.problem import Problem
 from fenchel.rounding import summed
 from fenchel.selection import narrowed
 from fenchel.solver.implicit import implicit_dual_point
+from fenchel.tensors import broadcasts_to, check_device, check_finite, check_not_mapped
 
 __all__ = [
     "CloseAttention",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
@@ -30,6 +29,7 @@ from fenchel.solver.closed_form import second_order_point, with_one_hessian
 from fenchel.solver.driver import infer
 from fenchel.solver.exact import blocks_of, solved_block
 from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
+from fenchel.tensors import values_are_known
 
 __all__ = [
     "by_inverse",

@@ -16,11 +16,11 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import check_flags
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.operator import without_autocast
 from fenchel.functional.output import plain_attention
+from fenchel.tensors import check_flags
 
 __all__ = ["SMALLEST_DIM", "ScoreMod", "flex_attention"]
 

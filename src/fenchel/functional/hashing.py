@@ -11,15 +11,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import (
-    BOOL,
-    FLOATING,
-    INTEGERS,
-    check_device,
-    check_flags,
-    check_tensor,
-    checked_argument,
-)
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_some_keys, checked
 from fenchel.functional.attention import AttentionInference, attention
@@ -28,6 +19,15 @@ from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, In
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.layout import spans
 from fenchel.solver import Estimator
+from fenchel.tensors import (
+    BOOL,
+    FLOATING,
+    INTEGERS,
+    check_device,
+    check_flags,
+    check_tensor,
+    checked_argument,
+)
 
 __all__ = ["Hashing", "hash_buckets", "hashing_attention", "hashing_log_preference", "solved_output"]
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_not_mapped
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ConvergenceError
 from fenchel.functional.arguments import AttentionArguments, refuse_overflow
@@ -30,6 +29,7 @@ from fenchel.functional.operator import untraced, without_autocast
 from fenchel.functional.output import output_at, plain_attention, weights_at
 from fenchel.problem import Problem
 from fenchel.rounding import summed
+from fenchel.tensors import check_not_mapped
 
 __all__ = [
     "Mixture",

@@ -20,14 +20,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import (
-    broadcasts_to,
-    check_device,
-    check_dtype,
-    check_tensor,
-    checked_scale,
-    values_are_known,
-)
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.operator import compute_dtype, recomputed, unit_of_products
@@ -37,6 +29,14 @@ from fenchel.preference import AbstractPreference
 from fenchel.preference.abstract import sums
 from fenchel.preference.discrete import displacement, log_weights
 from fenchel.rounding import SMALL, UNIT
+from fenchel.tensors import (
+    broadcasts_to,
+    check_device,
+    check_dtype,
+    check_tensor,
+    checked_scale,
+    values_are_known,
+)
 
 __all__ = ["HeadMixtures", "MixtureArguments", "checked_mixture"]
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.arguments.causal_bias import without_causal_bias
-from fenchel.arguments.tensor import checked_argument
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.transport_arguments import checked_transport
+from fenchel.tensors import checked_argument, without_causal_bias
 
 __all__ = [
     "attention",

@@ -9,8 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments.causal_bias import without_causal_bias
-from fenchel.arguments.tensor import (
+from fenchel.closeness import AbstractCloseness
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import checked
+from fenchel.functional.operator import compute_dtype
+from fenchel.layout import spans
+from fenchel.tensors import (
     WHOLE,
     broadcasts_to,
     check_device,
@@ -19,12 +23,8 @@ from fenchel.arguments.tensor import (
     check_tensor,
     checked_scale,
     values_are_known,
+    without_causal_bias,
 )
-from fenchel.closeness import AbstractCloseness
-from fenchel.errors import ProblemError
-from fenchel.functional.arguments import checked
-from fenchel.functional.operator import compute_dtype
-from fenchel.layout import spans
 
 __all__ = [
     "RelativeArguments",

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import values_are_known
 from fenchel.family import Block, TemplateFamily, TemplatePoint
 from fenchel.functional.operator import with_gradient, without_autocast
 from fenchel.layout import CACHE_BYTES, keep_freed_memory, spans
@@ -36,6 +35,7 @@ from fenchel.preference.discrete import log_weights
 from fenchel.rounding import total
 from fenchel.solver.driver import solved
 from fenchel.solver.implicit import second_derivative_of
+from fenchel.tensors import values_are_known
 
 __all__ = [
     "DualGradients",

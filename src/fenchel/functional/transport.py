@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_not_mapped, values_are_known
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponential
 from fenchel.conjugate import conjugate_of
@@ -47,6 +46,7 @@ from fenchel.problem import Problem
 from fenchel.selection import narrowed
 from fenchel.solver import Estimator
 from fenchel.solver.implicit import differentiated_once
+from fenchel.tensors import check_not_mapped, values_are_known
 
 __all__ = ["Transport", "factored_average", "transport_attention"]
 

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import (
+from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import AttentionArguments, check_some_keys, positive_column
+from fenchel.functional.operator import under_autocast, without_autocast
+from fenchel.preference.discrete import log_weights
+from fenchel.selection import narrowed
+from fenchel.tensors import (
     BOOL,
     broadcasts_to,
     check_device,
@@ -20,12 +26,6 @@ from fenchel.arguments.tensor import (
     checked_scale,
     values_are_known,
 )
-from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
-from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, check_some_keys, positive_column
-from fenchel.functional.operator import under_autocast, without_autocast
-from fenchel.preference.discrete import log_weights
-from fenchel.selection import narrowed
 
 __all__ = ["TransportArguments", "checked_transport"]
 

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import ARGUMENTS, OneOf, shown
-from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
-from fenchel.arguments.tensor import (
+from fenchel.closeness import Tsallis
+from fenchel.conjugate import tensors_of
+from fenchel.errors import ProblemError
+from fenchel.functional.close import check_kind
+from fenchel.tensors import (
     FLOATING,
     INTEGERS,
     MASK,
@@ -20,12 +23,10 @@ from fenchel.arguments.tensor import (
     check_dtype,
     check_tensor,
     checked_argument,
+    is_causal_bias,
     is_under_autocast,
+    without_causal_bias,
 )
-from fenchel.closeness import Tsallis
-from fenchel.conjugate import tensors_of
-from fenchel.errors import ProblemError
-from fenchel.functional.close import check_kind
 
 __all__ = ["SequenceLayout", "TorchMasks"]
 

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments.causal_bias import without_causal_bias
-from fenchel.arguments.tensor import MASK, check_flags, check_tensor
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
@@ -48,6 +46,7 @@ from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.templates import template_spread
 from fenchel.solver import Estimator
+from fenchel.tensors import MASK, check_flags, check_tensor, without_causal_bias
 
 __all__ = ["MultiheadAttention"]
 

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import BOOL, check_device, check_flags, check_tensor, checked_argument
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.operator import untraced, without_autocast
@@ -44,6 +43,7 @@ from fenchel.nn.arguments import (
 from fenchel.nn.inference import AttendingLayer, keep_number
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.solver import Estimator, Exact
+from fenchel.tensors import BOOL, check_device, check_flags, check_tensor, checked_argument
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked
-from fenchel.arguments.tensor import check_device, check_dtype, check_flags, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.functional.relative_arguments import of_pairs
 from fenchel.nn.arguments import (
@@ -34,6 +33,7 @@ from fenchel.nn.arguments import (
     sinusoids,
     template_scale,
 )
+from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor
 
 __all__ = [
     "AbstractEvidence",

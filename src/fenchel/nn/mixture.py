@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments.tensor import check_device, check_flags, check_tensor, is_under_autocast
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import SequenceLayout, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
@@ -16,6 +15,7 @@ from fenchel.nn.inference import Memory, Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.solver import Estimator
+from fenchel.tensors import check_device, check_flags, check_tensor, is_under_autocast
 
 __all__ = ["MixtureAttention"]
 

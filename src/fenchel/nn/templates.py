@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments.tensor import (
+from fenchel.errors import ProblemError
+from fenchel.nn.arguments import check_sizes
+from fenchel.tensors import (
     BOOL,
     WHOLE,
     check_device,
@@ -29,8 +31,6 @@ from fenchel.arguments.tensor import (
     checked_argument,
     values_are_known,
 )
-from fenchel.errors import ProblemError
-from fenchel.nn.arguments import check_sizes
 
 __all__ = ["AbstractTemplateBank", "LearnedTemplateBank", "RunningTemplateBank"]
 

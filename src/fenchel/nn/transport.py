@@ -11,16 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional
-from fenchel.arguments.tensor import (
-    BOOL,
-    WHOLE,
-    check_device,
-    check_dtype,
-    check_flags,
-    check_tensor,
-    checked_argument,
-    values_are_known,
-)
 from fenchel.closeness.optimal_transport import cost_named
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import (
@@ -36,6 +26,16 @@ from fenchel.nn.arguments import (
 from fenchel.nn.inference import AttendingLayer, keep_number, projected
 from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.solver import Estimator
+from fenchel.tensors import (
+    BOOL,
+    WHOLE,
+    check_device,
+    check_dtype,
+    check_flags,
+    check_tensor,
+    checked_argument,
+    values_are_known,
+)
 
 __all__ = ["Atoms", "TransportAttention"]
 

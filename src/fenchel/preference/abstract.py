@@ -11,9 +11,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import check_device, check_tensor, check_vectors, values_are_known
 from fenchel.errors import ProblemError
 from fenchel.rounding import UNIT, summed
+from fenchel.tensors import check_device, check_tensor, check_vectors, values_are_known
 
 __all__ = ["AbstractPreference", "Shape", "Tilted"]
 

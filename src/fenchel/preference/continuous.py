@@ -11,7 +11,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import check_tensor, check_vectors
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import AbstractMadeOf, Shape, sums
 from fenchel.preference.covariance import Full
@@ -25,6 +24,7 @@ from fenchel.preference.panels import (
     starting,
 )
 from fenchel.preference.quadrature import Places, Quadrature
+from fenchel.tensors import check_tensor, check_vectors
 
 __all__ = ["AbstractContinuous", "Continuous1d", "Continuous2d", "GaussianMoments", "moments"]
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import check_entries, checked_parameter, first_index, has, normal
+from fenchel.tensors import values_are_known
 
 __all__ = ["AbstractCovariance", "Diagonal", "Full", "LowRank", "Pick"]
 

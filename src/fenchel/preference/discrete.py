@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.causal_bias import is_causal_bias, without_causal_bias
-from fenchel.arguments.tensor import MASK, check_device, check_tensor, check_vectors, values_are_known
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractMadeOf,
@@ -22,6 +20,15 @@ from fenchel.preference.abstract import (
     widened,
 )
 from fenchel.rounding import SMALL, near_displacement
+from fenchel.tensors import (
+    MASK,
+    check_device,
+    check_tensor,
+    check_vectors,
+    is_causal_bias,
+    values_are_known,
+    without_causal_bias,
+)
 
 __all__ = ["Discrete"]
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import first_index
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct
 from fenchel.rounding import UNIT
+from fenchel.tensors import values_are_known
 
 __all__ = ["AsymmetricLaplace", "Box", "Laplace", "TruncatedExponential"]
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import values_are_known
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     HALF,
@@ -34,6 +33,7 @@ from fenchel.preference.discrete import (
     picked,
 )
 from fenchel.rounding import SMALL
+from fenchel.tensors import values_are_known
 
 __all__ = ["Gaussian", "GaussianMixture"]
 

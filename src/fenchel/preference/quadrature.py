@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments.tensor import check_not_mapped, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
@@ -30,6 +29,7 @@ from fenchel.preference.discrete import displacement, drawn_indices, log_mean_ex
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
 from fenchel.rounding import UNIT
+from fenchel.tensors import check_not_mapped, check_tensor
 
 __all__ = ["Places", "Quadrature"]
 

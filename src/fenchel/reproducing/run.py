@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fenchel.arguments import checked
@@ -10,36 +9,20 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KINDS, Kind
 from fenchel.auditing.run import audit
 from fenchel.errors import ModelError
+from fenchel.options import ReproduceOptions, takes
 from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
 from fenchel.reproducing.reproduction import panel_result
 from fenchel.reproducing.reproduction_report import ReproductionReport
 from fenchel.runs.model import RunModel
-from fenchel.runs.occupied import refuse_without_folder
-from fenchel.runs.progress import ReadingObserver
 
 __all__ = ["reproduce"]
 
 
+@takes(ReproduceOptions)
 def reproduce(
     figure: str,
     texts: Any,
-    *,
-    model: str | None = None,
-    max_tokens: int | None = None,
-    max_length: int | None = None,
-    batch_size: int = 8,
-    device: str | None = None,
-    dtype: Any = None,
-    revision: str | None = None,
-    whole_file: bool = False,
-    text_column: str | None = None,
-    target_column: str | None = None,
-    seed: int = 0,
-    tol: float = 2e-5,
-    observer: ReadingObserver | None = None,
-    directory: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
+    **options: Any,
 ) -> ReproductionReport:
     """Set a figure of the papers beside the same of a model: mean relative deviations by layer or by head.
 
@@ -50,22 +33,7 @@ def reproduce(
     Args:
         figure: ``figure4``, ``figure5`` or ``figures6-8``.
         texts: What to read, as for ``fenchel.audit``; the papers do not say what they read.
-        model: Name or folder of a model. Default: the papers' own.
-        max_tokens: As for ``fenchel.audit``, as are all that follow up to ``tol``.
-        max_length: Tokens in a window.
-        batch_size: Windows in a batch.
-        device: Where to run.
-        dtype: What to run in.
-        revision: Revision of a model on the hub.
-        whole_file: Take a plain text file for one document.
-        text_column: Column of the texts in a table.
-        target_column: Column of what an encoder-decoder is to write.
-        seed: Of the twin's weights, and of torch's random numbers while a model runs.
-        tol: Relative tolerance of the exact solver.
-        observer: Who is told about the progress.
-        directory: Where to write ``FIGURE.json`` and ``FIGURE.md``, and the audit in its folder ``audit``.
-        resume: Go on with an interrupted audit, and keep a finished one.
-        overwrite: Start anew whatever the folder holds.
+        **options: The options of :class:`fenchel.options.ReproduceOptions`.
 
     Returns:
         The papers' numbers and ours.
@@ -76,39 +44,21 @@ def reproduce(
         OutputError: If the folder cannot be written to.
     """
     figure = checked("figure", figure)
-    resume, overwrite = checked("resume", resume), checked("overwrite", overwrite)
-    folder: Path | None = checked("directory", directory)
-    refuse_without_folder(folder, resume=resume, overwrite=overwrite)
-    name = FIGURES[figure][0].model if model is None else model
-    checked("model_name", name, name="model")
-    options: dict[str, Any] = {
-        "space": "input",
-        "alpha": 1.0,
-        "tol": tol,
-        "max_tokens": max_tokens,
-        "max_length": max_length,
-        "batch_size": batch_size,
-        "whole_file": whole_file,
-        "text_column": text_column,
-        "target_column": target_column,
-        "seed": seed,
-        "observer": observer,
-        "resume": resume,
-        "overwrite": overwrite,
-    }
-    found = RunModel.of(name, None, device=device, dtype=dtype, revision=revision)
+    asked = ReproduceOptions.checked(**options)
+    name = FIGURES[figure][0].model if asked.model is None else str(asked.model)
+    found = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
     wanted = _panels(figure, name, _kinds(found))
     del found  # the audit of a named model loads it itself, and so knows the digest of its weights
+    folder = asked.directory
+    same = {**asked.model_dump(exclude={"model", "directory"}), "observer": asked.observer}
     done = audit(
         name,
         None,
         texts,
-        device=device,
-        dtype=dtype,
-        revision=revision,
+        space="input",
         baseline="twin",
         directory=None if folder is None else folder / "audit",
-        **options,
+        **same,
     )
     report = _reproduced(figure, wanted, done)
     if folder is not None:

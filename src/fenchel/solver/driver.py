@@ -13,11 +13,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import values_are_known
 from fenchel.certificate import reference_norm
 from fenchel.family import Block, Family, Point
 from fenchel.rounding import dot, norm, total
 from fenchel.selection import Part
+from fenchel.tensors import values_are_known
 
 __all__ = ["Solution", "infer", "solved"]
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.arguments.tensor import broadcasts_to, check_flags, checked_argument, positive_tensor
 from fenchel.certificate import Certificate, certify, reference_norm
 from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
@@ -23,6 +22,7 @@ from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout
 from fenchel.problem import Problem
 from fenchel.rounding import norm
 from fenchel.solver.driver import infer
+from fenchel.tensors import broadcasts_to, check_flags, checked_argument, positive_tensor
 
 __all__ = [
     "WORKING_ARRAYS",

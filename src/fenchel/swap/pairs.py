@@ -13,30 +13,12 @@ from fenchel.data.text.documents import check_text
 from fenchel.data.text.lines import file_lines, file_sha256, readable_file
 from fenchel.data.text.tables import listed_names
 from fenchel.errors import InputError
+from fenchel.options import PairColumns
 
 __all__ = ["PairColumns", "ScoredPairs", "read_pairs", "scored_pairs"]
 
 _FEWEST = 3
 _LONGEST_LINE = 1 << 20
-
-
-@dataclass(frozen=True)
-class PairColumns:
-    """The columns of a table of pairs, by the names in its first line.
-
-    Attributes:
-        first: Of the one sentence.
-        second: Of the other.
-        score: Of their similarity.
-    """
-
-    first: str = "sentence_A"
-    second: str = "sentence_B"
-    score: str = "relatedness_score"
-
-    def __post_init__(self) -> None:
-        for name in ("first", "second", "score"):
-            checked("column", getattr(self, name), name=f"{name} column")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,16 @@ from fenchel.data.batch import Batch
 from fenchel.data.image_batches import ImageBatches
 from fenchel.data.image_files import open_images
 from fenchel.data.ready_batches import ReadyBatches
-from fenchel.data.text.documents import Documents
+from fenchel.data.text.documents import Documents, open_documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
+from fenchel.options import PairColumns, SwapOptions
 from fenchel.runs.loader import LoadedRun, load_run, refuse_beside_loader
 from fenchel.runs.model import RunModel, image_processor
 from fenchel.swap.examples import ExampleTask, Measure
 from fenchel.swap.language import LanguageTask
 from fenchel.swap.layer_switch import as_first_order, has_own_layers
-from fenchel.swap.options import SwapOptions
-from fenchel.swap.pairs import ScoredPairs
+from fenchel.swap.pairs import ScoredPairs, read_pairs, scored_pairs
 from fenchel.swap.sentences import SentenceTask
 from fenchel.swap.tasks import task_of
 
@@ -100,11 +100,11 @@ class Given:
                 for name in ("tokenizer", "texts", "images", "pairs", "loss", "score")
             }
             refuse_beside_loader(self.loader, **given, revision=options.revision, max_pairs=options.max_pairs)
-            options.refuse_options_of_text("what a loader loads", limited=True)
+            _refuse_options_of_text(options, "what a loader loads were")
             return _Opened()
         if self._reads_texts:
             self._refuse_all_but_texts()
-            return _Opened(options.documents(self.texts), options.scored(self.pairs))
+            return _Opened(_documents(options, self.texts), _scored(options, self.pairs))
         if self.pairs is not None or options.max_pairs is not None:
             raise InputError(
                 "scored pairs are for models of transformers that embed sentences, and nothing is read beside them. "
@@ -119,11 +119,11 @@ class Given:
                 else "both texts and images were given; a swap reads one of them. Leave --text or --images out."
             )
         if self.images is not None:
-            options.refuse_options_of_text("images")
+            _refuse_options_of_text(options, "images were", "max_tokens")
             return _Opened(images=open_images(self.images))
         if _are_texts(self.texts):
-            return _Opened(options.documents(self.texts))
-        options.refuse_options_of_text("ready-made inputs")
+            return _Opened(_documents(options, self.texts))
+        _refuse_options_of_text(options, "ready-made inputs were", "max_tokens")
         return _Opened(batches=list(_iterated(self.texts)))
 
     def _refuse_all_but_texts(self) -> None:
@@ -352,3 +352,36 @@ def _first_argument(model: nn.Module) -> str:
             "tensors."
         )
     return first
+
+
+def _refuse_options_of_text(options: SwapOptions, read: str, *besides: str) -> None:
+    options.refuse_options_of_text(read, *besides, "sample_pairs", "mask_probability", "columns")
+
+
+def _documents(options: SwapOptions, texts: str | Path | Iterable[str] | None) -> Documents | None:
+    """The documents of texts, if there are texts."""
+    return None if texts is None else open_documents(texts, **options.of_text)
+
+
+def _scored(
+    options: SwapOptions, pairs: str | Path | Iterable[Sequence[object]] | None
+) -> ScoredPairs | None:
+    """The scored pairs, if there are any.
+
+    Raises:
+        InputError: If they cannot be read, or an option is about pairs and there are none.
+    """
+    if isinstance(pairs, str | Path):
+        return read_pairs(pairs, options.columns, options.max_pairs)
+    if pairs is not None:
+        found = scored_pairs(pairs)
+        return replace(
+            found, sentences=found.sentences[: options.max_pairs], scores=found.scores[: options.max_pairs]
+        )
+    if options.max_pairs is not None:
+        raise InputError(
+            f"max pairs is {options.max_pairs}, but no scored pairs were given. Add --pairs, or leave it out."
+        )
+    if options.columns != PairColumns():
+        raise InputError("columns of pairs were named, but no scored pairs were given. Add --pairs FILE.")
+    return None

@@ -7,9 +7,9 @@ from typing import Any
 from fenchel.data.text.documents import Documents
 from fenchel.data.text.windows import TokenWindows
 from fenchel.errors import InputError
+from fenchel.options import SwapOptions
 from fenchel.runs.model import RunModel
 from fenchel.swap.language import LanguageTask
-from fenchel.swap.options import SwapOptions
 from fenchel.swap.pairs import ScoredPairs
 from fenchel.swap.sentences import SentenceTask
 

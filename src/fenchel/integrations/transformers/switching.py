@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
-from fenchel.arguments.tensor import checked_argument, positive_tensor
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
@@ -23,6 +22,7 @@ from fenchel.integrations.transformers.head_inference import OWN, Inference
 from fenchel.integrations.transformers.registry import attention_implementation, register_backend
 from fenchel.nn.estimator_switch import chosen_layers
 from fenchel.solver import Estimator
+from fenchel.tensors import checked_argument, positive_tensor
 
 __all__ = ["attention_names", "use_backend"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments.tensor import INTEGERS, MASK, check_device, check_tensor
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.attention_modules import check_model
+from fenchel.tensors import INTEGERS, MASK, check_device, check_tensor
 
 __all__ = ["decoder_inputs"]
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments.tensor import check_flags, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import combined
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, on_diagonals, on_grid
+from fenchel.tensors import check_flags, checked_argument
 
 __all__ = ["AbstractPreference", "Product", "ScoreMod", "Tempered", "Uniform"]
 

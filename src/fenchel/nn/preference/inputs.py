@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fenchel.arguments import shown
-from fenchel.arguments.tensor import BOOL, FLOATING, check_device, check_tensor
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import first_query_position
+from fenchel.tensors import BOOL, FLOATING, check_device, check_tensor
 
 __all__ = ["AttentionInputs", "IndexFunction", "cut", "head_row", "on_diagonals", "on_grid", "table"]
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fenchel.arguments.tensor import check_tensor, checked_argument
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_positive, check_sizes
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, cut, head_row, table
+from fenchel.tensors import check_tensor, checked_argument
 
 __all__ = ["Additive", "Context", "ContextNetwork", "LearnedBias", "Location", "Recency"]
 

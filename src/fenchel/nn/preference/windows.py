@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import checked
-from fenchel.arguments.tensor import check_flags
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_grid, check_pixels, check_positive, check_sizes
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, head_row, table
+from fenchel.tensors import check_flags
 
 __all__ = ["Causal", "GaussianWindow", "GridWindow", "KeyPadding", "ProportionalWindow", "Window"]
 

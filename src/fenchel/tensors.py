@@ -14,10 +14,7 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fenchel.arguments.causal_bias import is_causal_bias
-from fenchel.arguments.name import Flag
-from fenchel.arguments.rule import AbstractRule, Maybe, shown
-from fenchel.arguments.table import ARGUMENTS
+from fenchel.arguments import ARGUMENTS, AbstractRule, Flag, Maybe, shown
 from fenchel.errors import FenchelError, ProblemError
 
 __all__ = [
@@ -36,11 +33,13 @@ __all__ = [
     "check_vectors",
     "checked_argument",
     "checked_scale",
+    "is_causal_bias",
     "is_on_host",
     "is_under_autocast",
     "positive_tensor",
     "values_are_known",
     "values_can_be_read",
+    "without_causal_bias",
 ]
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -317,3 +316,46 @@ def _rule(argument: str) -> AbstractRule:
 def _listed(dtypes: Collection[torch.dtype]) -> str:
     names = [str(dtype) for dtype in dtypes]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def is_causal_bias(mask: Any) -> bool:
+    """Whether something is a ``torch.nn.attention.bias.CausalBias``.
+
+    By name: its module brings torch's compiler, which takes seconds to import.
+    """
+    kind = type(mask)
+    return (
+        kind is not Tensor and kind.__name__ == "CausalBias" and kind.__module__ == "torch.nn.attention.bias"
+    )
+
+
+def without_causal_bias(name: str, mask: Any, queries: int, keys: int, device: torch.device) -> Any:
+    """A mask of torch's own as a bool tensor (queries, keys), True = attend; whatever else was given as it is.
+
+    Args:
+        name: What the user calls it.
+        mask: What was given. A ``CausalBias`` is a tensor whose memory is not initialised; it says what it means by its
+            sizes and its variant alone.
+        queries: m.
+        keys: n.
+        device: Where the tensor is to be.
+
+    Raises:
+        ProblemError: If a ``CausalBias`` was made for other numbers of queries or keys.
+
+    Example:
+        >>> from torch.nn.attention.bias import causal_lower_right
+        >>> without_causal_bias("attn_mask", causal_lower_right(2, 3), 2, 3, torch.device("cpu"))
+        tensor([[ True,  True, False],
+                [ True,  True,  True]])
+    """
+    if not is_causal_bias(mask):
+        return mask
+    if (mask.seq_len_q, mask.seq_len_kv) != (queries, keys):
+        raise ProblemError(
+            f"{name} is a CausalBias of {mask.seq_len_q} queries and {mask.seq_len_kv} keys; expected one of {queries} "
+            f"and {keys}"
+        )
+    last = keys - queries if mask.variant.name == "LOWER_RIGHT" else 0
+    allowed: Tensor = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(last)
+    return allowed

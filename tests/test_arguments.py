@@ -7,16 +7,25 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import fenchel
-from fenchel.arguments import ARGUMENTS, MOST_LAYERS, Number, Whole, checked, shown
-from fenchel.errors import InputError, ProblemError
+from fenchel.arguments import ARGUMENTS as SHARED
+from fenchel.arguments import MOST_LAYERS, Number, Whole, shown
+from fenchel.errors import FenchelError, InputError, ProblemError
+from fenchel.options import AuditOptions, ReproduceOptions, SwapOptions, declared
 from fenchel.swap import swap
 
+ARGUMENTS = SHARED | {
+    option.name: option.rule
+    for model in (ReproduceOptions, AuditOptions, SwapOptions)
+    for option in declared(model)
+    if option.name not in ("closeness", "shard", "columns", "tol", "model", *SHARED)
+}
 HUGE = 10**5000
 WORTHLESS = [float("nan"), math.inf, -math.inf, HUGE, -HUGE, "", "many", "\udcff", b"1", object(), [], {}, 1j]
 LISTS = {"alphas", "layers", "heads", "estimators"}
@@ -26,6 +35,12 @@ NUMBERS = sorted(
     for name, rule in ARGUMENTS.items()
     if type(getattr(rule, "rule", rule)) in (Whole, Number) and name not in LISTS
 )
+
+
+def checked(
+    name: str, value: object, *, called: str | None = None, error: type[FenchelError] = InputError
+) -> Any:
+    return ARGUMENTS[name].check(called or name.replace("_", " "), value, error)
 
 
 def test_templates_may_be_turned_round_by_their_scale():
@@ -96,7 +111,7 @@ def test_names_are_words_that_a_result_can_hold(name, value):
         ("layers", "all", "layers is 'all'; expected whole numbers from 1"),
         ("layers", range(1, 10**10), "layers holds more than 10,000 values"),
         ("layers", [1, True], "layers holds True"),
-        ("alphas", [0.5, "1"], "alphas holds '1'; expected 1 to 1,000 numbers, each a finite number above 0"),
+        ("alphas", [0.5, "1"], "alphas holds '1'; expected 1 to 1,000 numbers above 0"),
         ("estimators", ["exact", "best"], "estimators names 'best'; expected some of second_order, exact"),
         (
             "device",
@@ -119,7 +134,7 @@ def test_messages(name, value, message):
 
 def test_the_caller_chooses_name_and_error():
     with pytest.raises(ProblemError, match=r"^γ is 0; expected a finite number above 0"):
-        checked("gamma", 0, name="γ", error=ProblemError)
+        checked("gamma", 0, called="γ", error=ProblemError)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from fenchel.cli.insisting import insisting
+from fenchel.auditing.checkpoint import AUDIT
+from fenchel.cli.failure import Interrupted, interruptible
 from fenchel.runs.observer import SilentObserver
 
 
@@ -29,15 +30,18 @@ class Lost:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_interrupts_at_once():
-    with insisting(SilentObserver()), pytest.raises(KeyboardInterrupt):
+def test_ctrl_c_interrupts_at_once(tmp_path):
+    with (
+        pytest.raises(Interrupted, match="before anything was saved"),
+        interruptible(SilentObserver(), AUDIT, tmp_path),
+    ):
         os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_was_lost_comes_at_the_next_batch():
+def test_an_interrupt_that_was_lost_comes_at_the_next_batch(tmp_path):
     recording = Recording()
-    with insisting(recording) as observer:
+    with interruptible(recording, AUDIT, tmp_path) as observer:
         observer.advanced(1)
         lost = Lost()
         del lost
@@ -46,18 +50,18 @@ def test_an_interrupt_that_was_lost_comes_at_the_next_batch():
     assert recording.told == [1, 2]
 
 
-def test_what_was_there_before_is_there_again():
+def test_what_was_there_before_is_there_again(tmp_path):
     before = signal.getsignal(signal.SIGINT)
-    with insisting(SilentObserver()):
+    with interruptible(SilentObserver(), AUDIT, tmp_path):
         assert signal.getsignal(signal.SIGINT) != before
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_other_threads_are_left_alone():
+def test_other_threads_are_left_alone(tmp_path):
     given, seen = SilentObserver(), []
 
     def run() -> None:
-        with insisting(given) as observer:
+        with interruptible(given, AUDIT, tmp_path) as observer:
             seen.append(observer)
 
     thread = threading.Thread(target=run)

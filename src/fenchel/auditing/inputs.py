@@ -1,0 +1,143 @@
+"""What an audit reads, and where it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from fenchel.auditing.layer_capture import has_layers
+from fenchel.data.batch import Batch, Cursor
+from fenchel.data.image_batches import ImageBatches
+from fenchel.data.image_files import ImageFiles, open_images
+from fenchel.data.ready_batches import ReadyBatches, ready_made
+from fenchel.data.text.documents import Documents, open_documents
+from fenchel.data.text.windows import TokenWindows
+from fenchel.errors import InputError
+from fenchel.options import AuditOptions
+from fenchel.runs.loader import LoadedRun, refuse_beside_loader
+from fenchel.runs.model import RunModel, image_processor
+
+__all__ = ["Batches", "Texts", "opened_batches", "opened_documents"]
+
+Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
+
+
+class Batches(Protocol):
+    """Gives the same batches at every pass, from any place between two of them."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens in a window."""
+        ...
+
+    @property
+    def stride(self) -> int | None:
+        """Tokens from the start of one window's text to that of the next."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The source as it was given."""
+        ...
+
+    @property
+    def text_sha256(self) -> str | None:
+        """SHA-256 of the source, or None where it has no fixed content to hash."""
+        ...
+
+    def batches(self, start: Cursor = ...) -> Iterable[Batch]:
+        """The batches from a place on."""
+        ...
+
+
+def opened_documents(
+    options: AuditOptions, texts: Texts | None, source: Any
+) -> Documents | ImageFiles | None:
+    """The documents of texts, or the images; None where the inputs are ready-made.
+
+    Args:
+        options: What was asked for.
+        texts: As they were given.
+        source: The name of the model, or the tokenizer.
+
+    Raises:
+        InputError: If there are neither or both, an option of texts is given with something else, or they cannot be
+            read.
+    """
+    if options.loader is not None:
+        refuse_beside_loader(options.loader, texts=texts, images=options.images, revision=options.revision)
+        options.refuse_options_of_text("a loader was")
+        return None
+    if (texts is None) == (options.images is None):
+        raise InputError(
+            "there is nothing to read: give texts (--text FILE), images (--images FOLDER), or the file that loads "
+            "the folder of a run (--loader FILE)."
+            if texts is None
+            else "both texts and images were given; an audit reads one of them. Leave --text or --images out."
+        )
+    if options.images is not None:
+        options.refuse_options_of_text("images were", "max_tokens")
+        return open_images(options.images)
+    if ready_made(texts, source):
+        return None
+    return open_documents(texts, **options.of_text)  # pyright: ignore[reportArgumentType]
+
+
+def opened_batches(
+    options: AuditOptions,
+    texts: Texts | None,
+    documents: Documents | ImageFiles | None,
+    found: RunModel,
+    run: LoadedRun | None = None,
+) -> Batches:
+    """The batches that the model reads.
+
+    Args:
+        options: What was asked for.
+        texts: As they were given.
+        documents: What ``documents`` made of them.
+        found: The model.
+        run: What a loader gave.
+
+    Raises:
+        InputError: If there are texts and no tokenizer, or images for a model that reads none.
+    """
+    if options.alpha != 1 and has_layers(found.model):
+        raise InputError(
+            f"alpha is {options.alpha:g}, but the attention layers of {type(found.model).__name__} have α of "
+            "their own, "
+            "which is what is audited. Leave alpha out, or set it with fenchel.nn.use_estimator(model, "
+            "'first_order', alpha=...)."
+        )
+    config, shared = (
+        getattr(found.model, "config", None),
+        {"max_tokens": options.max_tokens, "shard": options.shard},
+    )
+    if isinstance(documents, ImageFiles):
+        processor = image_processor(found, options.revision)
+        return ImageBatches(
+            documents,
+            processor,
+            config=config or processor,
+            batch_size=options.batch_size,
+            shard=options.shard,
+        )
+    if run is not None:
+        return ReadyBatches(run.batches, config=config, loader=run.loader, **shared)
+    if documents is None:
+        return ReadyBatches(texts, config=config, **shared)  # pyright: ignore[reportArgumentType]
+    if found.tokenizer is None:
+        raise InputError(
+            f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or ready-made "
+            "inputs such as [{'pixel_values': tensor}], or images (--images FOLDER)."
+        )
+    return TokenWindows(
+        documents,
+        found.tokenizer,
+        config=config,
+        max_length=options.max_length,
+        stride=options.stride,
+        batch_size=options.batch_size,
+        **shared,
+    )

@@ -1,0 +1,406 @@
+"""The subcommands of ``fenchel``, each of which only connects its options with a function of the library."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from fenchel.arguments import checked, shown
+from fenchel.cli.failure import interruptible, say
+from fenchel.cli.options import with_options
+from fenchel.options import AuditOptions, PairColumns, ReproduceOptions, SwapOptions
+from fenchel.version import __version__
+
+__all__ = ["application", "run"]
+
+application = typer.Typer(
+    name="fenchel",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+_Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
+]
+_Text = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, NAME[:CONFIG][@SPLIT]; or "
+        "demo, a short text that comes with fenchel.",
+        show_default=False,
+    ),
+]
+_Folders = Annotated[
+    list[str], typer.Argument(metavar="DIR...", help="Folders of finished audits.", show_default=False)
+]
+_Swap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="A swap of this model and text with --per-head, to see deviation against effect head by head.",
+        show_default=False,
+    ),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what else --out holds.")]
+
+
+def _command(
+    name: str, summary: str, described: str, example: str, *, needs_arguments: bool = True
+) -> Callable[[Callable[..., None]], Any]:
+    return application.command(
+        name,
+        help=described,
+        short_help=summary,
+        epilog=f"Example: {example}",
+        no_args_is_help=needs_arguments,
+    )
+
+
+@_command(
+    "audit",
+    "Measure a model's attention on a text and write a report.",
+    "Measure, head by head, how far a trained transformer's attention is from the inference problem that it "
+    "approximates, on a text or on images, and write a report. MODEL is a name on the Hugging Face hub, a local "
+    "folder, 'demo' for a small encoder that comes with fenchel's extra of that name, or with --loader the folder of a "
+    "run of an example.",
+    "fenchel audit demo --text demo --out audit --layers 1,3-5. Then open audit/report.html in a browser.",
+)
+@with_options(AuditOptions)
+def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap = None) -> None:
+    """Calls :func:`fenchel.audit`."""
+    if text is None and options.images is None and options.loader is None:
+        raise typer.BadParameter(
+            "Missing option '--text', '--images' or '--loader': there is nothing to read."
+        )
+    from fenchel.auditing import audit
+    from fenchel.auditing.checkpoint import AUDIT
+    from fenchel.cli.terminal import beside_swap, observer_of_standard_error, require_swap, show_result
+    from fenchel.data.shard import Shard
+
+    if "shard" not in options.model_fields_set:
+        options = options.model_copy(update={"shard": Shard.from_environment()})
+    folder = cast("Path", options.folder)
+    require_swap(swap, model)
+    with interruptible(observer_of_standard_error(), AUDIT, folder) as observer:
+        report = audit(model, None, text, **_given(options, observer))
+    if swap is not None:
+        report = beside_swap(report, swap)
+        report.write_files(folder)
+    show_result(report, folder)
+    if options.shard.count > 1:
+        typer.echo(
+            f"This is share {options.shard}. When all are there: fenchel merge {shlex.quote(str(options.directory))}"
+        )
+
+
+@_command(
+    "merge",
+    "Merge the audits of shards into one.",
+    "Merge the audits of the shards of a text into one. The order of the folders changes nothing. Each DIR "
+    "holds an audit, or folders shard-I-of-N that do.",
+    "fenchel audit demo --text demo --out audit --shard 0/2; "
+    "fenchel audit demo --text demo --out audit --shard 1/2; fenchel merge audit",
+)
+def merge(
+    directories: _Folders,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for the results.  [default: the one DIR, if only one]"),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Merge the shards that are there although others are missing.")
+    ] = False,
+    overwrite: _Overwrite = False,
+) -> None:
+    """Calls :func:`fenchel.auditing.merge`."""
+    if out is None and len(directories) > 1:
+        raise typer.BadParameter("several folders: say with --out where to write the merged audit.")
+    from fenchel.auditing.merge import merge
+    from fenchel.cli.terminal import show_result
+
+    folders: list[Path] = [checked("folder", directory, name="DIR") for directory in directories]
+    target: Path = folders[0] if out is None else checked("folder", out, name="out")
+    show_result(merge(folders, target, partial=partial, overwrite=overwrite), target)
+
+
+@_command(
+    "compare",
+    "Compare audits: two models, texts or checkpoints.",
+    "Compare finished audits head by head: of two models of one shape, of two texts, or of a model before and after "
+    "fine-tuning. The last DIR is set against the first; more than two make a trajectory, in the order given. Says "
+    "which heads moved, with intervals, and whether they keep their order.",
+    "fenchel audit demo --text demo --out one; fenchel audit demo --text README.md --out two; "
+    "fenchel compare one two --out compare. Then open compare/compare.html in a browser.",
+)
+def compare(
+    directories: _Folders,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the page and the JSON.")] = "compare",
+    overwrite: _Overwrite = False,
+) -> None:
+    """Calls :func:`fenchel.compare`."""
+    if len(directories) < 2:
+        raise typer.BadParameter("one folder: expected two or more, such as fenchel compare before after.")
+    place: Path = checked("folder", out, name="out")
+    from fenchel.cli.terminal import show
+    from fenchel.comparing import compare
+    from fenchel.comparing.table import finding, terminal_table
+
+    report = compare(*directories, directory=place, overwrite=overwrite)
+    show(terminal_table(report), finding(report))
+    typer.echo(f"Page: {place / 'compare.html'}")
+
+
+@_command(
+    "swap",
+    "Swap a model's inference and measure what changes, against a control.",
+    "Measure what a trained model computes when its attention infers with another estimator, nothing retrained: its "
+    "loss and hidden states, or for a model without a language-model head its sentence embeddings. The control, "
+    "first order at other alphas, tells what is only smoothing. MODEL is a name on the Hugging Face hub, a local "
+    "folder, 'demo', or with --loader the folder of a run of an example, of which the outputs are compared, and the "
+    "loss and score of its batches.",
+    "fenchel swap demo --text demo --out swap --alphas 0.8,1.2. Then open swap/swap.html.",
+)
+@with_options(SwapOptions)
+def swap(
+    model: _Model,
+    options: SwapOptions,
+    text: _Text = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Scored pairs of sentences, columns parted by tabs.", show_default=False
+        ),
+    ] = None,
+    first_column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column of the pairs' first sentences.")
+    ] = PairColumns.first,
+    second_column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column of the pairs' second sentences.")
+    ] = PairColumns.second,
+    score_column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column of the pairs' scores, higher for more similar.")
+    ] = PairColumns.score,
+) -> None:
+    """Calls :func:`fenchel.swap.swap`."""
+    if text is None and pairs is None and options.images is None and options.loader is None:
+        raise typer.BadParameter(
+            "Missing option '--text', '--pairs', '--images' or '--loader': there is nothing to read."
+        )
+    columns = PairColumns(first_column, second_column, score_column)
+    from fenchel.cli.terminal import observer_of_standard_error, show
+    from fenchel.swap import swap
+    from fenchel.swap.folder import SWAP
+    from fenchel.swap.table import terminal_table
+
+    place = cast("Path", options.directory)
+    with interruptible(observer_of_standard_error("swapping"), SWAP, place) as observer:
+        given: dict[str, Any] = {**_given(options, observer), "columns": columns}
+        report = swap(model, None, text, pairs=pairs, **given)
+    show(terminal_table(report), report.finding)
+    typer.echo(f"Figure: {place / 'swap.png'}")
+    typer.echo(f"Page: {place / 'swap.html'}")
+
+
+@_command(
+    "report",
+    "Make the report of an audit again.",
+    "Make the report of a finished audit again, from the numbers that it saved: report.html, the figures and "
+    "the tables. Nothing is measured; use it after an update of fenchel, or when a file was lost.",
+    "fenchel report audit",
+)
+def report(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder of a finished audit.", show_default=False)
+    ],
+    swap: _Swap = None,
+) -> None:
+    """Writes the files of a :class:`fenchel.auditing.AuditReport` again."""
+    from fenchel.auditing.audit_report import AuditReport, require_extras
+    from fenchel.cli.terminal import beside_swap, show_result
+    from fenchel.storage import check_writable
+
+    folder: Path = checked("folder", directory, name="DIR")
+    found = beside_swap(AuditReport.load(folder), swap)
+    require_extras()
+    check_writable(folder)
+    found.write_files(folder)
+    show_result(found, folder)
+
+
+@_command(
+    "reproduce",
+    "Set a figure of the papers beside the same of a model.",
+    "Reproduce a figure of the papers: mean relative deviations of BERT-base by layer (figure4) or head (figure5), of "
+    "T5-small by head (figures6-8) or layer (figure4 with that model). The papers' numbers stand beside those of the "
+    "model, whose every exact answer is certified, and of its untrained twin.",
+    "fenchel reproduce figure4 --model demo --text demo. Then read reproduce/figure4.md.",
+)
+@with_options(ReproduceOptions)
+def reproduce(
+    figure: Annotated[
+        Literal["figure4", "figure5", "figures6-8"],
+        typer.Argument(metavar="FIGURE", help="figure4, figure5 or figures6-8.", show_default=False),
+    ],
+    options: ReproduceOptions,
+    text: _Text = None,
+) -> None:
+    """Calls :func:`fenchel.reproducing.reproduce`."""
+    if text is None:
+        raise typer.BadParameter("Missing option '--text': there is nothing to read.")
+    from fenchel.auditing.checkpoint import AUDIT
+    from fenchel.cli.terminal import observer_of_standard_error, show
+    from fenchel.reproducing import reproduce
+    from fenchel.reproducing.table import finding, terminal_table
+
+    place = cast("Path", options.directory)
+    with interruptible(observer_of_standard_error(), AUDIT, place / "audit") as observer:
+        found = reproduce(figure, text, **_given(options, observer))
+    show(terminal_table(found), f"{found.standing} {finding(found)}")
+    typer.echo(f"Table: {place / f'{found.figure}.md'}")
+
+
+@_command(
+    "catalogue",
+    "Look up a mechanism of attention as an inference.",
+    "Every mechanism of the field as one inference: what its templates, preference, evidence and closeness are, "
+    "whether it is one inference, a composition or none, and how far what is published is from the exact answer on a "
+    "small example. Without NAME all are listed.",
+    "fenchel catalogue alibi. As JSON: fenchel catalogue --json.",
+    needs_arguments=False,
+)
+def catalogue(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A mechanism, such as alibi.", show_default=False),
+    ] = None,
+    closeness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Measure the example under another closeness, such as tsallis:1.5.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the example.  [default: 0]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Prints :data:`fenchel.catalogue.ENTRIES`, or one of them."""
+    if name is None:
+        for option, given in (("--closeness", closeness), ("--seed", seed)):
+            if given is not None:
+                raise typer.BadParameter(f"{option} is of one mechanism's example: name the mechanism too.")
+    from fenchel.catalogue import ENTRIES
+    from fenchel.catalogue import entry as looked_up
+    from fenchel.catalogue.table import described, record
+    from fenchel.cli.terminal import print_entry, print_list
+
+    if name is None:
+        if as_json:
+            _print_json([record(one) for one in ENTRIES.values()])
+        else:
+            print_list(ENTRIES.values())
+        return
+    found = looked_up(name)
+    if closeness is not None:
+        found.check("first_order", closeness)
+    if as_json:
+        _print_json(described(found, closeness, seed or 0))
+    else:
+        print_entry(found, closeness, seed or 0)
+
+
+def _given(options: AuditOptions | SwapOptions | ReproduceOptions, observer: Any) -> dict[str, Any]:
+    """Options as arguments of the library's function."""
+    device = best_device() if options.device is None else options.device
+    return {**dict(options), "device": device, "observer": observer}
+
+
+def best_device() -> str:
+    """The device that a model runs on where none was asked for; of several processes each gets its own."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+
+
+def _print_json(found: Any) -> None:
+    typer.echo(json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: What follows ``fenchel``. Default: what the process was started with.
+
+    Returns:
+        The exit code, 2 for wrong usage. What the library raises is not caught.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = application(args=given, prog_name="fenchel", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            cast("Any", error).show()
+        else:
+            say(f"error: {_explained(error, given)}")
+        return cast("Any", error).exit_code
+    return code if isinstance(code, int) else 0
+
+
+# Typer brings this class along or takes it from click, depending on its version.
+_UsageError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+
+def _explained(error: Any, given: Sequence[str]) -> str:
+    """What is wrong with a command line, what was written there, and how to find out what can be."""
+    text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
+    written = _written(getattr(error, "param", None), given)
+    if written is not None and written not in text:
+        text += f", and not {shown(written)}"
+    command = getattr(getattr(error, "ctx", None), "command_path", "fenchel")
+    return f"{text}. Try '{command} -h' for help."
+
+
+def _written(parameter: Any, given: Sequence[str]) -> str | None:
+    """What was written after an option, the last time."""
+    written = None
+    for place, argument in enumerate(given):
+        for option in getattr(parameter, "opts", ()):
+            if argument.startswith(f"{option}="):
+                written = argument.partition("=")[2]
+            elif argument == option and place + 1 < len(given):
+                written = given[place + 1]
+    return written
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fenchel {__version__}")
+        raise typer.Exit
+
+
+@application.callback()
+def describe(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Attention as inference: how far each head of a transformer is from the problem it approximates."""
