@@ -132,10 +132,10 @@ def _of_means(problem: Problem, dual: Tensor, dtype: torch.dtype) -> Certificate
     length = _length(dual)
     of_means = OF_MEANS * UNIT * (mean.norm(dim=-1) + at_rest.norm(dim=-1))
     of_shift = torch.minimum(of_means, OF_MEANS * UNIT * _length(shift)).where(length == 0, of_means)
-    known = conjugate.rounding(dual)
+    known = conjugate.preference.rounding(dual)
     if known is not None:
         of_shift, of_means = known.expand_as(length), of_means + known
-    besides = conjugate.mean_rounding()
+    besides = conjugate.preference.mean_rounding()
     if besides is not None:
         of_means = of_means + besides
     rounded_mean, rounded_dual = mean.to(dtype), dual.to(dtype)

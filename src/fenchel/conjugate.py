@@ -101,26 +101,6 @@ class AbstractConjugate(ABC):
         """The largest t for which λ + t·direction is in φ's domain, (..., m); None where that is everything."""
         return self.preference.reach(lam, direction)
 
-    def inside(self, lam: Tensor) -> Tensor | None:
-        """Whether λ is in φ's domain, bool (..., m); None where that is everything."""
-        return self.preference.inside(lam)
-
-    def rounding(self, lam: Tensor) -> Tensor | None:
-        """How far at most ``shift`` evaluated in float64 is from exact, (..., m); None where that is not known."""
-        return self.preference.rounding(lam)
-
-    def mean_rounding(self) -> Tensor | None:
-        """What is rounded in a mean besides its shift and some roundings of itself, (..., m); None where nothing is."""
-        return self.preference.mean_rounding()
-
-    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        r""":math:`(I + \alpha\nabla^2\varphi(\lambda))^{-1}v` in closed form, (..., m, d), or None."""
-        return self.preference.resolvent(lam, alpha, vector)
-
-    def unsettled(self, lam: Tensor) -> Tensor | None:
-        """Where integrals that φ is made of do not converge, bool (..., m); None where nothing is integrated."""
-        return self.preference.unsettled(lam)
-
     @property
     def width(self) -> int:
         """Numbers that evaluating the mean of one query holds at once."""

@@ -210,7 +210,7 @@ def _refuse_unsettled(estimate: Estimate, problem: Problem) -> Estimate:
         ProblemError: Naming how many queries, and the first.
     """
     with torch.no_grad():
-        unsettled = problem.conjugate.unsettled(estimate.dual)
+        unsettled = problem.preference.unsettled(estimate.dual)
     if unsettled is None or not bool(unsettled.any()):
         return estimate
     unsettled = unsettled.expand(problem.shape)

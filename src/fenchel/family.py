@@ -499,7 +499,7 @@ class FunctionFamily(Family):
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
         if lam.dtype != torch.float64:
             return torch.full_like(lam[..., :1], torch.inf)
-        known = self.problem.conjugate.rounding(self.whole(lam))
+        known = self.problem.preference.rounding(self.whole(lam))
         if known is not None:
             return self.rows(known.unsqueeze(-1))
         # The certificate is by the weights, or from both means.
@@ -509,7 +509,7 @@ class FunctionFamily(Family):
     @override
     def inverts(self) -> bool:
         zero = torch.zeros_like(self.problem.evidence)
-        return self.problem.conjugate.resolvent(zero, self.problem.alpha_column, zero) is not None
+        return self.problem.preference.resolvent(zero, self.problem.alpha_column, zero) is not None
 
     @override
     def smoothness(self) -> Tensor | None:
@@ -580,7 +580,7 @@ class FunctionPoint(Point):
     @override
     def resolvent(self, alpha: Tensor, vector: Tensor) -> Tensor | None:
         whole = self._family.whole
-        found = self._conjugate.resolvent(
+        found = self._conjugate.preference.resolvent(
             whole(self._lam), whole(alpha.expand_as(vector[..., :1])), whole(vector)
         )
         return None if found is None else alpha * found.reshape(vector.shape)

@@ -130,7 +130,7 @@ def _refuse_border(problem: Problem, estimate: Estimate) -> None:
     Raises:
         DomainError: Saying how many queries these are.
     """
-    inside = problem.conjugate.inside(estimate.dual)
+    inside = problem.preference.inside(estimate.dual)
     if inside is None or bool(inside.all()):
         return
     where = tuple(int(i) for i in (~inside).nonzero()[0])

@@ -23,6 +23,7 @@ __all__ = [
     "keep_freed_memory",
     "layout_of",
     "rows_in_block",
+    "spans",
 ]
 
 DEFAULT_MEMORY_BUDGET = 512 * 2**20
@@ -46,6 +47,12 @@ def keep_freed_memory() -> None:
 @cache
 def _free_one_large_array() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
+
+
+def spans(count: int, each: int) -> Iterator[slice]:
+    """Cut ``count`` things into blocks of ``each`` at most."""
+    for start in range(0, count, each):
+        yield slice(start, min(start + each, count))
 
 
 def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, of_a_cache: bool = True) -> int:
@@ -117,13 +124,11 @@ class QueryLayout(ABC):
 
     def _ranges(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Indices of groups and rows, at most so many rows of groups at once, or one."""
-        groups_each = max(1, most // max(1, self.rows))
-        rows_each = min(self.rows, most)
         device = self.problem.evidence.device
-        for g in range(0, self.groups, groups_each):
-            groups = torch.arange(g, min(g + groups_each, self.groups), device=device)
-            for r in range(0, self.rows, rows_each):
-                yield groups, torch.arange(r, min(r + rows_each, self.rows), device=device)
+        for g in spans(self.groups, max(1, most // max(1, self.rows))):
+            groups = torch.arange(g.start, g.stop, device=device)
+            for r in spans(self.rows, min(self.rows, most)):
+                yield groups, torch.arange(r.start, r.stop, device=device)
 
 
 class _TemplateLayout(QueryLayout):
@@ -199,8 +204,7 @@ class _ConjugateLayout(QueryLayout):
         keep_freed_memory()
         conjugate, device = self.problem.conjugate, self.problem.evidence.device
         each = max(1, memory_budget // (arrays * itemsize * self.groups * conjugate.width))
-        for start in range(0, self.rows, each):
-            part = slice(start, min(start + each, self.rows))
+        for part in spans(self.rows, each):
             groups = torch.arange(self.groups, device=device)
             rows = torch.arange(part.start, part.stop, device=device)
             yield groups, rows, FunctionFamily.block(self.problem.queries(part))

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Part", "gather_rows", "rows_where"]
+__all__ = ["Part", "gather_rows", "narrowed", "rows_where"]
+
+
+def narrowed(tensor: Tensor, dim: int, span: slice) -> Tensor:
+    """Part of a tensor along a dimension, a view; all of it where it has size 1 there, for everything."""
+    return tensor if tensor.shape[dim] == 1 else tensor[(slice(None),) * dim + (span,)]
 
 
 def rows_where(mask: Tensor, most: int) -> Tensor:

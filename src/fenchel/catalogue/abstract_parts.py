@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fenchel.closeness import AbstractCloseness
-from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.inference import AttentionCertificate
 
 __all__ = ["AbstractFiniteParts", "AbstractParts"]
 

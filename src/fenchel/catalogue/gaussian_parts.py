@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.catalogue.abstract_parts import AbstractParts
 from fenchel.estimate import Estimate
-from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.inference import AttentionCertificate
 from fenchel.inference import InferenceProblem
 from fenchel.preference import Gaussian
 

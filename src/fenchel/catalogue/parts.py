@@ -11,7 +11,7 @@ from torch import Tensor
 from fenchel import functional
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.closeness import AbstractCloseness
-from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.inference import AttentionCertificate
 
 __all__ = ["Parts"]
 

@@ -12,7 +12,7 @@ from fenchel import functional
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.closeness import OptimalTransport
 from fenchel.estimate import Estimate
-from fenchel.functional.certificate import AttentionCertificate
+from fenchel.functional.inference import AttentionCertificate
 from fenchel.inference import InferenceProblem
 from fenchel.preference import Discrete
 

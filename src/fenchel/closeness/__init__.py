@@ -1,9 +1,9 @@
 """The closeness D: how the answer is kept near the preference."""
 
 from fenchel.closeness.abstract import AbstractCloseness as AbstractCloseness
-from fenchel.closeness.custom import ClosenessReport as ClosenessReport
-from fenchel.closeness.custom import Divergence as Divergence
-from fenchel.closeness.custom import check_closeness as check_closeness
+from fenchel.closeness.abstract import ClosenessReport as ClosenessReport
+from fenchel.closeness.abstract import Divergence as Divergence
+from fenchel.closeness.abstract import check_closeness as check_closeness
 from fenchel.closeness.kl import KL as KL
 from fenchel.closeness.kl import Hard as Hard
 from fenchel.closeness.optimal_transport import OptimalTransport as OptimalTransport

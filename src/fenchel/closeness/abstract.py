@@ -1,19 +1,23 @@
-"""What a closeness must give, and what convexity gives for free."""
+"""What a closeness must compute, one made of two functions of one's own, and the check of either."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from fenchel.arguments import shown
+from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
 from fenchel.rounding import SMALL, UNIT
-from fenchel.tensors import values_are_known
+from fenchel.tensors import check_flags, checked_argument, positive_tensor, values_are_known
 
-__all__ = ["AbstractCloseness"]
+__all__ = ["AbstractCloseness", "ClosenessReport", "Divergence", "check_closeness"]
 
 
 class AbstractCloseness(ABC):
@@ -184,3 +188,380 @@ class AbstractCloseness(ABC):
         finite = potential.masked_fill(weights == 0, 0)
         pairing = (weights * finite).sum(-1)
         return self.value(weights, log_preference) + self.conjugate(potential, log_preference) - pairing
+
+
+Map = Callable[[Tensor, Tensor], Tensor]
+Operator = Callable[[Tensor], Tensor]
+
+POINTS = 8
+"""Random points at which functions are tried when they first meet a preference."""
+
+
+class Divergence(AbstractCloseness):
+    r"""A closeness made of functions: what D is, its conjugate, and the conjugate's two derivatives.
+
+    .. math:: D^*(f) = \sup_p \langle p, f\rangle - D(p, u), \qquad p(f) = \nabla D^*(f), \qquad C(f) = \nabla^2 D^*(f)
+
+    Each takes log u, normalised, (..., m or 1, n), -inf where masked, as its second argument. The first time that it
+    meets a preference it is tried at random points, and a function that contradicts another is an error that shows the
+    point: :func:`fenchel.check_closeness`.
+
+    Args:
+        value: D for weights (..., m, n), shape (..., m).
+        conjugate: :math:`D^*` for potentials (..., m, n), shape (..., m).
+        weights: :math:`\nabla D^*`, shape (..., m, n).
+        curvature: :math:`\nabla^2 D^*`: for a potential, a function that multiplies vectors (..., m, n). Where None
+            ``weights`` are differentiated by autograd, which then has to be able to.
+        modulus: σ > 0 by which D is strongly convex in the 1-norm, :math:`D \ge \tfrac\sigma2\lVert p - q\rVert_1^2`
+            beyond its tangent at q: a number, or a tensor that broadcasts to (..., m). Bounds rest on it.
+        check: Whether to try it when it first meets a preference.
+
+    Raises:
+        ProblemError: If something is no function, or the modulus is not above 0; when joined to a preference, if the
+            functions contradict each other.
+
+    Example:
+        Twice Kullback and Leibler's divergence, whose curvature is left to autograd:
+
+        >>> from fenchel import KL, Discrete, InferenceProblem
+        >>> hot = Divergence(
+        ...     value=lambda p, log_u: 2 * KL().value(p, log_u),
+        ...     conjugate=lambda f, log_u: 2 * KL().conjugate(f / 2, log_u),
+        ...     weights=lambda f, log_u: KL().weights(f / 2, log_u),
+        ...     modulus=2.0,
+        ... )
+        >>> u, z = Discrete(torch.eye(2, dtype=torch.float64)), torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+        >>> InferenceProblem(u, z, closeness=hot).solve("first_order").weights
+        tensor([[0.7311, 0.2689]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        value: Map,
+        conjugate: Map,
+        weights: Map,
+        curvature: Callable[[Tensor, Tensor], Operator] | None = None,
+        *,
+        modulus: float | Tensor = 1.0,
+        check: bool = True,
+    ) -> None:
+        for name, given in (("value", value), ("conjugate", conjugate), ("weights", weights)):
+            _check_function(name, given)
+        if curvature is not None:
+            _check_function("curvature", curvature)
+        check_flags(check=check)
+        self._value, self._conjugate, self._weights, self._curvature = value, conjugate, weights, curvature
+        self._modulus = _checked_modulus(modulus)
+        # Shared by copies, so that one is tried once.
+        self._unchecked = [check]
+
+    @override
+    def bind(self, preference: Discrete) -> Self:
+        if self._unchecked[0] and not torch.compiler.is_compiling():
+            self._unchecked[0] = False
+            try:
+                check_closeness(self, preference.to(torch.float64), points=POINTS)
+            except ProblemError:
+                self._unchecked[0] = True
+                raise
+        return self
+
+    @override
+    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        return self._value(weights, log_preference)
+
+    @override
+    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return self._conjugate(potential, log_preference)
+
+    @override
+    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return self._weights(potential, log_preference)
+
+    @override
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Operator:
+        if self._curvature is not None:
+            return self._curvature(potential, log_preference)
+        # The Jacobian of a gradient is symmetric, so that its transpose, which autograd multiplies with, is itself.
+        differentiated: Any = torch.func.vjp(lambda f: self._weights(f, log_preference), potential)
+        weights, multiplied = differentiated
+
+        def product(vector: Tensor) -> Tensor:
+            return multiplied(vector.expand_as(weights))[0]
+
+        return product
+
+    @property
+    @override
+    def modulus(self) -> float | Tensor:
+        return self._modulus
+
+    def __repr__(self) -> str:
+        return f"Divergence({getattr(self._value, '__name__', 'value')})"
+
+
+def _check_function(name: str, given: Any) -> None:
+    if not callable(given):
+        raise ProblemError(
+            f"{name} is {shown(given)}; expected a function of (weights or potential, log_preference), as "
+            "help(fenchel.Divergence) says"
+        )
+
+
+def _checked_modulus(modulus: Any) -> float | Tensor:
+    if not isinstance(modulus, Tensor):
+        return float(checked_argument("positive", modulus, name="modulus"))
+    return positive_tensor("positive", modulus, modulus.device, modulus.dtype, "that broadcasts to (..., m)")
+
+
+SCALES = (0.1, 1.0, 10.0)
+"""Sizes of the potentials that are tried."""
+
+STEP = 1e-5
+"""Of finite differences, of which those to both sides have to agree before they are believed."""
+
+
+@dataclass(frozen=True)
+class ClosenessReport:
+    """What :func:`check_closeness` found where nothing failed.
+
+    Attributes:
+        closeness: What was tried, in words.
+        points: At how many potentials.
+        worst: By how much each identity was missed at most, by its name; an inequality that held everywhere has 0.
+    """
+
+    closeness: str
+    points: int
+    worst: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{name} {worst:.1e}" for name, worst in self.worst.items())
+        return f"ClosenessReport({self.closeness} holds at {self.points} points; missed at most: {listed})"
+
+
+def check_closeness(
+    closeness: AbstractCloseness,
+    preference: Discrete | None = None,
+    *,
+    points: int = 32,
+    tol: float = 1e-6,
+    seed: int = 0,
+) -> ClosenessReport:
+    r"""Try a closeness at random points, and show the first at which it contradicts itself.
+
+    Fenchel and Young's equality at p(f) and inequality elsewhere; weights that are in the simplex, the gradient of the
+    conjugate (by finite differences), monotone, and the same where all scores are shifted; a curvature that is their
+    derivative, symmetric and positive; a divergence that is least at rest; a modulus that is no larger than what
+    weights show.
+
+    Args:
+        closeness: D.
+        preference: The templates and weights to try it with, in float64; where None six templates, one masked.
+        points: Potentials to try, at three scales.
+        tol: What an identity may be missed by, relative to the size of the potentials or 1.
+        seed: Of the points.
+
+    Returns:
+        By how much each identity was missed.
+
+    Raises:
+        ProblemError: Naming what fails, with the numbers and the point.
+
+    Example:
+        >>> from fenchel import KL
+        >>> sorted(check_closeness(KL()).worst)[:3]
+        ['curvature', 'equality', 'gradient']
+    """
+    if not isinstance(closeness, AbstractCloseness):
+        raise ProblemError(
+            f"closeness is a {type(closeness).__name__}; expected one of fenchel.closeness, or a fenchel.Divergence"
+        )
+    points = checked_argument("count", points, name="points")
+    tol, seed = checked_argument("tol", tol), checked_argument("seed", seed)
+    generator = torch.Generator().manual_seed(seed)
+    if preference is None:
+        log_u = torch.randn(1, 6, generator=generator, dtype=torch.float64, device="cpu")
+        log_u[0, 4] = -torch.inf
+        preference = Discrete(
+            torch.randn(6, 3, generator=generator, dtype=torch.float64, device="cpu"), log_u
+        )
+    elif not isinstance(preference, Discrete):
+        raise ProblemError(f"preference is a {type(preference).__name__}; expected a fenchel.Discrete")
+    with torch.no_grad():
+        return _Trial(closeness, preference, points, tol, generator).run()
+
+
+class _Trial:
+    """Random points of one closeness with one preference."""
+
+    def __init__(
+        self,
+        closeness: AbstractCloseness,
+        preference: Discrete,
+        points: int,
+        tol: float,
+        generator: torch.Generator,
+    ) -> None:
+        self._name = repr(closeness)
+        bound = type(closeness).bind
+        preference = preference.to(torch.float64)
+        # Trying is what some do when they are bound.
+        self._closeness = closeness.to(torch.float64)
+        if bound is not AbstractCloseness.bind and not getattr(closeness, "_unchecked", None):
+            self._closeness = self._closeness.bind(preference)
+        self._log_u = preference.log_weights[..., :1, :].reshape(-1, preference.log_weights.shape[-1])[:1]
+        shapes = self._closeness.query_shapes().values()
+        lead = torch.broadcast_shapes(*shapes) if shapes else (1,)
+        self._count = self._closeness.support(preference).shape[-2]
+        self._shape = (points, *lead)
+        self._points, self._tol, self._generator = points, tol, generator
+        self._device = preference.device
+        self._log_u = self._log_u.to(self._device)
+        self._worst: dict[str, float] = {}
+        scales = torch.tensor(SCALES, dtype=torch.float64, device="cpu").repeat(points)[:points]
+        self._scale = scales.reshape(points, *(1,) * len(lead), 1).to(self._device)
+        self.potential = self._scale * self._normal()
+
+    def _normal(self) -> Tensor:
+        drawn = torch.randn(
+            *self._shape, self._count, generator=self._generator, dtype=torch.float64, device="cpu"
+        )
+        return drawn.to(self._device)
+
+    def run(self) -> ClosenessReport:
+        f, d, log_u, n = self.potential, self._closeness, self._log_u, self._count
+        p = self._shaped("weights", d.weights(f, log_u), (*self._shape, n))
+        self._shaped("value", d.value(p, log_u), self._shape)
+        conjugate = self._shaped("conjugate", d.conjugate(f, log_u), self._shape)
+        self._within("simplex", "weights are not above 0", (-p).amax(-1).clamp(min=0), 0)
+        self._within("simplex", "weights do not sum to 1", p.sum(-1) - 1, 0)
+        self._gradient(f, p)
+        self._within(
+            "equality",
+            "Fenchel and Young's equality D(p) + D*(f) = <p, f> fails at p = weights(f): value, conjugate and weights "
+            "contradict each other",
+            d.fenchel_young_gap(p, f, log_u),
+            0,
+        )
+        others = self._others(p)
+        below = d.fenchel_young_gap(others, f, log_u).clamp(max=0)
+        self._within(
+            "inequality", "D(q) + D*(f) >= <q, f> fails: conjugate is too small, or value", below, 0, q=others
+        )
+        self._monotone(f, p)
+        moved = d.weights(f + 1, log_u) - p
+        self._within("shift", "weights change where all scores are shifted by 1", moved.abs().amax(-1), 0)
+        lifted = d.conjugate(f + 1, log_u) - conjugate
+        self._within("shift", "conjugate(f + 1) is not conjugate(f) + 1", lifted, 1)
+        rest = d.rest(log_u).expand_as(p)
+        lower = (d.value(others, log_u) - d.value(rest, log_u)).clamp(max=0)
+        self._within("least at rest", "value is lower at q than at weights(0)", lower, 0, q=others)
+        if d.curved:
+            self._curvature(f, p)
+        return ClosenessReport(self._name, self._points, self._worst)
+
+    def _others(self, p: Tensor) -> Tensor:
+        """Other weights, on the support of u."""
+        allowed = torch.ones(self._count, dtype=torch.bool, device=self._device)
+        allowed[: self._log_u.shape[-1]] = self._log_u[0] > -torch.inf
+        drawn = (2 * self._normal()).masked_fill(~allowed, -torch.inf).softmax(-1)
+        return (drawn + p) / 2 if bool((p[..., ~allowed] == 0).all()) else p.roll(1, 0)
+
+    def _gradient(self, f: Tensor, p: Tensor) -> None:
+        d, log_u, v = self._closeness, self._log_u, self._normal()
+        up, down = (d.conjugate(f + sign * STEP * v, log_u) for sign in (1, -1))
+        self._within(
+            "gradient",
+            "weights are not the gradient of conjugate: along v its slope by finite differences",
+            (up - down) / (2 * STEP),
+            (p * v).sum(-1),
+            slack=1e-5,
+            v=v,
+        )
+
+    def _monotone(self, f: Tensor, p: Tensor) -> None:
+        d, log_u = self._closeness, self._log_u
+        g = f + self._scale * self._normal()
+        moved = d.weights(g, log_u) - p
+        along = (moved * (g - f)).sum(-1)
+        self._within("monotone", "<p(g) - p(f), g - f> >= 0 fails", along.clamp(max=0), 0, g=g)
+        least = torch.as_tensor(d.modulus, dtype=torch.float64, device=self._device)
+        short = (along - least * moved.abs().sum(-1).square()).clamp(max=0)
+        self._within(
+            "modulus",
+            "<p(g) - p(f), g - f> >= modulus |p(g) - p(f)|^2 fails: modulus is too large",
+            short,
+            0,
+            g=g,
+        )
+
+    def _curvature(self, f: Tensor, p: Tensor) -> None:
+        d, log_u, a, b = self._closeness, self._log_u, self._normal(), self._normal()
+        product: Callable[[Tensor], Tensor] = d.curvature(f, log_u)
+        of_a = self._shaped("curvature(f)", product(a), (*self._shape, self._count))
+        self._within(
+            "symmetry",
+            "curvature is not symmetric: <b, C a>",
+            (b * of_a).sum(-1),
+            (a * product(b)).sum(-1),
+            a=a,
+            b=b,
+        )
+        self._within(
+            "positivity", "curvature is not positive: <a, C a>", (a * of_a).sum(-1).clamp(max=0), 0, a=a
+        )
+        up, down = ((d.weights(f + sign * STEP * a, log_u) - p) * sign / STEP for sign in (1, -1))
+        # Weights may have kinks; where both sides agree there is none.
+        smooth = (up - down).abs().amax(-1) <= 1e-3 * (1 + up.abs().amax(-1))
+        missed = ((up + down) / 2 - of_a).abs().amax(-1).masked_fill(~smooth, 0)
+        self._within(
+            "curvature",
+            "curvature is not the derivative of weights: along a it misses it by",
+            missed,
+            0,
+            slack=1e-3,
+            a=a,
+        )
+
+    def _shaped(self, name: str, found: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if not isinstance(found, Tensor) or tuple(found.shape) != tuple(shape):
+            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise ProblemError(
+                f"{self._name} fails check_closeness: {name} gave {got} for potentials {tuple(self.potential.shape)}; "
+                f"expected shape {tuple(shape)}"
+            )
+        return found
+
+    def _within(
+        self,
+        name: str,
+        message: str,
+        found: Tensor,
+        wanted: Tensor | float,
+        slack: float = 0.0,
+        **shown: Tensor,
+    ) -> None:
+        """Raise where two numbers a point differ, with the point; else remember by how much."""
+        allowed = (self._tol + slack) * (
+            1 + self._scale.reshape(self._points, *(1,) * (len(self._shape) - 1))
+        )
+        wanted = torch.as_tensor(wanted, dtype=found.dtype, device=found.device).expand_as(found)
+        missed = torch.where(found == wanted, 0, (found - wanted).abs()).nan_to_num(nan=torch.inf)
+        excess = missed / allowed
+        if bool((excess > 1).any()):
+            where = torch.unravel_index(excess.argmax(), excess.shape)
+            at = {"f": self.potential, **shown}
+            numbers = ", ".join(f"{letter} = {_listed(tensor[where])}" for letter, tensor in at.items())
+            raise ProblemError(
+                f"{self._name} fails check_closeness: {message}: {float(found[where]):.6g} where "
+                f"{float(wanted[where]):.6g} is expected (allowed: {float(allowed.expand_as(excess)[where]):.1g}), at "
+                f"{numbers}, log_u = {_listed(self._log_u[0])}; mend the function, or where it is right raise tol"
+            )
+        self._worst[name] = max(self._worst.get(name, 0.0), float(missed.amax()))
+
+
+def _listed(vector: Tensor) -> str:
+    most = 8
+    numbers = ", ".join(f"{x:.4g}" for x in vector[:most].tolist())
+    return f"[{numbers}{', ...' if len(vector) > most else ''}]"

@@ -20,6 +20,7 @@ from fenchel.errors import CostWarning, ProblemError
 from fenchel.preference import Discrete
 from fenchel.preference.abstract import check_together
 from fenchel.rounding import LINEAR, UNIT, summed
+from fenchel.selection import narrowed
 from fenchel.tensors import (
     BOOL,
     check_device,
@@ -349,9 +350,9 @@ class AbstractCost(ABC):
         del templates
         return 0.0
 
-    def narrowed(self, dim: int, start: int, length: int) -> Self:
+    def narrowed(self, dim: int, span: slice) -> Self:
         """The same cost for part of the sets of templates, along a leading dimension of theirs."""
-        del dim, start, length
+        del dim, span
         return self
 
 
@@ -461,9 +462,9 @@ class GivenCost(AbstractCost):
             )
 
     @override
-    def narrowed(self, dim: int, start: int, length: int) -> Self:
+    def narrowed(self, dim: int, span: slice) -> Self:
         part = copy.copy(self)
-        part.given = self.given if self.given.shape[dim] == 1 else self.given.narrow(dim, start, length)
+        part.given = narrowed(self.given, dim, span)
         return part
 
     def _check(self, templates: Tensor, sources: Tensor) -> None:

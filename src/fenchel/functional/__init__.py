@@ -8,11 +8,11 @@ from fenchel.functional.attention import attention_weights as attention_weights
 from fenchel.functional.attention import attention_with_certificate as attention_with_certificate
 from fenchel.functional.attention import gap as gap
 from fenchel.functional.attention import infer as infer
-from fenchel.functional.certificate import AttentionCertificate as AttentionCertificate
 from fenchel.functional.hashing import Hashing as Hashing
 from fenchel.functional.hashing import hash_buckets as hash_buckets
 from fenchel.functional.hashing import hashing_attention as hashing_attention
 from fenchel.functional.hashing import hashing_log_preference as hashing_log_preference
+from fenchel.functional.inference import AttentionCertificate as AttentionCertificate
 from fenchel.functional.inference import Inference as Inference
 from fenchel.functional.mixture import Mixture as Mixture
 from fenchel.functional.mixture import mixture_attention as mixture_attention

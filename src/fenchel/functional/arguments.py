@@ -34,6 +34,7 @@ __all__ = [
     "check_some_keys",
     "checked",
     "positive_column",
+    "refuse_overflow",
     "restored",
 ]
 
@@ -103,8 +104,8 @@ def checked(
     key: Tensor,
     value: Tensor,
     *,
-    alpha: float | Tensor,
-    scale: float | Tensor | None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
     log_preference: Tensor | None = None,
     estimator: str = "first_order",
     dropout_p: float = 0.0,
@@ -189,6 +190,25 @@ def check_some_keys(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.shape[2] == 0:
         shapes = _shapes({"query": query, "key": key, "value": value})
         raise ProblemError(f"there is nothing to attend to (no tokens in key): {shapes}")
+
+
+def refuse_overflow(output: Tensor, given: tuple[Tensor, ...], what: str, remedy: str) -> None:
+    """Refuse finite arguments that lead to numbers which the dtype does not hold; a NaN that was given passes.
+
+    Args:
+        output: What was computed.
+        given: The arguments it was computed from.
+        what: Whose and which numbers.
+        remedy: What helps, besides float64, after "make".
+
+    Raises:
+        ProblemError: In these words.
+    """
+    if not values_are_known(output) or bool(torch.isfinite(output).all()):
+        return
+    if all(bool(torch.isfinite(x).all()) for x in given):
+        name = str(output.dtype).removeprefix("torch.")
+        raise ProblemError(f"{what} that {name} does not hold: give the tensors in float64, or make {remedy}")
 
 
 def _shapes(given: dict[str, Tensor]) -> str:

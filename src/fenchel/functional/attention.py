@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 from typing_extensions import override
@@ -12,10 +12,20 @@ from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import broadcast_leading, checked, restored
-from fenchel.functional.certificate import AttentionCertificate, CentredTemplates, certificate_at, no_error
 from fenchel.functional.close import CloseAttention, checked_closeness
 from fenchel.functional.exact import dual_point
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
+from fenchel.functional.inference import (
+    DEFAULT_STEPS,
+    AttentionCertificate,
+    CentredTemplates,
+    GapOptions,
+    Inference,
+    Options,
+    Variant,
+    certificate_at,
+    no_error,
+    refuse_exact,
+)
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.functional.output import (
     mean_at,
@@ -47,32 +57,19 @@ class AttentionInference(Inference):
         value: Tensor | None = None,
         *,
         closeness: AbstractCloseness | None = None,
-        estimator: str | Estimator = "first_order",
         dropout_p: float = 0.0,
         enable_gqa: bool = False,
-        tol: float | None = None,
-        max_steps: int = DEFAULT_STEPS,
         **options: Any,
     ) -> None:
-        super().__init__(has_output=value is not None)
+        super().__init__(value, options)
         value = key if value is None else value
-        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
         self._lead = broadcast_leading(query, key, value, enable_gqa)
         if self._lead is not None:
             query, key, value, enable_gqa, _ = self._lead
-        self._given = given = checked(
-            query,
-            key,
-            value,
-            estimator=name,
-            dropout_p=dropout_p,
-            enable_gqa=enable_gqa,
-            tol=tol,
-            max_steps=max_steps,
-            **options,
-        )
-        self._estimator, self._solving, self._dropout_p = name, (tol, max_steps), dropout_p
-        own = checked_closeness(closeness, name, given.query)
+        options = {"dropout_p": dropout_p, "enable_gqa": enable_gqa, **self._solving, **options}
+        self._given = given = checked(query, key, value, **options)
+        self._dropout_p = dropout_p
+        own = checked_closeness(closeness, self._estimator, given.query)
         self._close = None if own is None or given.has_no_evidence else CloseAttention(given, own)
 
     @override
@@ -80,8 +77,8 @@ class AttentionInference(Inference):
         if self._given.has_no_evidence:
             return self._given.query * self._given.alpha
         if self._close is not None:
-            return self._close.dual_point(self._estimator, *self._solving)
-        return dual_point(self._given, self._estimator, *self._solving)
+            return self._close.dual_point(**self._solving)
+        return dual_point(self._given, **self._solving)
 
     @override
     def _make_dual(self) -> Tensor:
@@ -142,7 +139,7 @@ class AttentionInference(Inference):
             wide = wide - wide.detach().mean(-2, keepdim=True)
             given = replace(given, query=given.query.to(dtype), key=wide, value=wide)
             column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
-            dual = dual_point(given, self._estimator, *self._solving)
+            dual = dual_point(given, **self._solving)
             queries = 1 if given.log_preference_is_shared else dual.shape[2]
             believed = output_at(given, given.query.new_zeros(given.query[:, :, :queries].shape))
             gradient = (believed - output_at(given, dual)) * given.scale
@@ -336,15 +333,9 @@ def attention_with_certificate(
     key: Tensor,
     value: Tensor,
     *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`attention` returns, and how far at most it is from the exact inference.
 
@@ -384,33 +375,12 @@ def attention_with_certificate(
         (True, True)
     """
     return AttentionInference(
-        query,
-        key,
-        value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        estimator=estimator,
-        dropout_p=dropout_p,
-        enable_gqa=enable_gqa,
-        tol=tol,
-        max_steps=max_steps,
+        query, key, value, closeness=closeness, dropout_p=dropout_p, **options
     ).certified()
 
 
 def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | None = None,
-    estimator: str | Estimator = "first_order",
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    query: Tensor, key: Tensor, *, closeness: AbstractCloseness | None = None, **options: Unpack[Options]
 ) -> Tensor:
     """The weights p that :func:`attention` puts on the values, as one (B, H, m, n) array.
 
@@ -439,31 +409,11 @@ def attention_weights(
         >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
         True
     """
-    return AttentionInference(
-        query,
-        key,
-        None,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        estimator=estimator,
-        enable_gqa=enable_gqa,
-        tol=tol,
-        max_steps=max_steps,
-    ).weights
+    return AttentionInference(query, key, None, closeness=closeness, dropout_p=0.0, **options).weights
 
 
 def gap(
-    query: Tensor,
-    key: Tensor,
-    *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | None = None,
-    estimator: str | Estimator = "first_order",
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, *, closeness: AbstractCloseness | None = None, **options: Unpack[GapOptions]
 ) -> Tensor:
     r"""The duality gap of :func:`attention`'s answer, differentiable.
 
@@ -502,14 +452,5 @@ def gap(
         >>> to_key.shape
         torch.Size([1, 2, 5, 4])
     """
-    return AttentionInference(
-        query,
-        key,
-        None,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        closeness=closeness,
-        estimator=estimator,
-        enable_gqa=enable_gqa,
-    ).gap
+    none: dict[str, Any] = {"dropout_p": 0.0, "tol": None, "max_steps": DEFAULT_STEPS}
+    return AttentionInference(query, key, None, closeness=closeness, **none, **options).gap

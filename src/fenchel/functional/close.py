@@ -19,8 +19,8 @@ from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTranspor
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.exact import equation_of, solution_of
+from fenchel.functional.inference import AttentionCertificate, certificate_of, norm_of
 from fenchel.functional.operator import (
     compute_dtype,
     recomputed,
@@ -28,10 +28,12 @@ from fenchel.functional.operator import (
     untraced,
     without_autocast,
 )
+from fenchel.layout import spans
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import log_weights
 from fenchel.problem import Problem
 from fenchel.rounding import summed
+from fenchel.selection import narrowed
 from fenchel.solver.implicit import implicit_dual_point
 from fenchel.tensors import broadcasts_to, check_device, check_finite, check_not_mapped
 
@@ -228,8 +230,7 @@ class CloseRows:
         shared = all(len(shape) < 3 or shape[-3] == 1 for shape in shapes)
         together = count == 1 or not shared or LEAST_QUERIES * self.row_bytes() <= LARGEST_BYTES
         each = count if together else 1
-        for start in range(0, count, each):
-            span = slice(start, start + each)
+        for span in spans(count, each):
             yield span, self if together else self._narrowed(0, span, self.closeness)
 
     def parts(self) -> Iterator[tuple[slice, CloseRows]]:
@@ -238,22 +239,16 @@ class CloseRows:
         if queries <= each:
             yield slice(0, queries), self
             return
-        for start in range(0, queries, each):
-            span = slice(start, min(start + each, queries))
+        for span in spans(queries, each):
             yield span, self._narrowed(2, span, self.closeness.queries(span))
 
     def _narrowed(self, dim: int, span: slice, closeness: AbstractCloseness) -> CloseRows:
-        def narrowed(tensor: Tensor) -> Tensor:
-            return (
-                tensor if tensor.shape[dim] == 1 else tensor.narrow(dim, span.start, span.stop - span.start)
-            )
-
         preference = self.log_preference
         return CloseRows(
-            narrowed(self.evidence),
-            self.templates if dim == 2 else narrowed(self.templates),
-            None if preference is None else narrowed(preference),
-            narrowed(self.alpha),
+            narrowed(self.evidence, dim, span),
+            self.templates if dim == 2 else narrowed(self.templates, dim, span),
+            None if preference is None else narrowed(preference, dim, span),
+            narrowed(self.alpha, dim, span),
             closeness,
         )
 

@@ -23,19 +23,19 @@ from fenchel.functional.rows import (
     with_one_look,
     with_row_gradients,
 )
-from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
+from fenchel.layout import layout_of
 from fenchel.problem import Problem
-from fenchel.solver.closed_form import second_order_point
+from fenchel.solver.closed_form import second_order_point, with_one_hessian
 from fenchel.solver.driver import infer
-from fenchel.solver.exact import WORKING_ARRAYS, solved_block
+from fenchel.solver.exact import blocks_of, solved_block
 from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
 from fenchel.tensors import values_are_known
 
 __all__ = [
+    "by_inverse",
     "dual_point",
     "equation_of",
     "exact_dual_point",
-    "inverse",
     "preference_weights",
     "second_order_dual_point",
     "solution_of",
@@ -158,19 +158,9 @@ def _with_one_covariance(given: AttentionArguments, dtype: torch.dtype) -> Tenso
     if dtype == torch.float32 and _loses_digits(given):
         dtype = torch.float64
     templates = (given.key.to(dtype) * given.scale).repeat_interleave(heads // given.key.shape[1], 1)
-    n, d = templates.shape[-2:]
     weights = preference_weights(given.log_preference, templates)
-    centred = templates - weights @ templates
     alpha = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
-    evidence = given.query.to(dtype)
-    if d <= n:
-        covariance = centred.mT @ (weights.mT * centred)
-        return alpha * (evidence @ inverse(alpha, covariance))
-    # Woodbury: (I + αFᵀF)⁻¹ = I - αFᵀ(I + αFFᵀ)⁻¹F, n × n instead of d × d.
-    possible = weights.mT > 0
-    factor = centred * torch.where(possible, weights.mT, 1).sqrt() * possible
-    within = evidence @ factor.mT @ inverse(alpha, factor @ factor.mT)
-    return alpha * (evidence - alpha * (within @ factor))
+    return with_one_hessian(templates, weights, alpha, given.query.to(dtype), solve=by_inverse)
 
 
 def _loses_digits(given: AttentionArguments) -> bool:
@@ -183,13 +173,13 @@ def _loses_digits(given: AttentionArguments) -> bool:
         return not float(size) <= HELD_BY_FLOAT32
 
 
-def inverse(alpha: float | Tensor, matrix: Tensor) -> Tensor:
-    """The inverse of I + αA for A symmetric and positive, in float64, since an inverse loses digits that solves keep.
+def by_inverse(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Rows times (I + A)⁻¹ for A symmetric and positive, in float64, since an inverse loses digits that solves keep.
 
     One small inverse a head and products with it are many times faster than triangular solves for every query.
     """
     identity = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
-    return torch.linalg.inv_ex(identity + (alpha * matrix).double())[0].to(matrix.dtype)
+    return rows @ torch.linalg.inv_ex(identity + matrix.double())[0].to(matrix.dtype)
 
 
 def preference_weights(log_preference: Tensor | None, templates: Tensor) -> Tensor:
@@ -257,14 +247,11 @@ def solved_dual_point(
 def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
     """The same without gradient."""
     tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
+    layout = layout_of(problem)
     dual, missed = layout.empty(problem.conjugate.dim), 0
-    # Certificates are in float64 whatever the problem's dtype, so a block is sized for the larger of the two.
-    arrays = max(WORKING_ARRAYS, WORKING_ARRAYS // 2 * 8 // itemsize)
-    for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, arrays, itemsize):
-        where = (groups[:, None], rows[None, :])
+    for where, block in blocks_of(layout):
         if estimator == "exact":
-            certificate, _ = solved_block(block, problem.dtype, tol=tol, max_steps=max_steps)
+            certificate, _ = solved_block(block, problem.dtype, tol, max_steps)
             dual[where] = certificate.dual
             missed += int((~certificate.meets(tol)).sum())
         else:

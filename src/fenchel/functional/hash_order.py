@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fenchel.layout import keep_freed_memory
+from fenchel.layout import keep_freed_memory, spans
 from fenchel.solver.implicit import differentiated_once
 
-__all__ = ["HashOrder", "MeetingRule", "hashed_softmax"]
+__all__ = ["HashOrder", "hashed_softmax"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class HashOrder:
         after: How many after it; each chunk is looked at once, however few there are.
         causal: Whether no key after the query is looked at.
         same_bucket: Whether only keys of the query's own bucket are.
+        count_meetings: Whether a token that is met twice counts twice.
+        self_last: Whether a token attends to itself only if it meets no other.
     """
 
     buckets: Tensor
@@ -52,6 +54,8 @@ class HashOrder:
     after: int
     causal: bool
     same_bucket: bool
+    count_meetings: bool
+    self_last: bool
 
     @staticmethod
     def of(
@@ -61,8 +65,7 @@ class HashOrder:
         chunk: int,
         before: int,
         after: int,
-        causal: bool,
-        same_bucket: bool,
+        **rules: bool,
     ) -> HashOrder:
         """Sort.
 
@@ -72,8 +75,7 @@ class HashOrder:
             chunk: c.
             before: As the attributes.
             after: As the attributes.
-            causal: As the attributes.
-            same_bucket: As the attributes.
+            rules: The attributes that are bool.
         """
         lead, rounds, tokens = buckets.shape
         buckets = buckets - buckets.amin()
@@ -96,8 +98,7 @@ class HashOrder:
             places + round_index * (chunks * chunk),
             before,
             min(after, ring - 1 - before),
-            causal,
-            same_bucket,
+            **rules,
         )
 
     @property
@@ -158,16 +159,12 @@ class HashOrder:
         rows = (self.places + first).flatten()
         return by_slot.flatten(0, 2).index_select(0, rows).unflatten(0, tuple(self.places.shape))
 
-    def forbidden(self, *, self_too: bool) -> Tensor:
-        """True where a slot does not look at another of its window, (L, G, c, C).
-
-        Args:
-            self_too: Whether no token looks at itself.
-        """
+    def forbidden(self) -> Tensor:
+        """True where a slot does not look at another of its window, (L, G, c, C); at itself neither if it is last."""
         queries, keys = self.slots.unsqueeze(-1), self.looked_at(self.slots).unsqueeze(-2)
         # What stands in an empty slot is after every token.
         found = keys > queries if self.causal else keys == self.tokens
-        if self_too:
+        if self.self_last:
             found = found | (keys == queries)
         if self.padding is not None:
             found = found | self.looked_at(self.of_slots(self.padding)).unsqueeze(-2)
@@ -216,21 +213,7 @@ _BLOCK_ENTRIES = 2**20
 """How many scores are worked on at once, at least those of one sequence."""
 
 
-class MeetingRule(NamedTuple):
-    """How meetings count.
-
-    Attributes:
-        count_meetings: Whether a key that is met twice counts twice.
-        self_last: Whether a token attends to itself only if it meets no other.
-    """
-
-    count_meetings: bool
-    self_last: bool
-
-
-def hashed_softmax(
-    dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder, rule: MeetingRule
-) -> Tensor:
+def hashed_softmax(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> Tensor:
     """The mean of the values, (L, n, d_v); zeros for a token that meets nothing.
 
     Args:
@@ -238,40 +221,35 @@ def hashed_softmax(
         templates: (L, n, d).
         value: (L, n, d_v).
         order: Who meets whom.
-        rule: How meetings count.
     """
-    output, _ = _Softmax.apply(dual, templates, value, order, rule)
+    output, _ = _Softmax.apply(dual, templates, value, order)
     return output
 
 
 class _Softmax(torch.autograd.Function):
     @staticmethod
-    def forward(
-        dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder, rule: MeetingRule
-    ) -> tuple[Tensor, Tensor]:
+    def forward(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> tuple[Tensor, Tensor]:
         """The output, and log Z (L, n), infinite for a token that meets nobody."""
         output, log_sum = torch.empty_like(value), dual.new_empty(dual.shape[:2])
         for some, part in _blocks(order):
-            output[some], log_sum[some] = _joined(dual[some], templates[some], value[some], part, rule)
+            output[some], log_sum[some] = _joined(dual[some], templates[some], value[some], part)
         return output, log_sum
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep what the weights are computed from again."""
-        dual, templates, value, ctx.order, ctx.rule = inputs
+        dual, templates, value, ctx.order = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(dual, templates, value, *output)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The gradients of all three tensors."""
-        return *_gradients(*ctx.saved_tensors, gradient, ctx.order, ctx.rule), None, None
+        return *_gradients(*ctx.saved_tensors, gradient, ctx.order), None
 
 
-def _joined(
-    dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder, rule: MeetingRule
-) -> tuple[Tensor, Tensor]:
-    weights = _logits(dual, templates, order, rule)
+def _joined(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> tuple[Tensor, Tensor]:
+    weights = _logits(dual, templates, order)
     largest = weights.amax(-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).min)
     weights.sub_(largest).exp_()
     sums = order.of_tokens(weights @ order.looked_at(order.of_slots(value)))
@@ -281,7 +259,7 @@ def _joined(
     total = (total * share).sum(1)
     nobody = total == 0
     mean = (sums * share).sum(1) / total.masked_fill(nobody, 1)
-    if rule.self_last:
+    if order.self_last:
         mean = mean.where(~_alone(nobody, order), value)
     return mean, (highest + total.log()).masked_fill(nobody, torch.inf).squeeze(-1)
 
@@ -294,16 +272,15 @@ def _gradients_of(
     log_sum: Tensor,
     gradient: Tensor,
     order: HashOrder,
-    rule: MeetingRule,
 ) -> tuple[Tensor, Tensor, Tensor]:
     direct = torch.zeros_like(value)
     nobody = (log_sum == torch.inf).unsqueeze(-1)
-    if rule.self_last:
+    if order.self_last:
         alone = _alone(nobody, order)
         direct = gradient.where(alone, direct)
     # What stands in an empty slot is no query.
     level = torch.nn.functional.pad(log_sum, (0, 1), value=torch.inf).gather(1, order.slots.flatten(1))
-    weights = _logits(dual, templates, order, rule).sub_(level.view_as(order.slots).unsqueeze(-1)).exp_()
+    weights = _logits(dual, templates, order).sub_(level.view_as(order.slots).unsqueeze(-1)).exp_()
     own = order.of_slots(gradient)
     along = order.of_slots((gradient * output).sum(-1, keepdim=True))
     to_values = order.met_by(weights.mT @ own)
@@ -316,11 +293,11 @@ def _gradients_of(
 
 
 def _all_gradients(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    dual, templates, value, output, log_sum, gradient, order, rule = given
+    dual, templates, value, output, log_sum, gradient, order = given
     found = torch.empty_like(dual), torch.empty_like(templates), torch.empty_like(value)
     for some, part in _blocks(order):
         tensors = dual[some], templates[some], value[some], output[some], log_sum[some], gradient[some]
-        for whole, own in zip(found, _gradients_of(*tensors, part, rule), strict=True):
+        for whole, own in zip(found, _gradients_of(*tensors, part), strict=True):
             whole[some] = own
     return found
 
@@ -328,12 +305,12 @@ def _all_gradients(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
 _gradients = differentiated_once(_all_gradients, "hashing attention")
 
 
-def _logits(dual: Tensor, templates: Tensor, order: HashOrder, rule: MeetingRule) -> Tensor:
+def _logits(dual: Tensor, templates: Tensor, order: HashOrder) -> Tensor:
     """Logits of slots for what they look at, -inf where they do not, (L, G, c, C)."""
     logits = order.of_slots(dual) @ order.looked_at(order.of_slots(templates)).mT
-    if not rule.count_meetings:
+    if not order.count_meetings:
         logits.sub_(order.meetings().clamp_min_(1).to(logits.dtype).log_())
-    return logits.masked_fill_(order.forbidden(self_too=rule.self_last), -torch.inf)
+    return logits.masked_fill_(order.forbidden(), -torch.inf)
 
 
 def _alone(nobody: Tensor, order: HashOrder) -> Tensor:
@@ -346,6 +323,5 @@ def _blocks(order: HashOrder) -> Iterator[tuple[slice, HashOrder]]:
     keep_freed_memory()
     window = order.chunk * (1 + order.before + order.after)
     several = max(1, _BLOCK_ENTRIES // (order.ring * order.chunk * window))
-    for start in range(0, order.slots.shape[0], several):
-        some = slice(start, start + several)
+    for some in spans(order.slots.shape[0], several):
         yield some, order.sequences(some)

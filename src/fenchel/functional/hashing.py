@@ -14,10 +14,10 @@ from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import check_some_keys, checked
 from fenchel.functional.attention import AttentionInference, attention
-from fenchel.functional.certificate import AttentionCertificate
-from fenchel.functional.hash_order import HashOrder, MeetingRule, hashed_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator
+from fenchel.functional.hash_order import HashOrder, hashed_softmax
+from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
 from fenchel.functional.operator import compute_dtype, without_autocast
+from fenchel.layout import spans
 from fenchel.solver import Estimator
 from fenchel.tensors import (
     BOOL,
@@ -71,11 +71,6 @@ class Hashing(Variant):
 
     without = ("closeness", "dropout_p", "enable_gqa", "log_preference")
 
-    @property
-    def rule(self) -> MeetingRule:
-        """How meetings count."""
-        return MeetingRule(self.count_meetings, self.self_last)
-
     @override
     def inference(self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any) -> Inference:
         return HashingInference(self, query, key, value, **options)
@@ -90,15 +85,9 @@ class HashingInference(Inference):
         query: Tensor,
         key: Tensor,
         value: Tensor | None,
-        *,
-        estimator: str | Estimator = "first_order",
-        tol: float | None = None,
-        max_steps: int = DEFAULT_STEPS,
         **options: Any,
     ) -> None:
-        super().__init__(has_output=value is not None)
-        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-        self._solving: dict[str, Any] = {"estimator": name, "tol": tol, "max_steps": max_steps}
+        super().__init__(value, options)
         self._variant, self._call, self._options = variant, (query, key), options
         value = key if value is None else value
         self._given = checked(query, key, value, **options, **self._solving)
@@ -113,7 +102,7 @@ class HashingInference(Inference):
 
     @override
     def _make_output(self) -> Tensor:
-        given, order, rule = self._given, self._order, self._variant.rule
+        given, order = self._given, self._order
         batch, heads, tokens = given.query.shape[:3]
         if batch * heads == 0:
             return torch.zeros_like(given.value)
@@ -121,11 +110,11 @@ class HashingInference(Inference):
             dtype = compute_dtype(given.query.dtype)
             z, templates, _, reliability = given.problem_in(dtype)
             templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
-            if self._solving["estimator"] == "first_order":
-                output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order, rule)
+            if self._estimator == "first_order":
+                output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order)
             else:
                 each = reliability.expand(batch, heads, tokens, 1).flatten(0, 1)
-                output = solved_output(z.flatten(0, 1), templates, values, each, order, rule, **self._solving)
+                output = solved_output(z.flatten(0, 1), templates, values, each, order, **self._solving)
         return output.unflatten(0, (batch, heads)).to(given.query.dtype)
 
     @property
@@ -134,7 +123,7 @@ class HashingInference(Inference):
 
         def made() -> AttentionInference:
             dtype, heads = compute_dtype(self._given.query.dtype), self._given.query.shape[:2]
-            log_u = _log_meetings(self._order, self._variant.rule, dtype).unflatten(0, heads)
+            log_u = _log_meetings(self._order, dtype).unflatten(0, heads)
             return AttentionInference(*self._call, log_preference=log_u, **self._options, **self._solving)
 
         return self._once("dense", made)
@@ -288,19 +277,19 @@ def hashing_log_preference(
     if dtype is not None and dtype not in FLOATING:
         given = dtype if isinstance(dtype, torch.dtype) else shown(dtype)
         raise ProblemError(f"dtype is {given}; expected one of {', '.join(map(str, FLOATING))}, or None")
-    return _log_meetings(order, variant.rule, dtype).unflatten(0, lead[:2])
+    return _log_meetings(order, dtype).unflatten(0, lead[:2])
 
 
-def _log_meetings(order: HashOrder, rule: MeetingRule, dtype: torch.dtype | None) -> Tensor:
+def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
     """Log N, (L, n, n), with what the rule says of repeated meetings and of tokens that meet no other."""
     size = order.tokens + 1
     met = torch.zeros(order.slots.shape[0], size * size, device=order.slots.device, dtype=dtype)
     pairs = order.slots.unsqueeze(-1) * size + order.looked_at(order.slots).unsqueeze(-2)
-    allowed = ~order.forbidden(self_too=rule.self_last)
+    allowed = ~order.forbidden()
     met.scatter_add_(1, pairs.flatten(1), allowed.flatten(1).to(met.dtype))
     met = met.unflatten(1, (size, size))[:, :-1, :-1]
-    met = met if rule.count_meetings else met.sign()
-    if rule.self_last:
+    met = met if order.count_meetings else met.sign()
+    if order.self_last:
         alone = (met == 0).all(-1)
         if order.padding is not None:
             alone = alone & ~order.padding
@@ -322,8 +311,10 @@ def _order(variant: Hashing, lead: tuple[int, ...]) -> HashOrder:
     checked_argument("size", variant.chunk, name="chunk")
     for name in ("before", "after"):
         checked_argument("reach", getattr(variant, name), name=name)
-    flags = ("causal", "same_bucket", "count_meetings", "self_last")
-    check_flags(**{name: getattr(variant, name) for name in flags})
+    rules = {
+        name: getattr(variant, name) for name in ("causal", "same_bucket", "count_meetings", "self_last")
+    }
+    check_flags(**rules)
     padding = None
     if key_padding is not None:
         words = "(batch, tokens), True where a token is padding"
@@ -340,8 +331,7 @@ def _order(variant: Hashing, lead: tuple[int, ...]) -> HashOrder:
         chunk=variant.chunk,
         before=variant.before,
         after=variant.after,
-        causal=variant.causal,
-        same_bucket=variant.same_bucket,
+        **rules,
     )
 
 
@@ -414,7 +404,6 @@ def solved_output(
     value: Tensor,
     alpha: Tensor,
     order: HashOrder,
-    rule: MeetingRule,
     **options: Any,
 ) -> Tensor:
     """The output (L, n, d_v), of some problems at a time.
@@ -428,10 +417,9 @@ def solved_output(
         value: (L, n, d_v).
         alpha: (L, n, 1).
         order: Who meets whom.
-        rule: How meetings count.
         **options: Of :func:`fenchel.functional.attention`: the estimator and its own.
     """
-    log_u = _log_preference(order, rule, z.dtype)
+    log_u = _log_preference(order, z.dtype)
     looked_at = order.looked_at(order.slots).clamp_max(order.tokens - 1)
     if order.rounds == 1:
         problems = [order.of_slots(part) for part in (z, alpha)]
@@ -466,22 +454,22 @@ def solved_output(
 
     numbers = rows.shape[1] * (templates.shape[-1] + value.shape[-1] + evidence.shape[1])
     several = max(1, _BLOCK_NUMBERS // numbers)
-    blocks = [slice(start, start + several) for start in range(0, rows.shape[0], several)]
     parts = [
-        of_problems(some, evidence[some], reliability[some], log_u[some], templates, value) for some in blocks
+        of_problems(some, evidence[some], reliability[some], log_u[some], templates, value)
+        for some in spans(rows.shape[0], several)
     ]
     found = torch.cat(parts).unflatten(0, (z.shape[0], each))
     return order.of_tokens(found).squeeze(1) if order.rounds == 1 else found.squeeze(2)
 
 
-def _log_preference(order: HashOrder, rule: MeetingRule, dtype: torch.dtype) -> Tensor:
+def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
     """Log u of the slots for those that they look at, (L, G, c, C): a key that is met twice has it twice."""
     log_u = torch.zeros((), dtype=dtype, device=order.slots.device)
-    if not rule.count_meetings:
+    if not order.count_meetings:
         log_u = -order.meetings().clamp_min(1).to(dtype).log()
-    forbidden = order.forbidden(self_too=rule.self_last)
+    forbidden = order.forbidden()
     log_u = log_u.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
-    if not rule.self_last:
+    if not order.self_last:
         return log_u
     nobody = order.of_tokens(forbidden.all(-1)).all(1)
     if order.padding is not None:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from fenchel.conjugate import conjugate_of
-from fenchel.errors import ConvergenceError, ProblemError
-from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.certificate import AttentionCertificate, certificate_of, no_error, norm_of
-from fenchel.functional.exact import inverse, preference_weights, solved_dual_point
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
+from fenchel.errors import ConvergenceError
+from fenchel.functional.arguments import AttentionArguments, refuse_overflow
+from fenchel.functional.exact import by_inverse, preference_weights, solved_dual_point
+from fenchel.functional.inference import (
+    AttentionCertificate,
+    Inference,
+    Options,
+    Variant,
+    certificate_of,
+    no_error,
+    norm_of,
+    refuse_exact,
+)
 from fenchel.functional.mixture_preference import HeadMixtures, MixtureArguments, checked_mixture
 from fenchel.functional.operator import untraced, without_autocast
 from fenchel.functional.output import output_at, plain_attention, weights_at
 from fenchel.problem import Problem
 from fenchel.rounding import summed
-from fenchel.solver import Estimator
-from fenchel.tensors import check_not_mapped, values_are_known
+from fenchel.tensors import check_not_mapped
 
 __all__ = [
     "Mixture",
@@ -67,26 +74,13 @@ class MixtureInference(Inference):
         means: Tensor,
         value: Tensor | None,
         *,
-        estimator: str | Estimator = "first_order",
         dropout_p: float = 0.0,
-        tol: float | None = None,
-        max_steps: int = DEFAULT_STEPS,
         **options: Any,
     ) -> None:
-        super().__init__(has_output=True)
-        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-        self._estimator, self._dropout_p, self._solving = name, dropout_p, (name, tol, max_steps)
-        self._given = checked_mixture(
-            query,
-            means,
-            variant.variances,
-            value,
-            estimator=name,
-            dropout_p=dropout_p,
-            tol=tol,
-            max_steps=max_steps,
-            **options,
-        )
+        super().__init__(means, options)  # E[x] is an output too
+        self._dropout_p = dropout_p
+        options = {"dropout_p": dropout_p, **self._solving, **options}
+        self._given = checked_mixture(query, means, variant.variances, value, **options)
 
     @property
     def _nothing(self) -> bool:
@@ -95,7 +89,7 @@ class MixtureInference(Inference):
     @override
     def _make_point(self) -> Tensor:
         with without_autocast(self._given.evidence):
-            return self._given.evidence if self._nothing else mixture_dual_point(self._given, *self._solving)
+            return self._given.evidence if self._nothing else mixture_dual_point(self._given, **self._solving)
 
     @override
     def _make_dual(self) -> Tensor:
@@ -150,14 +144,8 @@ def mixture_attention(
     variances: Tensor,
     value: Tensor | None = None,
     *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> Tensor:
     r"""Infer which of some uncertain memories a query means, and what is in it.
 
@@ -208,20 +196,7 @@ def mixture_attention(
         >>> mixture_attention(q, mean, variance, scale=1.0)       # certain of its second coordinate, not of its first
         tensor([[[[4., 0.]]]])
     """
-    return MixtureInference(
-        Mixture(variances),
-        query,
-        means,
-        value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        estimator=estimator,
-        dropout_p=dropout_p,
-        enable_gqa=enable_gqa,
-        tol=tol,
-        max_steps=max_steps,
-    ).output
+    return Mixture(variances).inference(query, means, value, dropout_p=dropout_p, **options).output
 
 
 def mixture_attention_with_certificate(
@@ -230,14 +205,8 @@ def mixture_attention_with_certificate(
     variances: Tensor,
     value: Tensor | None = None,
     *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`mixture_attention` returns, and how far at most it is from the exact inference.
 
@@ -274,34 +243,11 @@ def mixture_attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    return MixtureInference(
-        Mixture(variances),
-        query,
-        means,
-        value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        estimator=estimator,
-        dropout_p=dropout_p,
-        enable_gqa=enable_gqa,
-        tol=tol,
-        max_steps=max_steps,
-    ).certified()
+    return Mixture(variances).inference(query, means, value, dropout_p=dropout_p, **options).certified()
 
 
 def mixture_attention_weights(
-    query: Tensor,
-    means: Tensor,
-    variances: Tensor,
-    *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
-    estimator: str | Estimator = "first_order",
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    query: Tensor, means: Tensor, variances: Tensor, **options: Unpack[Options]
 ) -> Tensor:
     """The responsibilities r that :func:`mixture_attention` averages under, as one (B, H, m, n) array.
 
@@ -329,19 +275,7 @@ def mixture_attention_weights(
         >>> torch.allclose(r, (q @ k.mT / 2).softmax(-1))
         True
     """
-    return MixtureInference(
-        Mixture(variances),
-        query,
-        means,
-        None,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=scale,
-        estimator=estimator,
-        enable_gqa=enable_gqa,
-        tol=tol,
-        max_steps=max_steps,
-    ).weights
+    return Mixture(variances).inference(query, means, None, dropout_p=0.0, **options).weights
 
 
 def _same_width(given: MixtureArguments, query: Tensor) -> tuple[AttentionArguments, int]:
@@ -362,7 +296,9 @@ def _answer(given: MixtureArguments, dual: Tensor, dropout_p: float) -> Tensor:
     lifted, width = _same_width(given, given.lift(place))
     found = output_at(lifted, lifted.query, dropout_p)[..., :width]
     output = given.mean(place, found) if given.value is None else found
-    _check_range(given, output)
+    tensors = given.evidence, given.means, given.lifted.value
+    what = "mixture attention has scores or variances times evidence"
+    refuse_overflow(output, tensors, what, "alpha, the query, scale or the variances smaller")
     return given.lifted.without_empty_rows(output).to(given.dtype)
 
 
@@ -372,19 +308,6 @@ def _without_evidence(given: MixtureArguments, dropout_p: float) -> Tensor:
     at_rest = replace(given.lifted, query=given.lift(place), alpha=1.0)
     found = plain_attention(at_rest, dropout_p)
     return (given.mean(place, found) if given.value is None else found).to(given.dtype)
-
-
-def _check_range(given: MixtureArguments, output: Tensor) -> None:
-    """Refuse finite arguments whose scores the dtype does not hold; a NaN that was given passes."""
-    if not values_are_known(output) or bool(torch.isfinite(output).all()):
-        return
-    tensors = (given.evidence, given.means, given.lifted.value)
-    if all(bool(torch.isfinite(x).all()) for x in tensors):
-        name = str(output.dtype).removeprefix("torch.")
-        raise ProblemError(
-            f"mixture attention has scores or variances times evidence that {name} does not hold: give the tensors in "
-            "float64, or make alpha, the query, scale or the variances smaller"
-        )
 
 
 def mixture_dual_point(given: MixtureArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
@@ -412,12 +335,12 @@ def _solved(given: MixtureArguments, estimator: str, tol: float | None, max_step
     alpha = given.alpha
     of_rows = alpha.squeeze(-1) if isinstance(alpha, Tensor) else alpha
     preference, remedy = HeadMixtures.of(given), "alpha, the variances or the norms of the means smaller"
-    options = (estimator, tol, max_steps, remedy)
+    options = {"estimator": estimator, "tol": tol, "max_steps": max_steps, "remedy": remedy}
     with suppress(ConvergenceError):
-        return solved_dual_point(Problem(conjugate_of(preference), given.evidence, of_rows), *options)
+        return solved_dual_point(Problem(conjugate_of(preference), given.evidence, of_rows), **options)
     # Where λ is small a difference of two means is rounding; what resolves it takes twice as long.
     resolved = replace(preference, resolved=True)
-    return solved_dual_point(Problem(conjugate_of(resolved), given.evidence, of_rows), *options)
+    return solved_dual_point(Problem(conjugate_of(resolved), given.evidence, of_rows), **options)
 
 
 def _with_one_covariance(given: MixtureArguments) -> Tensor:
@@ -432,4 +355,4 @@ def _with_one_covariance(given: MixtureArguments) -> Tensor:
     within = (weights @ variances).expand(*variances.shape[:2], 1, means.shape[-1]).squeeze(2)
     covariance = centred.mT @ (weights.mT * centred) + torch.diag_embed(within)
     alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
-    return (alpha * (given.evidence.double() @ inverse(alpha, covariance))).to(given.evidence.dtype)
+    return (alpha * by_inverse(alpha * covariance, given.evidence.double())).to(given.evidence.dtype)

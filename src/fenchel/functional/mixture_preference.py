@@ -24,6 +24,7 @@ from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.operator import compute_dtype, recomputed, unit_of_products
 from fenchel.functional.output import attend
+from fenchel.layout import spans
 from fenchel.preference import AbstractPreference
 from fenchel.preference.abstract import sums
 from fenchel.preference.discrete import displacement, log_weights
@@ -91,9 +92,7 @@ def checked_mixture(
     variances: Tensor,
     value: Tensor | None,
     *,
-    log_preference: Tensor | None,
-    alpha: float | Tensor,
-    scale: float | Tensor | None,
+    scale: float | Tensor | None = None,
     **options: Any,
 ) -> MixtureArguments:
     """The arguments of a mixture attention call, if they fit together.
@@ -102,15 +101,7 @@ def checked_mixture(
         ProblemError: Naming the argument, what it was and what it should be.
     """
     _check_components(query, means, variances, value)
-    given = checked(
-        query,
-        means,
-        means if value is None else value,
-        log_preference=log_preference,
-        alpha=alpha,
-        scale=1.0,
-        **options,
-    )
+    given = checked(query, means, means if value is None else value, scale=1.0, **options)
     dtype, shape = compute_dtype(given.query.dtype), means.shape
     spherical = variances.dim() == 0 or (variances.shape[-1] == 1 and shape[-1] != 1)
     wide = means.to(dtype)
@@ -349,8 +340,7 @@ class HeadMixtures(AbstractPreference):
         queries = points[0].shape[2]
         each = max(1, BLOCK_BYTES // (batch * self.heads * n * components.element_size()))
         found = []
-        for start in range(0, queries, each):
-            part = slice(start, start + each)
+        for part in spans(queries, each):
             rows = preference if preference.shape[2] == 1 else preference[:, :, part]
             first, *others = (point[:, :, part] for point in points)
             found.append(recomputed(of_block, first, rows, components, *others))

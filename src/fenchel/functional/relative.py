@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -12,9 +12,19 @@ from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.attention import AttentionInference, attention_weights
-from fenchel.functional.certificate import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
 from fenchel.functional.close import is_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
+from fenchel.functional.inference import (
+    DEFAULT_STEPS,
+    AttentionCertificate,
+    GapOptions,
+    Inference,
+    Options,
+    Variant,
+    certificate_of,
+    lost_to_rounding,
+    norm_of,
+    refuse_exact,
+)
 from fenchel.functional.operator import without_autocast
 from fenchel.functional.relative_arguments import (
     RelativeArguments,
@@ -24,7 +34,6 @@ from fenchel.functional.relative_arguments import (
     to_rows,
 )
 from fenchel.rounding import summed
-from fenchel.solver import Estimator
 
 __all__ = [
     "Relative",
@@ -72,31 +81,20 @@ class RelativeInference(Inference):
         key: Tensor,
         value: Tensor | None,
         *,
-        estimator: str | Estimator = "first_order",
         dropout_p: float = 0.0,
-        enable_gqa: bool = False,
-        tol: float | None = None,
-        max_steps: int = DEFAULT_STEPS,
         **options: Any,
     ) -> None:
-        super().__init__(has_output=value is not None)
-        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-        self._estimator, self._dropout_p = name, dropout_p
-        self._solving: dict[str, Any] = {"estimator": name, "tol": tol, "max_steps": max_steps}
-        self._given = given = checked_relative(
-            query,
-            key,
-            key if value is None else value,
-            variant.table,
-            variant.index,
-            relative_value=None if value is None else variant.value_table,
-            enable_gqa=enable_gqa,
-            dropout_p=dropout_p,
-            **self._solving,
-            **options,
-        )
+        super().__init__(value, options)
+        self._dropout_p = dropout_p
+        options = {"dropout_p": dropout_p, **self._solving, **options}
+        value_table = None if value is None else variant.value_table
+        value = key if value is None else value
+        table, index = variant.table, variant.index
+        self._given = given = checked_relative(query, key, value, table, index, value_table, **options)
         # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
-        self._as_scores = name == "first_order" and is_softmax(given.closeness) and given.key.shape[2] > 0
+        self._as_scores = (
+            self._estimator == "first_order" and is_softmax(given.closeness) and given.key.shape[2] > 0
+        )
 
     def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """What plain attention answers for every query with its own templates and values."""
@@ -154,7 +152,7 @@ class RelativeInference(Inference):
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.gap,))[0]
         with without_autocast(self._given.query):
-            wide = _centred(self._given.widened)
+            wide = self._given.centred
             return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)
 
 
@@ -166,15 +164,9 @@ def relative_attention(
     index: Tensor | None = None,
     *,
     relative_value: Tensor | None = None,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> Tensor:
     r"""Infer with templates :math:`t_{ij} = \mathtt{scale}\,(k_j + r_{\pi(i,j)})`: what a key is, and where from here.
 
@@ -225,24 +217,8 @@ def relative_attention(
         >>> torch.allclose(relative_attention(q, k, v, r), scores.softmax(-1) @ v)
         True
     """
-    return (
-        Relative(relative, index, relative_value)
-        .inference(
-            query,
-            key,
-            value,
-            log_preference=log_preference,
-            alpha=alpha,
-            scale=scale,
-            closeness=closeness,
-            estimator=estimator,
-            dropout_p=dropout_p,
-            enable_gqa=enable_gqa,
-            tol=tol,
-            max_steps=max_steps,
-        )
-        .output
-    )
+    variant = Relative(relative, index, relative_value)
+    return variant.inference(query, key, value, closeness=closeness, dropout_p=dropout_p, **options).output
 
 
 def relative_attention_weights(
@@ -251,14 +227,8 @@ def relative_attention_weights(
     relative: Tensor,
     index: Tensor | None = None,
     *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str | Estimator = "first_order",
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> Tensor:
     """The weights that :func:`relative_attention` averages under, as one (B, H, m, n) array.
 
@@ -290,19 +260,7 @@ def relative_attention_weights(
     """
     return (
         Relative(relative, index)
-        .inference(
-            query,
-            key,
-            None,
-            log_preference=log_preference,
-            alpha=alpha,
-            scale=scale,
-            closeness=closeness,
-            estimator=estimator,
-            enable_gqa=enable_gqa,
-            tol=tol,
-            max_steps=max_steps,
-        )
+        .inference(query, key, None, closeness=closeness, dropout_p=0.0, **options)
         .weights
     )
 
@@ -315,15 +273,9 @@ def relative_attention_with_certificate(
     index: Tensor | None = None,
     *,
     relative_value: Tensor | None = None,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
-    enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
     r"""What :func:`relative_attention` returns, and how far at most it is from the exact inference.
 
@@ -361,24 +313,10 @@ def relative_attention_with_certificate(
         >>> bool((first.gap > exact.gap).all()), bool((exact.dual_error < 1e-9).all())
         (True, True)
     """
-    return (
-        Relative(relative, index, relative_value)
-        .inference(
-            query,
-            key,
-            value,
-            log_preference=log_preference,
-            alpha=alpha,
-            scale=scale,
-            closeness=closeness,
-            estimator=estimator,
-            dropout_p=dropout_p,
-            enable_gqa=enable_gqa,
-            tol=tol,
-            max_steps=max_steps,
-        )
-        .certified()
-    )
+    variant = Relative(relative, index, relative_value)
+    return variant.inference(
+        query, key, value, closeness=closeness, dropout_p=dropout_p, **options
+    ).certified()
 
 
 def relative_gap(
@@ -387,12 +325,8 @@ def relative_gap(
     relative: Tensor,
     index: Tensor | None = None,
     *,
-    log_preference: Tensor | None = None,
-    alpha: float | Tensor = 1.0,
-    scale: float | Tensor | None = None,
     closeness: AbstractCloseness | None = None,
-    estimator: str | Estimator = "first_order",
-    enable_gqa: bool = False,
+    **options: Unpack[GapOptions],
 ) -> Tensor:
     """The duality gap of :func:`relative_attention`'s answer, differentiable; see :func:`fenchel.functional.gap`.
 
@@ -421,21 +355,8 @@ def relative_gap(
         >>> torch.allclose(relative_gap(q, k, nothing), gap(q, k))
         True
     """
-    return (
-        Relative(relative, index)
-        .inference(
-            query,
-            key,
-            None,
-            log_preference=log_preference,
-            alpha=alpha,
-            scale=scale,
-            closeness=closeness,
-            estimator=estimator,
-            enable_gqa=enable_gqa,
-        )
-        .gap
-    )
+    none: dict[str, Any] = {"dropout_p": 0.0, "tol": None, "max_steps": DEFAULT_STEPS}
+    return Relative(relative, index).inference(query, key, None, closeness=closeness, **none, **options).gap
 
 
 def _scored(given: RelativeArguments) -> dict[str, Any]:
@@ -472,7 +393,7 @@ def _certificate(given: RelativeArguments) -> AttentionCertificate:
     """At λ = αz, with what rounding can hide in the shift of the mean."""
     with without_autocast(given.query):
         # What all templates of a query share changes only rounding.
-        wide = _centred(given.widened)
+        wide = given.centred
         shift, believed = _shift(wide)
         scale, alpha, dtype = abs(wide.scale), wide.column, wide.query.dtype
         radius = (
@@ -486,9 +407,3 @@ def _certificate(given: RelativeArguments) -> AttentionCertificate:
         norm = norm * (1 + (summed(wide.query.shape[-1]) + 16) * unit)
         norm = norm.masked_fill(believed.sum(-1, keepdim=True) == 0, 0)
         return certificate_of(norm, alpha, dtype)
-
-
-def _centred(given: RelativeArguments) -> RelativeArguments:
-    """Keys and vectors of pairs less their means, which templates share."""
-    key, relative = (x - x.detach().mean(-2, keepdim=True) for x in (given.key, given.relative))
-    return replace(given, key=key, relative=relative)

@@ -13,6 +13,7 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import checked
 from fenchel.functional.operator import compute_dtype
+from fenchel.layout import spans
 from fenchel.tensors import (
     WHOLE,
     broadcasts_to,
@@ -76,21 +77,13 @@ class RelativeArguments:
             return self.index
         return distance_index(self.query.shape[2], self.key.shape[2], self.query.device)[None, None]
 
-    def to(self, dtype: torch.dtype) -> RelativeArguments:
-        """The same with its tensors in another dtype."""
-        return replace(
-            self,
-            query=self.query.to(dtype),
-            key=self.key.to(dtype),
-            value=self.value.to(dtype),
-            relative=self.relative.to(dtype),
-            relative_value=None if self.relative_value is None else self.relative_value.to(dtype),
-        )
-
     @property
-    def widened(self) -> RelativeArguments:
-        """The same in the dtype of bounds."""
-        return self.to(compute_dtype(self.query.dtype))
+    def centred(self) -> RelativeArguments:
+        """The same in the dtype of bounds, without what keys share, and rows, which changes only rounding."""
+        dtype = compute_dtype(self.query.dtype)
+        key, relative = (x.to(dtype) for x in (self.key, self.relative))
+        key, relative = (x - x.detach().mean(-2, keepdim=True) for x in (key, relative))
+        return replace(self, query=self.query.to(dtype), key=key, relative=relative)
 
 
 def checked_relative(
@@ -99,12 +92,12 @@ def checked_relative(
     value: Tensor,
     relative: Tensor,
     index: Tensor | None,
-    *,
     relative_value: Tensor | None,
-    log_preference: Tensor | None,
-    alpha: float | Tensor,
-    scale: float | Tensor | None,
-    closeness: AbstractCloseness | None,
+    *,
+    log_preference: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
     **options: Any,
 ) -> RelativeArguments:
     """The arguments of a relative attention call, if they fit together.
@@ -255,8 +248,7 @@ def by_query(
     size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * wide))
     full = (batch, heads, queries, keys)
     index, log_u, alpha = given.pair_index, given.log_preference, given.alpha
-    for start in range(0, max(1, queries), size):
-        rows = slice(start, min(start + size, queries))
+    for rows in spans(max(1, queries), size):
         own = index[:, :, rows]
         templates = given.key.unsqueeze(2) + _of_pairs(given.relative, own)
         value = given.value.unsqueeze(2).expand(-1, -1, own.shape[2], -1, -1)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,7 +30,8 @@ from torch import Tensor
 
 from fenchel.family import Block, TemplateFamily, TemplatePoint
 from fenchel.functional.operator import with_gradient, without_autocast
-from fenchel.layout import CACHE_BYTES, keep_freed_memory
+from fenchel.layout import CACHE_BYTES, keep_freed_memory, spans
+from fenchel.preference.discrete import log_weights
 from fenchel.rounding import total
 from fenchel.solver.driver import solved
 from fenchel.solver.implicit import second_derivative_of
@@ -42,7 +42,6 @@ __all__ = [
     "Grid",
     "Rectangle",
     "Rowwise",
-    "RowwiseGradients",
     "grouped",
     "implicit_gradients",
     "rows",
@@ -120,16 +119,9 @@ class Grid:
         heads = max(1, array_bytes // (row * queries)) if queries == self.queries else 1
         heads = min(self.key_heads, heads)
         batch = max(1, array_bytes // (row * queries * heads)) if heads == self.key_heads else 1
-        for b in range(0, self.batch, batch):
-            for h in range(0, self.key_heads, heads):
-                sequences, key_heads = (
-                    slice(b, min(b + batch, self.batch)),
-                    slice(h, min(h + heads, self.key_heads)),
-                )
-                yield [
-                    Rectangle(sequences, key_heads, slice(q, min(q + queries, self.queries)))
-                    for q in range(0, self.queries, queries)
-                ]
+        for sequences in spans(self.batch, batch):
+            for key_heads in spans(self.key_heads, heads):
+                yield [Rectangle(sequences, key_heads, some) for some in spans(self.queries, queries)]
 
 
 def rows(part: Tensor) -> Tensor:
@@ -155,8 +147,7 @@ def _to_used_keys(block: Rectangle, preference: Tensor) -> tuple[Rectangle, Tens
     return block._replace(keys=keys), preference[..., keys]
 
 
-@dataclass(frozen=True)
-class DualGradients:
+class DualGradients(NamedTuple):
     """Gradients to what a dual point depends on.
 
     Attributes:
@@ -201,24 +192,13 @@ class Rowwise:
         """Every block, and its rows; see :meth:`Grid.blocks`."""
         for block in chain.from_iterable(self._grid.blocks(self._templates, array_bytes)):
             evidence = block.of(self._evidence)
-            preference = grouped(block.of(self._log_preference), evidence.shape)
-            if preference.dtype == torch.bool:
-                allowed = preference
-                preference = torch.zeros_like(allowed, dtype=evidence.dtype)
-                preference.masked_fill_(~allowed, -torch.inf)
+            preference = log_weights(grouped(block.of(self._log_preference), evidence.shape), evidence.dtype)
             if self._is_masked:
                 block, preference = _to_used_keys(block, preference)
-            yield (
-                block,
-                Block(
-                    TemplateFamily(
-                        block.of_keys(self._templates).flatten(0, 1),
-                        preference.to(evidence.dtype).log_softmax(-1),
-                    ),
-                    rows(evidence).flatten(0, 1),
-                    grouped(block.of(self._alpha), evidence.shape),
-                ),
-            )
+            templates = block.of_keys(self._templates).flatten(0, 1)
+            family = TemplateFamily(templates, preference.log_softmax(-1))
+            alpha = grouped(block.of(self._alpha), evidence.shape)
+            yield block, Block(family, rows(evidence).flatten(0, 1), alpha)
 
     def take(self, tensor: Tensor, block: Rectangle) -> Tensor:
         """Rows (g, r, c) of a tensor (B, H, m, c)."""
@@ -239,42 +219,6 @@ class Rowwise:
         """Add (g, n, d) to a tensor (B, H_kv, n, d)."""
         target = block.of_keys(into)
         target.add_(part.reshape(target.shape))
-
-
-class RowwiseGradients:
-    """Gradients of a dual point to everything it depends on, gathered block by block.
-
-    Args:
-        rowwise: How the rows are cut.
-        evidence, templates, alpha: Tensors that gradients are shaped like.
-        log_preference: Likewise, or None where it gets none.
-    """
-
-    def __init__(
-        self,
-        rowwise: Rowwise,
-        evidence: Tensor,
-        templates: Tensor,
-        log_preference: Tensor | None,
-        alpha: Tensor,
-    ) -> None:
-        self._rowwise = rowwise
-        self._evidence = evidence.new_empty(evidence.shape)
-        self._templates, self._alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
-        self._to_preference = log_preference is not None
-        self._log_preference = templates.new_zeros(() if log_preference is None else log_preference.shape)
-
-    def put(self, block: Rectangle, found: DualGradients) -> None:
-        """Store or add the gradients of one block."""
-        self._rowwise.put(self._evidence, block, found.evidence)
-        self._rowwise.add(self._alpha, block, found.alpha)
-        self._rowwise.add_to_keys(self._templates, block, found.templates)
-        if self._to_preference:
-            self._rowwise.add(self._log_preference[..., block.keys], block, found.log_weights)
-
-    def build(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradients to evidence, templates, log-preference and α."""
-        return self._evidence, self._templates, self._log_preference, self._alpha
 
 
 def implicit_gradients(
@@ -381,14 +325,20 @@ def with_row_gradients(
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with torch.no_grad(), without_autocast(evidence):
             rowwise = Rowwise(evidence, templates, log_preference, alpha)
-            wanted = log_preference if to_preference else None
+            shape = log_preference.shape if log_preference is not None and to_preference else ()
 
             def attempt(unsure: list[Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-                gradients = RowwiseGradients(rowwise, evidence, templates, wanted, alpha)
+                of_evidence, of_preference = evidence.new_empty(evidence.shape), templates.new_zeros(shape)
+                of_templates, of_alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
                 for block, rows in rowwise.blocks():
                     some = rowwise.take(dual, block), rowwise.take(gradient, block)
-                    gradients.put(block, rule(rows, *some, rtol, unsure))
-                return gradients.build()
+                    found = rule(rows, *some, rtol, unsure)
+                    rowwise.put(of_evidence, block, found.evidence)
+                    rowwise.add(of_alpha, block, found.alpha)
+                    rowwise.add_to_keys(of_templates, block, found.templates)
+                    if shape:
+                        rowwise.add(of_preference[..., block.keys], block, found.log_weights)
+                return of_evidence, of_templates, of_preference, of_alpha
 
             return with_one_look(attempt, evidence)
 

@@ -15,6 +15,7 @@ so that arrays of the size of K are passed over twice, where autograd takes six 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +28,22 @@ from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponenti
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
-from fenchel.functional.arguments import checked
-from fenchel.functional.certificate import AttentionCertificate, no_error
+from fenchel.functional.arguments import checked, refuse_overflow
 from fenchel.functional.exact import solved_dual_point
-from fenchel.functional.inference import DEFAULT_STEPS, Inference, Variant, opened_estimator, refuse_exact
+from fenchel.functional.inference import (
+    DEFAULT_STEPS,
+    AttentionCertificate,
+    Inference,
+    Variant,
+    no_error,
+    refuse_exact,
+)
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
-from fenchel.layout import keep_freed_memory
+from fenchel.layout import keep_freed_memory, spans
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
+from fenchel.selection import narrowed
 from fenchel.solver import Estimator
 from fenchel.solver.implicit import differentiated_once
 from fenchel.tensors import check_not_mapped, values_are_known
@@ -94,18 +102,11 @@ class TransportInference(Inference):
         value: Tensor | None,
         *,
         scale: float | Tensor | None = None,
-        estimator: str | Estimator = "first_order",
-        tol: float | None = None,
-        max_steps: int = DEFAULT_STEPS,
         **options: Any,
     ) -> None:
-        super().__init__(has_output=value is not None)
-        name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
-        self._estimator, self._solving = name, (tol, max_steps)
+        super().__init__(value, options)
         value = key if value is None else value
-        self._call = given = checked(
-            query, key, value, scale=1.0, estimator=name, tol=tol, max_steps=max_steps, **options
-        )
+        self._call = given = checked(query, key, value, scale=1.0, **self._solving, **options)
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
@@ -113,15 +114,10 @@ class TransportInference(Inference):
         atom_values = variant.atom_values
         if not self._has_output and atom_values is None:
             atom_values = variant.atoms
+        scale, dtype = 1.0 if scale is None else scale, compute_dtype(query.dtype)
+        of_atoms = variant.atoms, atom_values, variant.atom_mask
         self._given = transport = checked_transport(
-            given,
-            variant.atoms,
-            atom_values,
-            variant.atom_mask,
-            variant.gamma,
-            variant.cost,
-            1.0 if scale is None else scale,
-            compute_dtype(query.dtype),
+            given, *of_atoms, variant.gamma, variant.cost, scale, dtype
         )
         check_not_mapped(
             "transport attention", *(x for x in vars(transport).values() if isinstance(x, Tensor))
@@ -148,7 +144,7 @@ class TransportInference(Inference):
             if self._estimator == "first_order" or given.evidence.numel() == 0:
                 return given.alpha * given.evidence
             remedy = "gamma larger, or alpha or the norms of the templates smaller"
-            return solved_dual_point(self._problem, self._estimator, *self._solving, remedy)
+            return solved_dual_point(self._problem, **self._solving, remedy=remedy)
 
     @override
     def _make_dual(self) -> Tensor:
@@ -158,7 +154,10 @@ class TransportInference(Inference):
     def _make_output(self) -> Tensor:
         with without_autocast(self._given.evidence):
             output = _average(self._given, self._point)
-            _check_range(self._given, output)
+            given, what = self._given, "transport attention has costs or scores, divided by gamma,"
+            tensors = given.templates, given.evidence, given.values, given.alpha
+            remedy = "gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
+            _refuse_overflow(output, tensors, what, remedy)
             return self._call.without_empty_rows(output.to(self._call.query.dtype))
 
     @override
@@ -281,20 +280,7 @@ def transport_attention(
     ).output
 
 
-@untraced
-def _check_range(given: TransportArguments, output: Tensor) -> None:
-    """Refuse finite arguments whose scores or costs over γ the dtype does not hold; a NaN that was given passes."""
-    if not values_are_known(output) or bool(torch.isfinite(output).all()):
-        return
-    numbers = [
-        x for x in (given.templates, given.evidence, given.values, given.alpha) if isinstance(x, Tensor)
-    ]
-    if all(bool(torch.isfinite(x).all()) for x in numbers):
-        name = str(output.dtype).removeprefix("torch.")
-        raise ProblemError(
-            f"transport attention has costs or scores, divided by gamma, that {name} does not hold: give the tensors "
-            "in float64, or make gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
-        )
+_refuse_overflow = untraced(refuse_overflow)
 
 
 def _average(given: TransportArguments, dual: Tensor) -> Tensor:
@@ -305,10 +291,10 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     keep_freed_memory()
     batch, heads = dual.shape[:2]
     pieces = max(1, math.ceil(_bytes_of_factors(given, dual) / FACTOR_BYTES))
-    of_batch = _spans(batch, min(pieces, batch))
-    of_heads = _spans(heads, min(math.ceil(pieces / max(1, batch)), heads))
+    of_batch = list(_spans(batch, min(pieces, batch)))
+    of_heads = list(_spans(heads, min(math.ceil(pieces / max(1, batch)), heads)))
     calls = [
-        (given.narrowed(0, *b).narrowed(1, *h), dual.narrow(0, *b).narrow(1, *h))
+        (given.narrowed(0, b).narrowed(1, h), narrowed(narrowed(dual, 0, b), 1, h))
         for b in of_batch
         for h in of_heads
     ]
@@ -325,10 +311,9 @@ def _average(given: TransportArguments, dual: Tensor) -> Tensor:
     return torch.cat(rows, 0)
 
 
-def _spans(size: int, pieces: int) -> list[tuple[int, int]]:
-    """Starts and lengths of about as many pieces of equal length."""
-    each = math.ceil(size / max(1, pieces)) or 1
-    return [(start, min(each, size - start)) for start in range(0, size or 1, each)]
+def _spans(size: int, pieces: int) -> Iterator[slice]:
+    """About as many pieces of equal length, one where there is nothing."""
+    return spans(size or 1, math.ceil(size / max(1, pieces)) or 1)
 
 
 def _factored(given: TransportArguments, dual: Tensor) -> tuple[Tensor, Tensor]:
@@ -360,7 +345,7 @@ def _parts(given: TransportArguments, dual: Tensor) -> list[Part]:
 
         return Part(span, logarithms)
 
-    return [part(slice(start, min(start + each, count))) for start in range(0, count, each)]
+    return [part(span) for span in spans(count, each)]
 
 
 def factored_average(

@@ -14,6 +14,7 @@ from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, check_some_keys, positive_column
 from fenchel.functional.operator import under_autocast, without_autocast
 from fenchel.preference.discrete import log_weights
+from fenchel.selection import narrowed
 from fenchel.tensors import (
     BOOL,
     broadcasts_to,
@@ -61,14 +62,14 @@ class TransportArguments:
     gamma: Tensor
     cost: AbstractCost
 
-    def narrowed(self, dim: int, start: int, length: int) -> TransportArguments:
+    def narrowed(self, dim: int, span: slice) -> TransportArguments:
         """The arguments of part of the batch (dimension 0) or of the heads (1)."""
         parts: dict[str, Any] = {
-            name: value if value is None or value.shape[dim] == 1 else value.narrow(dim, start, length)
+            name: None if value is None else narrowed(value, dim, span)
             for name, value in vars(self).items()
             if name != "cost"
         }
-        return TransportArguments(**parts, cost=self.cost.narrowed(dim, start, length))
+        return TransportArguments(**parts, cost=self.cost.narrowed(dim, span))
 
 
 def checked_transport(

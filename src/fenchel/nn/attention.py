@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close import check_kind, closeness_on
+from fenchel.functional.inference import AttentionCertificate
 from fenchel.nn.arguments import (
     SequenceLayout,
     TorchMasks,

@@ -14,9 +14,8 @@ from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import NotKeptError
 from fenchel.functional.arguments import check_estimator
-from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.close import closeness_of_heads, is_softmax
-from fenchel.functional.inference import DEFAULT_STEPS, opened_estimator
+from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, opened_estimator
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding

@@ -18,9 +18,9 @@ from fenchel.estimate import Estimate
 from fenchel.problem import Problem
 from fenchel.solver.closed_form import first_order as first_order
 from fenchel.solver.closed_form import second_order as second_order
-from fenchel.solver.constrained import constrained as constrained
+from fenchel.solver.exact import constrained as constrained
 from fenchel.solver.exact import exact as exact
-from fenchel.solver.gradient_ascent import gradient_ascent as gradient_ascent
+from fenchel.solver.exact import gradient_ascent as gradient_ascent
 from fenchel.solver.implicit import AbstractEquation, Expansion, Proportion, StationaryPoint
 
 __all__ = [

@@ -15,9 +15,9 @@ from fenchel.family import Block, FunctionFamily, TemplateFamily
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
 from fenchel.problem import Problem
 from fenchel.solver.driver import solved
-from fenchel.solver.options import check_call, check_curved
+from fenchel.solver.exact import check_call, check_curved
 
-__all__ = ["check_domain", "first_order", "second_order", "second_order_point"]
+__all__ = ["check_domain", "first_order", "second_order", "second_order_point", "with_one_hessian"]
 
 WORKING_ARRAYS = 12
 
@@ -123,21 +123,9 @@ def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tens
         rest = family.closeness.rest(family.log_preference)
         curved = family.closeness.curvature_weights(rest, family.log_preference)
         if curved.shape[1] == 1:
-            return _with_one_hessian(family.templates, curved, alpha, block.evidence)
+            return with_one_hessian(family.templates, curved, alpha, block.evidence)
     point = family.at(torch.zeros_like(block.evidence))
     return solved(point, block.evidence, alpha, unsure=unsure)
-
-
-def _with_one_hessian(templates: Tensor, curved: Tensor, alpha: Tensor, evidence: Tensor) -> Tensor:
-    r"""For a curvature :math:`\operatorname{diag} q - qq^\top/\sum q`, given q (g or 1, 1, n)."""
-    mean = curved @ templates / curved.sum(-1, keepdim=True)
-    root = (templates - mean) * curved.clamp(min=0).sqrt().mT
-    n, d = templates.shape[-2:]
-    if d <= n:
-        return alpha * _solved(alpha * (root.mT @ root), evidence)
-    # Woodbury: (I + αRᵀR)⁻¹ = I - αRᵀ(I + αRRᵀ)⁻¹R, n × n instead of d × d.
-    within = _solved(alpha * (root @ root.mT), evidence @ root.mT)
-    return alpha * (evidence - alpha * (within @ root))
 
 
 def _solved(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -149,6 +137,33 @@ def _solved(matrix: Tensor, rows: Tensor) -> Tensor:
     # Where A is so large that rounding leaves I + A not positive definite.
     values, vectors = torch.linalg.eigh(matrix)
     return (rows @ vectors / (1 + values.clamp(min=0)).unsqueeze(-2)) @ vectors.mT
+
+
+def with_one_hessian(
+    templates: Tensor,
+    curved: Tensor,
+    alpha: float | Tensor,
+    evidence: Tensor,
+    solve: Callable[[Tensor, Tensor], Tensor] = _solved,
+) -> Tensor:
+    r"""The same for one curvature :math:`\operatorname{diag} q - qq^\top/\sum q` of all rows, (..., r, d).
+
+    Args:
+        templates: (..., n, d).
+        curved: q, (..., 1, n).
+        alpha: α, of all rows.
+        evidence: z, (..., r, d).
+        solve: From a symmetric positive A and rows, these times (I + A)⁻¹.
+    """
+    centred = templates - curved @ templates / curved.sum(-1, keepdim=True)
+    n, d = templates.shape[-2:]
+    if d <= n:
+        return alpha * solve(alpha * (centred.mT @ (curved.mT * centred)), evidence)
+    # Woodbury: (I + αRᵀR)⁻¹ = I - αRᵀ(I + αRRᵀ)⁻¹R, n × n instead of d × d.
+    possible = curved.mT > 0
+    root = centred * torch.where(possible, curved.mT, 1).sqrt() * possible
+    within = solve(alpha * (root @ root.mT), evidence @ root.mT)
+    return alpha * (evidence - alpha * (within @ root))
 
 
 def check_domain(
@@ -168,7 +183,7 @@ def check_domain(
         DomainError: Naming how many queries, the one that is farthest outside, and the largest α that it admits.
     """
     conjugate = problem.conjugate
-    inside = conjugate.inside(dual)
+    inside = conjugate.preference.inside(dual)
     if inside is None or bool(inside.all()):
         return
     outside = (~inside).expand(problem.shape)
@@ -201,7 +216,7 @@ def _largest_alpha(
         trial = row.with_alpha(
             torch.full(tuple(row.shape), tried, dtype=torch.float64, device=row.alpha.device)
         )
-        inside = trial.conjugate.inside(closed_form(trial))
+        inside = trial.preference.inside(closed_form(trial))
         return inside is None or bool(inside.expand(trial.shape)[at])
 
     low, high = -700.0, math.log(alpha)
