@@ -20,7 +20,7 @@ from fenchel.errors import FenchelError, InputError, ProblemError
 from fenchel.options import AuditOptions, ReproduceOptions, SwapOptions, declared
 from fenchel.swap import swap
 
-ARGUMENTS = SHARED | {
+ARGUMENTS = dict(SHARED) | {
     option.name: option.rule
     for model in (ReproduceOptions, AuditOptions, SwapOptions)
     for option in declared(model)

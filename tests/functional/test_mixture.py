@@ -404,7 +404,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_calls_say_what_is_wrong(case: str) -> None:
-    rightly = {
+    rightly: dict[str, Any] = {
         "query": torch.ones(1, 2, 4, 3),
         "means": torch.ones(1, 2, 2, 3),
         "variances": torch.ones(1, 2, 2, 3),
