@@ -7,6 +7,7 @@ the option of the command, the checks of both and the tables of the reference co
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +31,9 @@ from fenchel.errors import FenchelError, InputError, MissingExtraError
 from fenchel.progress import RunObserver, SilentObserver
 
 try:
-    from pydantic import (
-        BaseModel,
-        ConfigDict,
-        Field,
-        ValidationError,
-        ValidationInfo,
-        field_validator,
-        model_validator,
-    )
+    from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
     from pydantic.fields import FieldInfo
+    from pydantic_core import ValidationError
 except ImportError as error:
     raise MissingExtraError("pydantic", "hf") from error
 
@@ -49,9 +43,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AuditOptions",
     "CommandOption",
+    "DeclaredOption",
     "Options",
     "PairColumns",
-    "ReadOption",
     "ReproduceOptions",
     "SwapOptions",
     "declared",
@@ -85,7 +79,7 @@ class CommandOption:
 
 
 @dataclass(frozen=True)
-class ReadOption:
+class DeclaredOption:
     """A field of a model of options, as it was declared.
 
     Attributes:
@@ -227,26 +221,26 @@ class Options(BaseModel):
             raised = first.get("ctx", {}).get("error")
             raise (raised if isinstance(raised, FenchelError) else InputError(str(error))) from None
 
-    @field_validator("*", mode="wrap")
+    @field_validator("*", mode="plain")
     @classmethod
-    def _by_rule(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+    def _by_rule(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
         rule = _option(name, cls.model_fields[name]).rule
         return rule.check((info.context or {}).get(name, name.replace("_", " ")), value)
 
 
-def declared(model: type[Options]) -> Iterator[ReadOption]:
+def declared(model: type[Options]) -> Iterator[DeclaredOption]:
     """The options of a model, in its order."""
     for name, field in model.model_fields.items():
         yield _option(name, field)
 
 
-def _option(name: str, field: FieldInfo) -> ReadOption:
+def _option(name: str, field: FieldInfo) -> DeclaredOption:
     rule = next((one for one in field.metadata if isinstance(one, AbstractRule)), None)
     if rule is None:
         rule = Flag() if field.annotation is bool else ARGUMENTS[name]
     command = next((one for one in field.metadata if isinstance(one, CommandOption)), CommandOption())
-    return ReadOption(name, rule, command, field)
+    return DeclaredOption(name, rule, command, field)
 
 
 def takes(model: type[Options]) -> Callable[[_Function], _Function]:
@@ -274,15 +268,16 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
             f"        {option.name}: {option.field.description}{_default(option)}"
             for option in declared(model)
         )
-        lines = (function.__doc__ or "").split("\n")
-        at = next(place for place, line in enumerate(lines) if line.strip().startswith("**options:"))
-        function.__doc__ = "\n".join([*lines[:at], described, *lines[at + 1 :]])
+        # Python's option -OO leaves no docstrings.
+        function.__doc__ = (
+            re.sub(r"(?m)^ *\*\*options:.*$", lambda _: described, function.__doc__ or "") or None
+        )
         return function
 
     return decorate
 
 
-def _default(option: ReadOption) -> str:
+def _default(option: DeclaredOption) -> str:
     if option.command.default_text and option.command.default is ...:
         return f" Default: {option.command.default_text}."
     return "" if option.field.default is None else f" Default: {option.field.default!r}."

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from fenchel.arguments import Flag, Maybe, Number, NumbersFromOne, Whole, shown
-from fenchel.options import Numbers, Options, ReadOption, SomeOf, declared
+from fenchel.options import DeclaredOption, Numbers, Options, SomeOf, declared
 
 __all__ = ["decimals", "numbers", "with_options"]
 
@@ -49,7 +49,7 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
     return decorate
 
 
-def _parameter(option: ReadOption) -> inspect.Parameter:
+def _parameter(option: DeclaredOption) -> inspect.Parameter:
     """An option as typer reads it from a signature."""
     words, kind, required = option.command, _kind(option), option.command.required
     default = option.command_default
@@ -70,7 +70,7 @@ def _parameter(option: ReadOption) -> inspect.Parameter:
     )
 
 
-def _kind(option: ReadOption) -> Any:
+def _kind(option: DeclaredOption) -> Any:
     rule = option.rule.rule if isinstance(option.rule, Maybe) else option.rule
     for kind, found in ((Flag, bool), (Whole, int), (Number, float)):
         if isinstance(rule, kind):
@@ -79,7 +79,7 @@ def _kind(option: ReadOption) -> Any:
     return Literal[names] if names and not isinstance(rule, SomeOf) else str
 
 
-def _read(option: ReadOption, value: Any) -> Any:
+def _read(option: DeclaredOption, value: Any) -> Any:
     """A value of the command line as Python takes it."""
     rule, name = option.rule, f"--{option.command_name.replace('_', '-')}"
     if value is None:
