@@ -229,11 +229,19 @@ def test_audits_say_what_brings_pydantic():
 
 
 def test_the_command_answers_without_torch():
-    for arguments in (["--version"], ["--help"], ["audit", "--help"], ["audit", "demo", "--nonsense"]):
+    audit = ["audit", "demo", "--text", "demo", "--out", "audit"]
+    for arguments, code in (
+        (["--version"], 0),
+        (["--help"], 0),
+        (["audit", "--help"], 0),
+        ([*audit, "--nonsense"], 2),
+        ([*audit, "--alpha", "-1"], 3),
+        ([*audit, "--shard", "4/4"], 3),
+    ):
         done = run_without(
             ["torch"], f"import sys\nfrom fenchel.cli import main\nsys.exit(main({arguments!r}))"
         )
-        assert done.returncode == (2 if "--nonsense" in arguments else 0), done.stderr
+        assert done.returncode == code, done.stderr
 
 
 def test_the_blocker_blocks():

@@ -42,15 +42,8 @@ def _command_row(option: Any) -> str:
 
 def function_table(model: type[Options]) -> str:
     """The keyword arguments that a function takes from a model of options, a row each."""
-    rows = []
-    for option in declared(model):
-        words, value = option.command, option.field.default
-        default = (
-            words.default_text
-            if value is None and words.default is ...
-            else ""
-            if value is None
-            else f"`{value!r}`"
-        )
-        rows.append(f"| `{option.name}` | {default} | {as_markdown(option.field.description or '')} |")
+    rows = (
+        f"| `{option.name}` | {option.python_default} | {as_markdown(option.field.description or '')} |"
+        for option in declared(model)
+    )
     return _HEADING + "\n".join(rows)

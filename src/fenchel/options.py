@@ -28,6 +28,7 @@ from fenchel.arguments import (
     shown,
 )
 from fenchel.errors import FenchelError, InputError, MissingExtraError
+from fenchel.io.shard import Shard
 from fenchel.progress import RunObserver, SilentObserver
 
 try:
@@ -63,7 +64,7 @@ class CommandOption:
         metavar: What stands for its value.
         name: Its name there, where that is another; empty for an option that only Python has.
         default: Its default there, where that is another.
-        default_text: The default in words, where the value does not say it.
+        default_text: The default in words, where it is None.
         unit: What a number of the command line is multiplied by.
         required: Whether it has to be given there.
         recorded: Whether a manifest keeps the option, always or never; None for where it is not the default.
@@ -98,6 +99,19 @@ class DeclaredOption:
     def command_name(self) -> str:
         """Its name on the command line, with underscores."""
         return self.name if self.command.name is None else self.command.name
+
+    @property
+    def python_default(self) -> str:
+        """Its default in Python, in words; empty where its meaning says it."""
+        if self.field.default is not None:
+            return repr(self.field.default)
+        return self.command.default_text if self.command.default is ... else ""
+
+    @property
+    def described(self) -> str:
+        """Its meaning and its default in Python."""
+        default = self.python_default
+        return f"{self.field.description}{f' Default: {default}.' if default else ''}"
 
     @property
     def command_default(self) -> Any:
@@ -173,12 +187,6 @@ def _closeness(value: Any) -> str | None:
     from fenchel.closeness.tsallis import closeness_name
 
     return closeness_name(value)
-
-
-def _shard(value: Any) -> Any:
-    from fenchel.io.shard import Shard
-
-    return Shard.of(value)
 
 
 def _columns(value: Any) -> PairColumns:
@@ -264,10 +272,7 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
         ]
         function.__signature__ = signature.replace(parameters=[*own, *keywords])  # pyright: ignore[reportFunctionMemberAccess]
         function.__options__ = model  # pyright: ignore[reportFunctionMemberAccess]
-        described = "\n".join(
-            f"        {option.name}: {option.field.description}{_default(option)}"
-            for option in declared(model)
-        )
+        described = "\n".join(f"        {one.name}: {one.described}" for one in declared(model))
         # Python's option -OO leaves no docstrings.
         function.__doc__ = (
             re.sub(r"(?m)^ *\*\*options:.*$", lambda _: described, function.__doc__ or "") or None
@@ -275,12 +280,6 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
         return function
 
     return decorate
-
-
-def _default(option: DeclaredOption) -> str:
-    if option.command.default_text and option.command.default is ...:
-        return f" Default: {option.command.default_text}."
-    return "" if option.field.default is None else f" Default: {option.field.default!r}."
 
 
 @dataclass(frozen=True)
@@ -331,14 +330,19 @@ class ReadingOptions(Options):
         None, description="Tokens from one window's start to the next; shared ones count once."
     )
     device: Annotated[
-        str | None, CommandOption("NAME", default_text="cuda if there is one, else cpu", recorded=False)
-    ] = Field(None, description="Where to run, such as cpu or cuda:1.")
+        str | None,
+        CommandOption("NAME", default=None, default_text="cuda if there is one, else cpu", recorded=False),
+    ] = Field(
+        None,
+        description="Where to run, such as cpu or cuda:1. In Python a loaded model stays where it is by default, and a "
+        "named one runs on the cpu.",
+    )
     dtype: Annotated[
         Any, CommandOption("NAME", default="float32", recorded=False), Maybe(ARGUMENTS["dtype"])
     ] = Field(
         None,
         description="What the model computes in: float32, float64, bfloat16, float16, or auto for what it was "
-        "saved in.",
+        "saved in. In Python a loaded model stays as it is by default, and a named one is in float32.",
     )
     revision: Annotated[
         str | None,
@@ -466,20 +470,18 @@ class AuditOptions(SourceOptions):
     )
     baseline: Annotated[
         Literal["auto", "twin", "none"] | None,
-        CommandOption(
-            default="auto", default_text="auto where a report is written, else none", recorded=False
-        ),
+        CommandOption(default="auto", recorded=False),
         Maybe(OneOf(("auto", "twin", "none"))),
     ] = Field(
         None,
         description="Audit the model's untrained twin beside it: if that takes less than a minute (auto), in any case "
-        "(twin), or not (none).",
+        "(twin), or not (none). By default auto where a report is written, else none.",
     )
     shard: Annotated[
-        Any,
+        Shard,
         CommandOption("I/N", default=None, default_text="RANK/WORLD_SIZE, else 0/1", recorded=False),
-        _Made(_shard, "a share, such as (0, 4)"),
-    ] = Field((0, 1), validate_default=True, description="Audit share I (from 0) of the N of the documents.")
+        _Made(Shard.of, "a share, such as (0, 4)"),
+    ] = Field(Shard(), description="Audit share I (from 0) of the N of the documents.")
     keep_queries: Annotated[bool, CommandOption(recorded=False)] = Field(
         False, description="Also write every query, to queries-*.parquet."
     )

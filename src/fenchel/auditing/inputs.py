@@ -1,4 +1,4 @@
-"""What an audit reads, and where it writes."""
+"""What an audit reads."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def opened_batches(
     Args:
         options: What was asked for.
         texts: As they were given.
-        documents: What ``documents`` made of them.
+        documents: What :func:`opened_documents` made of them.
         found: The model.
         run: What a loader gave.
 

@@ -15,7 +15,6 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
 from fenchel.io.batches import Cursor
 from fenchel.io.schema import Mismatch, Shown, listing, optional, record, text, truth, whole
-from fenchel.io.shard import check_shards
 from fenchel.io.storage import Form, read_tensors, write_tensors
 
 __all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
@@ -136,7 +135,7 @@ class AuditState:
         except InputError as error:
             raise InputError(f"{path}: {error} {STATE_FORM.advice}") from error
         with STATE_FORM.reading(path):
-            check_shards(saved["manifest"]["shard"], "manifest.shard")
+            _check_shards(saved["manifest"]["shard"], "manifest.shard")
             if twin is not None and twin.keys() != statistics.keys():
                 raise Mismatch("the twin", Shown("of other heads"), "the heads that were counted")
             far_queries = examples_from_json(saved["examples"])
@@ -163,3 +162,19 @@ class AuditState:
             query_parts=saved["query_parts"],
             waiting_queries=saved["waiting_queries"],
         )
+
+
+def _check_shards(text: str, where: str) -> None:
+    """See that a saved ``i/n``, or ``i,j/n`` of several that were merged, names shards that exist, each once.
+
+    Args:
+        text: Whole numbers with commas and a slash between them.
+        where: Its place in what was saved.
+
+    Raises:
+        Mismatch: If it does not.
+    """
+    indices, _, count = text.partition("/")
+    found = [int(index) for index in indices.split(",")]
+    if len(set(found)) < len(found) or max(found) >= int(count):
+        raise Mismatch(where, text, "different shards, each below their number")

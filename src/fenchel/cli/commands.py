@@ -15,6 +15,7 @@ import typer
 from fenchel.arguments import checked, shown
 from fenchel.cli.failure import interruptible, say
 from fenchel.cli.options import with_options
+from fenchel.io.shard import Shard
 from fenchel.options import AuditOptions, PairColumns, ReproduceOptions, SwapOptions
 from fenchel.version import __version__
 
@@ -86,7 +87,6 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
     from fenchel.auditing import audit
     from fenchel.auditing.checkpoint import AUDIT
     from fenchel.cli.terminal import beside_swap, observer_of_standard_error, require_swap, show_result
-    from fenchel.io.shard import Shard
 
     if "shard" not in options.model_fields_set:
         options = options.model_copy(update={"shard": Shard.from_environment()})

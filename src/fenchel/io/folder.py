@@ -22,7 +22,6 @@ __all__ = [
     "Saved",
     "claimed",
     "differences",
-    "refuse_without_folder",
     "tried",
     "versions",
 ]
@@ -249,25 +248,3 @@ class RunKind:
                 f"{folder} holds another {self.name} than the one asked for; they differ in {'; '.join(differing)}. "
                 "Give the same options, start anew with --overwrite, or choose another folder."
             )
-
-
-def refuse_without_folder(folder: Path | None, **given: bool) -> None:
-    """Refuse options that are about files where nothing is written.
-
-    Args:
-        folder: Where results go, None for nowhere.
-        given: The options by name.
-
-    Raises:
-        InputError: If one is given and there is no folder.
-
-    Example:
-        >>> refuse_without_folder(None, resume=True, overwrite=False)
-        Traceback (most recent call last):
-        fenchel.errors.InputError: resume and overwrite are about files, but no directory was given for any.
-    """
-    if folder is None and any(given.values()):
-        *first, last = given
-        raise InputError(
-            f"{', '.join(first)} and {last} are about files, but no directory was given for any."
-        )

@@ -10,12 +10,8 @@ from numbers import Integral
 
 from fenchel.arguments import shown
 from fenchel.errors import InputError
-from fenchel.io.schema import Mismatch
 
-__all__ = [
-    "Shard",
-    "check_shards",
-]
+__all__ = ["Shard"]
 
 
 @dataclass(frozen=True)
@@ -120,19 +116,3 @@ class Shard:
         if total is None:
             return math.inf
         return total // self.count + (self.index < total % self.count)
-
-
-def check_shards(text: str, where: str) -> None:
-    """See that a saved ``i/n``, or ``i,j/n`` of several that were merged, names shards that exist, each once.
-
-    Args:
-        text: Whole numbers with commas and a slash between them.
-        where: Its place in what was saved.
-
-    Raises:
-        Mismatch: If it does not.
-    """
-    indices, _, count = text.partition("/")
-    found = [int(index) for index in indices.split(",")]
-    if len(set(found)) < len(found) or max(found) >= int(count):
-        raise Mismatch(where, text, "different shards, each below their number")

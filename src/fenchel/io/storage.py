@@ -361,6 +361,15 @@ def refused(path: Path, form: Form, reason: str) -> InputError:
     return InputError(f"{path} {reason}. {form.advice}")
 
 
+def _without_digest(path: Path, form: Form, version: Any) -> InputError:
+    return refused(
+        path,
+        form,
+        f"has schema {version!r} and no digest, as an earlier version of fenchel wrote them; this one reads schema "
+        f"{form.version}",
+    )
+
+
 _MOST_BYTES = 1 << 28
 _OWN_KEYS = frozenset({"format", "schema", "digest"})
 
@@ -435,12 +444,7 @@ def _check_document_seal(path: Path, form: Form, found: dict[str, Any], content:
 def _refuse_unsealed_document(path: Path, form: Form, found: dict[str, Any]) -> None:
     version = found.get("schema")
     if isinstance(version, int) and not isinstance(version, bool) and 0 < version < form.version:
-        raise refused(
-            path,
-            form,
-            f"has schema {version} and no digest, as an earlier version of fenchel wrote them; this one reads schema "
-            f"{form.version}",
-        )
+        raise _without_digest(path, form, version)
     raise refused(path, form, f"is no {form.name} that fenchel wrote: it has no digest")
 
 
@@ -552,12 +556,7 @@ def _refuse_unsealed(path: Path, form: Form, header: bytes) -> None:
         raise refused(
             path, form, f"is no {form.name} that fenchel wrote: it is damaged, or another program's"
         ) from None
-    raise refused(
-        path,
-        form,
-        f"has schema {earlier!r} and no digest, as an earlier version of fenchel wrote them; this one reads schema "
-        f"{form.version}",
-    )
+    raise _without_digest(path, form, earlier)
 
 
 def _safetensors() -> Any:

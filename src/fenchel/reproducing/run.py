@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fenchel.arguments import checked
@@ -9,6 +10,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KINDS, Kind
 from fenchel.auditing.run import audit
 from fenchel.errors import ModelError
+from fenchel.io.documents import open_documents
 from fenchel.loading import RunModel
 from fenchel.options import ReproduceOptions, takes
 from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
@@ -45,6 +47,8 @@ def reproduce(
     """
     figure = checked("figure", figure)
     asked = ReproduceOptions.checked(**options)
+    if isinstance(texts, str | Path):
+        open_documents(texts, **asked.of_text)  # a mistake in it shows before a model is loaded
     name = FIGURES[figure][0].model if asked.model is None else str(asked.model)
     found = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
     wanted = _panels(figure, name, _kinds(found))
