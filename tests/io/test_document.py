@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 
 from fenchel.errors import InputError
-from fenchel.io.schema import listing, number, record, text
+from fenchel.io.schema import Positive, Record
 from fenchel.io.storage import Form, json_text, read_document, sealed_text, write_document
 from tests.damage import refuses, refuses_every_damage
 
-NOTE = Form("note", 2, record({"words": listing(text()), "weight": number(least=0)}), "Write it again.")
+
+class _Note(Record):
+    words: list[str]
+    weight: Positive
+
+
+NOTE = Form("note", 2, _Note, "Write it again.")
 VALUES = {"words": ["ä", "b"], "weight": 0.1}
 
 
@@ -82,7 +88,7 @@ def test_an_earlier_version_without_a_digest_is_read_only_where_it_may_be(tmp_pa
     assert read_document(path, NOTE, unsealed_version=1) == VALUES
     path.write_text(json_text({"schema": 1, **VALUES, "weight": -1}), encoding="utf-8")
     message = refuses(path, lambda: read_document(path, NOTE, unsealed_version=1))
-    assert "weight is -1; expected a finite number at least 0" in message
+    assert "weight is -1; expected greater than 0" in message
     path.write_text(json_text({"schema": 2, **VALUES}), encoding="utf-8")
     message = refuses(path, lambda: read_document(path, NOTE, unsealed_version=1))
     assert "is no note that fenchel wrote: it has no digest" in message

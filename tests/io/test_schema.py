@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -7,58 +5,72 @@ import pytest
 import torch
 
 from fenchel.io.schema import (
-    Check,
+    Digest,
     Mismatch,
+    Name,
+    OpenRecord,
+    Place,
+    Positive,
+    Record,
+    Seed,
     TensorSchema,
+    Whole,
+    check_json,
     check_tensors,
-    listing,
-    mapping,
-    number,
-    optional,
-    record,
-    text,
-    truth,
-    whole,
 )
+
+
+class Layer(Record):
+    heads: list[Place]
+
+
+class Layers(Record):
+    layers: list[Layer]
+
+
+class OpenLayer(OpenRecord):
+    heads: list[Place]
+    twin: str | None = None
 
 
 @pytest.mark.parametrize(
-    ("check", "good", "bad"),
+    ("expected", "good", "bad"),
     [
-        (truth(), [True, False], [0, 1, None, "true"]),
-        (whole(), [0, 2**63 - 1], [-1, 2**63, 1.0, True, None, "1"]),
-        (whole(1, 3), [1, 3], [0, 4]),
-        (number(), [0, -1.5, 1e308], [math.nan, math.inf, -math.inf, True, None, "x"]),
-        (number(above=0), [1e-300], [0, 0.0, -1]),
-        (number(least=0, most=1), [0, 0.5, 1], [-1e-9, 1.0000001]),
-        (text(), ["", "a"], [None, 1, ["a"]]),
-        (text(among=("a", "b")), ["a"], ["c", ""]),
-        (text(pattern="[0-9a-f]{4}", called="hex"), ["0aF".lower() + "1"], ["0a1", "0a11\n", "zzzz"]),
-        (optional(whole()), [None, 1], [-1, "x"]),
-        (listing(whole(), least=1, most=2), [[1], [1, 2]], [[], [1, 2, 3], [-1], {}, None, "12"]),
-        (mapping(whole()), [{}, {"a": 1}], [{"a": -1}, [], None]),
-        (record({"a": whole()}, {"b": truth()}), [{"a": 1}, {"a": 1, "b": True}], [{}, {"a": 1, "c": 2}, []]),
-        (record({"a": whole()}, others=True), [{"a": 1, "c": 2}], [{"c": 2}]),
+        (bool, [True, False], [0, 1, None, "true"]),
+        (Whole, [0, 2**63 - 1], [-1, 2**63, 1.0, True, None, "1"]),
+        (Place, [1, 3], [0, -1, 1.0]),
+        (Seed, [-(2**63), 2**64 - 1], [-(2**63) - 1, 2**64, 0.0]),
+        (Positive, [1e-300, 2], [0, 0.0, -1, math.nan, math.inf, True, None, "1"]),
+        (Name, ["a", "\n"], ["", None, 1]),
+        (Digest, ["0a" * 32], ["0A" * 32, "0a" * 31, "0a" * 32 + "\n"]),
+        (Layer, [{"heads": []}], [{}, {"heads": [1], "more": 2}, [], None]),
+        (
+            OpenLayer,
+            [{"heads": [1], "more": 2}, {"heads": [], "twin": None}],
+            [{"twin": ""}, {"heads": [1.0]}],
+        ),
     ],
 )
-def test_every_check_lets_pass_what_it_says_and_nothing_else(
-    check: Check, good: list[Any], bad: list[Any]
+def test_every_type_lets_pass_what_it_says_and_nothing_else(
+    expected: Any, good: list[Any], bad: list[Any]
 ) -> None:
+    class Holder(Record):
+        here: expected  # pyright: ignore[reportInvalidTypeForm]
+
     for value in good:
-        check(value, "here")
+        check_json(Holder, {"here": value})
     for value in bad:
         with pytest.raises(Mismatch, match=r"here.*; expected "):
-            check(value, "here")
+            check_json(Holder, {"here": value})
 
 
 def test_a_mismatch_says_where_and_is_short() -> None:
-    check = record({"layers": listing(record({"heads": listing(whole(1))}))})
     with pytest.raises(
-        Mismatch, match=r"^layers\[1\]\.heads\[2\] is 0; expected a whole number that is at least 1$"
+        Mismatch, match=r"^file\.layers\[1\]\.heads\[2\] is 0; expected greater than or equal to 1$"
     ):
-        check({"layers": [{"heads": []}, {"heads": [1, 2, 0]}]}, "")
+        check_json(Layers, {"layers": [{"heads": []}, {"heads": [1, 2, 0]}]}, "file")
     with pytest.raises(Mismatch) as caught:
-        check({"layers": "x" * 10**6}, "")
+        check_json(Layers, {"layers": "x" * 10**6})
     assert len(str(caught.value)) < 200
 
 

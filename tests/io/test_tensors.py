@@ -13,11 +13,17 @@ import torch
 from safetensors.torch import save_file
 
 from fenchel.errors import InputError
-from fenchel.io.schema import listing, record, text, truth
+from fenchel.io.schema import Record
 from fenchel.io.storage import Form, json_text, read_tensors, write_tensors
 from tests.damage import refuses, refuses_every_damage
 
-STATE = Form("state", 2, record({"finished": truth(), "words": listing(text())}), "Start anew.")
+
+class _State(Record):
+    finished: bool
+    words: list[str]
+
+
+STATE = Form("state", 2, _State, "Start anew.")
 DESCRIPTION: dict[str, Any] = {"finished": False, "words": ["ä"]}
 
 
@@ -73,7 +79,7 @@ def test_another_kind_and_another_version_are_told_apart(tmp_path: Path) -> None
     message = refuses(path, lambda: read_tensors(path, STATE))
     assert "has schema 3 of a state, of a later version of fenchel; this one reads schema 2" in message
     write_tensors(path, STATE, {}, {**DESCRIPTION, "finished": 0})
-    assert "finished is 0; expected true or false" in refuses(path, lambda: read_tensors(path, STATE))
+    assert "finished is 0; expected a valid boolean" in refuses(path, lambda: read_tensors(path, STATE))
 
 
 def test_an_earlier_version_without_a_digest_is_refused_as_such(tmp_path: Path) -> None:

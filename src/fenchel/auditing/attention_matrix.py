@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from fenchel.auditing.heads import KINDS, HeadKey
+from fenchel.auditing.heads import HeadKey, split_key
 from fenchel.auditing.packed import Packing, check_packed, packed
-from fenchel.io.schema import Mismatch, Shown, listing, record, text, whole
+from fenchel.io.schema import ConfigDict, Field, Mismatch, Place, Shown, check_json
 
-__all__ = ["MATRIX_SCHEMA", "MOST_TOKENS", "AttentionMatrix", "keep_the_longest", "matrix_rank"]
+__all__ = ["MOST_TOKENS", "AttentionMatrix", "keep_the_longest", "matrix_rank"]
 
 MOST_TOKENS = 48
 """How many queries and how many keys of a window are kept at most."""
 
-MATRIX_SCHEMA = record(
-    {
-        "kind": text(among=KINDS),
-        "layer": whole(1),
-        "head": whole(1),
-        "document": whole(1),
-        "window": whole(1),
-        "window_tokens": whole(1),
-        "query_positions": listing(whole(1), least=1, most=MOST_TOKENS),
-        "key_positions": listing(whole(1), least=1, most=MOST_TOKENS),
-        "queries": listing(text(), most=MOST_TOKENS),
-        "keys": listing(text(), most=MOST_TOKENS),
-        "first_order": text(),
-        "exact": text(),
-    }
-)
+_Places = Annotated[tuple[Place, ...], Field(min_length=1, max_length=MOST_TOKENS)]
+_Texts = Annotated[tuple[str, ...], Field(max_length=MOST_TOKENS)]
 
 
 def matrix_rank(document: int, window: int, window_tokens: int) -> tuple[int, int, int]:
@@ -59,14 +45,16 @@ class AttentionMatrix:
         exact: The exact weights, likewise.
     """
 
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+
     key: HeadKey
-    document: int
-    window: int
-    window_tokens: int
-    query_positions: tuple[int, ...]
-    key_positions: tuple[int, ...]
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
+    document: Place
+    window: Place
+    window_tokens: Place
+    query_positions: _Places
+    key_positions: _Places
+    queries: _Texts
+    keys: _Texts
     first_order: str
     exact: str
 
@@ -128,15 +116,12 @@ class AttentionMatrix:
         """What ``to_json`` gave.
 
         Raises:
-            Mismatch: If it is not as many weights as queries and keys ask for.
+            Mismatch: If it is something else, or not as many weights as queries and keys ask for.
         """
-        expected = len(record["query_positions"]) * (len(record["key_positions"]) + 1)
-        for name in ("first_order", "exact"):
-            check_packed(record[name], expected, f"matrix.{name}", Packing.ROUGH)
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
-        }
-        made = cls(key=HeadKey(fields.pop("kind"), fields.pop("layer"), fields.pop("head")), **fields)
+        made: AttentionMatrix = check_json(cls, split_key(record), "matrix")
+        expected = len(made.query_positions) * (len(made.key_positions) + 1)
+        for name, weights in (("first_order", made.first_order), ("exact", made.exact)):
+            check_packed(weights, expected, f"matrix.{name}", Packing.ROUGH)
         for texts, places in ((made.queries, made.query_positions), (made.keys, made.key_positions)):
             if texts and len(texts) != len(places):
                 raise Mismatch("matrix", Shown(f"with {len(texts)} texts"), f"{len(places)} or none")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
-from fenchel.auditing.heads import KINDS, HeadKey, Kind
+from fenchel.auditing.heads import HeadKey, Kind, split_key
 from fenchel.auditing.packed import Packing, check_packed
-from fenchel.auditing.picture import PICTURE_SCHEMA, Picture
+from fenchel.auditing.picture import Picture
 from fenchel.io.batches import Batch
-from fenchel.io.schema import Mismatch, Shown, listing, number, optional, record, text, whole
+from fenchel.io.schema import ConfigDict, Field, Mismatch, Place, Shown, Whole, check_json
 
 __all__ = [
-    "EXAMPLE_SCHEMA",
     "LEAST_SHARE",
     "MOST_PATTERNS",
     "MOST_WINDOWS",
@@ -39,45 +38,8 @@ MOST_WINDOWS = 4
 LEAST_SHARE = 0.5
 """How far a query has to be to be kept, next to the head's farthest."""
 
-EXAMPLE_SCHEMA = record(
-    {
-        "kind": text(among=KINDS),
-        "layer": whole(1),
-        "head": whole(1),
-        "total_variation": number(least=0),
-        "relative_deviation": optional(number(least=0)),
-        "document": whole(1),
-        "window": whole(1),
-        "position": whole(1),
-        "token": text(),
-        "templates": listing(
-            record(
-                {
-                    "position": whole(1),
-                    "token": text(),
-                    "first_order": number(least=0),
-                    "exact": number(least=0),
-                }
-            )
-        ),
-        "context": text(),
-        "pattern": listing(text(), least=3, most=3),
-        "context_token": optional(listing(whole(), least=2, most=2)),
-        "passage": optional(
-            record(
-                {
-                    "first_position": whole(1),
-                    "window_tokens": whole(1),
-                    "pieces": listing(text()),
-                    "first_order": text(),
-                    "exact": text(),
-                }
-            )
-        ),
-    },
-    {"picture": optional(PICTURE_SCHEMA)},
-)
-"""What ``HeadExample.to_json`` gives."""
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 Rank = tuple[float, int, int, int]
@@ -122,10 +84,12 @@ class TemplateWeight:
         exact: Its weight in the exact answer.
     """
 
-    position: int
+    __pydantic_config__ = _STRICT
+
+    position: Place
     token: str
-    first_order: float
-    exact: float
+    first_order: _Weight
+    exact: _Weight
 
 
 @dataclass(frozen=True)
@@ -140,8 +104,10 @@ class Passage:
         exact: The exact weights, likewise.
     """
 
-    first_position: int
-    window_tokens: int
+    __pydantic_config__ = _STRICT
+
+    first_position: Place
+    window_tokens: Place
     pieces: tuple[str, ...]
     first_order: str
     exact: str
@@ -168,17 +134,19 @@ class HeadExample:
         picture: The image that the templates are patches of, weight by weight.
     """
 
+    __pydantic_config__ = _STRICT
+
     key: HeadKey
-    total_variation: float
-    relative_deviation: float
-    document: int
-    window: int
-    position: int
+    total_variation: _Weight
+    relative_deviation: Annotated[float, Field(ge=0)]
+    document: Place
+    window: Place
+    position: Place
     token: str
     templates: tuple[TemplateWeight, ...]
     context: str
     pattern: tuple[str, str, str] = ("", "", "")
-    context_token: tuple[int, int] | None = None
+    context_token: tuple[Whole, Whole] | None = None
     passage: Passage | None = None
     picture: Picture | None = None
 
@@ -205,36 +173,18 @@ class HeadExample:
         """What ``to_json`` gave.
 
         Raises:
-            Mismatch: If parts of it do not fit together.
+            Mismatch: If it is something else, or parts of it do not fit together.
         """
-        fields = dict(record)
-        key = HeadKey(fields.pop("kind"), fields.pop("layer"), fields.pop("head"))
-        deviation = fields.pop("relative_deviation")
-        templates = tuple(TemplateWeight(**template) for template in fields.pop("templates"))
-        picture = fields.pop("picture", None)
-        pattern, mark, passage = (fields.pop(name) for name in ("pattern", "context_token", "passage"))
-        return cls(
-            key=key,
-            relative_deviation=math.inf if deviation is None else deviation,
-            templates=templates,
-            pattern=(pattern[0], pattern[1], pattern[2]),
-            context_token=None if mark is None else (mark[0], mark[1]),
-            passage=None if passage is None else _passage(passage),
-            picture=None if picture is None else _picture(picture),
-            **fields,
-        )
-
-
-def _picture(record: Mapping[str, Any]) -> Picture:
-    picture = Picture(**record)
-    picture.check()
-    return picture
-
-
-def _passage(record: Mapping[str, Any]) -> Passage:
-    for name in ("first_order", "exact"):
-        check_packed(record[name], len(record["pieces"]), f"passage.{name}", Packing.FINE)
-    return Passage(**{**record, "pieces": tuple(record["pieces"])})
+        fields = split_key(record)
+        if fields.get("relative_deviation", 0) is None:
+            fields["relative_deviation"] = math.inf
+        example: HeadExample = check_json(cls, fields, "example")
+        if (passage := example.passage) is not None:
+            for name, weights in (("first_order", passage.first_order), ("exact", passage.exact)):
+                check_packed(weights, len(passage.pieces), f"example.passage.{name}", Packing.FINE)
+        if example.picture is not None:
+            example.picture.check()
+        return example
 
 
 FarQueries = dict[HeadKey, tuple[HeadExample, ...]]

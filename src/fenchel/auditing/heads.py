@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["KINDS", "METRICS", "AttentionModule", "HeadKey", "Kind"]
+from fenchel.io.schema import Place
+
+__all__ = ["KINDS", "METRICS", "AttentionModule", "HeadKey", "Kind", "split_key"]
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 
@@ -27,8 +30,14 @@ class HeadKey(NamedTuple):
     """One attention head: the kind of its attention, its layer within that kind and its number, both from 1."""
 
     kind: Kind
-    layer: int
-    head: int
+    layer: Place
+    head: Place
+
+
+def split_key(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved record of a head, with its kind, layer and number together as ``key``."""
+    rest = {name: value for name, value in record.items() if name not in HeadKey._fields}
+    return rest | {"key": {name: record[name] for name in HeadKey._fields if name in record}}
 
 
 class AttentionModule(NamedTuple):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fenchel.auditing.closeness import attends_otherwise, closeness_sentence
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.auditing.own_estimator import own_estimators
 from fenchel.integrations.transformers.language_head import language_head
 from fenchel.io.folder import versions
-from fenchel.io.schema import listing, number, optional, record, text, truth, whole
+from fenchel.io.schema import Digest, Field, Name, OpenRecord, Place, Positive, Seed, Whole
 from fenchel.loading import device_and_dtype
 from fenchel.nn.inference import attention_layers
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fenchel.loading import LoadedRun, RunModel
     from fenchel.options import AuditOptions
 
-__all__ = ["CONVENTIONS", "KEYS", "LAYER_CONVENTIONS", "MANIFEST_SCHEMA", "SCHEMA", "describe", "in_order"]
+__all__ = ["CONVENTIONS", "KEYS", "LAYER_CONVENTIONS", "SCHEMA", "Manifest", "describe", "in_order"]
 
 SCHEMA = 3
 """Version of the files that an audit writes; since 2 its state has a digest, since 3 patterns and a twin."""
@@ -50,87 +50,57 @@ LAYER_CONVENTIONS: dict[str, str] = {
 }
 """The same for attention layers of ``fenchel.nn``, which say all of it themselves."""
 
-KEYS = (
-    "schema",
-    "fenchel",
-    "torch",
-    "transformers",
-    "python",
-    "model",
-    "revision",
-    "model_class",
-    "dtype",
-    "device",
-    "space",
-    "closeness",
-    "even_so",
-    "alpha",
-    "tol",
-    "max_length",
-    "stride",
-    "batch_size",
-    "max_tokens",
-    "queries",
-    "layers",
-    "heads",
-    "baseline",
-    "twin",
-    "texts",
-    "reads",
-    "loader",
-    "loader_sha256",
-    "embeds",
-    "whole_file",
-    "text_column",
-    "target_column",
-    "text_sha256",
-    "documents",
-    "tokens",
-    "shard",
-    "merged_from",
-    "seed",
-    "convention",
-)
-"""Every key of a manifest, in the order in which people read it. ``reads`` is there where it is no text;
-``embeds`` where a swap compares sentences;
-``closeness``, ``even_so``, ``queries``, ``whole_file`` and the columns only if given."""
 
-_NAME = text(pattern=".+", called="a text that is not empty")
-_SHA256 = text(pattern="[0-9a-f]{64}", called="64 hexadecimal digits")
+class Manifest(OpenRecord):
+    """What a saved audit was, its fields in the order in which people read them; a later version may have more.
 
-MANIFEST_SCHEMA = record(
-    {
-        "schema": whole(SCHEMA, SCHEMA),
-        **dict.fromkeys(("fenchel", "model", "model_class", "dtype", "convention"), _NAME),
-        **dict.fromkeys(("torch", "transformers", "python", "revision", "device", "texts"), optional(text())),
-        "space": text(among=CONVENTIONS),
-        "alpha": number(above=0),
-        "tol": number(above=0),
-        **dict.fromkeys(("max_length", "stride", "batch_size", "max_tokens"), optional(whole(1))),
-        **dict.fromkeys(("layers", "heads"), optional(listing(whole(1)))),
-        "baseline": text(among=("auto", "twin", "none")),
-        "twin": optional(text()),
-        "text_sha256": optional(_SHA256),
-        **dict.fromkeys(("documents", "tokens"), whole()),
-        "shard": text(pattern=r"\d{1,9}(,\d{1,9})*/\d{1,9}", called="shards such as 0/4"),
-        "merged_from": optional(whole(1)),
-        "seed": whole(-(2**63), 2**64 - 1),
-    },
-    {
-        "reads": text(among=("images", "inputs", "examples")),
-        "closeness": _NAME,
-        "even_so": truth(),
-        "queries": whole(1),
-        "loader": _NAME,
-        "loader_sha256": _NAME,
-        "embeds": truth(),
-        "whole_file": truth(),
-        "text_column": text(),
-        "target_column": text(),
-    },
-    others=True,
-)
-"""What a saved manifest is; what a later version adds is let pass."""
+    ``reads`` is there where it is no text; ``embeds`` where a swap compares sentences; ``closeness``, ``even_so``,
+    ``queries``, ``whole_file`` and the columns only if given.
+    """
+
+    version: Literal[3] = Field(alias="schema")
+    fenchel: Name
+    torch: str | None
+    transformers: str | None
+    python: str | None
+    model: Name
+    revision: str | None
+    model_class: Name
+    dtype: Name
+    device: str | None
+    space: Literal["input", "key"]
+    closeness: Name = ""
+    even_so: bool = False
+    alpha: Positive
+    tol: Positive
+    max_length: Place | None
+    stride: Place | None
+    batch_size: Place | None
+    max_tokens: Place | None
+    queries: Place = 1
+    layers: list[Place] | None
+    heads: list[Place] | None
+    baseline: Literal["auto", "twin", "none"]
+    twin: str | None
+    texts: str | None
+    reads: Literal["images", "inputs", "examples"] = "inputs"
+    loader: Name = ""
+    loader_sha256: Name = ""
+    embeds: bool = False
+    whole_file: bool = False
+    text_column: str = ""
+    target_column: str = ""
+    text_sha256: Digest | None
+    documents: Whole
+    tokens: Whole
+    shard: Annotated[str, Field(pattern=r"^[0-9]{1,9}(,[0-9]{1,9})*/[0-9]{1,9}\z")]
+    merged_from: Place | None
+    seed: Seed
+    convention: Name
+
+
+KEYS = tuple(field.alias or name for name, field in Manifest.model_fields.items())
+"""Every key of a manifest, in the order in which people read it."""
 
 COUNTS = frozenset({"documents", "tokens"})
 """What shards add up to."""

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from fenchel.auditing.packed import Packing, check_packed, packed
 from fenchel.io.batches import PatchImages
-from fenchel.io.schema import Mismatch, record, text, whole
+from fenchel.io.schema import ConfigDict, Field, Mismatch, Place, Whole
 
-__all__ = ["PICTURE_SCHEMA", "Picture"]
+__all__ = ["Picture"]
 
-PICTURE_SCHEMA = record(
-    {
-        "image": text(
-            pattern=r"data:image/(jpeg|png);base64,[A-Za-z0-9+/=]+", called="an image as a data URI"
-        ),
-        "rows": whole(1),
-        "columns": whole(1),
-        "extra": whole(),
-        "first_order": text(),
-        "exact": text(),
-    }
-)
-"""A picture as JSON holds it."""
+_Image = Annotated[str, Field(pattern=r"^data:image/(jpeg|png);base64,[A-Za-z0-9+/=]+\z")]
 
 
 @dataclass(frozen=True)
@@ -40,10 +29,12 @@ class Picture:
         exact: The exact weights, likewise.
     """
 
-    image: str
-    rows: int
-    columns: int
-    extra: int
+    __pydantic_config__ = ConfigDict(strict=True)
+
+    image: _Image
+    rows: Place
+    columns: Place
+    extra: Whole
     first_order: str
     exact: str
 

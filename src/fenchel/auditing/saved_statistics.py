@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -19,37 +19,30 @@ from fenchel.auditing.bins import (
     SUB_BINS,
     bins_of,
 )
-from fenchel.auditing.heads import KINDS, METRICS, Kind
-from fenchel.io.schema import Mismatch, Shown, TensorSchema, check_tensors, listing, record, text, whole
+from fenchel.auditing.heads import METRICS, Kind
+from fenchel.io.schema import Field, Mismatch, Place, Record, Shown, TensorSchema, Whole, check_tensors
 
-__all__ = ["HISTOGRAM_SCHEMA", "STATISTICS_SCHEMA", "check_histograms", "check_layer", "tensors_by_layer"]
+__all__ = ["HISTOGRAM_SCHEMA", "SavedStatistics", "check_histograms", "check_layer", "tensors_by_layer"]
 
 _MOST_LAYERS, _MOST_HEADS = 10_000, 1_024
 
 
-def _token_and_text(value: Any, where: str) -> None:
-    if not (isinstance(value, list) and list(map(type, value)) == [int, str] and value[0] >= 0):
-        raise Mismatch(where, value, "a token's id and its text")
+class _SavedLayer(Record):
+    kind: Kind
+    layer: Annotated[int, Field(ge=1, le=_MOST_LAYERS)]
+    heads: Annotated[list[Place], Field(min_length=1, max_length=_MOST_HEADS)]
 
 
-STATISTICS_SCHEMA = record(
-    {
-        "grid": listing(whole(-1_000, 1_000)),
-        **dict.fromkeys(("metrics", "types", "classes"), listing(text())),
-        "layers": listing(
-            record(
-                {
-                    "kind": text(among=KINDS),
-                    "layer": whole(1, _MOST_LAYERS),
-                    "heads": listing(whole(1), least=1, most=_MOST_HEADS),
-                }
-            ),
-            most=_MOST_LAYERS,
-        ),
-        "words": listing(_token_and_text),
-    }
-)
-"""What describes saved statistics."""
+class SavedStatistics(Record):
+    """What describes saved statistics; a word is a token's id and its text."""
+
+    grid: list[Annotated[int, Field(ge=-1_000, le=1_000)]]
+    metrics: list[str]
+    types: list[str]
+    classes: list[str]
+    layers: Annotated[list[_SavedLayer], Field(max_length=_MOST_LAYERS)]
+    words: list[tuple[Whole, str]]
+
 
 HISTOGRAM_SCHEMA: dict[str, TensorSchema] = {
     "totals": TensorSchema((torch.int64,), ("rows",), least=0),
@@ -76,7 +69,7 @@ def tensors_by_layer(
 
     Args:
         tensors: All that were saved.
-        sites: The layers, as ``STATISTICS_SCHEMA`` has them.
+        sites: The layers, as ``SavedStatistics`` has them.
 
     Returns:
         By kind and number of the layer.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fenchel.auditing.attention_matrix import MATRIX_SCHEMA, AttentionMatrix
-from fenchel.auditing.examples import EXAMPLE_SCHEMA, FarQueries, examples_from_json
-from fenchel.auditing.heads import KINDS, AttentionModule, HeadKey, Kind
-from fenchel.auditing.manifest import MANIFEST_SCHEMA, SCHEMA, in_order
-from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA
+from fenchel.auditing.attention_matrix import AttentionMatrix
+from fenchel.auditing.examples import FarQueries, examples_from_json
+from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
+from fenchel.auditing.manifest import SCHEMA, Manifest, in_order
+from fenchel.auditing.saved_statistics import SavedStatistics
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
 from fenchel.io.batches import Cursor
-from fenchel.io.schema import Mismatch, Shown, listing, optional, record, text, truth, whole
+from fenchel.io.schema import Field, Mismatch, Place, Record, Shown, Whole
 from fenchel.io.storage import Form, read_tensors, write_tensors
 
 __all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
@@ -24,33 +24,39 @@ STATE_FILE = "state.safetensors"
 
 _TWIN = "twin."
 
+
+class _SavedModule(Record):
+    kind: Kind
+    layer: Place
+    name: str
+    number: Whole
+
+
+class _SavedCursor(Record):
+    document: Whole
+    window: Whole
+    tokens: Whole
+    documents: Whole
+
+
+class _SavedAudit(Record):
+    manifest: Manifest
+    statistics: SavedStatistics
+    examples: list[dict[str, Any]]
+    matrices: list[dict[str, Any]]
+    twin: SavedStatistics | None
+    modules: list[_SavedModule]
+    cursor: _SavedCursor
+    finished: bool
+    keep_queries: bool
+    query_parts: Annotated[int, Field(ge=0, le=10**9)]
+    waiting_queries: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}\z")] | None
+
+
 STATE_FORM = Form(
     name="saved audit",
     version=SCHEMA,
-    schema=record(
-        {
-            "manifest": MANIFEST_SCHEMA,
-            "statistics": STATISTICS_SCHEMA,
-            "examples": listing(EXAMPLE_SCHEMA),
-            "matrices": listing(MATRIX_SCHEMA),
-            "twin": optional(STATISTICS_SCHEMA),
-            "modules": listing(
-                record(
-                    {
-                        "kind": text(among=KINDS),
-                        "layer": whole(1),
-                        "name": text(),
-                        "number": whole(),
-                    }
-                )
-            ),
-            "cursor": record(dict.fromkeys(("document", "window", "tokens", "documents"), whole())),
-            "finished": truth(),
-            "keep_queries": truth(),
-            "query_parts": whole(0, 10**9),
-            "waiting_queries": optional(text(pattern="sha256:[0-9a-f]{64}", called="a digest")),
-        }
-    ),
+    schema=_SavedAudit,
     advice="Put a good copy of it back, or audit that part again with --overwrite.",
 )
 """What the file holds besides tensors."""

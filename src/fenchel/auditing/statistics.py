@@ -14,9 +14,9 @@ from fenchel.auditing.histogram import GRID, FloatHistograms
 from fenchel.auditing.layer_statistics import LayerStatistics
 from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES
 from fenchel.auditing.pattern_counts import PatternCounts
-from fenchel.auditing.saved_statistics import STATISTICS_SCHEMA, tensors_by_layer
+from fenchel.auditing.saved_statistics import SavedStatistics, tensors_by_layer
 from fenchel.errors import InputError, ProblemError
-from fenchel.io.schema import Mismatch
+from fenchel.io.schema import Mismatch, check_json
 
 if TYPE_CHECKING:
     from fenchel.auditing.measure import Measures
@@ -310,7 +310,7 @@ class AuditStatistics:
                 )
         self = cls()
         try:
-            STATISTICS_SCHEMA(description, "statistics")
+            check_json(SavedStatistics, description, "statistics")
             parts = tensors_by_layer(tensors, description["layers"])
         except Mismatch as error:
             raise InputError(f"the saved statistics are damaged: {error}.") from error

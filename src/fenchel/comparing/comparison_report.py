@@ -8,18 +8,26 @@ from fenchel.comparing.comparison import SCHEMA, Comparison
 from fenchel.comparing.html import render_html
 from fenchel.comparing.table import finding
 from fenchel.errors import InputError
-from fenchel.io import schema
+from fenchel.io.schema import OpenRecord
 from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
 
 __all__ = ["ComparisonReport"]
 
 _JSON, _PAGE = "compare.json", "compare.html"
+
+
+class _SavedAudit(OpenRecord):
+    name: str
+
+
+class _SavedComparison(OpenRecord):
+    audits: list[_SavedAudit]
+
+
 _FORM = Form(
     name="comparison",
     version=SCHEMA,
-    schema=schema.record(
-        {"audits": schema.listing(schema.record({"name": schema.text()}, others=True))}, others=True
-    ),
+    schema=_SavedComparison,
     advice="Replace it with --overwrite, or choose another folder with --out.",
 )
 

@@ -1,34 +1,74 @@
-"""What JSON and tensors have to be, as values that say it and check it."""
+"""What saved JSON and tensors have to be: pydantic models of the one, :class:`TensorSchema` of the other.
+
+``ConfigDict`` and ``Field`` are pydantic's; imported from here, a missing pydantic is said with what installs it.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Collection, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from fenchel.errors import MissingExtraError
+
+try:
+    from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+except ImportError as error:
+    raise MissingExtraError("pydantic", "hf") from error
+
 __all__ = [
-    "Check",
+    "ConfigDict",
+    "Digest",
+    "Field",
     "Mismatch",
+    "Name",
+    "OpenRecord",
+    "Place",
+    "Positive",
+    "Record",
+    "Seed",
     "Shown",
     "TensorSchema",
+    "Whole",
+    "check_json",
     "check_tensors",
-    "listing",
-    "mapping",
-    "number",
-    "optional",
-    "record",
-    "text",
-    "truth",
-    "whole",
 ]
 
-_LARGEST_WHOLE = 2**63 - 1
 _LONGEST_SHOWN = 60
+
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+"""A whole number from 0 on."""
+
+Place = Annotated[int, Field(ge=1, lt=2**63)]
+"""A whole number from 1 on: a size, or a place that is counted from 1."""
+
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+"""What ``torch.manual_seed`` takes."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A finite number above 0."""
+
+Name = Annotated[str, Field(min_length=1)]
+"""A text that is not empty."""
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
+"""The hexadecimal digits of a SHA-256."""
+
+
+class Record(BaseModel):
+    """What is saved as a JSON object: these fields, of these types and no others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+
+
+class OpenRecord(Record):
+    """A :class:`Record` that may have more fields, such as those of a later version."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class Mismatch(Exception):  # noqa: N818 - it is not what users see
@@ -53,126 +93,34 @@ class Shown(str):
     __slots__ = ()
 
 
-Check = Callable[[Any, str], None]
-"""Raises ``Mismatch`` unless a value, whose place is the second argument, is as it should be."""
-
-
-def truth() -> Check:
-    """True or false."""
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, bool):
-            raise Mismatch(where, value, "true or false")
-
-    return check
-
-
-def whole(least: int = 0, most: int = _LARGEST_WHOLE) -> Check:
-    """A whole number between two, both included."""
-
-    def check(value: Any, where: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            bound = "" if most == _LARGEST_WHOLE else f" and at most {most}"
-            raise Mismatch(where, value, f"a whole number that is at least {least}{bound}")
-
-    return check
-
-
-def number(*, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Check:
-    """A finite number in a range."""
-
-    def check(value: Any, where: str) -> None:
-        known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
-        if known and value > above and least <= value <= most:
-            return
-        bounds = [
-            f"{word} {bound:g}"
-            for word, bound in (("above", above), ("at least", least), ("at most", most))
-            if math.isfinite(bound)
-        ]
-        raise Mismatch(where, value, " ".join(["a finite number", " and ".join(bounds)]).strip())
-
-    return check
-
-
-def text(
-    *, among: Collection[str] | None = None, pattern: str | None = None, called: str = "a text"
-) -> Check:
-    """A text, one of some, or of a pattern that ``called`` describes."""
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, str) or (
-            pattern is not None and not re.fullmatch(pattern, value, re.DOTALL)
-        ):
-            raise Mismatch(where, value, called)
-        if among is not None and value not in among:
-            raise Mismatch(where, value, f"one of {', '.join(among)}")
-
-    return check
-
-
-def optional(check: Check) -> Check:
-    """What ``check`` lets pass, or null."""
-
-    def check_or_null(value: Any, where: str) -> None:
-        if value is not None:
-            check(value, where)
-
-    return check_or_null
-
-
-def listing(check: Check, *, least: int = 0, most: int | None = None) -> Check:
-    """A list, so long, of what ``check`` lets pass."""
-
-    def check_all(value: Any, where: str) -> None:
-        if not isinstance(value, list):
-            raise Mismatch(where, value, "a list")
-        if len(value) < least or (most is not None and len(value) > most):
-            bound = "" if most is None else f" and at most {most}"
-            raise Mismatch(where, Shown(f"a list of {len(value)}"), f"at least {least}{bound} entries")
-        for index, entry in enumerate(value):
-            check(entry, f"{where}[{index}]")
-
-    return check_all
-
-
-def mapping(check: Check) -> Check:
-    """An object whose values ``check`` lets pass, whatever the keys."""
-
-    def check_all(value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise Mismatch(where, value, "an object")
-        for name, entry in value.items():
-            check(entry, _inside(where, name))
-
-    return check_all
-
-
-def record(
-    required: Mapping[str, Check], maybe: Mapping[str, Check] | None = None, *, others: bool = False
-) -> Check:
-    """An object with these keys.
+def check_json(expected: Any, value: Any, where: str = "") -> Any:
+    """Check a value that was read from JSON.
 
     Args:
-        required: What must be there.
-        maybe: What may be.
-        others: Whether there may be more.
+        expected: A :class:`Record`, or another type that pydantic knows.
+        value: The value.
+        where: Its place, for the error.
+
+    Returns:
+        The value as an object of that type.
+
+    Raises:
+        Mismatch: If it is of another type; of several places that differ, the first is named.
     """
-    known = {**required, **(maybe or {})}
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise Mismatch(where, value, "an object")
-        for name in required:
-            if name not in value:
-                raise Mismatch(_inside(where, name), Shown("missing"), "it to be there")
-        for name, entry in value.items():
-            if name in known:
-                known[name](entry, _inside(where, name))
-            elif not others:
-                raise Mismatch(_inside(where, name), Shown("there"), f"only {', '.join(known)}")
-
-    return check
+    try:
+        return TypeAdapter(expected).validate_json(json.dumps(value))  # JSON has lists where we have tuples
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        for part in first["loc"]:
+            where += (
+                f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part[:_LONGEST_SHOWN]}"
+            )
+        if first["type"] == "missing":
+            raise Mismatch(where, Shown("missing"), "it to be there") from None
+        if first["type"] == "extra_forbidden":
+            raise Mismatch(where, Shown("there"), "no field of that name") from None
+        reason = first["msg"].removeprefix("Input should be ")
+        raise Mismatch(where, first["input"], reason[0].lower() + reason[1:]) from None
 
 
 @dataclass(frozen=True)
@@ -246,7 +194,3 @@ def _check_tensor(where: str, tensor: Tensor, expected: TensorSchema, sizes: dic
         )
     if expected.rising and not bool((tensor[1:] > tensor[:-1]).all()):
         raise Mismatch(where, Shown("not in rising order"), "each entry above the one before")
-
-
-def _inside(where: str, name: str) -> str:
-    return f"{where}.{name[:_LONGEST_SHOWN]}" if where else name[:_LONGEST_SHOWN]

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NoReturn
 from torch import Tensor
 
 from fenchel.errors import InputError, MissingExtraError, OutputError
-from fenchel.io.schema import Check, Mismatch
+from fenchel.io.schema import Mismatch, Record, check_json
 
 __all__ = [
     "CHANGED",
@@ -305,7 +305,7 @@ class Form:
 
     name: str
     version: int
-    schema: Check
+    schema: type[Record]
     advice: str
 
     @contextlib.contextmanager
@@ -429,7 +429,7 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
         _refuse_unsealed_document(path, form, found)
     values = {name: value for name, value in found.items() if name not in _OWN_KEYS}
     with form.reading(path):
-        form.schema(values, "")
+        check_json(form.schema, values)
     return values
 
 
@@ -527,7 +527,7 @@ def _description(path: Path, form: Form, metadata: Mapping[str, str]) -> Any:
         raise refused(path, form, f"is no {form.name}: {reason_of(error)}") from error
     form.check_kind(path, *found[:2])
     with form.reading(path):
-        form.schema(found[2], "")
+        check_json(form.schema, found[2])
     return found[2]
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fenchel.io import schema
+from fenchel.io.schema import OpenRecord
 from fenchel.io.storage import Form, check_writable, write_document, write_text
 from fenchel.reproducing.reproduction import SCHEMA, Reproduction
 from fenchel.reproducing.table import finding, markdown
 
 __all__ = ["ReproductionReport"]
 
+
+class _SavedReproduction(OpenRecord):
+    figure: str
+
+
 _FORM = Form(
     name="reproduction",
     version=SCHEMA,
-    schema=schema.record({"figure": schema.text()}, others=True),
+    schema=_SavedReproduction,
     advice="Make it again: run the command with --resume.",
 )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Annotated
 
 from fenchel.errors import InputError
-from fenchel.io import schema
+from fenchel.io.schema import Field, OpenRecord, Place, Positive, Record, Whole
 from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
 from fenchel.swap.figure import write_figures
 from fenchel.swap.html import render_html
@@ -19,34 +20,40 @@ __all__ = ["FILES", "SwapReport"]
 FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png", "swap.html")
 """What a swap writes for people, in the order in which it is written."""
 
-_NUMBERS = schema.record({}, others=True)
+
+class _Row(OpenRecord):
+    pass
+
+
+class _SavedArm(OpenRecord):
+    where: str
+    estimator: str
+    alpha: Positive
+    control: bool
+    layer: Place | None
+    head: Place | None
+    module: str | None
+
+
+class _SavedManifest(OpenRecord):
+    model: str
+
+
+class _SavedResults(Record):
+    manifest: _SavedManifest
+    finding: str
+    units: dict[str, Whole]
+    quality: str | None
+    arms: Annotated[list[_SavedArm], Field(min_length=1)]
+    layers: list[_Row]
+    against_control: list[_Row]
+    smoothing: list[_Row]
+
+
 RESULTS_FORM = Form(
     name="table of a swap",
     version=SCHEMA,
-    schema=schema.record(
-        {
-            "manifest": schema.record({"model": schema.text()}, others=True),
-            "finding": schema.text(),
-            "units": schema.mapping(schema.whole()),
-            "quality": schema.optional(schema.text()),
-            "arms": schema.listing(
-                schema.record(
-                    {
-                        "where": schema.text(),
-                        "estimator": schema.text(),
-                        "alpha": schema.number(above=0),
-                        "control": schema.truth(),
-                        "layer": schema.optional(schema.whole(1)),
-                        "head": schema.optional(schema.whole(1)),
-                        "module": schema.optional(schema.text()),
-                    },
-                    others=True,
-                ),
-                least=1,
-            ),
-            **dict.fromkeys(("layers", "against_control", "smoothing"), schema.listing(_NUMBERS)),
-        }
-    ),
+    schema=_SavedResults,
     advice="Write it again: run the swap's command with --resume once that file is removed.",
 )
 """What ``swap.json`` holds."""

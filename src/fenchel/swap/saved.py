@@ -3,74 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from fenchel.io.schema import (
+    Field,
     Mismatch,
+    Name,
+    OpenRecord,
+    Place,
+    Positive,
+    Record,
+    Seed,
     Shown,
     TensorSchema,
+    Whole,
     check_tensors,
-    listing,
-    mapping,
-    number,
-    optional,
-    record,
-    text,
-    truth,
-    whole,
 )
 
-__all__ = ["STATE_SCHEMA", "check_measured", "check_place"]
+__all__ = ["SavedSwap", "check_measured", "check_place"]
 
-_NAME = text(pattern=".+", called="a text that is not empty")
 _EMBEDDING = "embedding"
 _EXAMPLES = "examples"
-_TASKS = ("masked", "causal", "seq2seq", _EMBEDDING, _EXAMPLES)
 _PLACES = {
     True: frozenset({"sentence"}),
     False: frozenset({"document", "window", "tokens", "documents", "unit"}),
 }
 
-_MANIFEST_SCHEMA = record(
-    {
-        "model": _NAME,
-        "model_class": _NAME,
-        "task": text(among=_TASKS),
-        "estimators": listing(_NAME, least=1),
-        "alphas": listing(number(above=0), least=1),
-        "bootstrap": whole(1),
-        "batch_size": whole(1),
-        "tol": optional(number(above=0)),
-        "seed": whole(-(2**63), 2**64 - 1),
-        **dict.fromkeys(("per_layer", "per_head"), truth()),
-        **dict.fromkeys(("layers", "heads"), optional(listing(whole(1)))),
-    },
-    {
-        **dict.fromkeys(("documents", "tokens", "sentences", "truncated"), whole()),
-        **dict.fromkeys(("scored_pairs", "ranked_pairs"), whole()),
-        **dict.fromkeys(("max_length", "stride", "max_tokens"), optional(whole(1))),
-        "mask_probability": number(above=0, most=1),
-        "stacks": mapping(whole()),
-        "unit": _NAME,
-        "trained_with": _NAME,
-        "measures": mapping(_NAME),
-    },
-    others=True,
-)
 
-STATE_SCHEMA = record(
-    {
-        "manifest": _MANIFEST_SCHEMA,
-        "place": mapping(whole()),
-        "documents": whole(),
-        "tokens": whole(),
-        "finished": truth(),
-    }
-)
-"""What is saved of a swap besides tensors."""
+class _SavedManifest(OpenRecord):
+    model: Name
+    model_class: Name
+    task: Literal["masked", "causal", "seq2seq", "embedding", "examples"]
+    estimators: Annotated[list[Name], Field(min_length=1)]
+    alphas: Annotated[list[Positive], Field(min_length=1)]
+    bootstrap: Place
+    batch_size: Place
+    tol: Positive | None
+    seed: Seed
+    per_layer: bool
+    per_head: bool
+    layers: list[Place] | None
+    heads: list[Place] | None
+    documents: Whole = 0
+    tokens: Whole = 0
+    sentences: Whole = 0
+    truncated: Whole = 0
+    scored_pairs: Whole = 0
+    ranked_pairs: Whole = 0
+    max_length: Place | None = None
+    stride: Place | None = None
+    max_tokens: Place | None = None
+    mask_probability: Annotated[float, Field(gt=0, le=1)] = 1.0
+    stacks: dict[str, Whole] = Field(default_factory=dict)
+    unit: Name = ""
+    trained_with: Name = ""
+    measures: dict[str, Name] = Field(default_factory=dict)
+
+
+class SavedSwap(Record):
+    """What is saved of a swap besides tensors."""
+
+    manifest: _SavedManifest
+    place: dict[str, Whole]
+    documents: Whole
+    tokens: Whole
+    finished: bool
 
 
 def check_place(place: Mapping[str, int], task: str) -> None:
@@ -88,7 +88,7 @@ def check_measured(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> N
 
     Args:
         tensors: What was measured, the units in order; none before the first step.
-        saved: What ``STATE_SCHEMA`` let pass.
+        saved: What ``SavedSwap`` let pass.
 
     Raises:
         Mismatch: If they are not.

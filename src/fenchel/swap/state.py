@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fenchel.io.storage import Form, read_tensors, write_tensors
-from fenchel.swap.saved import STATE_SCHEMA, check_measured, check_place
+from fenchel.swap.saved import SavedSwap, check_measured, check_place
 from fenchel.swap.step import Place
 
 __all__ = ["SCHEMA", "STATE_FILE", "STATE_FORM", "SwapState"]
@@ -25,7 +25,7 @@ STATE_FILE = "swap-state.safetensors"
 STATE_FORM = Form(
     name="saved swap",
     version=SCHEMA,
-    schema=STATE_SCHEMA,
+    schema=SavedSwap,
     advice="Put a good copy of it back, or start anew with --overwrite.",
 )
 """What the file holds besides tensors."""
