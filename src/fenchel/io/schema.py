@@ -16,14 +16,14 @@ from torch import Tensor
 from fenchel.errors import MissingExtraError
 
 try:
-    from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+    from pydantic import BaseModel, TypeAdapter, ValidationError
+    from pydantic import ConfigDict as ConfigDict
+    from pydantic import Field as Field
 except ImportError as error:
     raise MissingExtraError("pydantic", "hf") from error
 
 __all__ = [
-    "ConfigDict",
     "Digest",
-    "Field",
     "Mismatch",
     "Name",
     "OpenRecord",
