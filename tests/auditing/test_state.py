@@ -186,6 +186,11 @@ WRONG: dict[str, Callable[[Saved], None]] = {
     "an example at position 0": _field("examples", 0, "position", to=0),
     "an example without a template": _field("examples", 0, "templates", to="none"),
     "a negative weight": _field("examples", 0, "templates", 0, "exact", to=-0.5),
+    **{
+        f"an example without its {name}": _field("examples", 0, name, to=KeyError)
+        for name in ("pattern", "context_token", "passage")
+    },
+    "an example with a key": _field("examples", 0, "key", to=1),
     "two examples of one pattern": _twice,
     "a passage with a weight too few": _field("examples", 0, "passage", "exact", to="AAA="),
     "a passage in another writing": _field("examples", 0, "passage", "exact", to="?"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel.auditing.heads import HeadKey, split_key
 from fenchel.auditing.packed import Packing, check_packed, packed
-from fenchel.io.schema import ConfigDict, Field, Mismatch, Place, Shown, check_json
+from fenchel.io.schema import STRICT, Field, Mismatch, Place, Shown, check_json
 
 __all__ = ["MOST_TOKENS", "AttentionMatrix", "keep_the_longest", "matrix_rank"]
 
@@ -45,7 +45,7 @@ class AttentionMatrix:
         exact: The exact weights, likewise.
     """
 
-    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+    __pydantic_config__ = STRICT
 
     key: HeadKey
     document: Place

@@ -11,7 +11,7 @@ from fenchel.auditing.heads import HeadKey, Kind, split_key
 from fenchel.auditing.packed import Packing, check_packed
 from fenchel.auditing.picture import Picture
 from fenchel.io.batches import Batch
-from fenchel.io.schema import ConfigDict, Field, Mismatch, Place, Shown, Whole, check_json
+from fenchel.io.schema import STRICT, Field, Mismatch, Place, Shown, Whole, check_json
 
 __all__ = [
     "LEAST_SHARE",
@@ -39,7 +39,6 @@ LEAST_SHARE = 0.5
 """How far a query has to be to be kept, next to the head's farthest."""
 
 _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 Rank = tuple[float, int, int, int]
@@ -84,7 +83,7 @@ class TemplateWeight:
         exact: Its weight in the exact answer.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     position: Place
     token: str
@@ -104,7 +103,7 @@ class Passage:
         exact: The exact weights, likewise.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     first_position: Place
     window_tokens: Place
@@ -134,7 +133,7 @@ class HeadExample:
         picture: The image that the templates are patches of, weight by weight.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     key: HeadKey
     total_variation: _Weight
@@ -145,9 +144,9 @@ class HeadExample:
     token: str
     templates: tuple[TemplateWeight, ...]
     context: str
-    pattern: tuple[str, str, str] = ("", "", "")
-    context_token: tuple[Whole, Whole] | None = None
-    passage: Passage | None = None
+    pattern: tuple[str, str, str]
+    context_token: tuple[Whole, Whole] | None
+    passage: Passage | None
     picture: Picture | None = None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from fenchel.io.schema import Place
+from fenchel.io.schema import Mismatch, Place, Shown
 
 __all__ = ["KINDS", "METRICS", "AttentionModule", "HeadKey", "Kind", "split_key"]
 
@@ -35,7 +35,13 @@ class HeadKey(NamedTuple):
 
 
 def split_key(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved record of a head, with its kind, layer and number together as ``key``."""
+    """A saved record of a head, with its kind, layer and number together as ``key``.
+
+    Raises:
+        Mismatch: If it has a key of that name already.
+    """
+    if "key" in record:
+        raise Mismatch("key", Shown("there"), "no field of that name")
     rest = {name: value for name, value in record.items() if name not in HeadKey._fields}
     return rest | {"key": {name: record[name] for name in HeadKey._fields if name in record}}
 

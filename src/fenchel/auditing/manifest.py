@@ -58,7 +58,7 @@ class Manifest(OpenRecord):
     ``queries``, ``whole_file`` and the columns only if given.
     """
 
-    version: Literal[3] = Field(alias="schema")
+    version: Annotated[int, Field(ge=SCHEMA, le=SCHEMA, alias="schema")]
     fenchel: Name
     torch: str | None
     transformers: str | None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.auditing.packed import Packing, check_packed, packed
 from fenchel.io.batches import PatchImages
-from fenchel.io.schema import ConfigDict, Field, Mismatch, Place, Whole
+from fenchel.io.schema import STRICT, Field, Mismatch, Place, Whole
 
 __all__ = ["Picture"]
 
@@ -29,7 +29,7 @@ class Picture:
         exact: The exact weights, likewise.
     """
 
-    __pydantic_config__ = ConfigDict(strict=True)
+    __pydantic_config__ = STRICT
 
     image: _Image
     rows: Place

@@ -1,6 +1,6 @@
 """What saved JSON and tensors have to be: pydantic models of the one, :class:`TensorSchema` of the other.
 
-``ConfigDict`` and ``Field`` are pydantic's; imported from here, a missing pydantic is said with what installs it.
+``Field`` is pydantic's; imported from here, a missing pydantic is said with what installs it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import torch
@@ -16,13 +17,13 @@ from torch import Tensor
 from fenchel.errors import MissingExtraError
 
 try:
-    from pydantic import BaseModel, TypeAdapter, ValidationError
-    from pydantic import ConfigDict as ConfigDict
+    from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
     from pydantic import Field as Field
 except ImportError as error:
     raise MissingExtraError("pydantic", "hf") from error
 
 __all__ = [
+    "STRICT",
     "Digest",
     "Mismatch",
     "Name",
@@ -39,6 +40,9 @@ __all__ = [
 ]
 
 _LONGEST_SHOWN = 60
+
+STRICT = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+"""These fields, of these types and no others: what :class:`Record` and dataclasses that are saved are checked by."""
 
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 """A whole number from 0 on."""
@@ -62,7 +66,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
 class Record(BaseModel):
     """What is saved as a JSON object: these fields, of these types and no others."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    model_config = STRICT
 
 
 class OpenRecord(Record):
@@ -93,6 +97,12 @@ class Shown(str):
     __slots__ = ()
 
 
+@cache
+def _adapter(expected: Any) -> TypeAdapter[Any]:
+    """Made once: making it takes longer than a check."""
+    return TypeAdapter(expected)
+
+
 def check_json(expected: Any, value: Any, where: str = "") -> Any:
     """Check a value that was read from JSON.
 
@@ -108,7 +118,7 @@ def check_json(expected: Any, value: Any, where: str = "") -> Any:
         Mismatch: If it is of another type; of several places that differ, the first is named.
     """
     try:
-        return TypeAdapter(expected).validate_json(json.dumps(value))  # JSON has lists where we have tuples
+        return _adapter(expected).validate_json(json.dumps(value))  # JSON has lists where we have tuples
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         for part in first["loc"]:
@@ -117,7 +127,7 @@ def check_json(expected: Any, value: Any, where: str = "") -> Any:
             )
         if first["type"] == "missing":
             raise Mismatch(where, Shown("missing"), "it to be there") from None
-        if first["type"] == "extra_forbidden":
+        if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
             raise Mismatch(where, Shown("there"), "no field of that name") from None
         reason = first["msg"].removeprefix("Input should be ")
         raise Mismatch(where, first["input"], reason[0].lower() + reason[1:]) from None

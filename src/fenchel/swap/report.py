@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fenchel.errors import InputError
 from fenchel.io.schema import Field, OpenRecord, Place, Positive, Record, Whole
@@ -19,10 +19,6 @@ __all__ = ["FILES", "SwapReport"]
 
 FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png", "swap.html")
 """What a swap writes for people, in the order in which it is written."""
-
-
-class _Row(OpenRecord):
-    pass
 
 
 class _SavedArm(OpenRecord):
@@ -45,9 +41,9 @@ class _SavedResults(Record):
     units: dict[str, Whole]
     quality: str | None
     arms: Annotated[list[_SavedArm], Field(min_length=1)]
-    layers: list[_Row]
-    against_control: list[_Row]
-    smoothing: list[_Row]
+    layers: list[dict[str, Any]]
+    against_control: list[dict[str, Any]]
+    smoothing: list[dict[str, Any]]
 
 
 RESULTS_FORM = Form(

@@ -89,7 +89,11 @@ def test_cards_hold_both_weights_in_the_order_of_the_text() -> None:
     report = sample_report({"encoder_self": (1, 1)})
     key = HeadKey("encoder_self", 1, 1)
     weights = (TemplateWeight(9, "late", 0.1, 0.8), TemplateWeight(2, "early", 0.4, 0.2))
-    report.far_queries[key] = (HeadExample(key, 0.7, math.inf, 1, 1, 2, "early", weights, "early and late"),)
+    report.far_queries[key] = (
+        HeadExample(
+            key, 0.7, math.inf, 1, 1, 2, "early", weights, "early and late", ("", "", ""), None, None
+        ),
+    )
     (card,) = farthest_heads(report, Findings.of(report))
     assert card.reasons == ["largest total variation", "largest output error"]
     assert [(bar.token, bar.first_order, bar.exact) for bar in card.bars] == [
@@ -192,7 +196,7 @@ def test_the_notebook_table_of_nothing_says_so() -> None:
 def far(document: int, position: int, leaves: str, variation: float) -> HeadExample:
     key = HeadKey("encoder_self", 1, 1)
     place = document, 1, position, f"w{position}", (), f"sentence {document}"
-    return HeadExample(key, variation, 0.1, *place, pattern=("rest", leaves, "rest"))
+    return HeadExample(key, variation, 0.1, *place, ("rest", leaves, "rest"), None, None)
 
 
 def test_the_queries_shown_are_of_different_sentences_patterns_and_places() -> None:
