@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fenchel import KL, Discrete, FenchelError, InferenceProblem, ProblemError
+from fenchel import KL, Discrete, InferenceProblem
 from tests.problems import random_problem
 
 T = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -63,65 +63,6 @@ def test_the_same_problem_in_another_dtype() -> None:
     wide = problem.to(torch.float64)
     assert wide.dtype == torch.float64
     torch.testing.assert_close(wide.dual(wide.evidence).float(), problem.dual(problem.evidence))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Discrete(T.tolist()), "templates are a list; expected a tensor"),  # pyright: ignore[reportArgumentType]
-        (lambda: InferenceProblem(T, Z), "preference is a Tensor; expected fenchel.Discrete"),  # pyright: ignore[reportArgumentType]
-        (lambda: InferenceProblem(Discrete(T), Z.tolist()), "evidence is a list"),  # pyright: ignore[reportArgumentType]
-        (lambda: InferenceProblem(Discrete(T), Z[:0]), r"there is no query \(m = 0\)"),
-        (lambda: InferenceProblem(Discrete(T), Z, "1"), "alpha is '1'; expected a finite number above 0"),  # pyright: ignore[reportArgumentType]
-        (lambda: Discrete(T[0]), r"templates have shape \(3,\); expected \(\.\.\., n, d\)"),
-        (lambda: Discrete(T.long()), r"templates have dtype torch.int64"),
-        (lambda: Discrete(T[:0]), r"there is no template to choose"),
-        (lambda: Discrete(T.masked_fill(T[0, 0] == T, torch.nan)), "templates contain NaN or infinity"),
-        (lambda: Discrete(T.masked_fill(T[0, 0] == T, torch.inf)), "templates contain NaN or infinity"),
-        (
-            lambda: Discrete(T, torch.zeros(5)),
-            r"log_weights have shape \(5,\), but there are n = 6 templates",
-        ),
-        (lambda: Discrete(T, torch.zeros(6, dtype=torch.int64)), "log_weights have dtype torch.int64"),
-        (lambda: Discrete(T, torch.full((6,), torch.nan)), r"log_weights contain NaN or \+inf"),
-        (lambda: Discrete(T, torch.full((6,), torch.inf)), r"log_weights contain NaN or \+inf"),
-        (lambda: Discrete(T, torch.zeros(6, dtype=torch.bool)), "all 6 templates are masked for 1 of 1 rows"),
-        (
-            lambda: Discrete(T, torch.tensor([[0.0] * 6, [-torch.inf] * 6])),
-            r"all 6 templates are masked for 1 of 2 rows of log_weights \(first at index \(1,\)\)",
-        ),
-        (
-            lambda: InferenceProblem(Discrete(T), Z[:, :2]),
-            r"evidence z has shape \(4, 2\), but templates have dimension 3",
-        ),
-        (lambda: InferenceProblem(Discrete(T), Z[0]), r"evidence z has shape \(3,\)"),
-        (
-            lambda: InferenceProblem(Discrete(T), Z.float()),
-            "evidence has dtype torch.float32, templates torch.float64",
-        ),
-        (
-            lambda: InferenceProblem(Discrete(T), Z.masked_fill(Z[0, 0] == Z, torch.inf)),
-            "evidence z contains NaN or infinity",
-        ),
-        (lambda: InferenceProblem(Discrete(T), Z, 0.0), "alpha is 0.0; expected a finite number above 0"),
-        (lambda: InferenceProblem(Discrete(T), Z, -2.0), "alpha is -2.0; expected"),
-        (lambda: InferenceProblem(Discrete(T), Z, torch.tensor([1.0, torch.nan, 1, 1])), "alpha holds nan"),
-        (lambda: InferenceProblem(Discrete(T, torch.zeros(3, 6)), Z), "do not broadcast to one shape"),
-        (
-            lambda: InferenceProblem(Discrete(T, torch.zeros(5, 6)), Z[:1]),
-            "evidence has m = 1 queries, but log_weights or alpha have 5",
-        ),
-        (
-            lambda: InferenceProblem(Discrete(T), Z).solve("newton"),
-            "estimator is 'newton'; expected one of 'first_order'",
-        ),
-    ],
-)
-def test_what_is_not_a_problem_is_refused_with_what_was_got(make, message: str) -> None:
-    with pytest.raises(ProblemError, match=message) as raised:
-        make()
-    assert isinstance(raised.value, FenchelError)
-    assert isinstance(raised.value, ValueError)
 
 
 def test_a_closeness_can_be_given() -> None:

@@ -516,6 +516,7 @@ ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
     "order": Number("1.5", least=1.0, most=2.0),
     "relative": OneOf(("bregman", "csiszar")),
     "temperature": Number("1", **_POSITIVE),
+    "modulus": Number("1", **_POSITIVE),
     "tol": Number("1e-4", above=0.0, below=1.0),
     "max_steps": Whole(1, 10**6, "100"),
     # Of a problem, which can be estimated without a step, to see how good the start is.

@@ -146,31 +146,6 @@ def test_a_wrong_tsallis_is_caught() -> None:
         check_closeness(Wrong(2), points=300)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({**RIGHT, "value": 3}, "value is 3; expected a function"),
-        ({**RIGHT, "curvature": "none"}, "curvature is 'none'; expected a function"),
-        ({**RIGHT, "modulus": 0.0}, "modulus is 0.0; expected a finite number above 0"),
-        ({**RIGHT, "modulus": torch.tensor([1.0, -1.0])}, "holds -1.0"),
-        ({**RIGHT, "check": 1}, "check is 1"),
-    ],
-)
-def test_what_is_no_divergence_is_said(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
-        Divergence(**options)
-
-
-def test_what_cannot_be_checked_is_said() -> None:
-    wrong: Any = "KL"
-    with pytest.raises(ProblemError, match="closeness is a str"):
-        check_closeness(wrong)
-    with pytest.raises(ProblemError, match="points is 0"):
-        check_closeness(KL(), points=0)
-    with pytest.raises(ProblemError, match="preference is a Tensor"):
-        check_closeness(KL(), torch.ones(3))  # pyright: ignore[reportArgumentType]
-
-
 def test_sparse_weights_of_ones_own_are_solved_for_where_templates_are_large() -> None:
     """Seen through φ alone, with kinks that nothing tells the solver of."""
     n, generator = 9, torch.Generator().manual_seed(0)

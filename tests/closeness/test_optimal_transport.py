@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -222,26 +221,6 @@ def test_estimates_carry_gradients_to_a_cost_that_is_given(estimator: str) -> No
         return InferenceProblem(Discrete(templates), z, 0.8, closeness).solve(estimator, **options).mean
 
     assert torch.autograd.gradcheck(mean, (matrix,), eps=1e-6, atol=1e-5, fast_mode=True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"gamma": torch.tensor([1.0, math.nan])}, "gamma holds nan"),
-        ({"gamma": torch.ones(3)}, r"gamma has shape \(3,\); expected a number or a tensor \(..., 1\)"),
-        ({"atoms": torch.zeros(3, 5)}, r"atoms have shape \(3, 5\), but templates have dimension 2"),
-        ({"atoms": torch.full((3, 2), math.nan)}, "atoms contain NaN"),
-        ({"cost": torch.zeros(4, 4)}, r"cost is \(4, 4\), but there are 3 templates"),
-        ({"cost": torch.zeros(2, 3, 3)}, "leading dimensions"),
-    ],
-)
-def test_what_cannot_be_used(arguments: dict[str, Any], message: str) -> None:
-    options = {"cost": "dot", "gamma": 1.0, **arguments}
-    lead = (5,) if "leading" in message else ()
-    with pytest.raises(ProblemError, match=message):
-        InferenceProblem(
-            Discrete(torch.randn(*lead, 3, 2)), torch.zeros(1, 2), closeness=OptimalTransport(**options)
-        )
 
 
 def test_what_needs_templates_or_another_closeness_says_so() -> None:

@@ -291,24 +291,6 @@ def test_a_training_step_compiled() -> None:
         torch.testing.assert_close(one.grad, other.grad)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (([1.0, 2.0], None, 0.5), "potential is a list"),
-        ((torch.tensor([1, 2]), None, 0.5), "potential has dtype torch.int64"),
-        ((torch.tensor(1.0), None, 0.5), r"potential has shape \(\)"),
-        ((torch.ones(4, 6), None, 1.5), "a is 1.5; expected the order less 1, from 0 to 1"),
-        ((torch.ones(4, 6), None, float("nan")), "a is nan"),
-        ((torch.ones(4, 6), None, torch.tensor(-0.5)), "outside"),
-        ((torch.ones(4, 6), None, torch.full((4, 6), 0.5)), r"a has shape \(4, 6\); expected \(..., 1\)"),
-        ((torch.ones(4, 6), torch.ones(5), 0.5), r"do not broadcast.*log_preference \(5,\)"),
-    ],
-)
-def test_what_cannot_be_weighed_is_said(inputs: Any, message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
-        sparse_weights(*inputs)
-
-
 @pytest.mark.parametrize("a", [0.0, 0.3, 0.5, 1.0])
 def test_an_infinite_score_has_no_answer_in_its_row_alone(a: float) -> None:
     f = scores(2, 5)

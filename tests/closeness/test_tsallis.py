@@ -362,46 +362,6 @@ def test_gradients_to_everything_where_weights_are_zero() -> None:
         assert float((gradients[name] * along).sum()) == pytest.approx(expected, rel=1e-5, abs=1e-6), name
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"order": 2.5}, "order is 2.5; expected a finite number at least 1 and at most 2.*bounds fail"),
-        ({"order": 0.5}, "order is 0.5"),
-        ({"order": float("nan")}, "order is nan"),
-        ({"order": "sparsemax"}, "order is 'sparsemax'"),
-        ({"order": True}, "order is True"),
-        (
-            {"order": torch.tensor([1.5, 2.5])},
-            r"order holds 2.5 at index \(1,\); expected numbers from 1 to 2",
-        ),
-        ({"order": torch.tensor([1.5, torch.nan])}, "order holds nan"),
-        ({"order": torch.tensor([1, 2])}, "order has dtype torch.int64"),
-        ({"order": 1.5, "relative": "renyi"}, "relative is 'renyi'; expected one of bregman, csiszar"),
-        ({"order": 1.5, "temperature": 0.0}, "temperature is 0.0; expected a finite number above 0"),
-        ({"order": 1.5, "temperature": -1}, "temperature is -1"),
-        ({"order": 1.5, "temperature": float("inf")}, "temperature is inf"),
-        ({"order": 1.5, "temperature": torch.tensor([1.0, 0.0])}, "temperature holds 0.0"),
-    ],
-)
-def test_what_cannot_be_is_said(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
-        Tsallis(**options)
-
-
-def test_what_was_learned_out_of_its_range_is_seen_at_the_next_problem() -> None:
-    order, temperature = (torch.nn.Parameter(torch.tensor(1.5)) for _ in range(2))
-    closeness = Tsallis(order, temperature=temperature)
-    with torch.no_grad():
-        order.fill_(2.25)
-    with pytest.raises(ProblemError, match=r"order holds 2.25 at index \(\).*torch.sigmoid"):
-        InferenceProblem(Discrete(drawn(5, 3)), drawn(4, 3), closeness=closeness)
-    with torch.no_grad():
-        order.fill_(1.5)
-        temperature.fill_(-1)
-    with pytest.raises(ProblemError, match="temperature holds -1"):
-        InferenceProblem(Discrete(drawn(5, 3)), drawn(4, 3), closeness=closeness)
-
-
 def test_shapes_that_do_not_fit_are_named() -> None:
     u, z = Discrete(drawn(5, 3)), drawn(4, 3)
     with pytest.raises(ProblemError, match="order"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fenchel import KL, Estimate, InferenceProblem, ProblemError
 from fenchel.conjugate import FiniteConjugate
-from fenchel.solver import ESTIMATORS, exact
+from fenchel.solver import exact
 from tests.conformance.families import FAMILIES, Family
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -282,14 +282,3 @@ def test_weights_are_there_or_said_not_to_be(family: Family) -> None:
         _ = estimate.weights
     with pytest.raises(ProblemError, match="primal_at"):
         problem.weights(estimate.dual)
-
-
-@every_family
-@pytest.mark.parametrize("estimator", list(ESTIMATORS))
-def test_options_that_are_not_there_are_refused(family: Family, estimator: str) -> None:
-    problem = family.problem(family.draw())
-    options = {"radius": 1.0} if estimator == "constrained" else {}
-    with pytest.raises(ProblemError, match="speed"):
-        problem.solve(estimator, speed=3, **options)
-    with pytest.raises(ProblemError, match="memory_budget"):
-        problem.solve(estimator, memory_budget=-5, **options)

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from fenchel import (
     KL,
-    ConvergenceError,
     Discrete,
     Divergence,
     Hard,
     InferenceProblem,
-    OptimalTransport,
     ProblemError,
     Tsallis,
 )
@@ -325,52 +323,3 @@ def test_func_transforms_at_first_order() -> None:
     leaf = tensors["query"].clone().requires_grad_()
     (expected,) = torch.autograd.grad(loss(leaf), leaf)
     torch.testing.assert_close(torch.func.grad(loss)(tensors["query"]), expected)
-
-
-@pytest.mark.parametrize("estimator", ["second_order", "exact"])
-@pytest.mark.parametrize("name", ["query", "key"])
-def test_nan_is_refused_by_the_name_that_it_was_given_under(name: str, estimator: str) -> None:
-    tensors = {n: t.detach() for n, t in call().items()}
-    tensors[name] = tensors[name] * torch.nan
-    with pytest.raises(ProblemError, match=rf"{name} contains NaN or infinity"):
-        F.attention(**tensors, closeness=Tsallis(1.5), estimator=estimator)
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "name": (
-        {"closeness": "sparsemax"},
-        r"closeness is 'sparsemax'; expected one such as fenchel.Tsallis\(1.5\)",
-    ),
-    "class": ({"closeness": Tsallis}, r"expected an object of it, such as fenchel.Tsallis\("),
-    "transport": (
-        {"closeness": OptimalTransport("dot", 1.0, warn=False)},
-        r"closeness is an OptimalTransport.*fenchel.functional.transport_attention",
-    ),
-    "heads": (
-        {"closeness": Tsallis(torch.full((3, 1), 1.5))},
-        r"order of Tsallis has shape \(3, 1\); expected one that broadcasts to .* one a head has shape \(2, 1\)",
-    ),
-    "steps": (
-        {
-            "closeness": Tsallis(2),
-            "estimator": "exact",
-            "tol": 1e-12,
-            "max_steps": 1,
-            "query": torch.ones(1, 2, 4, 3) * 9,
-        },
-        r"queries did not reach dual_error",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_calls_say_what_is_wrong(case: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    rightly = dict(
-        zip(("query", "key", "value"), torch.randn(3, 1, 2, 4, 3, generator=generator).unbind(0), strict=True)
-    )
-    changes, message = WRONG[case]
-    kind = ConvergenceError if case == "steps" else ProblemError
-    with pytest.raises(kind, match=message) as caught:
-        F.attention(**{**rightly, **changes})
-    assert "\n" not in str(caught.value)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel import KL, Constrained, Exact, FirstOrder, GradientAscent, ProblemError, SecondOrder, Tsallis
+from fenchel import Exact, FirstOrder, ProblemError, SecondOrder, Tsallis
 from fenchel import functional as F
 
 ESTIMATORS = (FirstOrder(), SecondOrder(), Exact(tol=1e-9))
@@ -119,32 +119,6 @@ def test_no_value_means_no_output_and_each_part_is_computed_once():
     assert found.weights is found.weights
     torch.testing.assert_close(found.certificate, F.infer(q, k, v).certificate)
     assert F.infer(q, k, variant=F.Mixture(torch.ones(1).double())).output.shape == q.shape
-
-
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
-        ({"variant": "relative"}, "variant"),
-        ({"variant": F.Relative}, "variant"),
-        ({"variant": F.Mixture(torch.ones(1).double()), "closeness": KL()}, "closeness"),
-        ({"variant": F.Transport(1.0), "dropout_p": 0.1}, "dropout_p"),
-        ({"variant": F.Hashing(torch.zeros(2, 3, 1, 8).long()), "enable_gqa": True}, "enable_gqa"),
-        (
-            {"variant": F.Hashing(torch.zeros(2, 3, 1, 8).long()), "log_preference": torch.ones(8, 8).bool()},
-            "log_preference",
-        ),
-        ({"variant": F.Hashing(torch.zeros(2, 3, 1, 7).long())}, "buckets"),
-        ({"estimator": Exact(tol=1e-3), "tol": 1e-3}, "tol"),
-        ({"estimator": Exact(throw=False)}, "estimator"),
-        ({"estimator": Exact(memory_budget=2**30)}, "estimator"),
-        ({"estimator": GradientAscent()}, "estimator"),
-        ({"estimator": Constrained(radius=0.1)}, "estimator"),
-        ({"estimator": Exact(tol=-1.0)}, "tol"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(options, argument):
-    with pytest.raises(ProblemError, match=argument):
-        _ = F.infer(*tensors(), **options)
 
 
 def test_compiles_in_one_graph():

@@ -10,7 +10,6 @@ from torch import Tensor
 
 import fenchel
 from fenchel import functional as F
-from fenchel.errors import ProblemError
 from fenchel.functional import relative_arguments
 from fenchel.functional.relative_arguments import distance_index, of_pairs, to_rows
 
@@ -247,32 +246,3 @@ def test_rows_are_read_and_added_up_as_an_index_says():
     torch.testing.assert_close(
         (of_pairs(by_row, None, N) * of_pair).sum(), (by_row * to_rows(of_pair, None, M + N - 1)).sum()
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"relative": drawn(1, HEADS, 8, DIM)},
-            r"relative has 8 rows and index is None; expected .* 4 \+ 6 - 1 = 9",
-        ),
-        ({"relative": drawn(1, 2, 9, DIM)}, r"relative has shape \(1, 2, 9, 5\); expected"),
-        ({"relative": drawn(1, 1, 9, 4)}, r"relative has shape \(1, 1, 9, 4\); expected"),
-        ({"relative": drawn(9, DIM)}, "relative has shape"),
-        ({"index": torch.full((M, N), 9)}, "index holds 9; expected rows of relative, from 0 to 8"),
-        ({"index": torch.full((M, N), -1)}, "index holds -1"),
-        ({"index": torch.zeros(N, M, dtype=torch.int64)}, r"index has shape \(6, 4\); expected"),
-        ({"index": drawn(M, N)}, "index has dtype torch.float64"),
-        ({"relative_value": drawn(1, 1, 8, 2)}, "relative_value has 8 rows and relative 9"),
-        ({"relative_value": drawn(1, 1, 9, 3)}, "relative_value has shape"),
-    ],
-)
-def test_what_does_not_fit_says_why(change, message):
-    with pytest.raises(ProblemError, match=message):
-        F.relative_attention(**{**call(), **change})
-
-
-def test_the_exact_gap_has_nothing_to_train():
-    given = {name: one for name, one in call().items() if name != "value"}
-    with pytest.raises(ProblemError, match="estimator is 'exact'"):
-        F.relative_gap(**given, estimator="exact")

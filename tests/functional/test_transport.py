@@ -274,38 +274,6 @@ def test_every_option_changes_the_output() -> None:
     assert not torch.equal(loose, F.transport_attention(**given, estimator="exact"))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"gamma": torch.tensor(-1.0)}, "gamma holds -1.0"),
-        ({"gamma": torch.ones(H, M)}, r"gamma has shape \(3, 4\)"),
-        (
-            {"cost": torch.zeros(N, N)},
-            r"cost has shape \(5, 5\); expected one that broadcasts to .*= \(2, 3, 12, 12\)",
-        ),
-        ({"cost": -torch.ones(N + A, N + A)}, "negative entry -1"),
-        (
-            {"atoms": torch.zeros(B, H, A, D + 1).double()},
-            r"atoms have shape \(2, 3, 7, 4\); expected .*, 3\)",
-        ),
-        ({"atoms": torch.zeros(3, H, A, D).double()}, r"atoms have shape \(3, 3, 7, 3\)"),
-        ({"atom_values": torch.zeros(B, H, A + 1, DV).double()}, "7 atoms and 8 atom_values"),
-        ({"atom_values": None}, "atoms are given without atom_values"),
-        ({"atoms": None}, "atom_values are given without atoms"),
-        ({"atoms": torch.zeros(B, H, A, D)}, "atoms have dtype torch.float32, query torch.float64"),
-        ({"atom_mask": torch.ones(M, A + 1, dtype=torch.bool)}, r"atom_mask has shape \(4, 8\)"),
-        ({"atom_mask": torch.ones(M, A)}, "atom_mask has dtype torch.float32; expected torch.bool"),
-        (
-            {"atoms": None, "atom_values": None, "atom_mask": torch.ones(A).bool()},
-            "atom_mask is given without atoms",
-        ),
-    ],
-)
-def test_what_cannot_be_used(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
-        F.transport_attention(**{**call(), **change})
-
-
 @pytest.mark.filterwarnings("default::fenchel.errors.CostWarning")
 def test_the_dot_cost_is_warned_of_at_the_first_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_arguments, "_looked_at", set())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fenchel import KL, OptimalTransport, ProblemError, Tsallis
+from fenchel import KL, Tsallis
 from fenchel import functional as F
 from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.preference import Causal
@@ -124,30 +124,6 @@ def test_a_compiled_training_step_is_that_of_eager() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-8)
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "name": ({"closeness": "entmax15"}, r"closeness is 'entmax15'; expected one such as fenchel.Tsallis"),
-    "transport": (
-        {"closeness": OptimalTransport("dot", 1.0, warn=False)},
-        r"closeness is an OptimalTransport.*fenchel.nn.TransportAttention",
-    ),
-    "none": ({"learn_order": True}, r"learn_order is True and closeness None; expected a fenchel.Tsallis"),
-    "end": ({"learn_order": True, "closeness": Tsallis(2)}, r"expected an order strictly between 1 and 2"),
-    "flag": ({"learn_order": 1, "closeness": SPARSE}, r"learn_order is 1; expected True or False"),
-    "parameter": (
-        {"closeness": Tsallis(nn.Parameter(torch.tensor([[1.5]])))},
-        r"order of closeness requires a gradient, .*expected learn_order=True",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_arguments_say_what_is_wrong(case: str) -> None:
-    options, message = WRONG[case]
-    with pytest.raises(ProblemError, match=message) as caught:
-        build(**options)
-    assert "\n" not in str(caught.value)
-
-
 def test_numbers_of_heads_go_where_the_layer_goes() -> None:
     layer = build(closeness=Tsallis(torch.full((HEADS, 1), 1.5), temperature=torch.ones(HEADS, 1)))
     near = layer.to("meta").effective_closeness
@@ -156,10 +132,3 @@ def test_numbers_of_heads_go_where_the_layer_goes() -> None:
     assert isinstance(near.temperature, torch.Tensor)
     assert near.order.is_meta
     assert near.temperature.is_meta
-
-
-def test_what_is_assigned_is_looked_at_when_it_is_used() -> None:
-    layer, x = build(), tokens()
-    layer.closeness = "sparsemax"  # type: ignore[assignment]
-    with pytest.raises(ProblemError, match=r"closeness is 'sparsemax'; expected one such as"):
-        layer(x, x, x)

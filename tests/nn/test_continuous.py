@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel import DomainError, Gaussian, ProblemError, Tsallis
+from fenchel import DomainError, Gaussian
 from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import InputError, ModelError
 from fenchel.nn import ContinuousAttention, use_estimator
@@ -299,53 +299,3 @@ def test_second_order_says_where_it_leaves_the_domain() -> None:
         layer(query, signal, grid=GRID)
     layer.estimator = "exact"
     assert bool(layer(query, signal, grid=GRID)[0].isfinite().all())
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "dimensions": ({"dimensions": 3}, r"dimensions is 3; expected 1, for signals, or 2"),
-    "basis": ({"basis": 0}, r"basis of ContinuousAttention is 0; expected a whole number"),
-    "ridge": ({"ridge": 0.0}, r"ridge of ContinuousAttention is 0\.0; expected"),
-    "evidence": (
-        {"evidence": "both"},
-        r"evidence of ContinuousAttention is 'both'; expected one of content, query",
-    ),
-    "width": ({"width": -1}, r"width of ContinuousAttention is -1"),
-    "preference": ({"preference_width": math.inf}, r"preference_width of ContinuousAttention is inf"),
-    "alpha": ({"alpha": 0}, r"alpha of ContinuousAttention is 0"),
-    "estimator": ({"estimator": "third"}, r"estimator is 'third'"),
-    "closeness": ({"closeness": Tsallis(2)}, r"closeness is Tsallis\(2\); expected None or fenchel.KL\(\)"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_arguments_say_what_is_wrong(case: str) -> None:
-    options, message = WRONG[case]
-    with pytest.raises(ProblemError, match=message) as caught:
-        ContinuousAttention(WIDTH, HEADS, **options)
-    assert "\n" not in str(caught.value)
-
-
-def test_wrong_calls_say_what_is_wrong() -> None:
-    query, signal = tokens()
-    wrong: Any = [
-        (1, {"grid": GRID}, r"grid is \(5, 7\), but dimensions is 1"),
-        (2, {}, r"grid is None; expected \(height, width\) of an image whose 35 positions"),
-        (2, {"grid": (5, 5)}, r"grid is \(5, 5\); expected"),
-        (2, {"grid": (5.0, 7)}, r"grid is \(5\.0, 7\); expected"),
-        (
-            1,
-            {"key_padding_mask": torch.zeros(35, dtype=torch.bool)},
-            r"key_padding_mask has shape \(35,\); expected",
-        ),
-        (
-            1,
-            {"key_padding_mask": torch.zeros(2, 35)},
-            r"key_padding_mask has dtype torch.float32; expected torch.bool",
-        ),
-        (2, {"grid": (0, 35)}, r"grid is \(0, 35\); expected"),
-    ]
-    with pytest.raises(ProblemError, match=r"there is no place to attend to: key has shape \(2, 0, 12\)"):
-        build(1)(query, signal[:, :0])
-    for dimensions, options, message in wrong:
-        with pytest.raises(ProblemError, match=message):
-            build(dimensions)(query, signal, **options)

@@ -118,29 +118,6 @@ def test_a_name_that_is_assigned_keeps_the_tolerance() -> None:
     assert (given.tol, given.max_steps) == (1e-3, 70)
 
 
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize(("options", "message"), WRONG)
-def test_layers_refuse_what_is_no_estimator_of_theirs(
-    kind: Callable[..., Any], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ProblemError, match=message):
-        _ = layer(kind, **options)
-    if len(options) == 1:
-        built = layer(kind)
-        with pytest.raises(ProblemError, match=message):
-            built.estimator = options["estimator"]
-        assert built.estimator == "first_order"
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG)
-def test_use_estimator_refuses_them(options: dict[str, Any], message: str) -> None:
-    with (
-        pytest.raises(FenchelError, match=message),
-        use_estimator(layer(MultiheadAttention), **options),
-    ):
-        pass
-
-
 class TestTransformers:
     @staticmethod
     def model() -> Any:

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import copy
 import io
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel.errors import FenchelError, InputError, ModelError, ProblemError
-from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
+from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.preference import Causal, LearnedBias
 from tests.small_models import AttentionPooling, ViT
 
@@ -174,36 +171,3 @@ def test_copies_and_files_that_are_made_inside_are_of_the_model_without_it() -> 
     file.seek(0)
     for made in (copied, torch.load(file, weights_only=False)):
         torch.testing.assert_close(called(made)[1], first, rtol=0, atol=0)
-
-
-def _outside(model: nn.Module, **options: Any) -> Callable[[], None]:
-    def run() -> None:
-        with use_estimator(model, **options):
-            pass
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("run", "error", "message"),
-    [
-        (_outside(nn.Linear(9, 2)), ModelError, "Linear has no attention layer of fenchel.nn"),
-        (_outside("demo"), ModelError, "expected a torch.nn.Module"),  # pyright: ignore[reportArgumentType]
-        (_outside(layer()), ModelError, "MultiheadAttention was to infer by 'exact', but was not called"),
-        (_outside(layer(), layers=[1]), ModelError, "not called inside of use_estimator"),
-        (_outside(layer(), layers=[2]), InputError, "layer 2 does not exist.*layers 1 to 1"),
-        (_outside(layer(), layers=[True]), InputError, "layer True does not exist"),
-        (_outside(layer(), layers=[]), InputError, "expected numbers from 1"),
-        (_outside(layer(), layers="1"), InputError, "expected numbers from 1"),
-        (_outside(layer(), heads=[4]), InputError, r"heads \[4\] do not exist.*heads 1 to 3"),
-        (_outside(layer(), heads=[0]), InputError, "heads"),
-        (_outside(TransportAttention(8, 2), heads=[1]), InputError, "whose heads infer together"),
-        (_outside(layer(), estimator="newton"), FenchelError, "estimator is 'newton'"),
-        (_outside(layer(), alpha=0.0), ProblemError, "alpha is 0"),
-        (_outside(layer(), tol=-1.0), ProblemError, "tol"),
-    ],
-)
-def test_wrong_uses(run: Callable[[], None], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message) as raised:
-        run()
-    assert re.search(r"\n", str(raised.value)) is None

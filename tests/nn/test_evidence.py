@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional
-from fenchel.errors import ProblemError
 from fenchel.nn.evidence import AbstractEvidence, Content, General, NetworkEvidence, NoEvidence, ScaledDot
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 8
@@ -125,16 +124,3 @@ def test_without_evidence_weights_are_the_preference(estimator):
     log_u = torch.randn(HEADS, QUERIES, KEYS, dtype=query.dtype, generator=torch.Generator().manual_seed(1))
     found = functional.attention_weights(z, templates, scale=scale, log_preference=log_u, estimator=estimator)
     torch.testing.assert_close(found, log_u.softmax(-1).expand_as(found))
-
-
-def test_what_cannot_be_called_says_why():
-    query, key, _ = tensors()
-    for evidence in (General(3, DIM), Content(3)):
-        with pytest.raises(ProblemError, match=r"3 heads, but query has 4 .*heads=4, or heads=1"):
-            evidence(query, key)
-    with pytest.raises(ProblemError, match=r"query has shape .*, but General was built with query_dim=6"):
-        General(HEADS, 6).double()(query, key)
-    with pytest.raises(ProblemError, match=r"key has shape .*, but General was built with key_dim=6"):
-        General(HEADS, DIM, 6).double()(query, key)
-    with pytest.raises(ProblemError, match=r"with shape \(2, 4, 5, 3\); expected \(2, 4, 5, 8\)"):
-        NetworkEvidence(nn.Linear(DIM, 3)).double()(query, key)

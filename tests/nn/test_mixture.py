@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel import ProblemError
 from fenchel import functional as F
 from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import ModelError
 from fenchel.nn import MixtureAttention, MultiheadAttention, use_estimator
 from fenchel.nn.preference import ALiBi, Causal
 from tests.compiling import compiled_afresh
-from tests.nn.small_layers import BATCH, HEADS, KEYS, QUERIES, WIDTH, heads, tokens
+from tests.nn.small_layers import BATCH, HEADS, KEYS, WIDTH, heads, tokens
 
 KINDS = ("input", "learned", "given")
 
@@ -256,53 +255,3 @@ def test_an_audit_refuses_it_with_the_reason() -> None:
         ModelError, match=r"mixed is a MixtureAttention, whose templates are distributions.*--layers 1"
     ):
         LayerCapture(model, space="key", consume=lambda call: None)
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "variances": (
-        {"variances": "full"},
-        r"variances of MixtureAttention is 'full'; expected one of input, learned",
-    ),
-    "answer": ({"answer": 1}, r"answer of MixtureAttention is 1; expected one of values, memories"),
-    "spherical": ({"spherical": "yes"}, r"spherical is 'yes'; expected True or False"),
-    "initial": ({"initial_variance": 0}, r"initial_variance of MixtureAttention is 0; expected"),
-    "memories": ({"memories": 4}, r"memories is 4 and variances 'input'; expected variances='learned'"),
-    "size": ({"memories": 0, "variances": "learned"}, r"memories of MixtureAttention is 0; expected a whole"),
-    "shared": ({"variances": "learned"}, r"variances is 'learned' without memories.*expected memories=S"),
-    "estimator": ({"estimator": "third"}, r"estimator is 'third'"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_arguments_say_what_is_wrong(case: str) -> None:
-    options, message = WRONG[case]
-    with pytest.raises(ProblemError, match=message) as caught:
-        MixtureAttention(WIDTH, HEADS, **options)
-    assert "\n" not in str(caught.value)
-
-
-def test_wrong_calls_say_what_is_wrong() -> None:
-    x = tokens()
-    some = torch.ones(BATCH, KEYS, 1, dtype=torch.float64)
-    layer = build(variances="given")
-    for options, message in (
-        ({}, r"variances are missing, but MixtureAttention was built with variances='given'"),
-        (
-            {"variances": some[0]},
-            r"variances have shape \(6, 1\); expected \(2, 6, 12\), \(2, 6, 3\) or \(2, 6, 1\)",
-        ),
-        ({"variances": some.expand(-1, -1, 5)}, r"variances have shape \(2, 6, 5\)"),
-        ({"variances": some.float()}, r"variances have dtype torch.float32, the layer torch.float64"),
-        ({"variances": -some}, r"variances hold -1\.0 at index"),
-        ({"variances": 1.0}, r"variances are a float; expected a tensor in the layout of key"),
-    ):
-        with pytest.raises(ProblemError, match=message):
-            layer(x, x, x, **options)
-    with pytest.raises(ProblemError, match=r"variances are given, but .* built with variances='input'"):
-        build()(x, x, x, variances=some)
-    with pytest.raises(ProblemError, match=r"key has 4 tokens, but .* built with memories=6"):
-        build(variances="learned")(x, x[:, :QUERIES], x[:, :QUERIES])
-    kept = build()
-    kept.keep_gap = True
-    with pytest.raises(ProblemError, match=r"keep_gap of MixtureAttention is True"):
-        kept(x, x, x)

@@ -351,49 +351,6 @@ def test_a_grid_has_a_number_for_every_offset_with_its_gradient():
             belief(AttentionInputs(1, HEADS, 4, 5, torch.device("cpu"), torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Rotary(5), "dim of Rotary is 5; expected an even number"),
-        (lambda: Rotary(4, layout="thirds"), "layout of Rotary is 'thirds'"),
-        (lambda: Rotary(4, base=0.0), "base of Rotary is 0.0"),
-        (lambda: RelativeKeys(1, 4, -1), "max_distance of RelativeKeys is -1"),
-        (lambda: RelativeKeys(1, 4, 2, scale=0.0), "scale of RelativeKeys"),
-        (lambda: TransformerXL(2, 4, 7), "width of TransformerXL is 7; expected an even number"),
-        (lambda: RelativeGridKeys(1, 4, 9, 1), "grid of RelativeGridKeys is 9; expected two numbers"),  # pyright: ignore[reportArgumentType]
-        (lambda: RelativeGridKeys(1, 4, (3, 0), 1), "columns of the grid of RelativeGridKeys is 0"),
-        (lambda: RelativeGridKeys(1, 5, (3, 3), 1), "dim of RelativeGridKeys is 5; expected an even number"),
-        (lambda: GridWindow((3, 3), -1), "reach of GridWindow is -1"),
-        (lambda: sinusoids(torch.arange(3), 3), "width of sinusoids is 3"),
-        (lambda: sinusoids(20, 8), r"places are a int; expected a tensor of places, .* torch.arange\(20\)"),  # pyright: ignore[reportArgumentType]
-        (lambda: Rotary(4)(drawn(1, 2, 3, 6), drawn(1, 2, 3, 6)), "Rotary was built with dim=4"),
-        (
-            lambda: EVIDENCE["grid"]()(torch.ones(1, 3, 5, 4), torch.ones(1, 3, 5, 4)),
-            "there are 5 keys.* 6 pixels",
-        ),
-        (
-            lambda: EVIDENCE["relative keys"]()(torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 4)),
-            "3 heads, but query has 2",
-        ),
-        (
-            lambda: build("rotary", add_bias_kv=True),
-            "evidence is Rotary, which looks at places, and add_bias_kv",
-        ),
-        (
-            lambda: build("grid", normalize_templates=True),
-            "normalize_templates is True and evidence RelativeGridKeys",
-        ),
-        (
-            lambda: build("transformer-xl", keep_norm_penalty=True),
-            "keep_norm_penalty is True and evidence TransformerXL",
-        ),
-    ],
-)
-def test_what_cannot_be_done_says_why(make, message):
-    with pytest.raises(ProblemError, match=message):
-        make()
-
-
 def test_templates_of_pairs_come_from_evidence_that_says_so():
     class Unsaid(AbstractEvidence):
         def forward(self, query: Tensor, key: Tensor) -> Any:

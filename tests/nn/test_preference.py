@@ -239,25 +239,6 @@ def test_masks_and_log_weights_are_not_taken_for_each_other(put):
         put(NoFuture("mask_mod"))(inputs)
 
 
-@pytest.mark.parametrize(
-    "name", ["relative position", "alibi", "quadratic", "gaussian", "learned bias", "context", "location"]
-)
-def test_other_heads_are_refused(name):
-    inputs = attention_inputs(heads=4)
-    with pytest.raises(ProblemError, match=rf"{HEADS} heads, but the layer has 4; .*heads=4"):
-        EVERY[name]()(inputs)
-    if EVERY[name]().lowers:
-        with pytest.raises(ProblemError, match="but the layer has 4"):
-            EVERY[name]().score_mod(inputs)
-
-
-@pytest.mark.parametrize("name", ["relative position", "alibi", "additive", "three", "tempered, learned"])
-def test_another_device_is_refused(name):
-    preference, inputs = EVERY[name]().to("meta"), attention_inputs()
-    with pytest.raises(ProblemError, match=r"is on meta, but the layer's inputs are on cpu; .*\.to\('cpu'\)"):
-        preference(inputs)
-
-
 def test_a_user_can_write_a_preference_of_indices():
     class Stripes(AbstractPreference):
         def log_weight(self, inputs: AttentionInputs) -> IndexFunction:
@@ -274,22 +255,6 @@ def test_a_user_can_write_a_preference_of_indices():
     assert log_u[0, 1, 0, 1:].tolist() == [0, 0.5, 0, 0.5, 0, 0.5]
     assert (log_u[..., 0] == -torch.inf).all()
     assert same(by_index(preference, inputs), as_log_weights(preference(inputs), inputs))
-
-
-def test_inputs_are_checked():
-    inputs = attention_inputs()
-    with pytest.raises(ProblemError, match="query_offset is -1"):
-        replace(inputs, query_offset=-1)
-    with pytest.raises(ProblemError, match=r"key_inputs has shape \(2, 7, 6\); expected .* 8 tokens"):
-        replace(inputs, keys=8, key_padding=None)
-    with pytest.raises(ProblemError, match=r"query_inputs has shape \(5, 6\)"):
-        replace(inputs, query_inputs=torch.zeros(5, 6))
-    with pytest.raises(ProblemError, match=r"key_padding has dtype torch.float32; expected torch.bool"):
-        replace(inputs, key_padding=torch.zeros(2, 7))
-    with pytest.raises(ProblemError, match=r"key_padding has shape \(7,\); expected .*\(2, 7\)"):
-        replace(inputs, key_padding=torch.zeros(7, dtype=torch.bool))
-    with pytest.raises(ProblemError, match="key_padding is on meta, the layer on cpu"):
-        replace(inputs, key_padding=torch.zeros(2, 7, dtype=torch.bool, device="meta"))
 
 
 def test_an_empty_batch_and_no_keys_give_empty_log_weights():

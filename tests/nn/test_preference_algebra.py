@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fenchel.errors import ProblemError
 from fenchel.nn.arguments import combined
 from fenchel.nn.preference import (
     ALiBi,
@@ -147,27 +146,3 @@ def test_representations_can_be_read():
     assert repr(Causal() * ALiBi(8) ** 2) == "Causal() * ALiBi(heads=8) ** 2.0"
     assert repr(Window(1, None, dilation=2) ** 2) == "Window(before=1, after=None, dilation=2) ** 2.0"
     assert repr(Tempered(ALiBi(2), 0.25, learned=True)) == "Tempered(ALiBi(heads=2), 0.25, learned=True)"
-
-
-@pytest.mark.parametrize("weight", [0, -1.0, float("inf"), float("nan"), True, "2"])
-def test_only_positive_powers(weight):
-    with pytest.raises(ProblemError, match=f"weight is {weight!r}; expected a finite number above 0"):
-        _ = Causal() ** weight
-    with pytest.raises(ProblemError, match=f"weight is {weight!r}"):
-        _ = Uniform() ** weight
-
-
-def test_a_power_that_is_a_tensor_is_told_how_to_learn():
-    with pytest.raises(ProblemError, match="learned=True"):
-        _ = Causal() ** torch.nn.Parameter(torch.tensor(1.0))  # pyright: ignore[reportOperatorIssue]
-
-
-def test_only_preferences_multiply():
-    with pytest.raises(TypeError, match="unsupported operand"):
-        _ = Causal() * 2.0  # pyright: ignore[reportOperatorIssue]
-    with pytest.raises(ProblemError, match="factor of type Linear"):
-        Product(Causal(), torch.nn.Linear(1, 1))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ProblemError, match="no factors"):
-        Product()
-    with pytest.raises(ProblemError, match="preference of type Tensor"):
-        Tempered(torch.zeros(3), 1.0)  # pyright: ignore[reportArgumentType]

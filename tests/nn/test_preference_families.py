@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel.errors import ProblemError
 from fenchel.nn.preference import (
     Additive,
     ALiBi,
@@ -67,13 +66,6 @@ def test_a_pretrained_bias_is_taken_over(is_decoder):
     assert taken.relative_attention_bias.weight is not weight
     taken(inputs).sum().backward()
     assert taken.relative_attention_bias.weight.grad is not None
-
-
-def test_from_t5_names_a_wrong_weight():
-    with pytest.raises(
-        ProblemError, match=r"weight has shape \(32,\); expected 2 dimensions \(buckets, heads\)"
-    ):
-        RelativePosition.from_t5(torch.zeros(32))
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 8, 12, 20])
@@ -279,61 +271,3 @@ def test_location_is_linear_in_the_query():
     assert isinstance(preference, Location)
     expected = torch.einsum("hnw,bmw->bhmn", preference.weight[:, :7], inputs.query_inputs)
     torch.testing.assert_close(preference(inputs), expected)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: ALiBi(0), "heads of ALiBi is 0; expected a whole number"),
-        (lambda: ALiBi(2.5), r"heads of ALiBi is 2\.5"),  # pyright: ignore[reportArgumentType]
-        (lambda: Window(-1, 0), "before of Window is -1"),
-        (lambda: Window(0, True), "after of Window is True"),
-        (lambda: Window(None, None), "restricts nothing; use Uniform"),
-        (lambda: Window(1, 1, dilation=0), "dilation of Window is 0"),
-        (lambda: RelativePosition(2, buckets=7), "buckets=7; .*an even number of at least 4"),
-        (lambda: RelativePosition(2, buckets=1, bidirectional=False), "buckets=1; .*at least 2"),
-        (lambda: RelativePosition(2, buckets=32, max_distance=8), "max_distance=8, but .* below 8"),
-        (lambda: QuadraticPosition(2, width=0.0), r"width of QuadraticPosition is 0\.0"),
-        (lambda: GaussianWindow(2, width=float("nan")), "width of GaussianWindow is nan"),
-        (lambda: GaussianWindow(2, pace=0.0), "pace of GaussianWindow is 0.0"),
-        (
-            lambda: GaussianWindow(2, predict_location=True, query_dim=4, pace=2.0),
-            "pace=2.0, but predicts its location",
-        ),
-        (lambda: GaussianWindow(2, predict_width=True), "GaussianWindow needs query_dim"),
-        (lambda: GaussianWindow(2, query_dim=4), "query_dim=4, but predicts nothing"),
-        (lambda: LearnedBias(2, 0, 5), "max_queries of LearnedBias is 0"),
-        (lambda: Context(2), "Context needs key_dim"),
-        (lambda: Context(2, 4, network=nn.Identity()), "Context got key_dim=4 and a network"),
-        (lambda: Additive(2, 4, hidden=0), "hidden of Additive is 0"),
-        (lambda: Location(2, 4, -3), "max_keys of Location is -3"),
-    ],
-)
-def test_what_cannot_be_built_says_why(build, message):
-    with pytest.raises(ProblemError, match=message):
-        build()
-
-
-def test_what_cannot_be_called_says_why():
-    inputs = attention_inputs()
-    blind = replace(inputs, query_inputs=None, key_inputs=None)
-    with pytest.raises(ProblemError, match=r"Context looks at key_inputs, .* the layer's key argument"):
-        Context(HEADS, WIDTH)(blind)
-    with pytest.raises(ProblemError, match=r"Additive looks at query_inputs, .* the layer's query argument"):
-        Additive(HEADS, WIDTH)(blind)
-    with pytest.raises(ProblemError, match="Location looks at query_inputs"):
-        Location(HEADS, WIDTH, 9)(blind)
-    with pytest.raises(ProblemError, match="GaussianWindow looks at query_inputs"):
-        GaussianWindow(HEADS, predict_location=True, query_dim=WIDTH)(blind)
-    with pytest.raises(ProblemError, match=rf"key_inputs .* has width {WIDTH}, but Context was .* key_dim=5"):
-        Context(HEADS, 5)(inputs)
-    with pytest.raises(ProblemError, match=r"answered with shape \(2, 7, 6\); expected .*\(2, 7, 3\)"):
-        Context(HEADS, network=nn.Identity())(inputs)
-    with pytest.raises(ProblemError, match="max_keys=6, but there are 7 keys"):
-        LearnedBias(HEADS, 20, 6)(inputs)
-    with pytest.raises(ProblemError, match="max_keys=6, but there are 7 keys"):
-        LearnedBias(HEADS, 20, 6).score_mod(inputs)
-    with pytest.raises(ProblemError, match="max_queries=6, but the last query is at position 8"):
-        LearnedBias(HEADS, 6, 20)(replace(inputs, query_offset=3))
-    with pytest.raises(ProblemError, match="max_keys=6, but there are 7 keys"):
-        Location(HEADS, WIDTH, 6)(inputs)

@@ -128,13 +128,3 @@ def test_all_pixels_need_no_offset_and_some_do():
     )
     with pytest.raises(ProblemError, match="query_offset is not given"):
         preference(replace(inputs, queries=3, query_offset=None))
-
-
-def test_tokens_that_fill_no_grid_are_an_error():
-    preference, inputs = QuadraticGridPosition(GRID, 4, padding=1), inputs_of(GRID, (1, 1), 4)
-    with pytest.raises(
-        ProblemError, match=r"there are 20 keys, .* expected 42 keys, the grid 4 x 5 .* padding of \(1, 1\)"
-    ):
-        preference(replace(inputs, keys=20))
-    with pytest.raises(ProblemError, match="queries up to place 21"):
-        preference(replace(inputs, query_offset=1))

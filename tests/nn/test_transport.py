@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.errors import ConvergenceError
 from fenchel.nn import LearnedTemplateBank, TransportAttention
 
 WIDTH, HEADS, QUERIES, KEYS, ATOMS, BATCH = 12, 3, 4, 6, 5, 2
@@ -340,64 +340,3 @@ def test_it_is_copied_saved_and_shown():
     torch.testing.assert_close(copy.deepcopy(layer)(x), layer(x))
     assert "12, num_heads=3, cost='given', gamma=learned, alpha=1, estimator='first_order'" in repr(layer)
     assert "extra_preference='zero'" in repr(layer)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": 0.0}, r"gamma of TransportAttention is 0\.0; expected a finite number above 0"),
-        ({"gamma": math.nan}, "gamma of TransportAttention is nan"),
-        ({"alpha": -1.0}, r"alpha of TransportAttention is -1\.0"),
-        ({"scale": math.inf}, "scale of TransportAttention is inf; expected a finite number"),
-        ({"tol": 0.0}, r"tol is 0\.0"),
-        ({"max_steps": 0}, "max_steps is 0"),
-        ({"dropout": 1.0}, r"dropout is 1\.0"),
-        ({"cost": "euclid"}, "cost is 'euclid'; expected one of 'dot', 'squared_euclidean', 'cosine'"),
-        ({"cost": torch.ones(2, 3)}, r"cost has shape \(2, 3\); expected a square matrix"),
-        ({"cost": torch.tensor([[0.0, 1.0], [2.0, 0.0]])}, "cost is not symmetric"),
-        ({"cost": torch.tensor([[0.0, -1.0], [-1.0, 0.0]])}, "cost has the negative entry -1"),
-        ({"estimator": "newton"}, "estimator is 'newton'; expected one of first_order"),
-        ({"extra_preference": "some"}, "extra_preference of .* is 'some'; expected one of zero, shared"),
-        ({"memory": nn.Linear(2, 2)}, "memory is a Linear; expected a LearnedTemplateBank"),
-        ({"memory": LearnedTemplateBank(7)}, "memory has templates of width 7; expected embed_dim = 12"),
-    ],
-)
-def test_what_it_refuses_to_be_built_with(options, message):
-    with pytest.raises(ProblemError, match=message):
-        TransportAttention(WIDTH, HEADS, **options)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            {"atoms": torch.zeros(2, ATOMS, 7).double()},
-            r"atoms have width 7 \(shape \(2, 5, 7\)\); expected .* 12",
-        ),
-        (
-            {"atoms": torch.zeros(3, ATOMS, WIDTH).double()},
-            r"atoms have shape \(3, 5, 12\).*A, E\) with N = 2",
-        ),
-        ({"atoms": torch.zeros(ATOMS, WIDTH).double()}, r"atoms have shape \(5, 12\)"),
-        ({"atoms": tokens(ATOMS).float()}, "atoms have dtype torch.float32, query torch.float64"),
-        ({"atom_mask": torch.ones(2, ATOMS).bool()}, "atom_mask is given without atoms"),
-        (
-            {"atoms": tokens(ATOMS), "atom_mask": torch.ones(2, 5)},
-            "atom_mask has dtype torch.float32; expected torch.bool",
-        ),
-        (
-            {"atoms": tokens(ATOMS), "atom_mask": torch.ones(2, 4).bool()},
-            r"atom_mask has shape \(2, 4\); expected .*\(2 or 1, 5\)",
-        ),
-        ({"labels": torch.zeros(BATCH).long()}, "labels are given, but the layer has no memory"),
-        ({"partners": torch.tensor([1, 2])}, "partners contain 2; expected indices 0 to 1, or -1 for none"),
-        ({"partners": torch.tensor([0, -1])}, "partners name 0 as the partner of itself"),
-        ({"partners": torch.tensor([1])}, r"partners have shape \(1,\); expected int64 \(2,\)"),
-        ({"is_causal": True}, "is_causal is True and attn_mask is None"),
-        ({"key": torch.zeros(BATCH, 3, 5).double()}, "key has width 5"),
-        ({"attn_mask": torch.zeros(2, 2).bool()}, r"attn_mask has shape \(2, 2\)"),
-    ],
-)
-def test_what_it_refuses_to_be_called_with(call, message):
-    with pytest.raises(ProblemError, match=message):
-        build()(tokens(), **call)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from fenchel import Continuous1d, Continuous2d, DomainError, Gaussian, InferenceProblem, ProblemError
 
 M = 4
-GAUSSIAN = Gaussian(torch.zeros(1), variance=1.0)
 RECTANGLE = ((-7.0, 7.0), (-7.0, 7.0))
 
 
@@ -477,70 +476,3 @@ def test_a_peak_that_evidence_makes_is_integrated_or_refused() -> None:
             assert float(found.mean[0, 1]) == pytest.approx(1 / (2 * alpha), rel=1e-9)
     with pytest.raises(ProblemError, match="do not converge"):
         InferenceProblem(u, sharp, 1e12).solve("first_order")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"basis": "cubic"}, "basis is 'cubic'; expected a function of places .* or 'quadratic'"),
-        ({"basis": 3}, "basis is 3; expected a function"),
-        ({"interval": None}, "is given no interval; expected interval="),
-        ({"basis": "quadratic", "interval": None}, "is given no interval"),
-        ({"interval": (1, 0)}, r"interval is \(1, 0\); expected two finite numbers, the lower first"),
-        ({"interval": (0, float("inf"))}, "interval is .* expected two finite numbers"),
-        ({"interval": 3}, "interval is 3; expected numbers"),
-        ({"breaks": [2.0]}, r"breaks are \[2.0\]; expected places within interval"),
-        ({"breaks": [0.5], "interval": None}, "breaks are given without an interval"),
-        ({"points": [1.5]}, r"points hold 1\.5; expected finite places within the interval \(0\.0, 1\.0\)"),
-        ({"points": [float("nan")]}, "points hold nan; expected finite places"),
-        ({"points": 0.5}, "points is 0.5; expected numbers|points are 0.5"),
-        ({"points": [i / 100 for i in range(80)]}, "points are 80 places; expected 64 at most"),
-        (
-            {"points": [0.5], "basis": "quadratic", "density": GAUSSIAN, "interval": None},
-            "points are given without an interval; expected interval= too",
-        ),
-        ({"accuracy": 0}, "accuracy is 0; expected a number above 0"),
-        ({"density": 2.0}, "density is 2.0; expected a fenchel.Gaussian"),
-        (
-            {"density": Gaussian(torch.zeros(2), variance=1.0)},
-            "density is a Gaussian of dimension 2; expected .* 1",
-        ),
-        (
-            {"density": Gaussian(torch.zeros(1), variance=1.0), "dtype": torch.float32},
-            "dtype and device are those",
-        ),
-        ({"density": lambda x: x}, r"density gives shape \(16, 1\) at places \(16, 1\); expected \(16,\)"),
-        ({"density": lambda x: x.squeeze(-1) * float("nan")}, r"density\(places\) holds nan at index \(0,\)"),
-        (
-            {"basis": lambda x: x.squeeze(-1)},
-            r"basis gives shape \(16,\) at places \(16, 1\); expected \(16, d\)",
-        ),
-        ({"basis": lambda x: x / 0}, r"basis\(places\) holds inf at index"),
-        ({"basis": lambda x: 3}, r"basis\(places\) is a int; expected a tensor"),
-        ({"dtype": torch.float16}, "dtype is .*; expected torch.float32 or torch.float64"),
-    ],
-)
-def test_what_is_no_density_over_places(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProblemError, match=message) as caught:
-        Continuous1d(**{"basis": bumps, "interval": (0, 1), **arguments})
-    assert "\n" not in str(caught.value)
-
-
-def test_rectangles_have_two_sides() -> None:
-    with pytest.raises(ProblemError, match=r"expected a rectangle \(\(low, high\), \(low, high\)\)"):
-        Continuous2d(bumps, None, (0, 1, 2))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ProblemError, match=r"interval\[1\] is \(1, 1\); expected two finite numbers"):
-        Continuous2d(bumps, None, ((0, 1), (1, 1)))
-    unit = ((0, 1), (0, 1))
-    for points, message in (
-        ([(0.5, 2.0)], r"points hold \(0\.5, 2\.0\); expected finite places within the rectangle"),
-        ([(0.5,)], r"points are \[\(0\.5,\)\]; expected 2 numbers for each place"),
-        ([0.5, 0.5], "expected numbers"),
-        (0.5, r"points are 0\.5; expected a list of places"),
-    ):
-        with pytest.raises(ProblemError, match=message):
-            Continuous2d(bumps, None, unit, points=points)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ProblemError, match="points are given without an interval"):
-        Continuous2d("quadratic", Gaussian(torch.zeros(2), variance=1.0), points=[(0, 0)])
-    with pytest.raises(ProblemError, match="the places have no Gaussian density"):
-        _ = Continuous2d(bumps, None, ((0, 1), (0, 1))).places

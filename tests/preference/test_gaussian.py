@@ -175,59 +175,6 @@ def test_many_dimensions_need_no_matrix() -> None:
         assert u.sample(2).shape == (2, 1, d)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"covariance": torch.tensor([[1.0, 0.5], [0.4, 1.0]])},
-            r"covariance has 0.5 at index \(0, 1\) and 0.4 at \(1, 0\).*S.mT",
-        ),
-        (
-            {"covariance": torch.tensor([[1.0, 2.0], [2.0, 1.0]])},
-            "covariance has the eigenvalue -1; expected symmetric positive.*add 1",
-        ),
-        (
-            {"covariance": torch.eye(2).expand(3, 2, 2) * torch.tensor([1.0, -1.0, 1.0])[:, None, None]},
-            r"eigenvalue -1 at index \(1,\)",
-        ),
-        ({"covariance": torch.eye(3)}, r"covariance has shape \(3, 3\); expected \(..., 2, 2\).*variance="),
-        ({"covariance": torch.ones(2)}, r"covariance has shape \(2,\).*variance="),
-        ({"covariance": 1.0}, "covariance is 1.0; expected a tensor.*variance=1.0"),
-        ({"covariance": torch.eye(2), "variance": 1.0}, "covariance and variance are both given"),
-        ({"covariance": torch.eye(2), "factor": torch.eye(2)}, "covariance and factor are both given"),
-        ({"covariance": torch.eye(2) * float("nan")}, r"covariance holds nan at index \(0, 0\)"),
-        ({"variance": -1.0}, "variance holds -1; expected numbers of 0 or more"),
-        ({"variance": torch.tensor([1.0, -2.0])}, r"variance holds -2 at index \(1,\)"),
-        ({"variance": torch.ones(3)}, r"variance has shape \(3,\), but mean shape \(2,\)"),
-        ({"variance": float("nan")}, "variance holds nan"),
-        ({"variance": True}, "variance is a bool"),
-        (
-            {"variance": torch.ones(2, dtype=torch.float64)},
-            "variance has dtype torch.float64, mean torch.float32",
-        ),
-        ({"factor": torch.ones(3, 1)}, r"factor has shape \(3, 1\); expected \(..., 2, k\)"),
-        ({"factor": torch.ones(2)}, r"factor has shape \(2,\)"),
-        ({"variance": torch.ones(3, 2), "mean": torch.ones(4, 2)}, r"mean \(4,\), covariance \(3,\)"),
-        ({}, "no covariance is given; expected covariance"),
-        ({"variance": 1.0, "mean": torch.ones(())}, r"mean has shape \(\)"),
-        ({"variance": 1.0, "mean": torch.ones(2, 0)}, "none of them 0"),
-        ({"variance": 1.0, "mean": torch.tensor([1.0, float("inf")])}, r"mean holds inf at index \(1,\)"),
-        ({"variance": 1.0, "mean": [1.0, 2.0]}, "mean is a list"),
-        ({"variance": 1.0, "mean": torch.ones(2, dtype=torch.int64)}, "mean has dtype torch.int64"),
-    ],
-)
-def test_what_is_no_gaussian(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProblemError, match=message) as caught:
-        Gaussian(**{"mean": torch.ones(2), **arguments})
-    assert "\n" not in str(caught.value)
-    learned = {
-        name: part.clone().requires_grad_() if isinstance(part, Tensor) and part.is_floating_point() else part
-        for name, part in {"mean": torch.ones(2), **arguments}.items()
-    }
-    with pytest.raises(ProblemError, match=message):
-        Gaussian(**learned)
-
-
 def test_half_types_are_computed_in_float32() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         u = Gaussian(torch.ones(2, dtype=dtype), torch.eye(2, dtype=dtype))

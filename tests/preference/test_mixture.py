@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fenchel import Discrete, Gaussian, GaussianMixture, InferenceProblem, ProblemError
+from fenchel import Discrete, Gaussian, GaussianMixture, InferenceProblem
 from fenchel.preference import AbstractPreference
 
 M, D, K, R = 5, 3, 6, 2
@@ -218,44 +218,3 @@ def test_a_mask_is_the_mixture_of_what_is_left() -> None:
     left = InferenceProblem(GaussianMixture(MEANS[mask], positive(K, D)[mask]), z).solve("exact", tol=1e-9)
     torch.testing.assert_close(masked.mean, left.mean, rtol=1e-8, atol=1e-8)
     assert not bool(as_mixture(masked.distribution).weights()[:, ~mask].any())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"log_weights": torch.tensor([0.5, 0.2]).log()},
-            r"sum to 0.7 at index \(0,\); expected weights that sum to one.*log_softmax",
-        ),
-        ({"log_weights": torch.zeros(2)}, "log_weights hold weights that sum to 2"),
-        ({"log_weights": torch.full((2,), -torch.inf)}, "all 2 components are masked"),
-        (
-            {"log_weights": torch.tensor([[True, True], [False, False]])},
-            r"all 2 components are masked .* index \(1,\)",
-        ),
-        ({"log_weights": torch.tensor([0.0, float("nan")])}, "log_weights contain NaN"),
-        ({"log_weights": torch.zeros(3)}, r"log_weights have shape \(3,\), but there are n = 2 components"),
-        ({"log_weights": [0.5, 0.5]}, "log_weights are a list"),
-        (
-            {"variances": torch.tensor([[1.0, 1.0, -0.5], [1.0, 1.0, 1.0]])},
-            r"variances hold -0.5 at index \(0, 2\)",
-        ),
-        ({"variances": torch.ones(3, 3)}, r"variances have shape \(3, 3\), which is 3 for K = 2 components"),
-        ({"variances": None}, "no covariance is given; expected covariances"),
-        (
-            {"variances": None, "covariances": torch.ones(2, 3, 3) - 2 * torch.eye(3)},
-            r"covariances have the eigenvalue -2 at index \(0,\)",
-        ),
-        (
-            {"variances": None, "covariances": torch.eye(2)},
-            r"covariances have shape \(2, 2\); expected \(..., K, 3, 3\).*variances=",
-        ),
-        ({"factors": torch.ones(2, 2, 1)}, r"factors have shape \(2, 2, 1\)"),
-        ({"means": torch.ones(3)}, r"means have shape \(3,\); expected \(..., K, d\)"),
-        ({"means": torch.ones(0, 3)}, "none of them 0"),
-    ],
-)
-def test_what_is_no_mixture(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProblemError, match=message) as caught:
-        GaussianMixture(**{"means": torch.ones(2, 3), "variances": 1.0, **arguments})
-    assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from mpmath import mp, mpf
 from scipy import integrate, stats
 from torch import Tensor
 
-from fenchel import Bernoulli, Box, DomainError, Gamma, InferenceProblem, Laplace, Poisson, ProblemError
+from fenchel import Bernoulli, Box, DomainError, Gamma, InferenceProblem, Laplace, Poisson
 from fenchel.preference import AsymmetricLaplace, TruncatedExponential
 from fenchel.preference.independent import AbstractProduct
 
@@ -357,55 +357,6 @@ def test_a_tiny_rate_has_an_answer_far_out(rate: float, z: float, alpha: float) 
     assert float(found.mean) == pytest.approx(float(mpf(rate) * mp.exp(lam)), rel=1e-12)
     with pytest.raises(DomainError, match="largest admissible alpha"):
         InferenceProblem(u, torch.tensor([[z]], dtype=torch.float64), 1e7).solve("first_order")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Bernoulli(), "probs or logits: neither is given"),
-        (lambda: Bernoulli(torch.ones(1) / 2, logits=torch.zeros(1)), "probs or logits: both are given"),
-        (
-            lambda: Bernoulli(torch.tensor([0.5, 1.0])),
-            r"probs hold 1 at index \(1,\); expected .* below 1.*logits=",
-        ),
-        (lambda: Bernoulli(torch.tensor([0.5, -0.1])), r"probs hold -0.1 at index \(1,\)"),
-        (lambda: Bernoulli(torch.tensor(0.5)), "logits is a number|probs is a number"),
-        (lambda: Bernoulli(logits=torch.tensor([float("inf")])), "logits hold inf"),
-        (
-            lambda: Poisson(torch.tensor([1.0, 0.0])),
-            r"rate holds 0 at index \(1,\); expected numbers above 0",
-        ),
-        (lambda: Poisson(torch.ones(2, dtype=torch.int64)), "rate has dtype torch.int64"),
-        (lambda: Poisson(torch.tensor([float("nan")])), "rate holds nan"),
-        (lambda: Gamma(torch.ones(2), -1.0), "rate holds -1; expected numbers above 0"),
-        (lambda: Gamma(torch.tensor([[1.0], [0.0]]), 1.0), r"concentration holds 0 at index \(1, 0\)"),
-        (lambda: Gamma(1.0, 1.0), "concentration is a float; expected a tensor"),
-        (
-            lambda: Gamma(torch.ones(2), torch.ones(3)),
-            r"leading|do not broadcast.*concentration \(2,\), rate \(3,\)",
-        ),
-        (
-            lambda: Gamma(torch.ones(2), torch.ones(2).double()),
-            "rate has dtype torch.float64, concentration torch",
-        ),
-        (lambda: Laplace(torch.zeros(2), 0.0), "scale holds 0; expected numbers above 0"),
-        (lambda: Laplace(0.0, torch.tensor([1.0, -2.0])), r"scale holds -2 at index \(1,\)"),
-        (lambda: AsymmetricLaplace(torch.zeros(2), 1.0, -1.0), "right holds -1"),
-        (
-            lambda: Box(torch.zeros(2), torch.tensor([1.0, 0.0])),
-            r"low and high hold 0 and 0 at index \(1,\); expected low",
-        ),
-        (lambda: Box(torch.zeros(2), -1.0), r"low and high hold 0 and -1 at index \(0,\)"),
-        (lambda: Box(torch.zeros(2), "1"), "high is a str"),  # pyright: ignore[reportArgumentType]
-        (lambda: TruncatedExponential(torch.zeros(2), 1.0, float("inf")), "theta holds inf"),
-        (lambda: Poisson(torch.ones(0)), "rate has shape .*none of them 0"),
-        (lambda: Gamma("1", torch.ones(1)), "concentration is a str"),  # pyright: ignore[reportArgumentType]
-    ],
-)
-def test_what_is_no_product(make: Callable[[], AbstractProduct], message: str) -> None:
-    with pytest.raises(ProblemError, match=message) as caught:
-        make()
-    assert "\n" not in str(caught.value)
 
 
 def test_half_types_are_computed_in_float32() -> None:

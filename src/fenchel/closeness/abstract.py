@@ -310,8 +310,8 @@ def _check_function(name: str, given: Any) -> None:
 
 def _checked_modulus(modulus: Any) -> float | Tensor:
     if not isinstance(modulus, Tensor):
-        return float(checked_argument("positive", modulus, name="modulus"))
-    return positive_tensor("positive", modulus, modulus.device, modulus.dtype, "that broadcasts to (..., m)")
+        return float(checked_argument("modulus", modulus))
+    return positive_tensor("modulus", modulus, modulus.device, modulus.dtype, "that broadcasts to (..., m)")
 
 
 SCALES = (0.1, 1.0, 10.0)

@@ -1,20 +1,79 @@
-"""Values that no argument of a kind may have, for tests that call everything wrongly."""
+"""Values that no argument of a kind may have, and what a target of wrong calls is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FLAGS", "NAMES", "POSITIVE", "SHARES", "WHOLE", "Makers", "made", "tensors", "without"]
+from fenchel.errors import FenchelError, ProblemError
+
+__all__ = [
+    "FLAGS",
+    "INF",
+    "NAMES",
+    "NAN",
+    "POSITIVE",
+    "SHARES",
+    "TOLERANCES",
+    "WHOLE",
+    "Makers",
+    "Target",
+    "Together",
+    "filled",
+    "given",
+    "made",
+    "tensors",
+    "together",
+    "without",
+]
 
 Makers = Mapping[str, Callable[[], Any]]
 """How each value is made, by a name for it: tensors are made when the test runs."""
 
 NAN, INF = float("nan"), float("inf")
+
+
+class Together(dict[str, Any]):
+    """Values of several arguments that are wrong together."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something that can be called, how it is called rightly, and with what each argument makes that wrong.
+
+    Attributes:
+        name: For the test's name.
+        call: What is called.
+        rightly: Arguments that are taken.
+        wrongly: Makers of wrong values, by the argument that the message has to name.
+        error: What is raised.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    rightly: Callable[[], dict[str, Any]]
+    wrongly: Mapping[str, Makers]
+    error: type[FenchelError] = ProblemError
+
+
+def given(**values: Any) -> Callable[[], dict[str, Any]]:
+    """Arguments that are there."""
+    return lambda: {**values}
+
+
+def filled(value: float, *shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
+    """A maker of a tensor that holds one number."""
+    return lambda: torch.full(shape, value, dtype=dtype)
+
+
+def together(**values: Any) -> Callable[[], Together]:
+    """A maker of several arguments."""
+    return lambda: Together(values)
 
 
 def made(**values: Any) -> Makers:
@@ -63,6 +122,9 @@ POSITIVE = {
     "class": lambda: float,
 }
 """What is no number above 0 that float32 holds."""
+
+TOLERANCES = without(POSITIVE, "too_small", "None_")
+"""What is no tolerance."""
 
 SHARES = made(negative=-0.1, one=1.0, nan=NAN, flag=True, text="0.5", None_=None, list=[0.1], complex=0.1j)
 """What is no probability below 1."""
