@@ -20,7 +20,7 @@ from fenchel import (
 )
 from fenchel import functional as F
 from fenchel.closeness import AbstractCloseness
-from fenchel.functional import close as close_ops
+from fenchel.functional import problems
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS, PREFERENCES, call, directional_derivatives, gradients
 
@@ -199,9 +199,9 @@ def test_parts_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     whole = everything()
-    monkeypatch.setattr(close_ops, "LEAST_QUERIES", 2)
-    monkeypatch.setattr(close_ops, "PART_BYTES", 1)
-    monkeypatch.setattr(close_ops, "LARGEST_BYTES", 1)
+    monkeypatch.setattr(problems, "LEAST_QUERIES", 2)
+    monkeypatch.setattr(problems, "PART_BYTES", 1)
+    monkeypatch.setattr(problems, "LARGEST_BYTES", 1)
     for one, other in zip(everything(), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-8)
 

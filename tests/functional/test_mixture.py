@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel import ConvergenceError, GaussianMixture, InferenceProblem
 from fenchel import functional as F
-from fenchel.functional import mixture_preference
+from fenchel.functional import problems
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS, PREFERENCES, call, directional_derivatives, gradients
 
@@ -275,7 +275,8 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     whole = everything()
-    monkeypatch.setattr(mixture_preference, "BLOCK_BYTES", 2 * 4 * 7 * 8 * 2)
+    monkeypatch.setattr(problems, "PART_BYTES", 2 * 4 * 7 * 8 * 2)
+    monkeypatch.setattr(problems, "LEAST_QUERIES", 2)
     monkeypatch.setattr("fenchel.functional.rows.CACHE_BYTES", 2 * 7 * 8)
     for one, other in zip(everything(), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import fenchel
 from fenchel import functional as F
-from fenchel.functional import relative_arguments
-from fenchel.functional.relative_arguments import distance_index, of_pairs, to_rows
+from fenchel.functional import relative
+from fenchel.functional.relative import distance_index, of_pairs, to_rows
 
 BATCH, HEADS, M, N, DIM = 2, 3, 4, 6, 5
 
@@ -207,7 +207,7 @@ def test_the_gap_is_the_certificates_and_has_gradients(estimator):
 def test_blocks_of_queries_change_nothing(monkeypatch):
     given = call("batch")
     whole = F.relative_attention(**given, estimator="exact")
-    monkeypatch.setattr(relative_arguments, "BLOCK_ENTRIES", 1)
+    monkeypatch.setattr(relative, "BLOCK_ENTRIES", 1)
     torch.testing.assert_close(F.relative_attention(**given, estimator="exact"), whole, rtol=1e-7, atol=1e-9)
 
 
@@ -215,7 +215,7 @@ def test_first_order_never_writes_templates_out(monkeypatch):
     def refuse(*_: Any) -> None:
         raise AssertionError("templates were written out")
 
-    monkeypatch.setattr("fenchel.functional.relative.in_blocks", refuse)
+    monkeypatch.setattr("fenchel.functional.relative._by_query", refuse)
     given = call()
     assert F.relative_attention(**given).shape == (BATCH, HEADS, M, 2)
     assert F.relative_attention_with_certificate(**given)[1].gap.shape == (BATCH, HEADS, M)

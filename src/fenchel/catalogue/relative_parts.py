@@ -12,7 +12,7 @@ from fenchel import functional
 from fenchel.catalogue.abstract_parts import AbstractFiniteParts
 from fenchel.closeness import AbstractCloseness
 from fenchel.functional.inference import AttentionCertificate
-from fenchel.functional.relative_arguments import distance_index
+from fenchel.functional.relative import distance_index
 
 __all__ = ["RelativeParts"]
 

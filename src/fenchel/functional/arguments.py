@@ -78,6 +78,12 @@ class AttentionArguments:
         return self.log_preference is None or self.log_preference.shape[2] == 1
 
     @property
+    def problem_is_shared(self) -> bool:
+        """Whether all queries of a head have the same preference and α."""
+        alpha_is_shared = not isinstance(self.alpha, Tensor) or self.alpha.shape[2] == 1
+        return self.log_preference_is_shared and alpha_is_shared
+
+    @property
     def has_no_evidence(self) -> bool:
         """Whether there is no sequence, head, query or key, or evidence has no dimension."""
         return self.query.numel() == 0 or self.key.shape[2] == 0
@@ -95,8 +101,10 @@ class AttentionArguments:
         return tensor if sharing == 1 else tensor.repeat_interleave(sharing, 1)
 
     def without_empty_rows(self, result: Tensor) -> Tensor:
-        """Zeros in the rows that have nothing to attend to, and so no gradient to anything."""
-        return result if self.empty_rows is None else result.masked_fill(self.empty_rows, 0)
+        """Zeros in the rows (B, H, m, ...) that have nothing to attend to, and so no gradient to anything."""
+        if self.empty_rows is None:
+            return result
+        return result.masked_fill(self.empty_rows if result.dim() == 4 else self.empty_rows.squeeze(-1), 0)
 
 
 def checked(
@@ -107,11 +115,9 @@ def checked(
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     log_preference: Tensor | None = None,
-    estimator: str = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
-    tol: float | None = None,
-    max_steps: int = 50,
+    exact: bool = False,
 ) -> AttentionArguments:
     """The arguments of an attention call, if they fit together.
 
@@ -122,7 +128,6 @@ def checked(
     Raises:
         ProblemError: Naming the argument, what it was and what it should be.
     """
-    check_estimator(estimator, tol, max_steps)
     checked_argument("dropout", dropout_p, name="dropout_p")
     check_flags(enable_gqa=enable_gqa)
     _check_tensors(query, key, value, enable_gqa)
@@ -139,7 +144,7 @@ def checked(
         alpha=_alpha(alpha, lead, query),
         scale=factor,
     )
-    check_finite(always=estimator == "exact", query=query, key=key)
+    check_finite(always=exact, query=query, key=key)
     check_finite(value=value)
     return arguments
 

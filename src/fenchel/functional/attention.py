@@ -35,7 +35,7 @@ from fenchel.functional.output import (
     plain_weights,
     weights_at,
 )
-from fenchel.solver import Estimator
+from fenchel.solver import Estimator, Exact, FirstOrder
 
 __all__ = [
     "AttentionInference",
@@ -66,10 +66,11 @@ class AttentionInference(Inference):
         self._lead = broadcast_leading(query, key, value, enable_gqa)
         if self._lead is not None:
             query, key, value, enable_gqa, _ = self._lead
-        options = {"dropout_p": dropout_p, "enable_gqa": enable_gqa, **self._solving, **options}
-        self._given = given = checked(query, key, value, **options)
+        options = {"dropout_p": dropout_p, "enable_gqa": enable_gqa, **options}
+        exact = isinstance(self._solver, Exact)
+        self._given = given = checked(query, key, value, exact=exact, **options)
         self._dropout_p = dropout_p
-        own = checked_closeness(closeness, self._estimator, given.query)
+        own = checked_closeness(closeness, self._solver.name, given.query)
         self._close = None if own is None or given.has_no_evidence else CloseAttention(given, own)
 
     @override
@@ -77,8 +78,8 @@ class AttentionInference(Inference):
         if self._given.has_no_evidence:
             return self._given.query * self._given.alpha
         if self._close is not None:
-            return self._close.dual_point(**self._solving)
-        return dual_point(self._given, **self._solving)
+            return self._close.dual_point(self._solver)
+        return dual_point(self._given, self._solver)
 
     @override
     def _make_dual(self) -> Tensor:
@@ -118,13 +119,13 @@ class AttentionInference(Inference):
                 self._kept["output"] = restored(self._lead, given.without_empty_rows(output))
             else:
                 means = mean_at(given, dual, templates.moments, templates.key)
-            first_order = self._estimator == "first_order"
+            first_order = isinstance(self._solver, FirstOrder)
             found = certificate_at(given, templates, dual.detach(), means, first_order=first_order)
         return AttentionCertificate(*(restored(self._lead, bound) for bound in found))
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._estimator)
+        refuse_exact(self._solver)
         given = self._given
         if given.has_no_evidence:
             nothing = 0.0 * plain_weights(given).sum(-1).to(compute_dtype(given.query.dtype))
@@ -139,11 +140,12 @@ class AttentionInference(Inference):
             wide = wide - wide.detach().mean(-2, keepdim=True)
             given = replace(given, query=given.query.to(dtype), key=wide, value=wide)
             column = given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha
-            dual = dual_point(given, **self._solving)
+            same = self._given.query.dtype == dtype
+            dual = self._point if same else dual_point(given, self._solver)
             queries = 1 if given.log_preference_is_shared else dual.shape[2]
             believed = output_at(given, given.query.new_zeros(given.query[:, :, :queries].shape))
             gradient = (believed - output_at(given, dual)) * given.scale
-            if self._estimator != "first_order":
+            if not isinstance(self._solver, FirstOrder):
                 gradient = gradient + (given.query - dual / column)
             found = column / 2 * gradient.square().sum(-1, keepdim=True)
             return restored(self._lead, given.without_empty_rows(found).squeeze(-1))
@@ -409,7 +411,7 @@ def attention_weights(
         >>> attention_weights(q, k, estimator="second_order").sum(-1).allclose(torch.ones(1, 2, 5, dtype=torch.float64))
         True
     """
-    return AttentionInference(query, key, None, closeness=closeness, dropout_p=0.0, **options).weights
+    return AttentionInference(query, key, None, closeness=closeness, **options).weights
 
 
 def gap(
@@ -452,5 +454,4 @@ def gap(
         >>> to_key.shape
         torch.Size([1, 2, 5, 4])
     """
-    none: dict[str, Any] = {"dropout_p": 0.0, "tol": None, "max_steps": DEFAULT_STEPS}
-    return AttentionInference(query, key, None, closeness=closeness, **none, **options).gap
+    return AttentionInference(query, key, None, closeness=closeness, **options).gap

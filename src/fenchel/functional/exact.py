@@ -5,7 +5,7 @@ preference and α, one d × d matrix a head is factorised, in plain torch operat
 its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
 Whether they arrived is looked at once a call on an accelerator, which waits for that.
 The gradient is one more such solve (:mod:`fenchel.functional.rows`), as it is of the exact one, by the implicit
-function theorem. Problems of the core that other ops make are solved here too, by the one certified solver.
+function theorem.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
-from fenchel.functional.operator import compute_dtype, untraced, without_autocast
+from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.functional.rows import (
     Rowwise,
     implicit_gradients,
@@ -23,40 +23,45 @@ from fenchel.functional.rows import (
     with_one_look,
     with_row_gradients,
 )
-from fenchel.layout import layout_of
-from fenchel.problem import Problem
+from fenchel.solver import Estimator, Exact, FirstOrder
 from fenchel.solver.closed_form import second_order_point, with_one_hessian
 from fenchel.solver.driver import infer
-from fenchel.solver.exact import blocks_of, solved_block
-from fenchel.solver.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
 from fenchel.tensors import values_are_known
 
 __all__ = [
+    "DEFAULT_STEPS",
     "by_inverse",
     "dual_point",
-    "equation_of",
-    "exact_dual_point",
+    "limits",
     "preference_weights",
-    "second_order_dual_point",
-    "solution_of",
-    "solved_dual_point",
 ]
 
 
-def dual_point(given: AttentionArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
+DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""Relative tolerance of the exact estimator."""
+
+DEFAULT_STEPS = 50
+"""Steps that a query may take there."""
+
+
+def limits(solver: Exact, dtype: torch.dtype) -> tuple[float, int]:
+    """Relative tolerance and steps of the exact estimator, those of ops where it leaves them open."""
+    tol = DEFAULT_TOL[dtype] if solver.tol is None else solver.tol
+    return tol, DEFAULT_STEPS if solver.max_steps is None else solver.max_steps
+
+
+def dual_point(given: AttentionArguments, solver: Estimator) -> Tensor:
     """λ, (B, H, m, d), in the dtype of the query; for half types in float32 if it is solved for and α may be above 1.
 
     Rounding λ to a half type moves scores by up to α‖z‖‖t‖/1000: at α = 1 what rounding the query does.
 
     Args:
         given: Checked arguments.
-        estimator: One of :data:`~fenchel.arguments.ESTIMATORS`.
-        tol: Of the exact estimator, relative; None is its default.
-        max_steps: Of the exact estimator.
+        solver: First order, second order or exact.
     """
-    if estimator != "first_order":
-        exact = estimator == "exact"
-        dual = exact_dual_point(given, tol, max_steps) if exact else second_order_dual_point(given)
+    if not isinstance(solver, FirstOrder):
+        exact = isinstance(solver, Exact)
+        dual = _exact_dual_point(given, solver) if exact else _second_order_dual_point(given)
         return dual if isinstance(given.alpha, Tensor) or given.alpha > 1 else dual.to(given.query.dtype)
     if isinstance(given.alpha, Tensor):
         return (given.query * given.alpha).to(given.query.dtype)
@@ -66,24 +71,16 @@ def dual_point(given: AttentionArguments, estimator: str, tol: float | None, max
 BLOCK_BYTES = 2**24
 """Size of an array (rows, n) of a block: mixing makes none but that of a preference a query."""
 
-DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
 
-
-def exact_dual_point(given: AttentionArguments, tol: float | None, max_steps: int) -> Tensor:
+def _exact_dual_point(given: AttentionArguments, solver: Exact) -> Tensor:
     """λ* of every query, (B, H, m, d), in float32 for half types.
-
-    Args:
-        given: Checked arguments.
-        tol: Relative accuracy of λ*; None is 1e-5, and 1e-10 in float64.
-        max_steps: Steps that a query may take.
 
     Raises:
         ConvergenceError: If a query does not get there.
     """
     dtype = compute_dtype(given.query.dtype)
-    tol = DEFAULT_TOL[dtype] if tol is None else tol
     with without_autocast(given.query):
-        return _exact_with_gradients(*given.problem_in(dtype), tol, max_steps)
+        return _exact_with_gradients(*given.problem_in(dtype), *limits(solver, dtype))
 
 
 @torch.library.custom_op("fenchel::exact_dual_point", mutates_args=())
@@ -141,13 +138,12 @@ HELD_BY_FLOAT32 = 200.0
 """α‖t‖² up to which float32 holds I + αΣ to 1e-5 or so of its smallest eigenvalue."""
 
 
-def second_order_dual_point(given: AttentionArguments) -> Tensor:
+def _second_order_dual_point(given: AttentionArguments) -> Tensor:
     """λ of the second-order estimator, (B, H, m, d), in float32 for half types."""
     query = given.query
     dtype = compute_dtype(query.dtype)
-    alpha_is_shared = not isinstance(given.alpha, Tensor) or given.alpha.shape[2] == 1
     with without_autocast(query):
-        if given.log_preference_is_shared and alpha_is_shared:
+        if given.problem_is_shared:
             return _with_one_covariance(given, dtype).to(dtype)
         return _second_order_with_gradients(*given.problem_in(dtype))
 
@@ -215,51 +211,3 @@ _second_order_with_gradients = with_row_gradients(
     second_order_gradients,
     "second-order attention with a preference a query",
 )
-
-
-def equation_of(estimator: str) -> AbstractEquation:
-    """What dual points of ``"second_order"`` or ``"exact"`` solve."""
-    return StationaryPoint() if estimator == "exact" else Expansion()
-
-
-def solved_dual_point(
-    problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str
-) -> Tensor:
-    """λ of second order or of the exact estimator, (..., m, d), with gradients to all that the problem is made of.
-
-    Args:
-        problem: The problem.
-        estimator: ``"second_order"`` or ``"exact"``.
-        tol: Of the exact estimator, relative; None is its default.
-        max_steps: Steps that a query may take.
-        remedy: What else may help a query that does not get there, after "make".
-
-    Raises:
-        ConvergenceError: If a query does not.
-    """
-    dual = solution_of(problem, estimator, tol, max_steps, remedy)
-    return implicit_dual_point(problem, equation_of(estimator), dual) if torch.is_grad_enabled() else dual
-
-
-# An iteration that looks at values is nothing to trace.
-@untraced
-@torch.no_grad()
-def solution_of(problem: Problem, estimator: str, tol: float | None, max_steps: int, remedy: str) -> Tensor:
-    """The same without gradient."""
-    tol = DEFAULT_TOL[problem.dtype] if tol is None else tol
-    layout = layout_of(problem)
-    dual, missed = layout.empty(problem.conjugate.dim), 0
-    for where, block in blocks_of(layout):
-        if estimator == "exact":
-            certificate, _ = solved_block(block, problem.dtype, tol, max_steps)
-            dual[where] = certificate.dual
-            missed += int((~certificate.meets(tol)).sum())
-        else:
-            block = block.to(torch.float64) if block.family.selectable else block
-            dual[where] = second_order_point(block).to(problem.dtype)
-    if missed:
-        raise ConvergenceError(
-            f"{missed} of {problem.shape.numel()} queries did not reach dual_error <= {tol:g} ||dual|| within "
-            f"{max_steps} steps. Raise tol or max_steps, give the tensors in float64, or make {remedy}"
-        )
-    return layout.restore(dual)

@@ -18,7 +18,7 @@ from fenchel.functional.hash_order import HashOrder, hashed_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.layout import spans
-from fenchel.solver import Estimator
+from fenchel.solver import Estimator, Exact, FirstOrder
 from fenchel.tensors import (
     BOOL,
     FLOATING,
@@ -90,7 +90,7 @@ class HashingInference(Inference):
         super().__init__(value, options)
         self._variant, self._call, self._options = variant, (query, key), options
         value = key if value is None else value
-        self._given = checked(query, key, value, **options, **self._solving)
+        self._given = checked(query, key, value, exact=isinstance(self._solver, Exact), **options)
         check_some_keys(query, key, value)
         if query.shape[2] != key.shape[2]:
             raise ProblemError(
@@ -110,11 +110,11 @@ class HashingInference(Inference):
             dtype = compute_dtype(given.query.dtype)
             z, templates, _, reliability = given.problem_in(dtype)
             templates, values = templates.flatten(0, 1), given.value.to(dtype).flatten(0, 1)
-            if self._estimator == "first_order":
+            if isinstance(self._solver, FirstOrder):
                 output = hashed_softmax((z * reliability).flatten(0, 1), templates, values, order)
             else:
                 each = reliability.expand(batch, heads, tokens, 1).flatten(0, 1)
-                output = solved_output(z.flatten(0, 1), templates, values, each, order, **self._solving)
+                output = solved_output(z.flatten(0, 1), templates, values, each, order, self._solver)
         return output.unflatten(0, (batch, heads)).to(given.query.dtype)
 
     @property
@@ -124,7 +124,8 @@ class HashingInference(Inference):
         def made() -> AttentionInference:
             dtype, heads = compute_dtype(self._given.query.dtype), self._given.query.shape[:2]
             log_u = _log_meetings(self._order, dtype).unflatten(0, heads)
-            return AttentionInference(*self._call, log_preference=log_u, **self._options, **self._solving)
+            options = {"log_preference": log_u, "estimator": self._solver, **self._options}
+            return AttentionInference(*self._call, **options)
 
         return self._once("dense", made)
 
@@ -404,7 +405,7 @@ def solved_output(
     value: Tensor,
     alpha: Tensor,
     order: HashOrder,
-    **options: Any,
+    solver: Estimator,
 ) -> Tensor:
     """The output (L, n, d_v), of some problems at a time.
 
@@ -417,7 +418,7 @@ def solved_output(
         value: (L, n, d_v).
         alpha: (L, n, 1).
         order: Who meets whom.
-        **options: Of :func:`fenchel.functional.attention`: the estimator and its own.
+        solver: Second order or exact.
     """
     log_u = _log_preference(order, z.dtype)
     looked_at = order.looked_at(order.slots).clamp_max(order.tokens - 1)
@@ -449,7 +450,7 @@ def solved_output(
             log_preference=log_preference.unsqueeze(1),
             alpha=own_alpha.squeeze(-1).unsqueeze(1),
             scale=1.0,
-            **options,
+            estimator=solver,
         ).squeeze(1)
 
     numbers = rows.shape[1] * (templates.shape[-1] + value.shape[-1] + evidence.shape[1])

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,15 +14,12 @@ from torch import Tensor
 from fenchel.arguments import ESTIMATORS
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, check_estimator, largest_level
-from fenchel.functional.exact import preference_weights
+from fenchel.functional.exact import DEFAULT_STEPS, preference_weights
 from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import attend
 from fenchel.rounding import LINEAR, norm, summed
 from fenchel.solver import ESTIMATORS as SOLVERS
 from fenchel.solver import Estimator, Exact
-
-if TYPE_CHECKING:
-    from fenchel.functional.relative_arguments import RelativeArguments
 
 __all__ = [
     "DEFAULT_STEPS",
@@ -199,7 +196,7 @@ def norm_of(vectors: Tensor) -> Tensor:
 
 
 def lost_to_rounding(
-    given: AttentionArguments | RelativeArguments,
+    given: AttentionArguments,
     length: Tensor,
     reach: Tensor,
     spreads: tuple[Tensor, Tensor],
@@ -241,9 +238,6 @@ def lost_to_rounding(
     return torch.where((of_products + added) * reach + differing <= LINEAR, found, torch.inf)
 
 
-DEFAULT_STEPS = 50
-"""Steps that a query may take in the exact estimator of ops."""
-
 T = TypeVar("T")
 
 
@@ -276,9 +270,7 @@ class Inference(ABC):
         self._has_output = value is not None
         self._kept: dict[str, Any] = {}
         tol, max_steps = options.pop("tol", None), options.pop("max_steps", DEFAULT_STEPS)
-        estimator, tol, max_steps = opened_estimator(options.pop("estimator", "first_order"), tol, max_steps)
-        self._estimator = estimator
-        self._solving: dict[str, Any] = {"estimator": estimator, "tol": tol, "max_steps": max_steps}
+        self._solver = _solver_of(options.pop("estimator", "first_order"), tol, max_steps)
 
     @property
     def dual(self) -> Tensor:
@@ -394,20 +386,26 @@ def estimator_object(
     Raises:
         ProblemError: If it is no estimator of ops, or an option cannot be used.
     """
-    steps = DEFAULT_STEPS if max_steps is None else max_steps
-    check_estimator(*opened_estimator(estimator, tol, steps))
+    found = _solver_of(estimator, tol, DEFAULT_STEPS if max_steps is None else max_steps)
     if isinstance(estimator, Estimator):
         return estimator
-    return Exact(tol=tol, max_steps=max_steps) if estimator == "exact" else SOLVERS[estimator]()
+    return Exact(tol=tol, max_steps=max_steps) if isinstance(found, Exact) else found
 
 
-def refuse_exact(estimator: str) -> None:
+def _solver_of(estimator: str | Estimator, tol: float | None, max_steps: int) -> Estimator:
+    """The same with the steps that ops allow where they are left open."""
+    name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
+    check_estimator(name, tol, max_steps)
+    return Exact(tol=tol, max_steps=max_steps) if name == "exact" else SOLVERS[name]()
+
+
+def refuse_exact(solver: Estimator) -> None:
     """Refuse the gap of the exact estimator, naming what gives the number.
 
     Raises:
-        ProblemError: If the estimator is ``"exact"``.
+        ProblemError: If the estimator is exact.
     """
-    if estimator == "exact":
+    if isinstance(solver, Exact):
         raise ProblemError(
             "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected 'first_order' "
             "or 'second_order'; the certificate gives the number"

@@ -1,8 +1,7 @@
-"""Attention to memories that are distributions: every key a Gaussian, in one fused call, by each estimator."""
+r"""Attention to memories that are distributions: every key a Gaussian, in one fused call, by each estimator."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -10,10 +9,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.conjugate import conjugate_of
-from fenchel.errors import ConvergenceError
-from fenchel.functional.arguments import AttentionArguments, refuse_overflow
-from fenchel.functional.exact import by_inverse, preference_weights, solved_dual_point
+from fenchel.arguments import shown
+from fenchel.closeness import KL
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import AttentionArguments, checked, refuse_overflow
+from fenchel.functional.exact import by_inverse, preference_weights
 from fenchel.functional.inference import (
     AttentionCertificate,
     Inference,
@@ -24,19 +24,26 @@ from fenchel.functional.inference import (
     norm_of,
     refuse_exact,
 )
-from fenchel.functional.mixture_preference import HeadMixtures, MixtureArguments, checked_mixture
-from fenchel.functional.operator import untraced, without_autocast
+from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import output_at, plain_attention, weights_at
-from fenchel.problem import Problem
+from fenchel.functional.problems import ProblemRows, in_parts
 from fenchel.rounding import summed
-from fenchel.tensors import check_not_mapped
+from fenchel.solver import Exact, FirstOrder, SecondOrder
+from fenchel.tensors import (
+    broadcasts_to,
+    check_device,
+    check_dtype,
+    check_not_mapped,
+    check_tensor,
+    checked_scale,
+    values_are_known,
+)
 
 __all__ = [
     "Mixture",
     "mixture_attention",
     "mixture_attention_weights",
     "mixture_attention_with_certificate",
-    "mixture_dual_point",
 ]
 
 
@@ -74,68 +81,189 @@ class MixtureInference(Inference):
         means: Tensor,
         value: Tensor | None,
         *,
+        scale: float | Tensor | None = None,
         dropout_p: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(means, options)  # E[x] is an output too
-        self._dropout_p = dropout_p
-        options = {"dropout_p": dropout_p, **self._solving, **options}
-        self._given = checked_mixture(query, means, variant.variances, value, **options)
+        variances = variant.variances
+        _check_components(query, means, variances, value)
+        exact, values = isinstance(self._solver, Exact), means if value is None else value
+        given = checked(query, means, values, scale=1.0, dropout_p=dropout_p, exact=exact, **options)
+        self._dtype, self._dropout_p, self._answers_memories = given.query.dtype, dropout_p, value is None
+        dtype, self._scale = compute_dtype(given.query.dtype), max(query.shape[-1], 1) ** -0.5
+        if scale is not None:
+            scale = checked_scale(scale, query)
+            self._scale = scale.to(dtype) if isinstance(scale, Tensor) else scale
+        spherical = variances.dim() == 0 or (variances.shape[-1] == 1 and means.shape[-1] != 1)
+        spread = variances.to(dtype).expand(*means.shape[:3], 1 if spherical else means.shape[3])
+        components = torch.cat([means.to(dtype), spread], -1)
+        self._given = replace(
+            given,
+            query=given.query.to(dtype),
+            key=components,
+            value=components if value is None else given.value.to(dtype),
+            alpha=given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha,
+        )
 
     @property
     def _nothing(self) -> bool:
-        return self._given.evidence.numel() == 0
+        return self._given.query.numel() == 0
+
+    def _rows(self, dtype: torch.dtype) -> ProblemRows:
+        """The call as problems whose templates are scale·x."""
+        d, (evidence, components, preference, alpha) = (
+            self._given.query.shape[-1],
+            self._given.problem_in(dtype),
+        )
+        components = self._given.of_query_heads(components)
+        means, variances = components[..., :d] * self._scale, components[..., d:] * self._scale**2
+        return ProblemRows(evidence, means, preference, alpha, KL(), variances)
+
+    def _lifted(self, dual: Tensor) -> tuple[AttentionArguments, Tensor]:
+        """The call as attention to components, whose query is [ς, ς²/2], and ς = scale·λ."""
+        is_one = isinstance(self._scale, float) and self._scale == 1.0
+        place = dual if is_one else dual * self._scale
+        square = place.square()
+        if self._given.key.shape[-1] != 2 * place.shape[-1]:
+            square = square.sum(-1, keepdim=True)
+        return replace(self._given, query=torch.cat([place, square / 2], -1), alpha=1.0), place
 
     @override
     def _make_point(self) -> Tensor:
-        with without_autocast(self._given.evidence):
-            return self._given.evidence if self._nothing else mixture_dual_point(self._given, **self._solving)
+        given, solver = self._given, self._solver
+        with without_autocast(given.query):
+            if self._nothing or isinstance(solver, FirstOrder):
+                return given.query if self._nothing else given.query * given.alpha
+            if isinstance(solver, SecondOrder) and given.problem_is_shared:
+                return self._with_one_covariance()
+            check_not_mapped(f"{solver.name} mixture attention", given.query, given.key)
+            remedy = "alpha, the variances or the norms of the means smaller"
+            return self._rows(given.query.dtype).dual_point(solver, remedy)
+
+    def _with_one_covariance(self) -> Tensor:
+        """Second order where the queries of a head share one mixture and α: one d × d inverse a head, in float64."""
+        rows, given = self._rows(torch.float64), self._given
+        assert rows.variances is not None  # noqa: S101 -- memories have some
+        weights = preference_weights(given.log_preference, rows.templates)
+        centred = rows.templates - weights @ rows.templates
+        within = (weights @ rows.variances).expand(*centred.shape[:2], 1, centred.shape[-1]).squeeze(2)
+        covariance = centred.mT @ (weights.mT * centred) + torch.diag_embed(within)
+        return (rows.alpha * by_inverse(rows.alpha * covariance, rows.evidence)).to(given.query.dtype)
 
     @override
     def _make_dual(self) -> Tensor:
-        return self._given.lifted.without_empty_rows(self._point)
+        return self._given.without_empty_rows(self._point)
 
     @override
     def _make_output(self) -> Tensor:
-        with without_autocast(self._given.evidence):
+        with without_autocast(self._given.query):
+            lifted, place = self._lifted(self._point)
             if self._nothing:
-                return _without_evidence(self._given, self._dropout_p)
-            return _answer(self._given, self._point, self._dropout_p)
+                output = plain_attention(lifted, self._dropout_p)
+            else:
+                wide, width = _same_width(lifted)
+                output = output_at(wide, wide.query, self._dropout_p)[..., :width]
+            if self._answers_memories:
+                # Each memory has moved by its variance times ς.
+                d = place.shape[-1]
+                output = output[..., :d] + output[..., d:] * place
+            what = "mixture attention has scores or variances times evidence"
+            remedy = "alpha, the query, scale or the variances smaller"
+            refuse_overflow(output, (self._given.query, lifted.key, lifted.value), what, remedy)
+            return lifted.without_empty_rows(output).to(self._dtype)
 
     @override
     def _make_weights(self) -> Tensor:
-        given = self._given
-        with without_autocast(given.evidence):
-            lifted = replace(given.lifted, query=given.lift(given.place(self._point)), alpha=1.0)
-            return weights_at(lifted, lifted.query).to(given.dtype)
+        with without_autocast(self._given.query):
+            lifted, _ = self._lifted(self._point)
+            return weights_at(lifted, lifted.query).to(self._dtype)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         given, dual = self._given, self._point
-        with torch.no_grad(), without_autocast(given.evidence):
+        with torch.no_grad(), without_autocast(given.query):
             if self._nothing:
-                return no_error(given.lifted)
-            preference = replace(HeadMixtures.of(given), resolved=True)
-            hidden = preference.rounding(dual)
-            assert hidden is not None  # noqa: S101 -- resolved mixtures bound it
-            evidence, unmet = norm_of(given.evidence), given.evidence - dual / given.alpha
-            unit = torch.finfo(dual.dtype).eps
-            roundings = (2 * evidence + 4 * norm_of(dual) / given.alpha) * unit
-            norm = norm_of(unmet - preference.tilted_shift(dual)) + hidden.unsqueeze(-1) + roundings
-            norm = given.lifted.without_empty_rows(norm * (1 + summed(dual.shape[-1]) * unit))
-            return certificate_of(norm, given.alpha, dual.dtype)
+                return no_error(given)
+            dtype = dual.dtype
+            if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
+                dtype = torch.float64  # in which products are not cut short
+            rows = self._rows(dtype)
+            norm = given.without_empty_rows(in_parts(rows, _bound_on_gradient, dual.to(dtype)))
+            return certificate_of(norm, rows.alpha, dual.dtype)
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._estimator)
-        given, dual = self._given, self._point
-        with without_autocast(given.evidence):
+        refuse_exact(self._solver)
+        with without_autocast(self._given.query):
             if self._nothing:
-                return given.evidence.new_zeros(given.evidence.shape[:3])
-            shift = replace(HeadMixtures.of(given), resolved=True).tilted_shift(dual)
-            gradient = given.evidence - dual / given.alpha - shift
-            found = given.alpha / 2 * gradient.square().sum(-1, keepdim=True)
-            return given.lifted.without_empty_rows(found).squeeze(-1)
+                return self._given.query.new_zeros(self._given.query.shape[:3])
+            return self._given.without_empty_rows(self._rows(self._given.query.dtype).gap(self._point))
+
+
+def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
+    """At least the norm of the dual's gradient, (B, H, m, 1)."""
+    problem, unit = rows.problem(), torch.finfo(dual.dtype).eps
+    hidden = problem.preference.rounding(dual)
+    assert hidden is not None  # noqa: S101 -- mixtures bound it
+    roundings = (2 * norm_of(rows.evidence) + 4 * norm_of(dual) / rows.alpha) * unit
+    norm = norm_of(problem.dual_gradient(dual)) + hidden.unsqueeze(-1) + roundings
+    return norm * (1 + summed(dual.shape[-1]) * unit)
+
+
+def _same_width(lifted: AttentionArguments) -> tuple[AttentionArguments, int]:
+    """The call with keys and values of one width, which fused kernels ask for, and the width that was meant."""
+    wide, width = lifted.query.shape[-1], lifted.value.shape[-1]
+    if wide < width:
+        query, key = (torch.nn.functional.pad(x, (0, width - wide)) for x in (lifted.query, lifted.key))
+        return replace(lifted, query=query, key=key), width
+    return replace(lifted, value=torch.nn.functional.pad(lifted.value, (0, wide - width))), width
+
+
+def _check_components(query: Tensor, means: Tensor, variances: Tensor, value: Tensor | None) -> None:
+    form = "(batch, heads, tokens, dim)"
+    named = {"query": query, "means": means, **({} if value is None else {"value": value})}
+    for name, tensor in named.items():
+        check_tensor(name, tensor, form, dims=4)
+        check_device(name, tensor, query.device)
+        check_dtype(name, tensor, query.dtype)
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
+    if query.shape[0] != means.shape[0] or query.shape[3] != means.shape[3]:
+        raise ProblemError(f"query and means differ in their first or last dimension: {shapes}")
+    if means.shape[2] == 0:
+        raise ProblemError(f"there is nothing to attend to (no components in means): {shapes}")
+    if value is not None and value.shape[:3] != means.shape[:3]:
+        raise ProblemError(f"means and value differ in batch, heads or components: {shapes}")
+    heads, key_heads = query.shape[1], means.shape[1]
+    if heads != key_heads and (key_heads == 0 or heads % key_heads):
+        raise ProblemError(
+            f"query has {heads} heads, which {key_heads} heads of means do not divide: {shapes}"
+        )
+    _check_variances(variances, means)
+
+
+def _check_variances(variances: Tensor, means: Tensor) -> None:
+    wanted = "that broadcasts to the shape of means, with a last dimension of 1 where they are spherical"
+    check_tensor("variances", variances, wanted)
+    check_device("variances", variances, means.device, "means")
+    check_dtype("variances", variances, means.dtype, "means")
+    if not broadcasts_to(variances.shape, means.shape):
+        raise ProblemError(
+            f"variances have shape {tuple(variances.shape)}; expected one that broadcasts to that of means, "
+            f"{tuple(means.shape)}: one a coordinate, or a last dimension of 1 for spherical ones. Full covariance "
+            "matrices have no fused form; fenchel.GaussianMixture takes them"
+        )
+    if not values_are_known(variances):
+        return
+    bad = ~((variances >= 0) & (variances < torch.inf))
+    if bool(bad.any()):
+        where = tuple(int(i) for i in bad.nonzero()[0]) if bad.dim() else ()
+        entry = f" at index {where}" if where else ""
+        raise ProblemError(
+            f"variances hold {shown(variances.detach()[bad][0].item())}{entry}; expected finite numbers of at least 0 "
+            "(0 is softmax attention): variances, not their logarithms or roots; make what is learned positive, such "
+            "as by torch.nn.functional.softplus"
+        )
 
 
 def mixture_attention(
@@ -275,84 +403,4 @@ def mixture_attention_weights(
         >>> torch.allclose(r, (q @ k.mT / 2).softmax(-1))
         True
     """
-    return Mixture(variances).inference(query, means, None, dropout_p=0.0, **options).weights
-
-
-def _same_width(given: MixtureArguments, query: Tensor) -> tuple[AttentionArguments, int]:
-    """The lifted call with keys and values of one width, which fused kernels ask for, and the width that was meant."""
-    lifted = replace(given.lifted, query=query)
-    wide, width = query.shape[-1], lifted.value.shape[-1]
-    if wide < width:
-        key = torch.nn.functional.pad(lifted.key, (0, width - wide))
-        lifted = replace(lifted, query=torch.nn.functional.pad(query, (0, width - wide)), key=key)
-    elif width < wide:
-        lifted = replace(lifted, value=torch.nn.functional.pad(lifted.value, (0, wide - width)))
-    return lifted, width
-
-
-def _answer(given: MixtureArguments, dual: Tensor, dropout_p: float) -> Tensor:
-    """The output at dual points, in the dtype of the query."""
-    place = given.place(dual)
-    lifted, width = _same_width(given, given.lift(place))
-    found = output_at(lifted, lifted.query, dropout_p)[..., :width]
-    output = given.mean(place, found) if given.value is None else found
-    tensors = given.evidence, given.means, given.lifted.value
-    what = "mixture attention has scores or variances times evidence"
-    refuse_overflow(output, tensors, what, "alpha, the query, scale or the variances smaller")
-    return given.lifted.without_empty_rows(output).to(given.dtype)
-
-
-def _without_evidence(given: MixtureArguments, dropout_p: float) -> Tensor:
-    """Where no query, or no dimension, can tilt u: the average under the preference."""
-    place = given.place(given.evidence)
-    at_rest = replace(given.lifted, query=given.lift(place), alpha=1.0)
-    found = plain_attention(at_rest, dropout_p)
-    return (given.mean(place, found) if given.value is None else found).to(given.dtype)
-
-
-def mixture_dual_point(given: MixtureArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
-    """λ, (B, H, m, d), in the dtype of the computation.
-
-    Args:
-        given: Checked arguments.
-        estimator: One of :data:`~fenchel.arguments.ESTIMATORS`.
-        tol: Of the exact estimator, relative; None is its default.
-        max_steps: Of the exact estimator.
-    """
-    alpha = given.alpha
-    if estimator == "first_order":
-        return given.evidence * alpha
-    alpha_is_shared = not isinstance(alpha, Tensor) or alpha.shape[2] == 1
-    if estimator == "second_order" and given.lifted.log_preference_is_shared and alpha_is_shared:
-        return _with_one_covariance(given)
-    return _solved(given, estimator, tol, max_steps)
-
-
-# An iteration that looks at values is nothing to trace.
-@untraced
-def _solved(given: MixtureArguments, estimator: str, tol: float | None, max_steps: int) -> Tensor:
-    check_not_mapped(f"{estimator} mixture attention", given.evidence, given.means, given.variances)
-    alpha = given.alpha
-    of_rows = alpha.squeeze(-1) if isinstance(alpha, Tensor) else alpha
-    preference, remedy = HeadMixtures.of(given), "alpha, the variances or the norms of the means smaller"
-    options = {"estimator": estimator, "tol": tol, "max_steps": max_steps, "remedy": remedy}
-    with suppress(ConvergenceError):
-        return solved_dual_point(Problem(conjugate_of(preference), given.evidence, of_rows), **options)
-    # Where λ is small a difference of two means is rounding; what resolves it takes twice as long.
-    resolved = replace(preference, resolved=True)
-    return solved_dual_point(Problem(conjugate_of(resolved), given.evidence, of_rows), **options)
-
-
-def _with_one_covariance(given: MixtureArguments) -> Tensor:
-    """Second order where the queries of a head share one mixture and α: one d × d inverse a head, in float64."""
-    sharing = given.evidence.shape[1] // given.means.shape[1]
-    means, variances = (
-        (x.double() * factor).repeat_interleave(sharing, 1)
-        for x, factor in ((given.means, given.scale), (given.variances, given.scale**2))
-    )
-    weights = preference_weights(given.lifted.log_preference, means)
-    centred = means - weights @ means
-    within = (weights @ variances).expand(*variances.shape[:2], 1, means.shape[-1]).squeeze(2)
-    covariance = centred.mT @ (weights.mT * centred) + torch.diag_embed(within)
-    alpha = given.alpha.double() if isinstance(given.alpha, Tensor) else given.alpha
-    return (alpha * by_inverse(alpha * covariance, given.evidence.double())).to(given.evidence.dtype)
+    return Mixture(variances).inference(query, means, None, **options).weights

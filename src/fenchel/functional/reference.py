@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fenchel.functional.arguments import AttentionArguments, checked
+from fenchel.functional.arguments import AttentionArguments, check_estimator, checked
 from fenchel.functional.transport_arguments import checked_transport
 from fenchel.tensors import checked_argument, without_causal_bias
 
@@ -39,8 +39,9 @@ def _check(
     steps: int,
 ) -> AttentionArguments:
     checked_argument("max_steps", steps, name="steps")
-    options = {"log_preference": log_preference, "alpha": alpha, "scale": scale, "estimator": estimator}
-    return checked(query, key, value, **options, dropout_p=0.0, enable_gqa=True)
+    check_estimator(estimator, None, steps)
+    options = {"log_preference": log_preference, "alpha": alpha, "scale": scale}
+    return checked(query, key, value, **options, enable_gqa=True, exact=estimator == "exact")
 
 
 def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tuple[Tensor, Tensor]:

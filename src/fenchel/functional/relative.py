@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
+from fenchel.errors import ProblemError
+from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.attention import AttentionInference, attention_weights
 from fenchel.functional.close import is_softmax
 from fenchel.functional.inference import (
-    DEFAULT_STEPS,
     AttentionCertificate,
     GapOptions,
     Inference,
@@ -25,18 +26,24 @@ from fenchel.functional.inference import (
     norm_of,
     refuse_exact,
 )
-from fenchel.functional.operator import without_autocast
-from fenchel.functional.relative_arguments import (
-    RelativeArguments,
-    checked_relative,
-    in_blocks,
-    of_pairs,
-    to_rows,
-)
+from fenchel.functional.operator import compute_dtype, without_autocast
+from fenchel.layout import spans
 from fenchel.rounding import summed
+from fenchel.solver import Exact, FirstOrder
+from fenchel.tensors import (
+    WHOLE,
+    broadcasts_to,
+    check_device,
+    check_dtype,
+    check_finite,
+    check_tensor,
+    values_are_known,
+)
 
 __all__ = [
     "Relative",
+    "distance_index",
+    "of_pairs",
     "relative_attention",
     "relative_attention_weights",
     "relative_attention_with_certificate",
@@ -86,51 +93,65 @@ class RelativeInference(Inference):
     ) -> None:
         super().__init__(value, options)
         self._dropout_p = dropout_p
-        options = {"dropout_p": dropout_p, **self._solving, **options}
-        value_table = None if value is None else variant.value_table
-        value = key if value is None else value
-        table, index = variant.table, variant.index
-        self._given = given = checked_relative(query, key, value, table, index, value_table, **options)
+        options = {"dropout_p": dropout_p, "exact": isinstance(self._solver, Exact), **options}
+        self._given = _checked(query, key, value, variant, **options)
         # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
-        self._as_scores = (
-            self._estimator == "first_order" and is_softmax(given.closeness) and given.key.shape[2] > 0
-        )
+        softmax, some_keys = is_softmax(self._given.closeness), key.shape[2] > 0
+        self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
 
     def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What plain attention answers for every query with its own templates and values."""
+        """What plain attention answers for queries with their own templates and values, a block of them at a time.
 
-        def answered(*call: Tensor, **own: Any) -> tuple[Tensor, ...]:
-            return answer(AttentionInference(*call, dropout_p=self._dropout_p, **own, **self._solving))
-
-        return in_blocks(self._given, answered)
+        Dual points are kept, so that what is read next is not solved again.
+        """
+        call, known, parts = self._given.call, self._kept.get("point"), []
+        for rows, tensors, options in _by_query(self._given):
+            found = AttentionInference(*tensors, dropout_p=self._dropout_p, estimator=self._solver, **options)
+            if known is not None:
+                found._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
+            sizes, folded = (call.query.shape[0], rows.stop - rows.start), (found.dual, *answer(found))
+            parts.append([x.squeeze(2).unflatten(0, sizes).transpose(1, 2) for x in folded])
+        point, *others = (torch.cat(part, 2) for part in zip(*parts, strict=True))
+        self._kept.setdefault("point", point)
+        return tuple(map(call.without_empty_rows, others))
 
     @property
     def _shared(self) -> AttentionInference:
         """Attention to the keys alone, where what r adds to the scores stands among the log weights."""
 
         def made() -> AttentionInference:
-            given = self._given
-            call = given.query, given.key, given.value
-            return AttentionInference(*call, dropout_p=self._dropout_p, **_scored(given))
+            call = self._given.call
+            tensors = call.query, call.key, call.value
+            return AttentionInference(*tensors, dropout_p=self._dropout_p, **_scored(self._given))
 
         return self._once("shared", made)
 
     @override
     def _make_point(self) -> Tensor:
-        return self._shared.dual if self._as_scores else self._in_blocks(lambda found: (found.dual,))[0]
+        if self._as_scores:
+            return self._shared.dual
+        self._in_blocks(lambda found: ())
+        return self._kept["point"]
+
+    @override
+    def _make_dual(self) -> Tensor:
+        return self._given.call.without_empty_rows(self._point)
 
     @override
     def _make_output(self) -> Tensor:
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.output,))[0]
-        if self._given.relative_value is None:
-            return self._shared.output
+        table = self._given.relative_value
+        if table is None:
+            return self._given.call.without_empty_rows(self._shared.output)
         weights = torch.dropout(self.weights, self._dropout_p, train=self._dropout_p > 0)
-        return _averaged(self._given, weights)
+        return weights @ self._given.call.value + to_rows(weights, self._given.index, table.shape[2]) @ table
 
     @override
     def _make_weights(self) -> Tensor:
-        return self._shared.weights if self._as_scores else self._in_blocks(lambda found: (found.weights,))[0]
+        if not self._as_scores:
+            return self._in_blocks(lambda found: (found.weights,))[0]
+        return self._given.call.without_empty_rows(self._shared.weights)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
@@ -148,12 +169,12 @@ class RelativeInference(Inference):
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._estimator)
+        refuse_exact(self._solver)
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.gap,))[0]
-        with without_autocast(self._given.query):
+        with without_autocast(self._given.call.query):
             wide = self._given.centred
-            return wide.alpha / 2 * _shift(wide)[0].square().sum(-1)
+            return (wide.call.alpha / 2 * _shift(wide).square()).sum(-1)
 
 
 def relative_attention(
@@ -258,11 +279,7 @@ def relative_attention_weights(
         >>> torch.allclose(relative_attention_weights(q, k, nothing), (q @ k.mT / 2).softmax(-1))
         True
     """
-    return (
-        Relative(relative, index)
-        .inference(query, key, None, closeness=closeness, dropout_p=0.0, **options)
-        .weights
-    )
+    return Relative(relative, index).inference(query, key, None, closeness=closeness, **options).weights
 
 
 def relative_attention_with_certificate(
@@ -355,55 +372,229 @@ def relative_gap(
         >>> torch.allclose(relative_gap(q, k, nothing), gap(q, k))
         True
     """
-    none: dict[str, Any] = {"dropout_p": 0.0, "tol": None, "max_steps": DEFAULT_STEPS}
-    return Relative(relative, index).inference(query, key, None, closeness=closeness, **none, **options).gap
+    return Relative(relative, index).inference(query, key, None, closeness=closeness, **options).gap
+
+
+@dataclass(frozen=True)
+class RelativeArguments:
+    """Arguments of a call that fit together.
+
+    Attributes:
+        call: Those of plain attention, with keys and values of every head of the query.
+        relative: r, (B or 1, H or 1, P, d).
+        index: int64 (1 or B, 1, m, n), or None for distances.
+        relative_value: (B or 1, H or 1, P, d_v), or None.
+        closeness: D, or None.
+    """
+
+    call: AttentionArguments
+    relative: Tensor
+    index: Tensor | None
+    relative_value: Tensor | None
+    closeness: AbstractCloseness | None
+
+    @property
+    def centred(self) -> RelativeArguments:
+        """The same in the dtype of bounds, without what keys share, and rows, which changes only rounding."""
+        call, dtype = self.call, compute_dtype(self.call.query.dtype)
+        key, relative = (x.to(dtype) for x in (call.key, self.relative))
+        key, relative = (x - x.detach().mean(-2, keepdim=True) for x in (key, relative))
+        return replace(self, call=replace(call, query=call.query.to(dtype), key=key), relative=relative)
+
+
+def _checked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    variant: Relative,
+    *,
+    scale: float | Tensor | None = None,
+    closeness: AbstractCloseness | None = None,
+    **options: Any,
+) -> RelativeArguments:
+    """The arguments of a relative attention call, if they fit together."""
+    relative, index, relative_value = variant.table, variant.index, variant.value_table
+    if value is None:
+        value, relative_value = key, None
+    call = checked(query, key, value, scale=scale, **options)
+    _check_table("relative", relative, key, query)
+    check_finite(relative=relative, relative_value=relative_value)
+    if relative_value is not None:
+        _check_table("relative_value", relative_value, value, query)
+        if relative_value.shape[2] != relative.shape[2]:
+            raise ProblemError(
+                f"relative_value has {relative_value.shape[2]} rows and relative {relative.shape[2]}; expected one "
+                "table of each pair, with as many rows"
+            )
+    queries, keys, rows = (x.shape[2] for x in (query, key, relative))
+    if index is not None:
+        index = _checked_index(index, (query.shape[0], queries, keys), rows, query)
+    elif rows != queries + keys - 1:
+        raise ProblemError(
+            f"relative has {rows} rows and index is None; expected one row a distance, {queries} + {keys} - 1 = "
+            f"{queries + keys - 1}, or an index (queries, keys) of which row a pair has"
+        )
+    if isinstance(scale, Tensor):
+        relative = relative * scale.to(relative).reshape(())
+    call = replace(call, key=call.of_query_heads(call.key), value=call.of_query_heads(call.value))
+    return RelativeArguments(call, relative, index, relative_value, closeness)
+
+
+def _check_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> None:
+    check_tensor(name, table, "(batch or 1, heads or 1, rows, dim)", dims=4)
+    check_device(name, table, query.device)
+    check_dtype(name, table, query.dtype)
+    wanted = (*query.shape[:2], table.shape[2], rows_of.shape[3])
+    if table.shape[3] != wanted[3] or not broadcasts_to(tuple(table.shape), wanted):
+        raise ProblemError(
+            f"{name} has shape {tuple(table.shape)}; expected (batch or 1, heads or 1, rows, dim) = "
+            f"({wanted[0]} or 1, {wanted[1]} or 1, rows, {wanted[3]})"
+        )
+
+
+def _checked_index(index: Any, sizes: tuple[int, int, int], rows: int, query: Tensor) -> Tensor:
+    form = "(queries, keys), or (batch, queries, keys), of rows of relative"
+    check_tensor("index", index, form, dtypes=WHOLE)
+    check_device("index", index, query.device)
+    if tuple(index.shape) not in (sizes, sizes[1:]):
+        raise ProblemError(f"index has shape {tuple(index.shape)}; expected {form}: {sizes[1:]} or {sizes}")
+    if values_are_known(index) and index.numel():
+        least, most = int(index.min()), int(index.max())
+        if least < 0 or most >= rows:
+            wrong = least if least < 0 else most
+            raise ProblemError(f"index holds {wrong}; expected rows of relative, from 0 to {rows - 1}")
+    return index.unsqueeze(-3) if index.dim() == 3 else index[None, None]
 
 
 def _scored(given: RelativeArguments) -> dict[str, Any]:
     """Options of plain attention to the keys, with what r adds to the scores among the log-weights."""
-    evidence = given.query * (given.column * given.scale)
-    scores = of_pairs(evidence.to(given.query.dtype) @ given.relative.mT, given.index, given.key.shape[2])
-    log_u = given.log_preference
-    if log_u is not None:
+    call = given.call
+    evidence = (call.query * (call.alpha * call.scale)).to(call.query.dtype)
+    scores = of_pairs(evidence @ given.relative.mT, given.index, call.key.shape[2])
+    if (log_u := call.log_preference) is not None:
         scores = torch.where(log_u, scores, -torch.inf) if log_u.dtype == torch.bool else scores + log_u
-    return {"log_preference": scores, "alpha": given.alpha, "scale": given.scale}
+    alpha = call.alpha.squeeze(-1) if isinstance(call.alpha, Tensor) else call.alpha
+    return {"log_preference": scores, "scale": call.scale, "alpha": alpha}
 
 
-def _averaged(given: RelativeArguments, weights: Tensor) -> Tensor:
-    """The mean of the values of each pair under weights (B, H, m, n)."""
-    found = weights @ given.value
-    if given.relative_value is None:
-        return found
-    table = given.relative_value
-    return found + to_rows(weights, given.index, table.shape[2]) @ table
-
-
-def _shift(given: RelativeArguments) -> tuple[Tensor, Tensor]:
-    """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean; and the weights of u, (B, H, m, n)."""
-    found = attention_weights(given.query, given.key, **_scored(given))
-    no_evidence = given.query.new_zeros(*given.query.shape[:3], 1), torch.zeros_like(given.key[..., :1])
-    believed = attention_weights(*no_evidence, log_preference=given.log_preference)
-    apart, table = believed - found, given.relative
-    shift = apart @ given.key + to_rows(apart, given.index, table.shape[2]) @ table
-    return shift * given.scale, believed
+def _shift(given: RelativeArguments) -> Tensor:
+    """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean; 0 where there is nothing to attend to."""
+    call, table = given.call, given.relative
+    found = attention_weights(call.query, call.key, **_scored(given))
+    no_evidence = call.query.new_zeros(*call.query.shape[:3], 1), torch.zeros_like(call.key[..., :1])
+    apart = attention_weights(*no_evidence, log_preference=call.log_preference) - found
+    shift = apart @ call.key + to_rows(apart, given.index, table.shape[2]) @ table
+    return call.without_empty_rows(shift * call.scale)
 
 
 @torch.no_grad()
 def _certificate(given: RelativeArguments) -> AttentionCertificate:
     """At λ = αz, with what rounding can hide in the shift of the mean."""
-    with without_autocast(given.query):
-        # What all templates of a query share changes only rounding.
+    with without_autocast(given.call.query):
         wide = given.centred
-        shift, believed = _shift(wide)
-        scale, alpha, dtype = abs(wide.scale), wide.column, wide.query.dtype
-        radius = (
-            norm_of(wide.key).amax(-2, keepdim=True) + norm_of(wide.relative).amax(-2, keepdim=True)
-        ) * scale
-        length = norm_of(wide.query * alpha)
-        lost = lost_to_rounding(wide, length, length * radius, (radius, radius), dtype, has_levels=True)
+        call, shift = wide.call, _shift(wide)
+        scale, alpha, dtype = abs(call.scale), call.alpha, call.query.dtype
+        of_keys, of_rows = (norm_of(x).amax(-2, keepdim=True) for x in (call.key, wide.relative))
+        radius = scale * (of_keys + of_rows)
+        length = norm_of(call.query * alpha)
+        lost = lost_to_rounding(call, length, length * radius, (radius, radius), dtype, has_levels=True)
         # αz is rounded; no covariance exceeds the squared radius.
         unit = torch.finfo(dtype).eps
         norm = torch.minimum(norm_of(shift) + lost, length * radius.square()) + length / alpha * unit
-        norm = norm * (1 + (summed(wide.query.shape[-1]) + 16) * unit)
-        norm = norm.masked_fill(believed.sum(-1, keepdim=True) == 0, 0)
-        return certificate_of(norm, alpha, dtype)
+        norm = norm * (1 + (summed(call.query.shape[-1]) + 16) * unit)
+        return certificate_of(call.without_empty_rows(norm), alpha, dtype)
+
+
+BLOCK_ENTRIES = 2**24
+"""Numbers of templates that are written out at once, at most, but for one query of every head."""
+
+
+def _by_query(given: RelativeArguments) -> Iterator[tuple[slice, tuple[Tensor, ...], dict[str, Any]]]:
+    """Blocks of queries as calls of plain attention, where they are a further batch: which, tensors and options."""
+    call, index = given.call, given.index
+    (batch, heads, queries, dim), keys = call.query.shape, call.key.shape[2]
+    size = max(1, BLOCK_ENTRIES // max(1, batch * heads * keys * max(dim, call.value.shape[3])))
+    if index is None:
+        index = distance_index(queries, keys, call.query.device)[None, None]
+    for rows in spans(max(1, queries), size):
+
+        def of_rows(x: Tensor, rows: slice = rows) -> Tensor:
+            return _folded(x.expand(batch, heads, queries, -1)[:, :, rows]).unsqueeze(2)
+
+        own = index[:, :, rows]
+        templates = call.key.unsqueeze(2) + _of_pairs(given.relative, own)
+        value = call.value.unsqueeze(2).expand(-1, -1, own.shape[2], -1, -1)
+        if given.relative_value is not None:
+            value = value + _of_pairs(given.relative_value, own)
+        options = {"scale": call.scale, "closeness": given.closeness, "alpha": call.alpha}
+        if isinstance(call.alpha, Tensor):
+            options["alpha"] = of_rows(call.alpha).squeeze(-1)
+        if call.log_preference is not None:
+            options["log_preference"] = of_rows(call.log_preference)
+        tensors = of_rows(call.query), _folded(templates), _folded(value)
+        yield slice(rows.start, rows.start + own.shape[2]), tensors, options
+
+
+def _of_pairs(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of (B or 1, H or 1, P, d) for pairs (B or 1, 1, b, n): (B or 1, H or 1, b, n, d)."""
+    if index.shape[0] == 1:
+        return table[:, :, index[0, 0]]
+    batch = torch.arange(index.shape[0], device=index.device)[:, None, None, None]
+    heads = torch.arange(table.shape[1], device=index.device)[None, :, None, None]
+    return table.expand(index.shape[0], -1, -1, -1)[batch, heads, index]
+
+
+def _folded(tensor: Tensor) -> Tensor:
+    """(B, H, b, ...) as (B·b, H, ...)."""
+    return tensor.transpose(1, 2).flatten(0, 1)
+
+
+def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
+    """What every query has for every row of a table, as what it has for every key.
+
+    Args:
+        by_row: (..., m, P), an entry for every row of the table.
+        index: The row of each pair, int64, broadcasting to (..., m, n); None is the distance j - i + m - 1, for which
+            nothing is looked up: a matrix whose rows move by one is the same memory read in longer rows.
+        keys: n.
+
+    Returns:
+        (..., m, n).
+
+    Example:
+        >>> of_pairs(torch.arange(8).view(2, 4), None, keys=3)
+        tensor([[1, 2, 3],
+                [4, 5, 6]])
+    """
+    queries, rows = by_row.shape[-2:]
+    if index is not None:
+        return by_row.gather(-1, index.expand(*by_row.shape[:-1], keys))
+    if queries == 1:
+        return by_row
+    start, step = queries - 1, rows - 1
+    read = by_row.flatten(-2)[..., start : start + queries * step]
+    return read.unflatten(-1, (queries, step))[..., :keys]
+
+
+def to_rows(of_pair: Tensor, index: Tensor | None, rows: int) -> Tensor:
+    """The transpose of :func:`of_pairs`: what pairs have, (..., m, n), added up by row of the table, (..., m, P).
+
+    Example:
+        >>> to_rows(torch.tensor([[1, 2, 3], [4, 5, 6]]), None, rows=4)
+        tensor([[0, 1, 2, 3],
+                [4, 5, 6, 0]])
+    """
+    queries, keys = of_pair.shape[-2:]
+    if index is not None:
+        zeros = of_pair.new_zeros(*of_pair.shape[:-1], rows)
+        return zeros.scatter_add(-1, index.expand(of_pair.shape), of_pair)
+    if queries == 1:
+        return of_pair
+    wide = torch.nn.functional.pad(of_pair, (0, rows - 1 - keys)).flatten(-2)
+    return torch.nn.functional.pad(wide, (queries - 1, 1)).unflatten(-1, (queries, rows))
+
+
+def distance_index(queries: int, keys: int, device: torch.device) -> Tensor:
+    """The row j - i + m - 1 of every pair, int64 (m, n)."""
+    i = torch.arange(queries, device=device).unsqueeze(-1)
+    return torch.arange(keys, device=device) - i + (queries - 1)

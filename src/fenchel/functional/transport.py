@@ -29,7 +29,6 @@ from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
 from fenchel.functional.arguments import checked, refuse_overflow
-from fenchel.functional.exact import solved_dual_point
 from fenchel.functional.inference import (
     DEFAULT_STEPS,
     AttentionCertificate,
@@ -39,12 +38,13 @@ from fenchel.functional.inference import (
     refuse_exact,
 )
 from fenchel.functional.operator import compute_dtype, untraced, without_autocast
+from fenchel.functional.problems import solved_dual_point
 from fenchel.functional.transport_arguments import TransportArguments, checked_transport
 from fenchel.layout import keep_freed_memory, spans
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.selection import narrowed
-from fenchel.solver import Estimator
+from fenchel.solver import Estimator, Exact, FirstOrder
 from fenchel.solver.implicit import differentiated_once
 from fenchel.tensors import check_not_mapped, values_are_known
 
@@ -106,7 +106,9 @@ class TransportInference(Inference):
     ) -> None:
         super().__init__(value, options)
         value = key if value is None else value
-        self._call = given = checked(query, key, value, scale=1.0, **self._solving, **options)
+        self._call = given = checked(
+            query, key, value, scale=1.0, exact=isinstance(self._solver, Exact), **options
+        )
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
@@ -141,10 +143,10 @@ class TransportInference(Inference):
     def _make_point(self) -> Tensor:
         given = self._given
         with without_autocast(given.evidence):
-            if self._estimator == "first_order" or given.evidence.numel() == 0:
+            if isinstance(self._solver, FirstOrder) or given.evidence.numel() == 0:
                 return given.alpha * given.evidence
             remedy = "gamma larger, or alpha or the norms of the templates smaller"
-            return solved_dual_point(self._problem, **self._solving, remedy=remedy)
+            return solved_dual_point(self._problem, self._solver, remedy)
 
     @override
     def _make_dual(self) -> Tensor:
@@ -176,15 +178,13 @@ class TransportInference(Inference):
         with torch.no_grad(), without_autocast(self._given.evidence):
             found = estimate_at(self._problem, dual)
             bounds = (found.gap, found.mean_error, found.dual_error)
-            empty = self._call.without_empty_rows
-            return AttentionCertificate(*(empty(bound.unsqueeze(-1)).squeeze(-1) for bound in bounds))
+            return AttentionCertificate(*map(self._call.without_empty_rows, bounds))
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._estimator)
+        refuse_exact(self._solver)
         with without_autocast(self._given.evidence):
-            found = self._problem.gap_at(self._point).unsqueeze(-1)
-            return self._call.without_empty_rows(found).squeeze(-1)
+            return self._call.without_empty_rows(self._problem.gap_at(self._point))
 
 
 def transport_attention(

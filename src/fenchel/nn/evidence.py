@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked
 from fenchel.errors import ProblemError
-from fenchel.functional.relative_arguments import of_pairs
+from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import (
     LAYOUTS,
     check_built,

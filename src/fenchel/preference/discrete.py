@@ -288,9 +288,9 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
 
 
 def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:
-    """The mean of the vectors (..., n, d) that count for some query, (..., 1, d)."""
+    """The mean of the vectors (..., n, d) that count for some query, (..., 1, d), without gradient."""
     counted = (log_weights > -torch.inf).any(-2, keepdim=True).to(vectors.dtype)
-    return counted @ vectors / counted.sum(-1, keepdim=True)
+    return counted @ vectors.detach() / counted.sum(-1, keepdim=True)
 
 
 def drawn_indices(weights: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

@@ -378,6 +378,7 @@ class GaussianMixture(AbstractMadeOf):
         allowed = ~torch.isneginf(self.log_weights)
         near = exponents.masked_fill(~allowed, 0).abs().amax(-1) <= SMALL
         unit = sums(self.dim) + sums(self.components)
+        unit *= torch.finfo(lam.dtype).eps / torch.finfo(torch.float64).eps
         size = length * radius + trace * length.square() / 2
         spread = (1 - r.amax(-1)).clamp(min=unit).sqrt()
         far = unit * (radius + trace * length) * (1 + 4 * (1 + size) * spread)
