@@ -15,7 +15,7 @@ import torch
 
 import fenchel
 from fenchel.arguments import ARGUMENTS as SHARED
-from fenchel.arguments import MOST_LAYERS, Number, Whole, shown
+from fenchel.arguments import MOST_LAYERS, shown
 from fenchel.errors import FenchelError, InputError, ProblemError
 from fenchel.options import AuditOptions, ReproduceOptions, SwapOptions, declared
 from fenchel.swap import swap
@@ -28,13 +28,8 @@ ARGUMENTS = dict(SHARED) | {
 }
 HUGE = 10**5000
 WORTHLESS = [float("nan"), math.inf, -math.inf, HUGE, -HUGE, "", "many", "\udcff", b"1", object(), [], {}, 1j]
-LISTS = {"alphas", "layers", "heads", "estimators"}
 WORDS = {"text_column", "target_column", "column", "revision"}
-NUMBERS = sorted(
-    name
-    for name, rule in ARGUMENTS.items()
-    if type(getattr(rule, "rule", rule)) in (Whole, Number) and name not in LISTS
-)
+NUMBERS = sorted(name for name, rule in ARGUMENTS.items() if rule.kind in (int, float))
 
 
 def checked(

@@ -43,7 +43,7 @@ def _command_row(option: Any) -> str:
 def function_table(model: type[Options]) -> str:
     """The keyword arguments that a function takes from a model of options, a row each."""
     rows = (
-        f"| `{option.name}` | {option.python_default} | {as_markdown(option.field.description or '')} |"
+        f"| `{option.name}` | {option.python_default} | {as_markdown(option.meaning)} |"
         for option in declared(model)
     )
     return _HEADING + "\n".join(rows)

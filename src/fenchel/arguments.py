@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import islice
 from numbers import Integral, Real
@@ -24,22 +23,24 @@ from fenchel.errors import FenchelError, InputError
 __all__ = [
     "ARGUMENTS",
     "ESTIMATORS",
+    "FLAG",
     "MOST_LAYERS",
-    "AbstractRule",
-    "Device",
-    "Dtype",
-    "Flag",
-    "Maybe",
-    "Number",
-    "NumbersFromOne",
-    "OneOf",
-    "PathName",
-    "Text",
+    "Rule",
     "Unfit",
-    "Whole",
     "checked",
     "listed",
+    "maybe",
+    "number",
+    "numbers",
+    "numbers_from_one",
+    "of_type",
+    "one_of",
+    "path_name",
+    "reason_of",
     "shown",
+    "some_of",
+    "text",
+    "whole",
 ]
 
 _LONGEST_SHOWN = 60
@@ -51,21 +52,34 @@ class Unfit(ValueError):  # noqa: N818 - it never leaves this package
 
 
 @dataclass(frozen=True)
-class AbstractRule(ABC):
-    """What a value has to be."""
+class Rule:
+    """What a value has to be.
+
+    Attributes:
+        words: The rule in words, to stand after "expected", or what gives them.
+        take: The value as the rest of the package takes it; raises ``Unfit`` for one that breaks the rule.
+        kind: What is written on a command line for it: ``bool``, ``int``, ``float``, ``str``, names of which it is one,
+            or a list of ``int``, ``float`` or ``str``.
+        optional: Whether None may be given as well.
+    """
+
+    words: str | Callable[[], str]
+    take: Callable[[Any], Any]
+    kind: Any = str
+    optional: bool = False
 
     @property
-    @abstractmethod
     def expected(self) -> str:
-        """The rule in words, to stand after "expected"."""
+        """The rule in words."""
+        return self.words if isinstance(self.words, str) else self.words()
 
-    @abstractmethod
     def fit(self, value: Any) -> Any:
         """The value as the rest of the package takes it.
 
         Raises:
-            Unfit: If the value breaks the rule.
+            Unfit: If it breaks the rule.
         """
+        return None if self.optional and value is None else self.take(value)
 
     def member(self, value: Any) -> Any:
         """One of several values, by this rule; the message says which."""
@@ -89,8 +103,8 @@ class AbstractRule(ABC):
             FenchelError: Of the type ``error``, if the value breaks the rule: "NAME is VALUE; expected RULE."
 
         Example:
-            >>> from fenchel.arguments import Whole
-            >>> Whole(1, 100, "8").check("batch size", 0)
+            >>> from fenchel.arguments import whole
+            >>> whole(1, 100, "8").check("batch size", 0)
             Traceback (most recent call last):
             fenchel.errors.InputError: batch size is 0; expected a whole number from 1 to 100, such as 8.
         """
@@ -101,24 +115,9 @@ class AbstractRule(ABC):
         raise error(f"{name} {got}; expected {self.expected}.")
 
 
-@dataclass(frozen=True)
-class Maybe(AbstractRule):
-    """Another rule, or None.
-
-    Attributes:
-        rule: For what is not None.
-    """
-
-    rule: AbstractRule
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return self.rule.expected
-
-    def fit(self, value: Any) -> Any:
-        """See ``AbstractRule``."""
-        return None if value is None else self.rule.fit(value)
+def maybe(rule: Rule) -> Rule:
+    """A rule, or None."""
+    return replace(rule, optional=True)
 
 
 def shown(value: Any) -> str:
@@ -144,6 +143,20 @@ def shown(value: Any) -> str:
         except Exception:  # what somebody else's class, or a number too long to be written, makes of repr
             return f"a {type(value).__name__}"
     return f"a {type(value).__name__}"
+
+
+_LONGEST_REASON = 300
+
+
+def reason_of(error: BaseException) -> str:
+    r"""What an exception says, on one line and without a full stop; in the words of the system where it has some.
+
+    Example:
+        >>> reason_of(ValueError("two\nlines.")), reason_of(KeyError()), reason_of(OSError(28, "No space left"))
+        ('two lines', 'KeyError', 'No space left')
+    """
+    said = (isinstance(error, OSError) and error.strerror) or str(error)
+    return " ".join(said.split())[:_LONGEST_REASON].rstrip(".") or type(error).__name__
 
 
 def _cut(text: str) -> str:
@@ -176,48 +189,45 @@ def listed(value: Any, limit: int, *, hashable: bool = False) -> list[Any]:
     return found
 
 
-_FLOAT32_LEAST = 2.0**-126  # below it digits are lost one by one
-_FLOAT32_MOST = (2 - 2**-23) * 2.0**127
-
-
-@dataclass(frozen=True)
-class Whole(AbstractRule):
+def whole(least: int, most: int, example: str, unit: str = "") -> Rule:
     """A whole number in a range; True and False are none.
 
-    Attributes:
+    Args:
         least: The smallest.
         most: The largest.
         example: One of them.
         unit: What is counted, such as "of bytes".
     """
 
-    least: int
-    most: int
-    example: str
-    unit: str = ""
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        unit = f" {self.unit}" if self.unit else ""
-        return f"a whole number{unit} from {self.least:,} to {self.most:,}, such as {self.example}"
-
-    def fit(self, value: Any) -> int:
-        """See ``AbstractRule``."""
+    def fit(value: Any) -> int:
         # Almost every number is of this type, and the check of an abstract one takes most of the time of a call.
         if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise Unfit
-        number = int(value)
-        if not self.least <= number <= self.most:
+        found = int(value)
+        if not least <= found <= most:
             raise Unfit
-        return number
+        return found
+
+    words = f"a whole number{f' {unit}' if unit else ''} from {least:,} to {most:,}, such as {example}"
+    return Rule(words, fit, int)
 
 
-@dataclass(frozen=True)
-class Number(AbstractRule):
+_FLOAT32_LEAST = 2.0**-126  # below it digits are lost one by one
+_FLOAT32_MOST = (2 - 2**-23) * 2.0**127
+
+
+def number(
+    example: str,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    below: float = math.inf,
+    most: float = math.inf,
+    in_float32: bool = False,
+) -> Rule:
     """A finite number in a range; True and False are none.
 
-    Attributes:
+    Args:
         example: One of them.
         above: All are larger.
         least: All are at least that.
@@ -226,40 +236,19 @@ class Number(AbstractRule):
         in_float32: Whether float32 has to hold it, neither as infinity nor, if it is not 0, with fewer digits.
     """
 
-    example: str
-    above: float = -math.inf
-    least: float = -math.inf
-    below: float = math.inf
-    most: float = math.inf
-    in_float32: bool = False
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        bounds = [
-            f"{word} {bound:g}"
-            for word, bound in (
-                ("above", self.above),
-                ("at least", self.least),
-                ("below", self.below),
-                ("at most", self.most),
-            )
-            if math.isfinite(bound)
-        ]
-        words = f"a finite number {' and '.join(bounds)}".rstrip()
-        return f"{words}{' that float32 can hold' if self.in_float32 else ''}, such as {self.example}"
-
-    def fit(self, value: Any) -> float:
-        """See ``AbstractRule``."""
-        number = value if type(value) is float else _as_float(value)
+    def fit(value: Any) -> float:
+        found = value if type(value) is float else _as_float(value)
         # False for NaN, and for infinity where there are no bounds too; numbers of a graph have no isfinite.
-        if not self.above < number < self.below:
+        if not (above < found < below and least <= found <= most):
             raise Unfit
-        if not self.least <= number <= self.most:
+        if in_float32 and found and not _FLOAT32_LEAST <= abs(found) <= _FLOAT32_MOST:
             raise Unfit
-        if self.in_float32 and number and not _FLOAT32_LEAST <= abs(number) <= _FLOAT32_MOST:
-            raise Unfit
-        return number
+        return found
+
+    named = {"above": above, "at least": least, "below": below, "at most": most}
+    bounds = " and ".join(f"{word} {bound:g}" for word, bound in named.items() if math.isfinite(bound))
+    words = f"a finite number {bounds}".rstrip() + (" that float32 can hold" if in_float32 else "")
+    return Rule(f"{words}, such as {example}", fit, float)
 
 
 def _as_float(value: Any) -> float:
@@ -271,125 +260,105 @@ def _as_float(value: Any) -> float:
         raise Unfit from None
 
 
-@dataclass(frozen=True)
-class NumbersFromOne(AbstractRule):
-    """Whole numbers from 1, such as those of layers; given in any order, taken in order and each once.
+def numbers_from_one(most: int) -> Rule:
+    """Whole numbers from 1, such as those of layers, or None; given in any order, taken in order and each once."""
+    rule = whole(1, most, "1")
 
-    Attributes:
-        most: The largest.
+    def fit(value: Any) -> tuple[int, ...]:
+        return tuple(sorted({rule.member(one) for one in listed(value, most)}))
+
+    return Rule(
+        f"whole numbers from 1 to {most:,}, such as [1, 2], or None for all", fit, list[int], optional=True
+    )
+
+
+def numbers(rule: Rule) -> Rule:
+    """One number or more, each by one rule."""
+    words = "1 to 1,000 numbers above 0 that float32 can hold, such as 0.5, 0.8, 1.2"
+    return Rule(words, lambda value: tuple(rule.member(one) for one in listed(value, 1000)), list[float])
+
+
+def one_of(*names: str) -> Rule:
+    """One of a few names."""
+
+    def fit(value: Any) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise Unfit
+        return value
+
+    return Rule(f"one of {', '.join(names)}", fit, names)
+
+
+def some_of(*names: str) -> Rule:
+    """One or more of a few names, each taken once, in the order in which they are given."""
+
+    def fit(value: Any) -> tuple[str, ...]:
+        found = dict.fromkeys(listed(value, 1000, hashable=True))
+        for name in found:
+            if name not in names:
+                raise Unfit(f"names {shown(name)}")
+        return tuple(found)
+
+    return Rule(f"some of {', '.join(names)}", fit, list[str])
+
+
+def of_type(kind: type, words: str) -> Rule:
+    """An object of a class."""
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise Unfit
+        return value
+
+    return Rule(words, fit, kind)
+
+
+FLAG: Final = of_type(bool, "True or False")
+
+
+def text(what: str) -> Rule:
+    """Words of which results can be written: neither empty nor with characters that UTF-8 has not.
+
+    Args:
+        what: What they are, such as "the name of a column".
     """
 
-    most: int
+    def fit(value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise Unfit
+        return _writable(value)
 
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"whole numbers from 1 to {self.most:,}, such as [1, 2], or None for all"
-
-    def fit(self, value: Any) -> tuple[int, ...] | None:
-        """See ``AbstractRule``."""
-        if value is None:
-            return None
-        rule = Whole(1, self.most, "1")
-        return tuple(sorted({rule.member(one) for one in listed(value, self.most)}))
+    return Rule(what, fit)
 
 
 _LONGEST_PATH = 4095
 _LONGEST_NAME = 255
 
 
-@dataclass(frozen=True)
-class OneOf(AbstractRule):
-    """One of a few names.
-
-    Attributes:
-        names: The names.
-    """
-
-    names: tuple[str, ...]
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"one of {', '.join(self.names)}"
-
-    def fit(self, value: Any) -> str:
-        """See ``AbstractRule``."""
-        if not isinstance(value, str) or value not in self.names:
-            raise Unfit
-        return value
-
-
-@dataclass(frozen=True)
-class Flag(AbstractRule):
-    """True or False."""
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return "True or False"
-
-    def fit(self, value: Any) -> bool:
-        """See ``AbstractRule``."""
-        if not isinstance(value, bool):
-            raise Unfit
-        return value
-
-
-@dataclass(frozen=True)
-class Text(AbstractRule):
-    """Words of which results can be written: neither empty nor with characters that UTF-8 has not.
-
-    Attributes:
-        what: What they are, such as "the name of a column".
-    """
-
-    what: str
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return self.what
-
-    def fit(self, value: Any) -> str:
-        """See ``AbstractRule``."""
-        if not isinstance(value, str) or not value.strip():
-            raise Unfit
-        return _writable(value)
-
-
-@dataclass(frozen=True)
-class PathName(AbstractRule):
+def path_name(what: str) -> Rule:
     """The name of a file or folder, whether or not it is there.
 
-    Attributes:
+    Args:
         what: What it is of, such as "a folder for the results".
     """
+    return Rule(f"the path of {what}", _as_path)
 
-    what: str
 
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"the path of {self.what}"
-
-    def fit(self, value: Any) -> Path:
-        """See ``AbstractRule``."""
-        if not isinstance(value, str | os.PathLike):
-            raise Unfit
-        name = os.fspath(value)
-        # Path("") is the folder where one happens to be, which nobody who wrote '' has asked for.
-        if not isinstance(name, str) or not name.strip() or (isinstance(value, str) and "\0" in name):
-            raise Unfit
-        _writable(name)
-        if len(name.encode()) > _LONGEST_PATH or any(
-            len(part.encode()) > _LONGEST_NAME for part in Path(name).parts
-        ):
-            raise Unfit(f"is {shown(name)}, a longer name than a file can have")
-        try:
-            return Path(name).expanduser()
-        except RuntimeError as error:
-            raise Unfit(f"is {shown(name)}: {error}".rstrip(".")) from None
+def _as_path(value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise Unfit
+    name = os.fspath(value)
+    # Path("") is the folder where one happens to be, which nobody who wrote '' has asked for.
+    if not isinstance(name, str) or not name.strip() or (isinstance(value, str) and "\0" in name):
+        raise Unfit
+    _writable(name)
+    too_long = any(len(part.encode()) > _LONGEST_NAME for part in Path(name).parts)
+    if too_long or len(name.encode()) > _LONGEST_PATH:
+        raise Unfit(f"is {shown(name)}, a longer name than a file can have")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise Unfit(f"is {shown(name)}: {reason_of(error)}") from None
 
 
 def _writable(text: str) -> str:
@@ -402,32 +371,17 @@ def _writable(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Device(AbstractRule):
-    """A device on which tensors can be added, found out by adding two.
+def _as_device(value: Any) -> str:
+    """A device on which tensors can be added, found out by adding two."""
+    import torch
 
-    Example:
-        >>> Device().check("device", "meta")
-        Traceback (most recent call last):
-        fenchel.errors.InputError: device is 'meta', which computes nothing; expected one that computes here: cpu.
-    """
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"one that computes here: {', '.join(_devices())}"
-
-    def fit(self, value: Any) -> str:
-        """See ``AbstractRule``."""
-        import torch
-
-        if not isinstance(value, str | torch.device):
-            raise Unfit
-        name = str(value)
+    if not isinstance(value, str | torch.device):
+        raise Unfit
+    name = str(value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                device = torch.device(value)
+            device = torch.device(value)
         except Exception:  # which type it is depends on the name
             raise Unfit(f"is {shown(name)}, which torch does not know") from None
         if device.type == "meta":
@@ -435,63 +389,39 @@ class Device(AbstractRule):
         if device.type == "cpu" and device.index:
             raise Unfit(f"is {shown(name)}, and torch has one cpu")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                works = float(torch.ones(2, device=device).sum()) == 2.0
+            works = float(torch.ones(2, device=device).sum()) == 2.0
         except Exception as error:  # which type it is depends on the device
             if "out of memory" in str(error):
                 raise
             works = False
-        if not works:
-            raise Unfit(f"is {shown(name)}, which is not here or not in this build of torch")
-        return name
+    if not works:
+        raise Unfit(f"is {shown(name)}, which is not here or not in this build of torch")
+    return name
 
 
-def _devices() -> list[str]:
+def _devices() -> str:
     import torch
 
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    return [*cuda, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+    found = [*cuda, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+    return f"one that computes here: {', '.join(found)}"
 
 
-_NAMES = ("auto", "bfloat16", "float16", "float32", "float64")
+_DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 
 
-@dataclass(frozen=True)
-class Dtype(AbstractRule):
-    """A dtype of torch that attention computes in, or its name; ``auto`` for what there is.
+def _as_dtype(value: Any) -> str:
+    """A dtype of torch that attention computes in, or its name; ``auto`` for what there is."""
+    if isinstance(value, str) and value in _DTYPES:
+        return value
+    import torch
 
-    Example:
-        >>> import torch
-        >>> Dtype().check("dtype", torch.float16)
-        'float16'
-        >>> Dtype().check("dtype", torch.int64)
-        Traceback (most recent call last):
-        fenchel.errors.InputError: dtype is torch.int64; expected one of auto, bfloat16, float16, float32, float64.
-    """
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What can be given by name."""
-        return _NAMES
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"one of {', '.join(_NAMES)}"
-
-    def fit(self, value: Any) -> str:
-        """See ``AbstractRule``."""
-        if isinstance(value, str) and value in _NAMES:
-            return value
-        import torch
-
-        if not isinstance(value, str | torch.dtype):
-            raise Unfit
-        name = str(value).removeprefix("torch.")
-        if name not in _NAMES:
-            raise Unfit(f"is {value}" if isinstance(value, torch.dtype) else "")
-        return name
+    if not isinstance(value, torch.dtype):
+        raise Unfit
+    name = str(value).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise Unfit(f"is {value}")
+    return name
 
 
 _INT32_MOST: Final = 2**31 - 1
@@ -505,59 +435,59 @@ _POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
 _SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}
 _COUNT: Final = 10**9  # of tokens, images or pairs that are read one after the other
 
-ARGUMENTS: Final[Mapping[str, AbstractRule]] = {
+ARGUMENTS: Final[Mapping[str, Rule]] = {
     # The problem. α and γ end in tensors, as factors and as divisors.
-    "alpha": Number("1", **_POSITIVE),
-    "scale": Number("0.125", in_float32=True),
-    "radius": Number("1", **_POSITIVE),
-    "momentum": Number("0.9", **_SHARE),
-    "positive": Number("1", **_POSITIVE),  # widths, sharpnesses and powers of preferences and evidence
-    "gamma": Maybe(Number("16", **_POSITIVE)),
-    "order": Number("1.5", least=1.0, most=2.0),
-    "relative": OneOf(("bregman", "csiszar")),
-    "temperature": Number("1", **_POSITIVE),
-    "modulus": Number("1", **_POSITIVE),
-    "tol": Number("1e-4", above=0.0, below=1.0),
-    "max_steps": Whole(1, 10**6, "100"),
+    "alpha": number("1", **_POSITIVE),
+    "scale": number("0.125", in_float32=True),
+    "radius": number("1", **_POSITIVE),
+    "momentum": number("0.9", **_SHARE),
+    "positive": number("1", **_POSITIVE),  # widths, sharpnesses and powers of preferences and evidence
+    "gamma": maybe(number("16", **_POSITIVE)),
+    "order": number("1.5", least=1.0, most=2.0),
+    "relative": one_of("bregman", "csiszar"),
+    "temperature": number("1", **_POSITIVE),
+    "modulus": number("1", **_POSITIVE),
+    "tol": number("1e-4", above=0.0, below=1.0),
+    "max_steps": whole(1, 10**6, "100"),
     # Of a problem, which can be estimated without a step, to see how good the start is.
-    "solver_steps": Whole(0, 10**7, "50"),
-    "estimator": OneOf(ESTIMATORS),
-    "reach": Maybe(Whole(0, 2**24, "128")),  # of a window, to one side
-    "entries": Whole(1, 2**50, "4194304"),
-    "size": Whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
+    "solver_steps": whole(0, 10**7, "50"),
+    "estimator": one_of(*ESTIMATORS),
+    "reach": maybe(whole(0, 2**24, "128")),  # of a window, to one side
+    "entries": whole(1, 2**50, "4194304"),
+    "size": whole(1, 2**24, "8"),  # of a layer: more than any is wide, heads or positions
     # A pebibyte: more than any machine has, and still exact in float64.
-    "memory_budget": Whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
+    "memory_budget": whole(1, 2**50, "536870912 (512 MB)", "of bytes"),
     # What torch, numpy and Python's random numbers all take.
-    "count": Whole(1, _COUNT, "100"),
-    "seed": Whole(0, _INT32_MOST, "0"),
+    "count": whole(1, _COUNT, "100"),
+    "seed": whole(0, _INT32_MOST, "0"),
     # Texts. A batch of a million windows is beyond every memory.
-    "batch_size": Whole(1, 10**6, "8"),
-    "max_length": Maybe(Whole(1, 10**7, "512")),
-    "stride": Maybe(Whole(1, 10**7, "256")),
-    "max_tokens": Maybe(Whole(1, 10**15, "100000")),
-    "heads": NumbersFromOne(MOST_LAYERS),
-    "model_name": PathName("a folder, or a name on the hub such as bert-base-uncased"),
-    "loader": Maybe(PathName("a Python file with a function load(folder)")),
-    "text": PathName("a file, or the name of a data set"),
-    "images": PathName("a folder of images"),
-    "pairs": PathName("a file of scored pairs"),
-    "text_column": Maybe(Text("the name of a column, such as text")),
-    "target_column": Maybe(Text("the name of a column, such as summary")),
-    "column": Text("the name of a column, such as sentence_A"),
-    "dtype": Dtype(),
-    "figure": OneOf(("figure4", "figure5", "figures6-8")),
+    "batch_size": whole(1, 10**6, "8"),
+    "max_length": maybe(whole(1, 10**7, "512")),
+    "stride": maybe(whole(1, 10**7, "256")),
+    "max_tokens": maybe(whole(1, 10**15, "100000")),
+    "heads": numbers_from_one(MOST_LAYERS),
+    "model_name": path_name("a folder, or a name on the hub such as bert-base-uncased"),
+    "loader": maybe(path_name("a Python file with a function load(folder)")),
+    "text": path_name("a file, or the name of a data set"),
+    "images": path_name("a folder of images"),
+    "pairs": path_name("a file of scored pairs"),
+    "text_column": maybe(text("the name of a column, such as text")),
+    "target_column": maybe(text("the name of a column, such as summary")),
+    "column": text("the name of a column, such as sentence_A"),
+    "dtype": Rule(f"one of {', '.join(_DTYPES)}", _as_dtype, _DTYPES),
+    "figure": one_of("figure4", "figure5", "figures6-8"),
     # A rank correlation needs three pairs.
-    "sample_pairs": Whole(3, 10**7, "10000"),
-    "dropout": Number("0.2", **_SHARE),
-    "width": Whole(1, 2**16, "256"),
-    "head_count": Whole(1, 2**16, "8"),
+    "sample_pairs": whole(3, 10**7, "10000"),
+    "dropout": number("0.2", **_SHARE),
+    "width": whole(1, 2**16, "256"),
+    "head_count": whole(1, 2**16, "8"),
     # Files and machines. Thirty years between savings are never.
-    "directory": Maybe(PathName("a folder for the results")),
-    "folder": PathName("a folder for the results"),
-    "audit_folder": PathName("the folder of an audit"),
-    "checkpoint_seconds": Number("60", least=0.0, most=1e9),
-    "device": Maybe(Device()),
-    "overwrite": Flag(),
+    "directory": maybe(path_name("a folder for the results")),
+    "folder": path_name("a folder for the results"),
+    "audit_folder": path_name("the folder of an audit"),
+    "checkpoint_seconds": number("60", least=0.0, most=1e9),
+    "device": maybe(Rule(_devices, _as_device)),
+    "overwrite": FLAG,
 }
 """Every argument that Python and the command line share, by the name that Python has for it."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import checked, shown
+from fenchel.arguments import checked, reason_of, shown
 from fenchel.errors import InputError, ModelError
 from fenchel.io.storage import PREFIX, digest_of_bytes
 from fenchel.io.windows import tensors_digest
@@ -153,8 +153,7 @@ def _said(what: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())[:300] or "no message"
-        raise InputError(f"{what} raised {type(error).__name__}: {reason}") from error
+        raise InputError(f"{what} raised {type(error).__name__}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,23 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from fenchel.arguments import (
     ARGUMENTS,
-    AbstractRule,
-    Flag,
-    Maybe,
-    Number,
-    OneOf,
-    PathName,
-    Text,
+    FLAG,
+    Rule,
     Unfit,
-    Whole,
-    listed,
-    shown,
+    maybe,
+    number,
+    numbers,
+    of_type,
+    one_of,
+    some_of,
+    text,
+    whole,
 )
 from fenchel.errors import FenchelError, InputError, MissingExtraError
 from fenchel.io.shard import Shard
@@ -33,7 +33,6 @@ from fenchel.progress import RunObserver, SilentObserver
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-    from pydantic.fields import FieldInfo
     from pydantic_core import ValidationError
 except ImportError as error:
     raise MissingExtraError("pydantic", "hf") from error
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuditOptions",
-    "CommandOption",
-    "DeclaredOption",
+    "Option",
     "Options",
     "PairColumns",
     "ReproduceOptions",
@@ -57,149 +55,63 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class CommandOption:
-    """How the command line names and shows an option.
+class Option:
+    """An option as it was declared.
 
     Attributes:
-        metavar: What stands for its value.
-        name: Its name there, where that is another; empty for an option that only Python has.
-        default: Its default there, where that is another.
+        default: Its default in Python.
+        meaning: What it does.
+        metavar: What stands for its value on the command line.
+        own_rule: What a value has to be; None for the rule of ``ARGUMENTS`` with its name, or of flags.
+        name: Its name in Python.
+        command: Its name on the command line, where that is another; empty for an option that only Python has.
+        command_default: Its default there, where that is another; ``...`` stands for the same.
         default_text: The default in words, where it is None.
         unit: What a number of the command line is multiplied by.
         required: Whether it has to be given there.
         recorded: Whether a manifest keeps the option, always or never; None for where it is not the default.
     """
 
+    default: Any
+    meaning: str
     metavar: str = ""
-    name: str | None = None
-    default: Any = ...
+    own_rule: Rule | None = None
+    name: str = ""
+    command: str | None = None
+    command_default: Any = ...
     default_text: str = ""
     unit: int = 1
     required: bool = False
     recorded: bool | None = None
 
-
-@dataclass(frozen=True)
-class DeclaredOption:
-    """A field of a model of options, as it was declared.
-
-    Attributes:
-        name: Its name in Python.
-        rule: What a value has to be.
-        command: How the command line has it.
-        field: The field.
-    """
-
-    name: str
-    rule: AbstractRule
-    command: CommandOption
-    field: FieldInfo
+    @property
+    def rule(self) -> Rule:
+        """What a value has to be."""
+        return self.own_rule or (FLAG if isinstance(self.default, bool) else ARGUMENTS[self.name])
 
     @property
     def command_name(self) -> str:
         """Its name on the command line, with underscores."""
-        return self.name if self.command.name is None else self.command.name
+        return self.name if self.command is None else self.command
 
     @property
     def python_default(self) -> str:
         """Its default in Python, in words; empty where its meaning says it."""
-        if self.field.default is not None:
-            return repr(self.field.default)
-        return self.command.default_text if self.command.default is ... else ""
+        if self.default is not None:
+            return repr(self.default)
+        return self.default_text if self.command_default is ... else ""
 
     @property
     def described(self) -> str:
         """Its meaning and its default in Python."""
         default = self.python_default
-        return f"{self.field.description}{f' Default: {default}.' if default else ''}"
-
-    @property
-    def command_default(self) -> Any:
-        """Its default on the command line."""
-        return self.field.default if self.command.default is ... else self.command.default
+        return f"{self.meaning}{f' Default: {default}.' if default else ''}"
 
 
-_PYTHON_ONLY = CommandOption(name="", recorded=False)
-_COUNT = 10**9  # of queries or pairs that are read one after the other
-
-
-@dataclass(frozen=True)
-class Numbers(AbstractRule):
-    """One number or more, each by one rule."""
-
-    rule: Number
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return "1 to 1,000 numbers above 0 that float32 can hold, such as 0.5, 0.8, 1.2"
-
-    def fit(self, value: Any) -> tuple[float, ...]:
-        """See ``AbstractRule``."""
-        return tuple(self.rule.member(one) for one in listed(value, 1000))
-
-
-@dataclass(frozen=True)
-class SomeOf(AbstractRule):
-    """One or more of a few names, each taken once, in the order in which they are given."""
-
-    names: tuple[str, ...]
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return f"some of {', '.join(self.names)}"
-
-    def fit(self, value: Any) -> tuple[str, ...]:
-        """See ``AbstractRule``."""
-        found = dict.fromkeys(listed(value, 1000, hashable=True))
-        for name in found:
-            if name not in self.names:
-                raise Unfit(f"names {shown(name)}")
-        return tuple(found)
-
-
-@dataclass(frozen=True)
-class _Made(AbstractRule):
-    """What a function makes of a value; its own error says what is wrong."""
-
-    make: Callable[[Any], Any]
-    words: str
-
-    @property
-    def expected(self) -> str:
-        """See ``AbstractRule``."""
-        return self.words
-
-    def fit(self, value: Any) -> Any:
-        """See ``AbstractRule``."""
-        return self.make(value)
-
-
-def _observer(value: Any) -> Any:
-    methods = ("started", "advanced", "finished")
-    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
-        raise Unfit
-    return value
-
-
-def _closeness(value: Any) -> str | None:
-    from fenchel.closeness.tsallis import closeness_name
-
-    return closeness_name(value)
-
-
-def _columns(value: Any) -> PairColumns:
-    if not isinstance(value, PairColumns):
-        raise Unfit
-    return value
-
-
-_OBSERVER = Maybe(_Made(_observer, "an object with the methods started, advanced, finished"))
-_ALPHAS = Numbers(Number("0.8", above=0.0, in_float32=True))
-_SPACES = OneOf(("input", "key"))
-_REVISION = Maybe(Text("a branch, tag or commit, such as main"))
-_RESAMPLES = Whole(100, 100_000, "2000", "of resamples")
+def _option(default: Any, meaning: str, metavar: str = "", rule: Rule | None = None, **how: Any) -> Any:
+    """A field with what :class:`Option` says of it."""
+    option: Any = Option(default, meaning, metavar, rule, **how)
+    return Field(default, json_schema_extra={"option": option})
 
 
 class Options(BaseModel):
@@ -224,7 +136,7 @@ class Options(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             if first["type"] == "extra_forbidden":
-                known = ", ".join(option.name for option in declared(cls))
+                known = ", ".join(cls.model_fields)
                 raise TypeError(f"there is no option {first['loc'][0]!r}; expected one of {known}.") from None
             raised = first.get("ctx", {}).get("error")
             raise (raised if isinstance(raised, FenchelError) else InputError(str(error))) from None
@@ -233,22 +145,19 @@ class Options(BaseModel):
     @classmethod
     def _by_rule(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
-        rule = _option(name, cls.model_fields[name]).rule
-        return rule.check((info.context or {}).get(name, name.replace("_", " ")), value)
+        called = (info.context or {}).get(name, name.replace("_", " "))
+        return _declared(cls, name).rule.check(called, value)
 
 
-def declared(model: type[Options]) -> Iterator[DeclaredOption]:
+def declared(model: type[Options]) -> Iterator[Option]:
     """The options of a model, in its order."""
-    for name, field in model.model_fields.items():
-        yield _option(name, field)
+    for name in model.model_fields:
+        yield _declared(model, name)
 
 
-def _option(name: str, field: FieldInfo) -> DeclaredOption:
-    rule = next((one for one in field.metadata if isinstance(one, AbstractRule)), None)
-    if rule is None:
-        rule = Flag() if field.annotation is bool else ARGUMENTS[name]
-    command = next((one for one in field.metadata if isinstance(one, CommandOption)), CommandOption())
-    return DeclaredOption(name, rule, command, field)
+def _declared(model: type[Options], name: str) -> Option:
+    extra: Any = model.model_fields[name].json_schema_extra
+    return replace(extra["option"], name=name)
 
 
 def takes(model: type[Options]) -> Callable[[_Function], _Function]:
@@ -263,12 +172,9 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keywords = [
             inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=option.field.default,
-                annotation=option.field.annotation,
+                name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation
             )
-            for option in declared(model)
+            for name, field in model.model_fields.items()
         ]
         function.__signature__ = signature.replace(parameters=[*own, *keywords])  # pyright: ignore[reportFunctionMemberAccess]
         function.__options__ = model  # pyright: ignore[reportFunctionMemberAccess]
@@ -280,6 +186,9 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
         return function
 
     return decorate
+
+
+_COLUMN = text("the name of a column, such as sentence_A")
 
 
 @dataclass(frozen=True)
@@ -298,74 +207,101 @@ class PairColumns:
 
     def __post_init__(self) -> None:
         for name in ("first", "second", "score"):
-            Text("the name of a column, such as sentence_A").check(f"{name} column", getattr(self, name))
+            _COLUMN.check(f"{name} column", getattr(self, name))
 
 
-_COLUMNS = _Made(_columns, "fenchel.swap.PairColumns(first, second, score)")
+def _observer(value: Any) -> Any:
+    methods = ("started", "advanced", "finished")
+    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
+        raise Unfit
+    return value
+
+
+def _closeness(value: Any) -> str | None:
+    from fenchel.closeness.tsallis import closeness_name
+
+    return closeness_name(value)
+
+
+_COUNT = 10**9  # of queries or pairs that are read one after the other
 
 
 class ReadingOptions(Options):
     """How texts are read, and where results are written: what audits, swaps and reproductions share."""
 
-    whole_file: Annotated[bool, CommandOption()] = Field(
-        False, description="Take a plain text file for one document, not one a line."
-    )
-    text_column: Annotated[str | None, CommandOption("NAME", default_text="text")] = Field(
-        None, description="Column of the texts in a table."
-    )
-    target_column: Annotated[str | None, CommandOption("NAME", default_text="the text itself")] = Field(
-        None, description="Column of what an encoder-decoder model is to write for each text."
-    )
-    max_tokens: Annotated[int | None, CommandOption("N", default_text="no limit", recorded=True)] = Field(
+    whole_file: bool = _option(False, "Take a plain text file for one document, not one a line.")
+    text_column: str | None = _option(None, "Column of the texts in a table.", "NAME", default_text="text")
+    target_column: str | None = _option(
         None,
-        description="Stop after N tokens of the text, shards included; batches of a loader are read whole.",
+        "Column of what an encoder-decoder model is to write for each text.",
+        "NAME",
+        default_text="the text itself",
     )
-    batch_size: Annotated[int, CommandOption("N", recorded=False)] = Field(
-        8, description="Windows, or single sentences, in a batch."
-    )
-    max_length: Annotated[
-        int | None, CommandOption("N", default_text="what the model takes, at most 512", recorded=False)
-    ] = Field(None, description="Tokens in a window, special ones included.")
-    stride: Annotated[int | None, CommandOption("N", default_text="no overlap", recorded=False)] = Field(
-        None, description="Tokens from one window's start to the next; shared ones count once."
-    )
-    device: Annotated[
-        str | None,
-        CommandOption("NAME", default=None, default_text="cuda if there is one, else cpu", recorded=False),
-    ] = Field(
+    max_tokens: int | None = _option(
         None,
-        description="Where to run, such as cpu or cuda:1. In Python a loaded model stays where it is by default, and a "
-        "named one runs on the cpu.",
+        "Stop after N tokens of the text, shards included; batches of a loader are read whole.",
+        "N",
+        default_text="no limit",
+        recorded=True,
     )
-    dtype: Annotated[
-        Any, CommandOption("NAME", default="float32", recorded=False), Maybe(ARGUMENTS["dtype"])
-    ] = Field(
+    batch_size: int = _option(8, "Windows, or single sentences, in a batch.", "N", recorded=False)
+    max_length: int | None = _option(
         None,
-        description="What the model computes in: float32, float64, bfloat16, float16, or auto for what it was "
-        "saved in. In Python a loaded model stays as it is by default, and a named one is in float32.",
+        "Tokens in a window, special ones included.",
+        "N",
+        default_text="what the model takes, at most 512",
+        recorded=False,
     )
-    revision: Annotated[
-        str | None,
-        CommandOption("NAME", default_text="the default branch", recorded=False),
-        _REVISION,
-    ] = Field(None, description="Branch, tag or commit of a model on the hub.")
-    seed: Annotated[int, CommandOption("N", recorded=True)] = Field(
-        0, description="Seed of everything that is drawn at random."
+    stride: int | None = _option(
+        None,
+        "Tokens from one window's start to the next; shared ones count once.",
+        "N",
+        default_text="no overlap",
+        recorded=False,
     )
-    observer: Annotated[Any, _PYTHON_ONLY, _OBSERVER] = Field(
-        None, description="Who is told about the progress."
+    device: str | None = _option(
+        None,
+        "Where to run, such as cpu or cuda:1. In Python a loaded model stays where it is by default, and a named one "
+        "runs on the cpu.",
+        "NAME",
+        command_default=None,
+        default_text="cuda if there is one, else cpu",
+        recorded=False,
     )
-    directory: Annotated[Path | None, CommandOption("DIR", name="out", required=True, recorded=False)] = (
-        Field(None, description="Folder for the results; made if needed.")
+    dtype: Any = _option(
+        None,
+        "What the model computes in: float32, float64, bfloat16, float16, or auto for what it was saved in. In Python "
+        "a loaded model stays as it is by default, and a named one is in float32.",
+        "NAME",
+        maybe(ARGUMENTS["dtype"]),
+        command_default="float32",
+        recorded=False,
     )
-    resume: Annotated[bool, CommandOption(recorded=False)] = Field(
-        False, description="Go on with the run in the folder, or begin one; keep a finished one."
+    revision: str | None = _option(
+        None,
+        "Branch, tag or commit of a model on the hub.",
+        "NAME",
+        maybe(text("a branch, tag or commit, such as main")),
+        default_text="the default branch",
+        recorded=False,
     )
-    overwrite: Annotated[bool, CommandOption(recorded=False)] = Field(
-        False, description="Start anew, whatever run the folder holds."
+    seed: int = _option(0, "Seed of everything that is drawn at random.", "N", recorded=True)
+    observer: Any = _option(
+        None,
+        "Who is told about the progress.",
+        rule=maybe(Rule("an object with the methods started, advanced, finished", _observer)),
+        command="",
+        recorded=False,
     )
-    checkpoint_seconds: Annotated[float, CommandOption("S", recorded=False)] = Field(
-        60.0, description="Save for a resumed run at most once in S seconds."
+    directory: Path | None = _option(
+        None, "Folder for the results; made if needed.", "DIR", command="out", required=True, recorded=False
+    )
+    resume: bool = _option(
+        False, "Go on with the run in the folder, or begin one; keep a finished one.", recorded=False
+    )
+    overwrite: bool = _option(False, "Start anew, whatever run the folder holds.", recorded=False)
+    checkpoint_seconds: float = _option(
+        60.0, "Save for a resumed run at most once in S seconds.", "S", recorded=False
     )
 
     @property
@@ -383,8 +319,8 @@ class ReadingOptions(Options):
         """What a manifest keeps of the options, and a resumed run has to agree with: JSON values."""
         found: dict[str, Any] = {}
         for option in declared(type(self)):
-            value, kept = getattr(self, option.name), option.command.recorded
-            if kept or (kept is None and value != option.field.default):
+            value, kept = getattr(self, option.name), option.recorded
+            if kept or (kept is None and value != option.default):
                 found[option.name] = list(value) if isinstance(value, tuple) else value
         return found
 
@@ -398,8 +334,7 @@ class ReadingOptions(Options):
         Raises:
             InputError: Naming the first.
         """
-        own = ("max_length", "stride", *besides, *self.of_text)
-        for name in own:
+        for name in ("max_length", "stride", *besides, *self.of_text):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise InputError(
                     f"{name.replace('_', ' ')} is an option of texts, and {read} given. Leave it out."
@@ -418,73 +353,88 @@ class ReadingOptions(Options):
 class SourceOptions(ReadingOptions):
     """What can be read in the place of a text."""
 
-    images: Annotated[
-        Path | None, CommandOption("FOLDER", recorded=False), Maybe(PathName("a folder of images"))
-    ] = Field(
-        None, description="In the place of a text, for a vision model: a folder of images, or one image."
-    )
-    loader: Annotated[Path | None, CommandOption("FILE", recorded=False)] = Field(
+    images: Path | None = _option(
         None,
-        description="In the place of a text, for the folder of a run: a Python file whose load(folder) gives the model "
-        "and its batches. It is run.",
+        "In the place of a text, for a vision model: a folder of images, or one image.",
+        "FOLDER",
+        maybe(ARGUMENTS["images"]),
+        recorded=False,
+    )
+    loader: Path | None = _option(
+        None,
+        "In the place of a text, for the folder of a run: a Python file whose load(folder) gives the model and its "
+        "batches. It is run.",
+        "FILE",
+        recorded=False,
     )
 
 
 class AuditOptions(SourceOptions):
     """The options of :func:`fenchel.audit`."""
 
-    queries: Annotated[int | None, CommandOption("N", default_text="all"), Maybe(Whole(1, _COUNT, "32"))] = (
-        Field(None, description="Measure a seeded sample of N queries of each window, with standard errors.")
-    )
-    layers: Annotated[
-        tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True), ARGUMENTS["heads"]
-    ] = Field(None, description="Only these layers, from 1 within each kind of attention, such as 1,3-5.")
-    heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True)] = (
-        Field(None, description="Only these heads, from 1, such as 1,3-5.")
-    )
-    space: Annotated[
-        Literal["input", "key"],
-        CommandOption(default_text="input, and key with a loader", recorded=True),
-        _SPACES,
-    ] = Field(
-        cast("Any", None),
-        description="Templates: the inputs of the key map, as in the papers, or the keys, which works for every model.",
-    )
-    closeness: Annotated[
-        Any,
-        CommandOption("NAME", default_text="softmax"),
-        _Made(_closeness, "the name of a closeness"),
-    ] = Field(None, description="For models that attend so: tsallis:ORDER, sparsemax or entmax15.")
-    even_so: Annotated[bool, CommandOption(recorded=False)] = Field(
-        False, description="Measure under another closeness a model that attends otherwise."
-    )
-    alpha: Annotated[float, CommandOption("X", recorded=True)] = Field(
-        1.0, description="Reliability of the evidence, above 0."
-    )
-    tol: Annotated[float, CommandOption("X", recorded=True)] = Field(
-        2e-4, description="Relative tolerance of the exact solver."
-    )
-    memory_budget: Annotated[int, CommandOption("MB", default=512, unit=2**20, recorded=False)] = Field(
-        512 * 2**20,
-        description="Working memory of the exact solver: bytes in Python, megabytes on the command line.",
-    )
-    baseline: Annotated[
-        Literal["auto", "twin", "none"] | None,
-        CommandOption(default="auto", recorded=False),
-        Maybe(OneOf(("auto", "twin", "none"))),
-    ] = Field(
+    queries: int | None = _option(
         None,
-        description="Audit the model's untrained twin beside it: if that takes less than a minute (auto), in any case "
-        "(twin), or not (none). By default auto where a report is written, else none.",
+        "Measure a seeded sample of N queries of each window, with standard errors.",
+        "N",
+        maybe(whole(1, _COUNT, "32")),
+        default_text="all",
     )
-    shard: Annotated[
-        Shard,
-        CommandOption("I/N", default=None, default_text="RANK/WORLD_SIZE, else 0/1", recorded=False),
-        _Made(Shard.of, "a share, such as (0, 4)"),
-    ] = Field(Shard(), description="Audit share I (from 0) of the N of the documents.")
-    keep_queries: Annotated[bool, CommandOption(recorded=False)] = Field(
-        False, description="Also write every query, to queries-*.parquet."
+    layers: tuple[int, ...] | None = _option(
+        None,
+        "Only these layers, from 1 within each kind of attention, such as 1,3-5.",
+        "LIST",
+        ARGUMENTS["heads"],
+        default_text="all",
+        recorded=True,
     )
+    heads: tuple[int, ...] | None = _option(
+        None, "Only these heads, from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
+    )
+    space: Literal["input", "key"] = _option(
+        None,
+        "Templates: the inputs of the key map, as in the papers, or the keys, which works for every model.",
+        rule=one_of("input", "key"),
+        default_text="input, and key with a loader",
+        recorded=True,
+    )
+    closeness: Any = _option(
+        None,
+        "For models that attend so: tsallis:ORDER, sparsemax or entmax15.",
+        "NAME",
+        Rule("the name of a closeness", _closeness),
+        default_text="softmax",
+    )
+    even_so: bool = _option(
+        False, "Measure under another closeness a model that attends otherwise.", recorded=False
+    )
+    alpha: float = _option(1.0, "Reliability of the evidence, above 0.", "X", recorded=True)
+    tol: float = _option(2e-4, "Relative tolerance of the exact solver.", "X", recorded=True)
+    memory_budget: int = _option(
+        512 * 2**20,
+        "Working memory of the exact solver: bytes in Python, megabytes on the command line.",
+        "MB",
+        command_default=512,
+        unit=2**20,
+        recorded=False,
+    )
+    baseline: Literal["auto", "twin", "none"] | None = _option(
+        None,
+        "Audit the model's untrained twin beside it: if that takes less than a minute (auto), in any case (twin), or "
+        "not (none). By default auto where a report is written, else none.",
+        rule=maybe(one_of("auto", "twin", "none")),
+        command_default="auto",
+        recorded=False,
+    )
+    shard: Shard = _option(
+        Shard(),
+        "Audit share I (from 0) of the N of the documents.",
+        "I/N",
+        Rule("a share, such as (0, 4)", Shard.of),
+        command_default=None,
+        default_text="RANK/WORLD_SIZE, else 0/1",
+        recorded=False,
+    )
+    keep_queries: bool = _option(False, "Also write every query, to queries-*.parquet.", recorded=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -516,50 +466,68 @@ class AuditOptions(SourceOptions):
 class SwapOptions(SourceOptions):
     """The options of :func:`fenchel.swap.swap`."""
 
-    estimators: Annotated[
-        tuple[str, ...], CommandOption("LIST", recorded=True), SomeOf(("second_order", "exact"))
-    ] = Field(("second_order", "exact"), description="What to swap in, of second_order and exact.")
-    alphas: Annotated[
-        tuple[float, ...],
-        CommandOption("LIST", recorded=True),
-        _ALPHAS,
-    ] = Field(
-        (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3), description="The alphas of the control, first order."
+    estimators: tuple[str, ...] = _option(
+        ("second_order", "exact"),
+        "What to swap in, of second_order and exact.",
+        "LIST",
+        some_of("second_order", "exact"),
+        recorded=True,
     )
-    per_layer: Annotated[bool, CommandOption(recorded=True)] = Field(
-        False, description="Also swap one layer at a time, with every control."
+    alphas: tuple[float, ...] = _option(
+        (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
+        "The alphas of the control, first order.",
+        "LIST",
+        numbers(number("0.8", above=0.0, in_float32=True)),
+        recorded=True,
     )
-    per_head: Annotated[bool, CommandOption(recorded=True)] = Field(
-        False, description="Also swap one head at a time, with three controls."
-    )
-    layers: Annotated[
-        tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True), ARGUMENTS["heads"]
-    ] = Field(
+    per_layer: bool = _option(False, "Also swap one layer at a time, with every control.", recorded=True)
+    per_head: bool = _option(False, "Also swap one head at a time, with three controls.", recorded=True)
+    layers: tuple[int, ...] | None = _option(
         None,
-        description="Only these layers, from 1 in the order of the model's attention modules, such as 1,3-5.",
+        "Only these layers, from 1 in the order of the model's attention modules, such as 1,3-5.",
+        "LIST",
+        ARGUMENTS["heads"],
+        default_text="all",
+        recorded=True,
     )
-    heads: Annotated[tuple[int, ...] | None, CommandOption("LIST", default_text="all", recorded=True)] = (
-        Field(None, description="Only these heads, from 1, such as 1,3-5.")
+    heads: tuple[int, ...] | None = _option(
+        None, "Only these heads, from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
     )
-    max_pairs: Annotated[
-        int | None, CommandOption("N", default_text="all", recorded=False), Maybe(Whole(3, _COUNT, "1000"))
-    ] = Field(None, description="Take only the first N of the scored pairs.")
-    sample_pairs: Annotated[int, CommandOption("N", recorded=False)] = Field(
-        10_000, description="Pairs of texts whose similarities are ranked, at most."
+    max_pairs: int | None = _option(
+        None,
+        "Take only the first N of the scored pairs.",
+        "N",
+        maybe(whole(3, _COUNT, "1000")),
+        default_text="all",
+        recorded=False,
     )
-    mask_probability: Annotated[
-        float, CommandOption("X", recorded=False), Number("0.15", above=0.0, below=1.0)
-    ] = Field(0.15, description="Share of tokens hidden from a masked language model.")
-    bootstrap: Annotated[int, CommandOption("N", recorded=True), _RESAMPLES] = Field(
-        2000, description="Resamples for the intervals."
+    sample_pairs: int = _option(
+        10_000, "Pairs of texts whose similarities are ranked, at most.", "N", recorded=False
     )
-    tol: Annotated[
-        float | None,
-        CommandOption("X", default_text="1e-5, in float64 1e-10", recorded=True),
-        Maybe(ARGUMENTS["tol"]),
-    ] = Field(None, description="Relative tolerance of the exact estimator.")
-    columns: Annotated[PairColumns, _PYTHON_ONLY, _COLUMNS] = Field(
-        PairColumns(), description="Names of the columns of a table of pairs, a fenchel.swap.PairColumns."
+    mask_probability: float = _option(
+        0.15,
+        "Share of tokens hidden from a masked language model.",
+        "X",
+        number("0.15", above=0.0, below=1.0),
+        recorded=False,
+    )
+    bootstrap: int = _option(
+        2000, "Resamples for the intervals.", "N", whole(100, 100_000, "2000", "of resamples"), recorded=True
+    )
+    tol: float | None = _option(
+        None,
+        "Relative tolerance of the exact estimator.",
+        "X",
+        maybe(ARGUMENTS["tol"]),
+        default_text="1e-5, in float64 1e-10",
+        recorded=True,
+    )
+    columns: PairColumns = _option(
+        PairColumns(),
+        "Names of the columns of a table of pairs, a fenchel.swap.PairColumns.",
+        rule=of_type(PairColumns, "fenchel.swap.PairColumns(first, second, score)"),
+        command="",
+        recorded=False,
     )
 
     @field_validator("estimators", mode="before")
@@ -586,12 +554,19 @@ class SwapOptions(SourceOptions):
 class ReproduceOptions(ReadingOptions):
     """The options of :func:`fenchel.reproducing.reproduce`."""
 
-    model: Annotated[
-        Any, CommandOption("MODEL", default_text="the papers' own"), Maybe(ARGUMENTS["model_name"])
-    ] = Field(None, description="Hub name, local folder, or demo.")
-    tol: Annotated[float, CommandOption("X", recorded=True)] = Field(
-        2e-5, description="Relative tolerance of the exact solver."
+    model: Any = _option(
+        None,
+        "Hub name, local folder, or demo.",
+        "MODEL",
+        maybe(ARGUMENTS["model_name"]),
+        default_text="the papers' own",
     )
-    directory: Annotated[
-        Path | None, CommandOption("DIR", name="out", default="reproduce", recorded=False)
-    ] = Field(None, description="Folder for the results; made if needed.")
+    tol: float = _option(2e-5, "Relative tolerance of the exact solver.", "X", recorded=True)
+    directory: Path | None = _option(
+        None,
+        "Folder for the results; made if needed.",
+        "DIR",
+        command="out",
+        command_default="reproduce",
+        recorded=False,
+    )

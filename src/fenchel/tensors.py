@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fenchel.arguments import ARGUMENTS, AbstractRule, Flag, Maybe, shown
+from fenchel.arguments import ARGUMENTS, FLAG, shown
 from fenchel.errors import FenchelError, ProblemError
 
 __all__ = [
@@ -51,6 +52,10 @@ MASK = (*FLOATING, torch.bool)
 
 WHOLE = (torch.int64,)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+_REQUIRED = {
+    name: replace(rule, optional=False) for name, rule in ARGUMENTS.items()
+}  # callers say what None is
 
 
 def check_tensor(
@@ -172,7 +177,7 @@ def check_flags(**flags: Any) -> None:
     """
     for name, flag in flags.items():
         if flag is not True and flag is not False:
-            raise ProblemError(f"{name} is {shown(flag)}; expected {Flag().expected}")
+            raise ProblemError(f"{name} is {shown(flag)}; expected {FLAG.expected}")
 
 
 def checked_argument(argument: str, value: Any, *, name: str | None = None) -> Any:
@@ -186,7 +191,7 @@ def checked_argument(argument: str, value: Any, *, name: str | None = None) -> A
         Traceback (most recent call last):
         fenchel.errors.ProblemError: tol is 'x'; expected a finite number above 0 and below 1, such as 1e-4.
     """
-    return _rule(argument).check(argument if name is None else name, value, ProblemError)
+    return _REQUIRED[argument].check(argument if name is None else name, value, ProblemError)
 
 
 def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
@@ -230,7 +235,7 @@ def positive_tensor(
         if not bool(good.all()):
             bad = value.detach()[~good].flatten()[0].item()
             raise ProblemError(
-                f"{argument} holds {shown(bad)}; expected {_rule(argument).expected} in every entry"
+                f"{argument} holds {shown(bad)}; expected {ARGUMENTS[argument].expected} in every entry"
             )
     return value
 
@@ -305,12 +310,6 @@ def _is_mapped(tensor: Tensor) -> bool:
             return True
         tensor = _functorch.get_unwrapped(tensor)
     return False
-
-
-def _rule(argument: str) -> AbstractRule:
-    """The rule for what is given; whether nothing may be given is for the callers to say."""
-    rule = ARGUMENTS[argument]
-    return rule.rule if isinstance(rule, Maybe) else rule
 
 
 def _listed(dtypes: Collection[torch.dtype]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.io.batches import text_pieces
+from fenchel.io.tokens import text_pieces
 from tests.io.test_windows import word_tokenizer
 
 

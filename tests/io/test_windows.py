@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.errors import InputError
-from fenchel.io import documents as tokenization
+from fenchel.io import tokens as tokenization
 from fenchel.io.batches import Batch, Cursor
-from fenchel.io.documents import decoder_start, longest_window, open_documents, padding_token, special_tokens
+from fenchel.io.documents import open_documents
 from fenchel.io.shard import Shard
+from fenchel.io.tokens import decoder_start, longest_window, padding_token, special_tokens
 from fenchel.io.windows import ReadyBatches, TokenWindows
 
 UNKNOWN = {"unk_token": "[UNK]"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fenchel.arguments import ARGUMENTS, OneOf
+from fenchel.arguments import ARGUMENTS
 from fenchel.errors import InputError
 from fenchel.reproducing.paper import BERT, FIGURES, T5, PaperPanel
 
@@ -14,7 +14,7 @@ def panel(figure: str, place: int = 0) -> PaperPanel:
 
 
 def test_every_figure_has_one_name_everywhere() -> None:
-    assert ARGUMENTS["figure"] == OneOf(tuple(FIGURES))
+    assert ARGUMENTS["figure"].kind == tuple(FIGURES)
     for figure in FIGURES:
         assert ARGUMENTS["figure"].check("figure", figure) == figure
     with pytest.raises(InputError, match="expected one of figure4, figure5, figures6-8"):

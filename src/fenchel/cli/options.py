@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from fenchel.arguments import Flag, Maybe, Number, NumbersFromOne, Whole, shown
-from fenchel.options import DeclaredOption, Numbers, Options, SomeOf, declared
+from fenchel.arguments import MOST_LAYERS, shown
+from fenchel.options import Option, Options, declared
 
 __all__ = ["decimals", "numbers", "with_options"]
 
@@ -24,12 +24,12 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
     Args:
         model: The options. The command is called with one of them, checked.
     """
-    names = {one.name: one.command_name.replace("_", " ") for one in declared(model)}
-    on_command = [one for one in declared(model) if one.command_name]
+    on_command = {one.command_name: one for one in declared(model) if one.command_name}
+    names = {one.name: name.replace("_", " ") for name, one in on_command.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            options = {one.name: _read(one, given.pop(one.command_name)) for one in on_command}
+            options = {one.name: _read(one, given.pop(name)) for name, one in on_command.items()}
             asked = {name: value for name, value in options.items() if value is not None}
             command(**given, options=model.checked(names, **asked))
 
@@ -40,7 +40,7 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
         ]
         parameters = [
             *(one.replace(kind=one.KEYWORD_ONLY) for one in own),
-            *(_parameter(one) for one in on_command),
+            *(_parameter(name, one) for name, one in on_command.items()),
         ]
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -49,48 +49,43 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
     return decorate
 
 
-def _parameter(option: DeclaredOption) -> inspect.Parameter:
+def _parameter(name: str, option: Option) -> inspect.Parameter:
     """An option as typer reads it from a signature."""
-    words, kind, required = option.command, _kind(option), option.command.required
-    default = option.command_default
+    kind = option.rule.kind
+    default = option.default if option.command_default is ... else option.command_default
+    if isinstance(kind, tuple):
+        kind = Literal[kind]
+    elif kind not in (bool, int, float):
+        kind = str
     if isinstance(default, tuple):
-        default = ",".join(str(one) for one in default)
-    said = f"  [default: {words.default_text}]" if words.default_text and default is None else ""
+        default = ",".join(map(str, default))
+    said = f"  [default: {option.default_text}]" if option.default_text and default is None else ""
     described = typer.Option(
-        f"--{option.command_name.replace('_', '-')}",
-        metavar=words.metavar or "|".join(get_args(kind)) or None,
-        help=f"{option.field.description}{said}",
+        f"--{name.replace('_', '-')}",
+        metavar=option.metavar or "|".join(get_args(kind)) or None,
+        help=f"{option.meaning}{said}",
         show_default=default is not None and kind is not bool,
     )
     return inspect.Parameter(
-        option.command_name,
+        name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if required else default,
-        annotation=Annotated[kind if required or kind is bool else kind | None, described],
+        default=inspect.Parameter.empty if option.required else default,
+        annotation=Annotated[kind if option.required or kind is bool else kind | None, described],
     )
 
 
-def _kind(option: DeclaredOption) -> Any:
-    rule = option.rule.rule if isinstance(option.rule, Maybe) else option.rule
-    for kind, found in ((Flag, bool), (Whole, int), (Number, float)):
-        if isinstance(rule, kind):
-            return found
-    names = getattr(rule, "names", None)
-    return Literal[names] if names and not isinstance(rule, SomeOf) else str
-
-
-def _read(option: DeclaredOption, value: Any) -> Any:
+def _read(option: Option, value: Any) -> Any:
     """A value of the command line as Python takes it."""
-    rule, name = option.rule, f"--{option.command_name.replace('_', '-')}"
+    name, kind = f"--{option.command_name.replace('_', '-')}", option.rule.kind
     if value is None:
         return None
-    if isinstance(rule, NumbersFromOne):
-        return numbers(value, name, rule.most)
-    if isinstance(rule, Numbers):
+    if kind == list[int]:
+        return numbers(value, name, MOST_LAYERS)
+    if kind == list[float]:
         return decimals(value, name)
-    if isinstance(rule, SomeOf):
+    if kind == list[str]:
         return [one.strip() for one in value.split(",")]
-    return value if option.command.unit == 1 else value * option.command.unit
+    return value if option.unit == 1 else value * option.unit
 
 
 def numbers(text: str, option: str, most: int) -> list[int]:

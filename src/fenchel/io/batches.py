@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,60 +13,17 @@ from torch import Tensor
 
 from fenchel.arguments import shown
 from fenchel.errors import CaptureError, InputError
+from fenchel.io.tokens import PADDING, TokenTexts, text_pieces
 
 __all__ = [
-    "PADDING",
     "Batch",
     "Cursor",
     "KnownOfBatch",
     "Measure",
     "PatchGrid",
     "PatchImages",
-    "TokenTexts",
     "patch_images",
-    "text_pieces",
 ]
-
-_INCOMPLETE = "\ufffd"
-
-
-def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
-    """What each token adds to the text that the tokens before it spell.
-
-    A token that begins a word begins with a space, one that goes on with a word does not. A character that several
-    tokens spell together is the last one's; the others add nothing.
-
-    Args:
-        tokenizer: What decodes ids.
-        ids: The tokens, without padding.
-
-    Returns:
-        A text a token, the first without a space before it; special tokens are spelled out.
-    """
-    pieces: list[str] = []
-    known = start = (
-        0  # tokens from ``known`` on are not spelled yet; those from ``start`` on are decoded with them
-    )
-    for end in range(1, len(ids) + 1):
-        before = str(tokenizer.decode(list(ids[start:known]))) if known > start else ""
-        spelled = str(tokenizer.decode(list(ids[start:end])))
-        if (
-            spelled.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4
-        ):  # no character has more bytes
-            pieces.append("")
-            continue
-        added = (
-            spelled[len(before) :] if spelled.startswith(before) else f" {_alone(tokenizer, ids[end - 1])}"
-        )
-        pieces.append(added.lstrip() if not any(pieces) else added)
-        start, known = known, end
-    return tuple(pieces)
-
-
-def _alone(tokenizer: Any, token: int) -> str:
-    # Some decoders tidy up what stands before: " do not" becomes " don't".
-    return str(tokenizer.decode([token])).strip()
-
 
 _LONGEST_SIDE = 96
 _MOST_EXTRA = 16  # positions before the patches: class, distillation and register tokens
@@ -182,76 +137,6 @@ def _of_channels(values: Any, channels: int) -> tuple[float, ...] | None:
     if not isinstance(values, list | tuple) or len(values) != channels:
         return None
     return tuple(map(float, values))
-
-
-_PAD = "[PAD]"
-
-_SPECIAL = re.compile(r"\[\S+\]|<\S+>")
-_BEGINS = ("▁", "Ġ")
-
-
-def _number_of(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
-
-
-PADDING = _number_of(_PAD)
-"""The number of what stands where a row has ended."""
-
-
-class TokenTexts:
-    """Numbers for texts of tokens, which depend on the text alone, and what a tokenizer says of them.
-
-    Texts in square or angle brackets are special tokens. Where words begin with a space, ``▁`` or ``Ġ``, other texts go
-    on with a word; else those with ``##`` before them do.
-
-    Example:
-        >>> texts = TokenTexts()
-        >>> ids = texts.ids([["[CLS]", "no", "##thing"], ["[CLS]"]], 3)
-        >>> tuple(ids.shape), texts.decode(ids[0].tolist()), texts.decode(ids[1].tolist())
-        ((2, 3), '[CLS] nothing', '[CLS] [PAD] [PAD]')
-    """
-
-    def __init__(self) -> None:
-        self._texts: dict[int, str] = {}
-        self._begin = 0
-
-    def ids(self, rows: Sequence[Sequence[str]], length: int) -> Tensor:
-        """The numbers of the texts of rows, padded to a length: (rows, length)."""
-        padded = [[*row, *[_PAD] * (length - len(row))] for row in rows]
-        return torch.tensor([[self._number(text) for text in row] for row in padded], dtype=torch.int64)
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        """The special tokens among those that were seen."""
-        return [number for number, text in self._texts.items() if _SPECIAL.fullmatch(text)]
-
-    def get_vocab(self) -> dict[str, int]:
-        """Every text that was seen, with its number."""
-        return {text: number for number, text in self._texts.items()}
-
-    def convert_ids_to_tokens(self, number: int) -> str:
-        """A token as it was given, with ``▁`` for a space before it."""
-        return self._texts.get(number, str(number))
-
-    def decode(self, numbers: Sequence[int]) -> str:
-        """The text that tokens are together."""
-        spaced = self._begin * 20 > len(self._texts)
-        said = ""
-        for number in numbers:
-            text = self.convert_ids_to_tokens(number)
-            begins = text.startswith(_BEGINS) or (not spaced and not text.startswith("##"))
-            begins = begins or _SPECIAL.fullmatch(text) is not None
-            word = text[1:] if text.startswith(_BEGINS) else text.removeprefix("##") if said else text
-            said += f" {word}" if said and begins else word
-        return said
-
-    def _number(self, text: str) -> int:
-        text = f"▁{text[1:]}" if text.startswith(" ") else text
-        number = _number_of(text)
-        if number not in self._texts:
-            self._texts[number] = text
-            self._begin += text.startswith(_BEGINS)
-        return number
 
 
 Measure = Callable[[Any], Tensor]

@@ -1,48 +1,39 @@
-"""Documents of texts, and their tokens."""
+"""Documents of texts: plain text, jsonl, Parquet, data sets of the hub, and strings of Python."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from fenchel.arguments import checked, shown
-from fenchel.errors import InputError
-from fenchel.io.text import (
-    Columns,
-    Row,
-    dataset_rows,
-    file_lines,
-    file_sha256,
-    file_text,
-    jsonl_rows,
-    parquet_rows,
-    readable_file,
-)
+from fenchel.arguments import checked, reason_of, shown
+from fenchel.errors import InputError, MissingExtraError
 
 __all__ = [
     "DEMO",
     "Document",
     "Documents",
-    "check_known",
     "check_text",
-    "decoder_start",
-    "longest_window",
+    "file_lines",
+    "file_sha256",
+    "listed_names",
     "open_documents",
-    "padding_token",
-    "pieces",
-    "special_tokens",
-    "token_ids",
+    "readable_file",
 ]
 
 DEMO = "demo"
 """The name of the text that comes with the package."""
 
+_JSONL_ENDINGS = (".jsonl", ".json", ".ndjson")
 _TABLE_ENDINGS = (".csv", ".tsv")
-_FILE_ENDINGS = (".txt", ".text", ".md", ".jsonl", ".json", ".ndjson", ".parquet", ".gz", *_TABLE_ENDINGS)
+_FILE_ENDINGS = (".txt", ".text", ".md", ".parquet", ".gz", *_JSONL_ENDINGS, *_TABLE_ENDINGS)
 _DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?(@[\w.-]+)?")
 
 
@@ -73,20 +64,31 @@ class Document:
         return self.before + share * (self.after - self.before)
 
 
+_Rows = Iterator[tuple[int, Mapping[str, Any], float | None]]
+"""Numbers from 1, columns by name, and the share of the source read with them."""
+
+
 class Documents:
     """A source of documents, read anew at every pass.
 
     Args:
         description: The source as it was given.
-        rows: Opens the source and gives its texts; blank ones are skipped here.
+        rows: Opens the source and gives its rows; those whose text is blank are skipped here.
+        unit: What a row is, ``line``, ``row`` or ``text``.
+        columns: Column of the texts, and of what an encoder-decoder model is to write for each, if there is one.
         sha256: Hashes the content, or None where it cannot be known before it is read.
     """
 
     def __init__(
-        self, description: str, rows: Callable[[], Iterator[Row]], sha256: Callable[[], str] | None = None
+        self,
+        description: str,
+        rows: Callable[[], _Rows],
+        unit: str,
+        columns: Sequence[str] = ("text",),
+        sha256: Callable[[], str] | None = None,
     ) -> None:
         self.description = description
-        self._rows = rows
+        self._rows, self._unit, self._columns = rows, unit, columns
         self._sha256 = sha256
         self._hash: str | None = None
 
@@ -104,18 +106,36 @@ class Documents:
             InputError: If the source cannot be read, or holds no text.
         """
         index, before = 0, 0.0
-        for row in self._rows():
-            if not row.text.strip():
+        for number, row, fraction in self._rows():
+            where = f"{self._unit} {number} of {self.description}"
+            text, *target = (_text_of(row, column, where) for column in self._columns)
+            if not text.strip():
                 continue
-            for text in (row.text, row.target):
-                check_text(text or "", f"document {row.number} of {self.description}")
-            start = None if row.fraction is None else before
-            yield Document(index, row.number, row.text, row.target, start, row.fraction)
-            index, before = index + 1, row.fraction or 0.0
+            start = None if fraction is None else before
+            yield Document(index, number, text, target[0] if target else None, start, fraction)
+            index, before = index + 1, fraction or 0.0
         if index == 0:
             raise InputError(
                 f"{self.description} holds no text: every document is blank. Give at least one with words."
             )
+
+
+def _text_of(row: Mapping[str, Any], column: str, where: str) -> str:
+    if column not in row:
+        raise _missing(column, row, where)
+    text = row[column]
+    if not isinstance(text, str):
+        kind = "null" if text is None else f"of type {type(text).__name__}"
+        raise InputError(f"{where}: column {column!r} is {kind}, not text. Mend or drop the row.")
+    check_text(text, where)
+    return text
+
+
+def _missing(column: str, present: Collection[str], where: str) -> InputError:
+    return InputError(
+        f"{where} has no column {shown(column)}; it has {listed_names(present)}. Name one of them as the text or "
+        "target column."
+    )
 
 
 def check_text(text: str, where: str) -> None:
@@ -135,6 +155,21 @@ def check_text(text: str, where: str) -> None:
             f"{where} is no text: character {error.start + 1} is {text[error.start]!a}, one half of a surrogate "
             "pair. Mend or drop it."
         ) from None
+
+
+_NAMES_LISTED = 10
+
+
+def listed_names(names: Collection[str]) -> str:
+    """Names in quotes, the first ten of them.
+
+    Example:
+        >>> listed_names(["a", "b"]), listed_names([str(k) for k in range(99)]).split(", ")[-1]
+        ("'a', 'b'", "'9' and 89 more")
+    """
+    first = ", ".join(shown(name) for name in islice(names, _NAMES_LISTED))
+    more = len(names) - _NAMES_LISTED
+    return (first or "none") + (f" and {more} more" if more > 0 else "")
 
 
 def open_documents(
@@ -166,7 +201,7 @@ def open_documents(
         [(1, 'a tree'), (3, 'a bird')]
     """
     text_column, target_column = checked("text_column", text_column), checked("target_column", target_column)
-    columns = Columns(text_column or "text", target_column)
+    columns = [text_column or "text", *([] if target_column is None else [target_column])]
     columned = text_column is not None or target_column is not None
     if not isinstance(source, str | Path):
         if isinstance(source, bytes | Mapping | type) or not isinstance(source, Iterable):
@@ -178,54 +213,24 @@ def open_documents(
         path = Path(__file__).with_name("demo.txt")
     elif isinstance(source, str) and _is_dataset(source, path):
         _refuse(f"dataset {name!r}", whole_file=whole_file)
-        return Documents(name, lambda: dataset_rows(name, columns))
+        return Documents(name, lambda: _dataset_rows(name), "row", columns)
     readable_file(path)
-    endings = [ending for ending in path.suffixes if ending != ".gz"]
-    ending = endings[-1].lower() if endings else ""
-    if ending == ".parquet":
-        _refuse(f"parquet file {name}", whole_file=whole_file)
-        return Documents(name, lambda: parquet_rows(path, columns), lambda: file_sha256(path))
-    if ending in (".jsonl", ".ndjson", ".json"):
-        _refuse(f"jsonl file {name}", whole_file=whole_file)
-        return Documents(name, lambda: jsonl_rows(path, columns), lambda: file_sha256(path))
+    ending = next((ending.lower() for ending in reversed(path.suffixes) if ending != ".gz"), "")
     if ending in _TABLE_ENDINGS:
         raise InputError(
             f"{name} is a table of columns ({ending}), which is not read as text. Give its texts as plain text (one "
             "document a line), jsonl or parquet."
         )
-    _refuse(f"plain text file {name}", columned=columned)
-    rows = _whole if whole_file else _lines
-    return Documents(name, lambda: rows(path), lambda: file_sha256(path))
-
-
-def _lines(path: Path) -> Iterator[Row]:
-    for number, line, fraction in file_lines(path):
-        yield Row(number, line, None, fraction)
-
-
-def _whole(path: Path) -> Iterator[Row]:
-    yield Row(1, file_text(path), None, 1.0)
-
-
-def _from_strings(texts: Iterable[str]) -> Documents:
-    length = len(texts) if isinstance(texts, Sequence) else None
-
-    def rows() -> Iterator[Row]:
-        for number, text in enumerate(texts, start=1):
-            if not isinstance(text, str):
-                raise InputError(
-                    f"text {number} is a {type(text).__name__}, not a string. Give one string a document."
-                )
-            yield Row(number, text, None, number / length if length else None)
-
-    def sha256() -> str:
-        digest = hashlib.sha256()
-        for row in rows():
-            content = row.text.encode("utf-8", "surrogatepass")
-            digest.update(len(content).to_bytes(8, "big") + content)
-        return digest.hexdigest()
-
-    return Documents("Python strings", rows, None if length is None else sha256)
+    if ending == ".parquet":
+        _refuse(f"parquet file {name}", whole_file=whole_file)
+        rows, unit = lambda: _parquet_rows(path, columns), "row"
+    elif ending in _JSONL_ENDINGS:
+        _refuse(f"jsonl file {name}", whole_file=whole_file)
+        rows, unit = lambda: _jsonl_rows(path), "line"
+    else:
+        _refuse(f"plain text file {name}", columned=columned)
+        rows, unit = lambda: _text_rows(path, whole_file=whole_file), "line"
+    return Documents(name, rows, unit, columns, lambda: file_sha256(path))
 
 
 def _is_dataset(source: str, path: Path) -> bool:
@@ -244,209 +249,234 @@ def _refuse(what: str, *, whole_file: bool = False, columned: bool = False) -> N
         )
 
 
-_LONGEST_BY_DEFAULT = 512
-_NO_LIMIT = 1_000_000  # tokenizers without a limit of their own report an astronomic one
-_PIECE = 1 << 20
-# Learned positions of these families start after the padding index, so their tables hold that many fewer
-# tokens.
-_POSITIONS_AFTER_PADDING = frozenset(
-    {"roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod"}
-)
+def _from_strings(texts: Iterable[str]) -> Documents:
+    length = len(texts) if isinstance(texts, Sequence) else None
+
+    def rows() -> _Rows:
+        for number, text in enumerate(texts, start=1):
+            if not isinstance(text, str):
+                raise InputError(
+                    f"text {number} is a {type(text).__name__}, not a string. Give one string a document."
+                )
+            yield number, {"text": text}, number / length if length else None
+
+    def sha256() -> str:
+        digest = hashlib.sha256()
+        for _, row, _ in rows():
+            content = row["text"].encode("utf-8", "surrogatepass")
+            digest.update(len(content).to_bytes(8, "big") + content)
+        return digest.hexdigest()
+
+    return Documents("Python strings", rows, "text", sha256=None if length is None else sha256)
 
 
-def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
-    """How many tokens a window may hold, special tokens included.
+_MARK = b"\xef\xbb\xbf"  # what some editors put before UTF-8
+_LONGEST = 1 << 28
+
+
+def readable_file(path: Path) -> Path:
+    """Checks that a path is a file with something in it.
 
     Args:
-        tokenizer: Its ``model_max_length`` is a default, where it has one.
-        config: The model's configuration; its ``max_position_embeddings`` is a limit, where it has one.
-        max_length: What was asked for, or None for the default: the smaller of the two, at most 512.
+        path: A path that was given as a source of text.
 
     Returns:
-        The length in tokens.
+        The path.
 
     Raises:
-        InputError: If more was asked for than the model has positions.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> tokenizer = SimpleNamespace(model_max_length=256)
-        >>> config = SimpleNamespace(max_position_embeddings=512)
-        >>> longest_window(tokenizer, config, None)
-        256
+        InputError: If there is no such file, it is a folder or a device, it cannot be read, or it is empty.
     """
-    positions = _positions(config)
-    if max_length is not None:
-        length = checked("max_length", max_length)
-        if positions is not None and length > positions:
-            raise InputError(
-                f"max length {length} is more than the model's {positions} positions. Give at most "
-                f"{positions}."
-            )
-        return length
-    limits = [
-        limit
-        for limit in (positions, getattr(tokenizer, "model_max_length", None))
-        if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT
-    ]
-    return min([_LONGEST_BY_DEFAULT, *(int(limit) for limit in limits)])
-
-
-def _positions(config: Any) -> int | None:
-    positions = getattr(config, "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions < 1:
-        return None
-    if getattr(config, "model_type", None) in _POSITIONS_AFTER_PADDING:
-        return positions - int(getattr(config, "pad_token_id", None) or 0) - 1
-    return positions
-
-
-def decoder_start(config: Any) -> int | None:
-    """The token with which the decoder of an encoder-decoder model starts.
-
-    Args:
-        config: The model's configuration.
-
-    Returns:
-        The token's id, or None where the model has not both an encoder and a decoder.
-
-    Raises:
-        InputError: If there is a decoder and the configuration names no such token.
-    """
-    if not getattr(config, "is_encoder_decoder", False):
-        return None
-    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
-        token = getattr(config, name, None)
-        if isinstance(token, int):
-            return token
-    raise InputError(
-        "the model's configuration names no token that its decoder starts with: set its "
-        "decoder_start_token_id."
-    )
-
-
-def padding_token(tokenizer: Any, config: Any = None) -> int:
-    """The token that fills short rows: for padding, else for the end of a text, else the first of all.
-
-    Filled positions are masked and never counted, so any token that the model knows will do.
-    """
-    known = _vocabulary(config, target=False)
-    for name in ("pad_token_id", "eos_token_id"):
-        token = getattr(tokenizer, name, None)
-        if isinstance(token, int) and (known is None or 0 <= token < known):
-            return token
-    return 0
-
-
-def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool = False) -> None:
-    """Refuses tokens that the model has no embedding for.
-
-    Args:
-        ids: Of a text.
-        tokenizer: What gave them.
-        config: The model's configuration; where it tells no number of tokens, nothing is checked.
-        target: Whether they are what an encoder-decoder is to write.
-
-    Raises:
-        InputError: Naming the first such token.
-    """
-    known = _vocabulary(config, target=target)
-    if known is None or not ids or 0 <= min(ids) <= max(ids) < known:
-        return
-    number = next(number for number in ids if not 0 <= number < known)
-    if tokenizer is None:
-        raise InputError(
-            f"there is a token {number}, and the model knows the tokens 0 to {known - 1}. Mend the ids."
-        )
-    token = tokenizer.convert_ids_to_tokens(number) if hasattr(tokenizer, "convert_ids_to_tokens") else number
-    raise InputError(
-        f"the tokenizer gives {token!r} the number {number}, and the model knows the tokens 0 to {known - 1}. Use the "
-        "tokenizer that the model was trained with, or a model whose embeddings were resized to it."
-    )
-
-
-def _vocabulary(config: Any, *, target: bool) -> int | None:
-    """How many tokens a model knows."""
-    for name in ("decoder_vocab_size", "vocab_size") if target else ("vocab_size",):
-        size = getattr(config, name, None)
-        if isinstance(size, int) and size > 0:
-            return size
-    return None
-
-
-def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens that a tokenizer puts before and after a text.
-
-    Args:
-        tokenizer: A tokenizer of ``transformers``; it is asked about the first probe that is not empty to it.
-
-    Returns:
-        Ids of the tokens before and of those after.
-
-    Raises:
-        InputError: If the text cannot be found again between its special tokens.
-    """
-    _check_tokenizer(tokenizer)
-    known = getattr(tokenizer, "convert_ids_to_tokens", None)
-    probes = ["a", "the", "0", ".", *(known(list(range(min(len(tokenizer), 100)))) if known else ())]
-    for probe in probes:
-        text = token_ids(tokenizer, probe)
-        whole = token_ids(tokenizer, probe, add_special_tokens=True)
-        for begin in range(len(whole) - len(text) + 1 if text else 0):
-            if whole[begin : begin + len(text)] == text:
-                return tuple(whole[:begin]), tuple(whole[begin + len(text) :])
-    raise InputError(
-        f"{type(tokenizer).__name__} does not put its special tokens around the text, or knows no token at "
-        "all, so documents cannot be cut into windows. Give model inputs instead of texts, with tokenizer=None."
-    )
-
-
-def _check_tokenizer(tokenizer: Any) -> None:
     try:
-        ids = token_ids(tokenizer, "a")
-    except Exception:  # whatever something that is no tokenizer makes of being called like one
-        ids = None
-    if isinstance(tokenizer, type) or ids is None or not all(isinstance(number, int) for number in ids):
-        raise InputError(
-            f"tokenizer is {shown(tokenizer)}; expected a tokenizer of transformers, which gives input_ids for a text."
-        )
+        if path.is_dir():
+            raise InputError(
+                f"{path} is a folder, not a file. Give one file of text, or merge audits of several."
+            )
+        if not path.exists():
+            raise InputError(f"{path} does not exist. Give the path of a text, jsonl or parquet file.")
+        if not path.is_file():
+            raise InputError(
+                f"{path} is not a regular file. It is read more than once, so save the text in a file."
+            )
+        with path.open("rb") as file:
+            first = file.read(len(_MARK) + 1)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {reason_of(error).lower()}.") from None
+    if first in (b"", _MARK):
+        raise InputError(f"{path} is empty. Give a file with at least one line of text.")
+    return path
 
 
-def token_ids(
-    tokenizer: Any, text: str, *, add_special_tokens: bool = False, target: bool = False
-) -> list[int]:
-    """Ids of all the tokens of a text, however long it is.
-
-    Args:
-        tokenizer: A tokenizer of ``transformers``.
-        text: Any text.
-        add_special_tokens: Whether to add the tokens that mark its beginning and end.
-        target: Whether the text is what a translation model is to write; some have another vocabulary for
-            that.
-
-    Returns:
-        The ids.
-    """
-    options: dict[str, Any] = {"add_special_tokens": add_special_tokens, "verbose": False}
-    return list(
-        (tokenizer(text_target=text, **options) if target else tokenizer(text, **options))["input_ids"]
-    )
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes as they are on disk, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def pieces(text: str) -> Iterator[tuple[str, float]]:
-    """Cuts a long text at spaces into pieces of a million characters; a tokenizer needs much memory for each.
+def file_lines(
+    path: Path, longest: int = _LONGEST, *, whole: bool = False
+) -> Iterator[tuple[int, str, float]]:
+    r"""Reads a UTF-8 file line by line; lines end with ``\n``.
 
     Args:
-        text: Any text; most are one piece.
+        path: The file; a name that ends in ``.gz`` is decompressed.
+        longest: How many bytes a line may have.
+        whole: Take the file for one line, with the line ends that it has.
 
     Yields:
-        Each piece, and the share of the text that has been given with it.
+        The line's number from 1, its text without the line's end, and the share of the file read with it.
+
+    Raises:
+        InputError: If the bytes are not UTF-8 or not gzip, a line is too long, or the file unpacks to more than any
+            text does.
     """
-    begin = 0
-    while begin < len(text):
-        end = begin + _PIECE
-        if end < len(text):
-            space = max(text.rfind(" ", begin + 1, end), text.rfind("\n", begin + 1, end))
-            end = space if space > begin else end
-        yield text[begin:end], min(1.0, end / len(text))
-        begin = end
+    size = path.stat().st_size or 1
+    number = offset = 0
+    with path.open("rb") as raw:
+        file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+        try:
+            while line := file.read(longest + 1) if whole else file.readline(longest + 1):
+                number += 1
+                if len(line) > longest:
+                    what, each = (path, "") if whole else (f"line {number} of {path}", "a line, each ")
+                    raise InputError(
+                        f"{what} has more than {longest:,} bytes; expected one document {each}"
+                        "shorter than that. Cut it into several."
+                    )
+                text = _decoded(line, path, line=number, offset=offset)
+                offset += len(line)
+                if file is not raw:
+                    _check_unpacking(path, unpacked=offset, packed=raw.tell())
+                fraction = min(1.0, (raw.tell() if whole or file is not raw else offset) / size)
+                yield number, text if whole else text.rstrip("\r\n"), fraction
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is not a whole gzip file: {error}.") from None
+
+
+# Text shrinks to a tenth, logs and drawings to a fiftieth; zeros to a thousandth.
+_LARGEST_RATIO = 250
+_UNSUSPECTED = 1 << 20
+
+
+def _check_unpacking(path: Path, unpacked: int, packed: int) -> None:
+    if unpacked > _UNSUSPECTED and unpacked > _LARGEST_RATIO * max(1, packed):
+        raise InputError(
+            f"{path} unpacks to more than {_LARGEST_RATIO} times its size, to {unpacked:,} bytes or more, as no "
+            "text does; it was not read further. If that is meant, store it uncompressed."
+        )
+
+
+def _decoded(content: bytes, path: Path, *, line: int, offset: int) -> str:
+    """A part of a UTF-8 file that begins with this line, so many bytes into it; without a byte order mark."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line += content.count(b"\n", 0, error.start)
+        raise InputError(
+            f"{path} is not UTF-8: line {line} has byte {content[error.start]:#04x} where no character can "
+            f"have it, {offset + error.start} bytes into the file. "
+            f"Convert the file first, for example with: iconv -f LATIN1 -t UTF-8 {path.name}"
+        ) from None
+    return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+def _text_rows(path: Path, *, whole_file: bool) -> _Rows:
+    for number, text, fraction in file_lines(path, whole=whole_file):
+        yield number, {"text": text}, fraction
+
+
+def _jsonl_rows(path: Path) -> _Rows:
+    for number, line, fraction in file_lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            wrong = f"is not JSON: {error.msg} at character {error.pos + 1}"
+        except RecursionError:
+            wrong = "is nested too deeply to be read"
+        except ValueError:  # Python reads no number of more than 4,300 digits
+            wrong = "has a number of thousands of digits, which cannot be read"
+        else:
+            if isinstance(row, dict):
+                yield number, row, fraction
+                continue
+            wrong = f"is a JSON {type(row).__name__}, not an object with texts in keys"
+        raise InputError(
+            f"line {number} of {path} {wrong}. A jsonl file has one object a line; mend or drop the line."
+        )
+
+
+_ROWS_AT_ONCE = 256
+
+
+def _parquet_rows(path: Path, columns: list[str]) -> _Rows:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", "report") from None
+    number = 0
+    try:
+        present = parquet.read_schema(path).names
+        for column in columns:
+            if column not in present:
+                raise _missing(column, present, str(path))
+        # As a dictionary, a text that is in many rows is held once.
+        with parquet.ParquetFile(path, read_dictionary=columns) as file:
+            total = file.metadata.num_rows
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+                for place in range(batch.num_rows):
+                    number += 1
+                    # A row at a time: a page of a megabyte can hold one long text hundreds of times.
+                    yield (
+                        number,
+                        {name: batch.column(name)[place].as_py() for name in columns},
+                        number / total,
+                    )
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"row {number} of {path} is not UTF-8: {error.reason}. Mend or drop the row."
+        ) from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} is not a whole parquet file: {reason_of(error)}.") from None
+
+
+def _dataset_rows(name: str) -> _Rows:
+    """A stream of the ``datasets`` library; nothing is stored. Without a split, ``train`` or the only one is read."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtraError("datasets", "hf") from None
+    front, _, split = name.partition("@")
+    path, _, config = front.partition(":")
+    try:
+        splits = datasets.load_dataset(path, config or None, streaming=True)
+    except Exception as error:
+        raise InputError(
+            f"{name!r} is neither a file here nor a dataset that can be opened: {reason_of(error)}. "
+            "Check the spelling and the network, or give the path of a text, jsonl or parquet file."
+        ) from None
+    chosen = split or ("train" if "train" in splits else next(iter(splits)) if len(splits) == 1 else "")
+    if chosen not in splits:
+        raise InputError(
+            f"dataset {path!r} has no split {chosen or 'train'!r}; it has {', '.join(map(repr, splits))}. "
+            f"Name one of them, such as {front}@{next(iter(splits))}."
+        )
+    rows = splits[chosen]
+    info = (rows.info.splits or {}).get(str(chosen))
+    total = info.num_examples if info is not None else None
+    records, number = iter(rows), 0
+    while True:
+        try:
+            row = next(records)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise InputError(
+                f"dataset {name!r} could not be read on: {reason_of(error)}. "
+                "Check the network, then go on from the last checkpoint with --resume."
+            ) from None
+        number += 1
+        yield number, row, min(1.0, number / total) if total else None

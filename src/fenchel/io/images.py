@@ -6,68 +6,18 @@ import hashlib
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from fenchel.arguments import checked
+from fenchel.arguments import checked, reason_of
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.io.batches import Batch, Cursor, patch_images
 from fenchel.io.shard import Shard
 
-__all__ = [
-    "SUFFIXES",
-    "ImageBatches",
-    "ImageFiles",
-    "open_images",
-    "opened_image",
-]
-
-_LONGEST_SIDE = 4096
-
-
-@contextmanager
-def opened_image(content: Any, formats: tuple[str, ...] | None = None) -> Iterator[Any]:
-    """Opens an image with Pillow.
-
-    Args:
-        content: The bytes of its file.
-        formats: Names of formats that it may be in. Default: any.
-
-    Yields:
-        The image, not decoded yet.
-
-    Raises:
-        OSError, SyntaxError: If it is not an image or, of a PNG, not a whole one; others are found when decoded.
-        InputError: If a side is longer than 4,096 pixels, a sentence that begins with "has"; a few hundred bytes can
-            claim any size.
-        MissingExtraError: If Pillow is not installed.
-    """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtraError("PIL", "report") from None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # what it warns of is refused below
-        try:
-            picture = Image.open(io.BytesIO(content), formats=formats)
-        except Image.DecompressionBombError as error:
-            raise InputError(f"has too many pixels: {error}") from None
-    with picture:
-        if max(picture.size) > _LONGEST_SIDE:
-            raise InputError(
-                f"has {picture.height:,} x {picture.width:,} pixels; expected at most {_LONGEST_SIDE:,} a side. Shrink "
-                "the images first."
-            )
-        if picture.format == "PNG":
-            # Its decoder is content once it has all pixels, whatever became of checksums and of the end.
-            with Image.open(io.BytesIO(content)) as again:
-                again.verify()
-        yield picture
-
+__all__ = ["SUFFIXES", "ImageBatches", "ImageFiles", "open_images"]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Endings of the files that are taken for images."""
@@ -113,7 +63,7 @@ class ImageFiles:
         try:
             return _decoded(path.read_bytes(), mode)
         except (OSError, InputError) as error:
-            raise InputError(f"{path} can no longer be read: {_reason(error)}") from error
+            raise InputError(f"{path} can no longer be read: {reason_of(error)}") from error
 
 
 def open_images(source: str | Path) -> ImageFiles:
@@ -143,7 +93,7 @@ def open_images(source: str | Path) -> ImageFiles:
             content = path.read_bytes()
             _decoded(content, "RGB")
         except (OSError, InputError) as error:
-            wrong.append(f"{path.name} ({_reason(error)})")
+            wrong.append(f"{path.name} ({reason_of(error)})")
             continue
         digest.update(f"{len(path.name)} {path.name} {len(content)} ".encode())
         digest.update(content)
@@ -165,7 +115,7 @@ def _paths(place: Path) -> tuple[Path, ...]:
     try:
         files = sorted(path for path in place.iterdir() if path.is_file())
     except OSError as error:
-        raise InputError(f"{place} cannot be read: {_reason(error)}") from error
+        raise InputError(f"{place} cannot be read: {reason_of(error)}") from error
     paths = tuple(path for path in files if path.suffix.lower() in SUFFIXES)
     if not paths:
         inside = f"; it has {len(files)} other files" if files else ""
@@ -175,20 +125,37 @@ def _paths(place: Path) -> tuple[Path, ...]:
     return paths
 
 
+_LONGEST_SIDE = 4096
+
+
 def _decoded(content: bytes, mode: str) -> Any:
+    """An image of Pillow. A few hundred bytes can claim any size, so it is read before the pixels are."""
     try:
-        with opened_image(content) as picture:
-            return picture.convert(mode)
-    except (InputError, MissingExtraError, OSError):
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise MissingExtraError("PIL", "report") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", Image.DecompressionBombWarning
+            )  # what it warns of is refused below
+            with Image.open(io.BytesIO(content)) as picture:
+                if max(picture.size) > _LONGEST_SIDE:
+                    raise InputError(
+                        f"has {picture.height:,} x {picture.width:,} pixels; expected at most {_LONGEST_SIDE:,} a "
+                        "side. Shrink the images first."
+                    )
+                if picture.format == "PNG":
+                    # Its decoder is content once it has all pixels, whatever became of checksums and of the end.
+                    with Image.open(io.BytesIO(content)) as again:
+                        again.verify()
+                return picture.convert(mode)
+    except InputError:
         raise
+    except UnidentifiedImageError:
+        raise InputError("not an image") from None
     except Exception as error:  # decoders of broken files fail in every way there is
-        raise InputError(f"broken: {error}") from error
-
-
-def _reason(error: Exception) -> str:
-    if type(error).__name__ == "UnidentifiedImageError":
-        return "not an image"
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        raise InputError(f"broken: {reason_of(error)}") from error
 
 
 _BEGINNING = Cursor()
@@ -272,9 +239,8 @@ class ImageBatches:
         try:
             found = self._processor(images=images, return_tensors="pt")[self._name]
         except Exception as error:  # processors are many, and fail in as many ways
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise InputError(
-                f"the image processor {type(self._processor).__name__} does not take {names}: {reason}"
+                f"the image processor {type(self._processor).__name__} does not take {names}: {reason_of(error)}"
             ) from error
         if not isinstance(found, Tensor) or found.dim() != 4 or len(found) != len(numbers):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

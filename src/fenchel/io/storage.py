@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from torch import Tensor
 
+from fenchel.arguments import reason_of
 from fenchel.errors import InputError, MissingExtraError, OutputError
 from fenchel.io.schema import Mismatch, Record, check_json
 
@@ -194,11 +195,6 @@ def guarded_writing(path: Path) -> Iterator[None]:
         raise OutputError(
             f"cannot write {path}: {reason}. {advice}; what was written before is intact."
         ) from error
-
-
-def reason_of(error: Exception) -> str:
-    """What an exception says, in the words of the system where it has some."""
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def _flush_folder(folder: Path) -> None:

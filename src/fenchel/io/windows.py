@@ -15,10 +15,11 @@ from torch import Tensor
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
-from fenchel.io.batches import Batch, Cursor, KnownOfBatch, TokenTexts, patch_images
-from fenchel.io.documents import (
-    Document,
-    Documents,
+from fenchel.io.batches import Batch, Cursor, KnownOfBatch, patch_images
+from fenchel.io.documents import Document, Documents
+from fenchel.io.shard import Shard
+from fenchel.io.tokens import (
+    TokenTexts,
     check_known,
     decoder_start,
     longest_window,
@@ -27,7 +28,6 @@ from fenchel.io.documents import (
     special_tokens,
     token_ids,
 )
-from fenchel.io.shard import Shard
 
 __all__ = [
     "ReadyBatches",

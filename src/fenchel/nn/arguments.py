@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fenchel.arguments import ARGUMENTS, OneOf, shown
+from fenchel.arguments import ARGUMENTS, one_of, shown
 from fenchel.closeness import Tsallis
 from fenchel.conjugate import tensors_of
 from fenchel.errors import ProblemError
@@ -107,7 +107,7 @@ def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
         ProblemError: Naming the argument, its owner and what was got.
     """
     for argument, name in names.items():
-        OneOf(choices).check(f"{argument} of {owner}", name, ProblemError)
+        one_of(*choices).check(f"{argument} of {owner}", name, ProblemError)
 
 
 def check_parameters(owner: str, device: Any, dtype: Any) -> None:

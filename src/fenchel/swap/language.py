@@ -13,7 +13,7 @@ from torch import Tensor
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers.language_head import LanguageHead
 from fenchel.io.batches import Batch, Cursor
-from fenchel.io.documents import special_tokens
+from fenchel.io.tokens import special_tokens
 from fenchel.io.windows import TokenWindows
 from fenchel.swap.observation import IGNORED, Observation, observe
 from fenchel.swap.step import Place, Step

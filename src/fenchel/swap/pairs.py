@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
-from fenchel.io.documents import check_text
-from fenchel.io.text import file_lines, file_sha256, listed_names, readable_file
+from fenchel.io.documents import check_text, file_lines, file_sha256, listed_names, readable_file
 from fenchel.options import PairColumns
 
 __all__ = ["PairColumns", "ScoredPairs", "read_pairs", "scored_pairs"]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fenchel.arguments import checked
 from fenchel.errors import InputError
-from fenchel.io.documents import (
-    Documents,
+from fenchel.io.documents import Documents
+from fenchel.io.tokens import (
     check_known,
     longest_window,
     padding_token,
