@@ -82,7 +82,7 @@ class Option:
     default_text: str = ""
     unit: int = 1
     required: bool = False
-    recorded: bool | None = None
+    recorded: bool | None = False
 
     @property
     def rule(self) -> Rule:
@@ -229,13 +229,18 @@ _COUNT = 10**9  # of queries or pairs that are read one after the other
 class ReadingOptions(Options):
     """How texts are read, and where results are written: what audits, swaps and reproductions share."""
 
-    whole_file: bool = _option(False, "Take a plain text file for one document, not one a line.")
-    text_column: str | None = _option(None, "Column of the texts in a table.", "NAME", default_text="text")
+    whole_file: bool = _option(
+        False, "Take a plain text file for one document, not one a line.", recorded=None
+    )
+    text_column: str | None = _option(
+        None, "Column of the texts in a table.", "NAME", default_text="text", recorded=None
+    )
     target_column: str | None = _option(
         None,
         "Column of what an encoder-decoder model is to write for each text.",
         "NAME",
         default_text="the text itself",
+        recorded=None,
     )
     max_tokens: int | None = _option(
         None,
@@ -244,20 +249,18 @@ class ReadingOptions(Options):
         default_text="no limit",
         recorded=True,
     )
-    batch_size: int = _option(8, "Windows, or single sentences, in a batch.", "N", recorded=False)
+    batch_size: int = _option(8, "Windows, or single sentences, in a batch.", "N")
     max_length: int | None = _option(
         None,
         "Tokens in a window, special ones included.",
         "N",
         default_text="what the model takes, at most 512",
-        recorded=False,
     )
     stride: int | None = _option(
         None,
         "Tokens from one window's start to the next; shared ones count once.",
         "N",
         default_text="no overlap",
-        recorded=False,
     )
     device: str | None = _option(
         None,
@@ -266,7 +269,6 @@ class ReadingOptions(Options):
         "NAME",
         command_default=None,
         default_text="cuda if there is one, else cpu",
-        recorded=False,
     )
     dtype: Any = _option(
         None,
@@ -275,7 +277,6 @@ class ReadingOptions(Options):
         "NAME",
         maybe(ARGUMENTS["dtype"]),
         command_default="float32",
-        recorded=False,
     )
     revision: str | None = _option(
         None,
@@ -283,7 +284,6 @@ class ReadingOptions(Options):
         "NAME",
         maybe(text("a branch, tag or commit, such as main")),
         default_text="the default branch",
-        recorded=False,
     )
     seed: int = _option(0, "Seed of everything that is drawn at random.", "N", recorded=True)
     observer: Any = _option(
@@ -291,18 +291,13 @@ class ReadingOptions(Options):
         "Who is told about the progress.",
         rule=maybe(Rule("an object with the methods started, advanced, finished", _observer)),
         command="",
-        recorded=False,
     )
     directory: Path | None = _option(
-        None, "Folder for the results; made if needed.", "DIR", command="out", required=True, recorded=False
+        None, "Folder for the results; made if needed.", "DIR", command="out", required=True
     )
-    resume: bool = _option(
-        False, "Go on with the run in the folder, or begin one; keep a finished one.", recorded=False
-    )
-    overwrite: bool = _option(False, "Start anew, whatever run the folder holds.", recorded=False)
-    checkpoint_seconds: float = _option(
-        60.0, "Save for a resumed run at most once in S seconds.", "S", recorded=False
-    )
+    resume: bool = _option(False, "Go on with the run in the folder, or begin one; keep a finished one.")
+    overwrite: bool = _option(False, "Start anew, whatever run the folder holds.")
+    checkpoint_seconds: float = _option(60.0, "Save for a resumed run at most once in S seconds.", "S")
 
     @property
     def told(self) -> RunObserver[Any]:
@@ -358,14 +353,12 @@ class SourceOptions(ReadingOptions):
         "In the place of a text, for a vision model: a folder of images, or one image.",
         "FOLDER",
         maybe(ARGUMENTS["images"]),
-        recorded=False,
     )
     loader: Path | None = _option(
         None,
         "In the place of a text, for the folder of a run: a Python file whose load(folder) gives the model and its "
         "batches. It is run.",
         "FILE",
-        recorded=False,
     )
 
 
@@ -378,6 +371,7 @@ class AuditOptions(SourceOptions):
         "N",
         maybe(whole(1, _COUNT, "32")),
         default_text="all",
+        recorded=None,
     )
     layers: tuple[int, ...] | None = _option(
         None,
@@ -403,10 +397,9 @@ class AuditOptions(SourceOptions):
         "NAME",
         Rule("the name of a closeness", _closeness),
         default_text="softmax",
+        recorded=None,
     )
-    even_so: bool = _option(
-        False, "Measure under another closeness a model that attends otherwise.", recorded=False
-    )
+    even_so: bool = _option(False, "Measure under another closeness a model that attends otherwise.")
     alpha: float = _option(1.0, "Reliability of the evidence, above 0.", "X", recorded=True)
     tol: float = _option(2e-4, "Relative tolerance of the exact solver.", "X", recorded=True)
     memory_budget: int = _option(
@@ -415,7 +408,6 @@ class AuditOptions(SourceOptions):
         "MB",
         command_default=512,
         unit=2**20,
-        recorded=False,
     )
     baseline: Literal["auto", "twin", "none"] | None = _option(
         None,
@@ -423,7 +415,6 @@ class AuditOptions(SourceOptions):
         "not (none). By default auto where a report is written, else none.",
         rule=maybe(one_of("auto", "twin", "none")),
         command_default="auto",
-        recorded=False,
     )
     shard: Shard = _option(
         Shard(),
@@ -432,9 +423,8 @@ class AuditOptions(SourceOptions):
         Rule("a share, such as (0, 4)", Shard.of),
         command_default=None,
         default_text="RANK/WORLD_SIZE, else 0/1",
-        recorded=False,
     )
-    keep_queries: bool = _option(False, "Also write every query, to queries-*.parquet.", recorded=False)
+    keep_queries: bool = _option(False, "Also write every query, to queries-*.parquet.")
 
     @model_validator(mode="before")
     @classmethod
@@ -499,17 +489,13 @@ class SwapOptions(SourceOptions):
         "N",
         maybe(whole(3, _COUNT, "1000")),
         default_text="all",
-        recorded=False,
     )
-    sample_pairs: int = _option(
-        10_000, "Pairs of texts whose similarities are ranked, at most.", "N", recorded=False
-    )
+    sample_pairs: int = _option(10_000, "Pairs of texts whose similarities are ranked, at most.", "N")
     mask_probability: float = _option(
         0.15,
         "Share of tokens hidden from a masked language model.",
         "X",
         number("0.15", above=0.0, below=1.0),
-        recorded=False,
     )
     bootstrap: int = _option(
         2000, "Resamples for the intervals.", "N", whole(100, 100_000, "2000", "of resamples"), recorded=True
@@ -527,7 +513,6 @@ class SwapOptions(SourceOptions):
         "Names of the columns of a table of pairs, a fenchel.swap.PairColumns.",
         rule=of_type(PairColumns, "fenchel.swap.PairColumns(first, second, score)"),
         command="",
-        recorded=False,
     )
 
     @field_validator("estimators", mode="before")
@@ -563,10 +548,5 @@ class ReproduceOptions(ReadingOptions):
     )
     tol: float = _option(2e-5, "Relative tolerance of the exact solver.", "X", recorded=True)
     directory: Path | None = _option(
-        None,
-        "Folder for the results; made if needed.",
-        "DIR",
-        command="out",
-        command_default="reproduce",
-        recorded=False,
+        None, "Folder for the results; made if needed.", "DIR", command="out", command_default="reproduce"
     )
