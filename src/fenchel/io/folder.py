@@ -22,7 +22,6 @@ __all__ = [
     "Saved",
     "claimed",
     "differences",
-    "tried",
     "versions",
 ]
 
@@ -102,50 +101,27 @@ def claimed(folder: Path | None, *, extra: str) -> Iterator[None]:
     if folder is None:
         yield
         return
-    with guarded_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK_FILE
-    with tried(path, extra=extra) as free:
-        if not free:
-            raise InputError(
-                f"{folder} is in use: another process is writing its results there. Wait until it has ended, or choose "
-                "another folder."
-            )
-        try:
-            yield
-        finally:
-            # While it is ours: who opened it before then sees that it has no name any more, and tries again.
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-@contextlib.contextmanager
-def tried(path: Path, *, extra: str) -> Iterator[bool]:
-    """Take a lock if it is free, and give it back at the end.
-
-    Args:
-        path: The lock's file, made if needed and left behind empty; its folder must exist.
-        extra: The extra of ``fenchel`` that brings filelock for this command.
-
-    Yields:
-        Whether the lock was free and is now ours.
-
-    Raises:
-        OutputError: If the file cannot be made.
-        MissingExtraError: If filelock is not installed.
-    """
     require_packages(extra, "filelock")
     from filelock import FileLock, Timeout
 
+    path = folder / LOCK_FILE
     lock = FileLock(path)
-    with contextlib.ExitStack() as stack:
-        with guarded_writing(path):
-            try:
-                stack.enter_context(lock.acquire(blocking=False))
-                free = True
-            except Timeout:
-                free = False
-        yield free
+    with guarded_writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise InputError(
+                f"{folder} is in use: another process is writing its results there. Wait until it has ended, or choose "
+                "another folder."
+            ) from None
+    try:
+        yield
+    finally:
+        # While it is ours: who opened it before then sees that it has no name any more, and tries again.
+        with contextlib.suppress(OSError):
+            path.unlink()
+        lock.release()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any
 
 from torch import Tensor
 
@@ -24,23 +24,19 @@ from fenchel.io.schema import Mismatch, Record, check_json
 
 __all__ = [
     "CHANGED",
-    "HEX_DIGITS",
     "PREFIX",
     "Form",
     "atomic_path",
     "check_writable",
     "digest_of_bytes",
-    "digest_of_file",
     "guarded_writing",
     "json_text",
     "parse_json",
     "read_document",
     "read_tensors",
     "reason_of",
-    "refused",
     "removed_if_empty",
     "sealed_text",
-    "size_of_file",
     "write_document",
     "write_json",
     "write_tensors",
@@ -48,33 +44,11 @@ __all__ = [
 ]
 
 PREFIX = "sha256:"
-HEX_DIGITS = 64
-
-_CHUNK = 1 << 20
 
 
 def digest_of_bytes(content: bytes) -> str:
     """``sha256:`` and the hexadecimal digits of the content's SHA-256."""
     return PREFIX + hashlib.sha256(content).hexdigest()
-
-
-def digest_of_file(file: BinaryIO, blank: int) -> str:
-    """The digest of a whole file with its own digest blanked, read piece by piece.
-
-    Args:
-        file: Opened for reading.
-        blank: Where the hexadecimal digits stand that count as zeros.
-
-    Returns:
-        As ``digest_of_bytes``.
-    """
-    digest = hashlib.sha256()
-    file.seek(0)
-    digest.update(file.read(blank))
-    digest.update(b"0" * len(file.read(HEX_DIGITS)))
-    while piece := file.read(_CHUNK):
-        digest.update(piece)
-    return PREFIX + digest.hexdigest()
 
 
 _TEMPORARY_PREFIX = ".fenchel-"
@@ -112,7 +86,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, atomically, with line ends as they are in ``text``."""
-    with atomic_path(path) as temporary, guarded_writing(path):
+    with atomic_path(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
@@ -181,17 +155,14 @@ def guarded_writing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         number = error.errno
+        reason, advice = reason_of(error), "Choose another folder"
         if number in _FULL:
-            reason, advice = (
-                "the disk is full",
-                "Free some space, then run the command again, with --resume where it has that",
-            )
+            reason = "the disk is full"
+            advice = "Free some space, then run the command again, with --resume where it has that"
         elif number in _FORBIDDEN:
-            reason, advice = reason_of(error), "Choose a folder that you may write to"
+            advice = "Choose a folder that you may write to"
         elif number in _NOT_A_FOLDER:
-            reason, advice = "there is a file where a folder is expected", "Choose another folder"
-        else:
-            reason, advice = reason_of(error), "Choose another folder"
+            reason = "there is a file where a folder is expected"
         raise OutputError(
             f"cannot write {path}: {reason}. {advice}; what was written before is intact."
         ) from error
@@ -205,9 +176,6 @@ def _flush_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-_LONGEST_INTEGER = 300
 
 
 def json_text(value: Any) -> str:
@@ -231,8 +199,8 @@ def parse_json(content: bytes) -> Any:
 
     Raises:
         InputError: If it is no JSON, or holds what two readers may take for different things: a key twice, NaN or an
-            infinity, half of a surrogate pair, an integer of hundreds of digits, or nesting beyond measure. The message
-            says what, without a file's name.
+            infinity, half of a surrogate pair, an integer of thousands of digits, or nesting beyond measure. The
+            message says what, without a file's name.
 
     Example:
         >>> parse_json(b'{"alpha": 1.5}')
@@ -243,49 +211,31 @@ def parse_json(content: bytes) -> Any:
         fenchel.errors.InputError: it has the key 'alpha' twice
     """
     try:
-        value = json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_without_repetition,
-            parse_constant=_refuse_constant,
-            parse_int=_integer,
-        )
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_without_repetition)
         json_text(value).encode("utf-8")  # 1e999 is an infinity, and half of a surrogate pair is no character
     except InputError:
         raise
-    except UnicodeDecodeError as error:
-        raise InputError(f"it is no UTF-8 text (byte {error.start})") from error
-    except UnicodeEncodeError as error:
-        raise InputError("it holds half of a surrogate pair, which is no character") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"it is no JSON ({error})") from error
     except RecursionError as error:
         raise InputError("it is nested too deeply") from error
     except ValueError as error:
-        raise InputError("it holds a number beyond float64") from error
+        raise InputError(f"it is no JSON ({reason_of(error)})") from error
     return value
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise InputError(f"it has the key {key[:60]!r} twice")
-        found[key] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"it has the key {twice[:60]!r} twice")
     return found
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise InputError(f"it holds {name}, which is no JSON number")
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > _LONGEST_INTEGER:
-        raise InputError(f"it holds an integer of {len(digits)} digits")
-    return int(digits)
 
 
 CHANGED = "is damaged or was changed after it was written: its digest is not that of its content"
 """What is wrong with a file whose digest says otherwise than its content."""
+
+_MOST_BYTES = 1 << 28
+"""Of a document; more is another program's, and is not read."""
 
 
 @dataclass(frozen=True)
@@ -304,9 +254,20 @@ class Form:
     schema: type[Record]
     advice: str
 
+    def refused(self, path: Path, reason: str) -> InputError:
+        """The error of a file that cannot be used: its name, why, and what to do."""
+        return InputError(f"{path} {reason}. {self.advice}")
+
+    def unsealed(self, path: Path) -> InputError:
+        """The error of a file without a digest."""
+        return self.refused(
+            path,
+            f"is no {self.name} that fenchel wrote, or an earlier version did: it has no digest, or a damaged one",
+        )
+
     @contextlib.contextmanager
     def reading(self, path: Path) -> Iterator[None]:
-        """Turns what a check or a parser says into one line that names the file.
+        """Turns what a check says into one line that names the file.
 
         Args:
             path: What is being read.
@@ -317,62 +278,56 @@ class Form:
         try:
             yield
         except Mismatch as error:
-            raise refused(path, self, f"is not what fenchel writes: {error}") from error
+            raise self.refused(path, f"is not what fenchel writes: {error}") from error
 
-    def check_kind(self, path: Path, name: Any, version: Any) -> None:
-        """Refuses another kind of file, and another version of it.
+    def content(self, path: Path, most: int | None = None) -> bytes:
+        """The bytes of a file; what is no regular file could be read without end.
+
+        Args:
+            path: The file.
+            most: How many there may be.
 
         Raises:
-            InputError: If either differs.
+            InputError: If there is no such file, it is something else, or it is larger.
+        """
+        try:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise self.refused(path, "is not a file")
+            if most is not None and found.st_size > most:
+                raise self.refused(path, f"has {found.st_size} bytes, and a {self.name} at most {most}")
+            return path.read_bytes()
+        except OSError as error:
+            raise self.refused(path, f"cannot be read: {reason_of(error)}") from error
+
+    def check(self, path: Path, name: Any, version: Any, values: Any) -> None:
+        """Refuses another kind of file, another version of it, and what its schema refuses.
+
+        Raises:
+            InputError: If anything differs.
         """
         if name != self.name:
-            raise refused(path, self, f"holds a {name}, not a {self.name}")
+            raise self.refused(path, f"holds a {name}, not a {self.name}")
         if version != self.version:
             written = "an earlier" if isinstance(version, int) and version < self.version else "a later"
-            raise refused(
+            raise self.refused(
                 path,
-                self,
                 f"has schema {version!r} of a {self.name}, of {written} version of fenchel; this one reads schema "
                 f"{self.version}",
             )
+        with self.reading(path):
+            check_json(self.schema, values)
 
 
-def size_of_file(path: Path, form: Form) -> int:
-    """How many bytes a file has, before it is opened: what is no regular file could be read without end.
-
-    Raises:
-        InputError: If there is no such file, or it is something else.
-    """
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise refused(path, form, f"cannot be read: {reason_of(error)}") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise refused(path, form, "is not a file")
-    return found.st_size
-
-
-def refused(path: Path, form: Form, reason: str) -> InputError:
-    """The error of a file that cannot be used: its name, why, and what to do."""
-    return InputError(f"{path} {reason}. {form.advice}")
-
-
-def _without_digest(path: Path, form: Form, version: Any) -> InputError:
-    return refused(
-        path,
-        form,
-        f"has schema {version!r} and no digest, as an earlier version of fenchel wrote them; this one reads schema "
-        f"{form.version}",
-    )
-
-
-_MOST_BYTES = 1 << 28
 _OWN_KEYS = frozenset({"format", "schema", "digest"})
 
 
 def sealed_text(form: Form, values: Mapping[str, Any]) -> str:
     """The text of a sealed document: its values, its form, and the digest of the text without the digest."""
-    named = {**values, "format": form.name, "schema": form.version}
+    return _sealed({**values, "format": form.name, "schema": form.version})
+
+
+def _sealed(named: dict[str, Any]) -> str:
     return json_text({**named, "digest": digest_of_bytes(json_text(named).encode("utf-8"))})
 
 
@@ -406,51 +361,33 @@ def read_document(path: Path, form: Form, *, unsealed_version: int | None = None
         InputError: If it is not there, was changed after it was written, is something else, or does not hold what the
             form says.
     """
-    if (size := size_of_file(path, form)) > _MOST_BYTES:
-        raise refused(path, form, f"has {size} bytes, and a {form.name} has at most {_MOST_BYTES}")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise refused(path, form, f"cannot be read: {reason_of(error)}") from error
+    content = form.content(path, _MOST_BYTES)
     try:
         found = parse_json(content)
     except InputError as error:
-        raise refused(path, form, f"is no {form.name}: {error}") from error
+        raise form.refused(path, f"is no {form.name}: {error}") from error
     if not isinstance(found, dict):
-        raise refused(path, form, f"is no {form.name}: it holds a {type(found).__name__}, not an object")
-    if "digest" in found or "format" in found:
-        _check_document_seal(path, form, found, content)
-        form.check_kind(path, found.get("format"), found.get("schema"))
-    elif unsealed_version is None or found.get("schema") != unsealed_version:
-        _refuse_unsealed_document(path, form, found)
+        raise form.refused(path, f"is no {form.name}: it holds a {type(found).__name__}, not an object")
     values = {name: value for name, value in found.items() if name not in _OWN_KEYS}
-    with form.reading(path):
-        check_json(form.schema, values)
+    kind, version = found.get("format"), found.get("schema")
+    if "digest" in found or kind is not None:
+        sealed = _sealed({name: value for name, value in found.items() if name != "digest"})
+        # A copy whose line ends a version control system has rewritten throughout still says the same.
+        if content.replace(b"\r\n", b"\n") != sealed.encode("utf-8"):
+            raise form.refused(path, CHANGED)
+    elif unsealed_version is not None and version == unsealed_version:
+        kind, version = form.name, form.version
+    else:
+        raise form.unsealed(path)
+    form.check(path, kind, version, values)
     return values
 
 
-def _check_document_seal(path: Path, form: Form, found: dict[str, Any], content: bytes) -> None:
-    unsealed = {name: value for name, value in found.items() if name != "digest"}
-    sealed = {**unsealed, "digest": digest_of_bytes(json_text(unsealed).encode("utf-8"))}
-    # A copy whose line ends a version control system has rewritten throughout still says the same.
-    if content.replace(b"\r\n", b"\n") != json_text(sealed).encode("utf-8"):
-        raise refused(path, form, CHANGED)
-
-
-def _refuse_unsealed_document(path: Path, form: Form, found: dict[str, Any]) -> None:
-    version = found.get("schema")
-    if isinstance(version, int) and not isinstance(version, bool) and 0 < version < form.version:
-        raise _without_digest(path, form, version)
-    raise refused(path, form, f"is no {form.name} that fenchel wrote: it has no digest")
-
-
-# A safetensors file is the length of its header in 8 bytes, the header as JSON, and the tensors. The header begins with
-# the metadata: one entry, whose text begins with the digest and goes on with what describes the tensors.
-_LENGTH_BYTES = 8
-_LONGEST_HEADER = 100_000_000
+# The metadata of a safetensors file has one entry, whose text begins with the digest of the file with zeros for its
+# digits, and goes on with what describes the tensors.
 _KEY = "fenchel"
-_MARK = f'"{_KEY}":"{PREFIX}'.encode()
-_DIGEST = re.compile(re.escape(_MARK) + rb"([0-9a-f]{%d}) " % HEX_DIGITS)
+_SEAL = re.compile(rf'"{_KEY}":"{PREFIX}([0-9a-f]{{64}}) '.encode())
+_ZEROS = "0" * 64
 
 
 def write_tensors(path: Path, form: Form, tensors: Mapping[str, Tensor], description: Any) -> None:
@@ -466,13 +403,11 @@ def write_tensors(path: Path, form: Form, tensors: Mapping[str, Tensor], descrip
         OutputError: If it cannot be written; the old file is then intact.
     """
     named = {"format": form.name, "schema": form.version, "description": description}
-    unsealed = f"{PREFIX}{'0' * HEX_DIGITS} {json_text(named)}"
+    unsealed = f"{PREFIX}{_ZEROS} {json_text(named)}"
     content = _safetensors().save(dict(tensors), metadata={_KEY: unsealed})
-    begin = content.index(_MARK) + len(_MARK)
-    digest = digest_of_bytes(content).removeprefix(PREFIX).encode()
-    with atomic_path(path) as temporary, guarded_writing(path), temporary.open("wb") as file:
-        for piece in (memoryview(content)[:begin], digest, memoryview(content)[begin + HEX_DIGITS :]):
-            file.write(piece)
+    digest = digest_of_bytes(content).removeprefix(PREFIX)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.replace(_ZEROS.encode(), digest.encode(), 1))
 
 
 def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
@@ -490,69 +425,23 @@ def read_tensors(path: Path, form: Form) -> tuple[dict[str, Tensor], Any]:
             not what the form says.
         MissingExtraError: If safetensors is not installed.
     """
-    with _opened(path, form) as opened:
-        description = _description(path, form, opened.metadata() or {})
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    safetensors = _safetensors()
+    content = form.content(path)
+    seal = _SEAL.search(content)
+    if seal is None:
+        raise form.unsealed(path)
+    begin, end = seal.span(1)
+    if digest_of_bytes(content[:begin] + _ZEROS.encode() + content[end:]) != PREFIX + seal[1].decode():
+        raise form.refused(path, CHANGED)
+    try:
+        tensors: dict[str, Tensor] = safetensors.load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        named = parse_json(header["__metadata__"][_KEY].partition(" ")[2].encode("utf-8"))
+        kind, version, description = named["format"], named["schema"], named["description"]
+    except Exception as error:  # what is sealed was written by us, or by somebody who can compute a digest
+        raise form.refused(path, f"is no {form.name}: {reason_of(error)}") from error
+    form.check(path, kind, version, description)
     return tensors, description
-
-
-@contextlib.contextmanager
-def _opened(path: Path, form: Form) -> Iterator[Any]:
-    """The file, with every byte as it was written."""
-    _safetensors()
-    from safetensors import SafetensorError, safe_open
-
-    size = size_of_file(path, form)
-    try:
-        with path.open("rb") as file:
-            _check_seal(path, form, file, size)
-        with safe_open(str(path), framework="pt") as opened:
-            yield opened
-    except OSError as error:
-        raise refused(path, form, f"cannot be read: {reason_of(error)}") from error
-    except SafetensorError as error:
-        raise refused(path, form, f"is no {form.name}: {reason_of(error)}") from error
-
-
-def _description(path: Path, form: Form, metadata: Mapping[str, str]) -> Any:
-    try:
-        _, _, described = metadata[_KEY].partition(" ")
-        named = parse_json(described.encode("utf-8"))
-        found = named["format"], named["schema"], named["description"]
-    except (InputError, KeyError, TypeError) as error:
-        raise refused(path, form, f"is no {form.name}: {reason_of(error)}") from error
-    form.check_kind(path, *found[:2])
-    with form.reading(path):
-        check_json(form.schema, found[2])
-    return found[2]
-
-
-def _check_seal(path: Path, form: Form, file: BinaryIO, size: int) -> None:
-    header = _header(path, form, file, size)
-    found = _DIGEST.search(header)
-    if found is None:
-        _refuse_unsealed(path, form, header)
-        return
-    if digest_of_file(file, _LENGTH_BYTES + found.start(1)) != PREFIX + found[1].decode():
-        raise refused(path, form, CHANGED)
-
-
-def _header(path: Path, form: Form, file: BinaryIO, size: int) -> bytes:
-    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-    if not 2 <= length <= min(size - _LENGTH_BYTES, _LONGEST_HEADER):
-        raise refused(path, form, f"is no {form.name}: it is damaged, or not a file of tensors at all")
-    return file.read(length)
-
-
-def _refuse_unsealed(path: Path, form: Form, header: bytes) -> None:
-    try:
-        metadata = parse_json(header)["__metadata__"]
-        earlier = parse_json(metadata[_KEY].encode("utf-8"))["schema"]
-    except (InputError, KeyError, TypeError, AttributeError):
-        raise refused(
-            path, form, f"is no {form.name} that fenchel wrote: it is damaged, or another program's"
-        ) from None
-    raise _without_digest(path, form, earlier)
 
 
 def _safetensors() -> Any:

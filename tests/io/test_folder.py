@@ -1,0 +1,127 @@
+"""The folder of a run: one process writes to it, and nothing there is replaced unasked."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fenchel
+from fenchel.errors import InputError, OutputError
+from fenchel.io.folder import LOCK_FILE, RunKind, Saved, claimed, differences, versions
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fenchel.io.folder import claimed
+with claimed(Path(sys.argv[1]), extra="report"):
+    print("claimed", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_claimed_folder_is_refused_to_others_and_left_without_a_trace(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "run"
+    with claimed(folder, extra="report"):
+        assert (folder / LOCK_FILE).exists()
+        for _ in range(2):
+            with (
+                pytest.raises(InputError, match="is in use: another process"),
+                claimed(folder, extra="report"),
+            ):
+                pytest.fail("it was claimed twice")
+        with claimed(tmp_path, extra="report"):
+            pass
+        assert (folder / LOCK_FILE).exists()
+    assert list(folder.iterdir()) == []
+    with pytest.raises(RuntimeError, match="stop"), claimed(folder, extra="report"):
+        raise RuntimeError("stop")
+    with claimed(folder, extra="report"), claimed(None, extra="report"):
+        pass
+
+
+def test_what_a_killed_process_claimed_is_free(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        with pytest.raises(InputError, match="is in use"), claimed(tmp_path, extra="report"):
+            pytest.fail("it was claimed twice")
+        os.kill(process.pid, signal.SIGKILL)
+    assert (tmp_path / LOCK_FILE).exists()
+    with claimed(tmp_path, extra="report"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"), claimed(tmp_path / "file" / "run", extra="report"):
+        pass
+
+
+def read(folder: Path) -> Saved:
+    finished = (folder / "state").read_text() == "finished"
+    return Saved("bert", {"document": 1, "token": 40}, finished=finished)
+
+
+KIND = RunKind("audit", "state", ("table", "page"), read)
+
+
+def test_a_run_may_begin_where_nothing_is(tmp_path: Path) -> None:
+    for resume, overwrite in ((False, False), (True, False), (False, True)):
+        KIND.refuse_occupied(tmp_path, resume=resume, overwrite=overwrite)
+        KIND.refuse_occupied(tmp_path / "missing", resume=resume, overwrite=overwrite)
+    assert KIND.saved(tmp_path) is None
+    with pytest.raises(InputError, match="--resume and --overwrite contradict each other"):
+        KIND.refuse_occupied(tmp_path, resume=True, overwrite=True)
+
+
+@pytest.mark.parametrize(("state", "end"), [("finished", "finished"), ("half", "interrupted")])
+def test_a_run_is_kept_unless_something_is_said(tmp_path: Path, state: str, end: str) -> None:
+    (tmp_path / "state").write_text(state)
+    expected = f"holds an audit of bert, {end} after 1 document and 40 tokens.*--resume.*--overwrite"
+    with pytest.raises(InputError, match=expected):
+        KIND.refuse_occupied(tmp_path, resume=False, overwrite=False)
+    KIND.refuse_occupied(tmp_path, resume=True, overwrite=False)
+    KIND.refuse_occupied(tmp_path, resume=False, overwrite=True)
+    assert KIND.saved(tmp_path) == Saved("bert", {"document": 1, "token": 40}, finished=state == "finished")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["table", "page"])
+def test_results_of_unknown_origin_are_replaced_only_by_overwriting(
+    tmp_path: Path, name: str, resume: bool
+) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(InputError, match=r"holds results without the state that they came from \(state\)"):
+        KIND.refuse_occupied(tmp_path, resume=resume, overwrite=False)
+    KIND.refuse_occupied(tmp_path, resume=False, overwrite=True)
+
+
+def test_each_difference_of_manifests_is_a_phrase_in_their_order() -> None:
+    there = {"model": "bert", "batch_size": 8, "alpha": 1.0, "tokens": 5}
+    asked = {"device": "cpu", **there, "alpha": 2.0, "batch_size": 4}
+    assert differences(there, asked) == [
+        "batch size: 8 there, 4 asked for",
+        "alpha: 1.0 there, 2.0 asked for",
+        "device: None there, 'cpu' asked for",
+    ]
+    assert differences(there, asked, but={"alpha", "device", "batch_size"}) == []
+    assert differences(there, dict(there)) == []
+    assert differences({"seed": 0}, {"seed": 1}, said=("here", "in b")) == ["seed: 0 here, 1 in b"]
+
+
+def test_versions_are_those_that_run() -> None:
+    found = versions(7)
+    assert list(found) == ["schema", "fenchel", "torch", "transformers", "python"]
+    assert (found["schema"], found["fenchel"], found["torch"]) == (7, fenchel.__version__, torch.__version__)
+    assert found["python"] == platform.python_version()
