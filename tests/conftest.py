@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +14,22 @@ from hypothesis import settings
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
+
+_BFLOAT16 = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+
+
+def pytest_configure() -> None:
+    """Do without AMX where the processor names it and the system does not let processes use it.
+
+    oneDNN then ends the process at the first product in bfloat16. Workers inherit the environment.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ or "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return
+    if (
+        subprocess.run([sys.executable, "-c", _BFLOAT16], stderr=subprocess.DEVNULL, check=False).returncode
+        < 0
+    ):
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 
 
 @pytest.fixture(scope="module")

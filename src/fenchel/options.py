@@ -337,7 +337,7 @@ class ReadingOptions(Options):
 
     @model_validator(mode="after")
     def _with_a_folder(self) -> Self:
-        names = [name for name in ("resume", "overwrite", "keep_queries") if name in type(self).model_fields]
+        names = [name for name in ("resume", "overwrite") if name in type(self).model_fields]
         if self.directory is None and any(getattr(self, name) for name in names):
             raise InputError(
                 f"{', '.join(names[:-1])} and {names[-1]} are about files, but no directory was given for any."
@@ -424,7 +424,9 @@ class AuditOptions(SourceOptions):
         command_default=None,
         default_text="RANK/WORLD_SIZE, else 0/1",
     )
-    keep_queries: bool = _option(False, "Also write every query, to queries-*.parquet.")
+    keep_queries: bool = _option(
+        False, "Changes nothing: every audit keeps its queries. Accepted for old command lines."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+from torch import Tensor
+
 from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.heads import Kind
+from fenchel.auditing.moves import MOVE_COLUMNS
 from fenchel.auditing.run import audit
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.table import QueryTable, schema
 from fenchel.progress import Progress
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 
-__all__ = ["WORDS_KNOWN", "Interrupting", "files_of", "small_audit", "small_model", "some_texts"]
+__all__ = [
+    "WORDS_KNOWN",
+    "Interrupting",
+    "assert_same_audit",
+    "files_of",
+    "known_statistics",
+    "small_audit",
+    "small_model",
+    "some_texts",
+]
 
 WORDS_KNOWN = 60
+
+PLACE = ("kind", "layer", "head", "document", "window", "position")
+"""The columns of the table that say which query a row is."""
 
 
 def small_model(family: str = "bert") -> Any:
@@ -36,6 +56,80 @@ def small_audit(texts: Any = None, *, model: Any = None, **options: Any) -> Audi
     """``audit`` of a tiny BERT, without its twin."""
     given = {"max_length": 12, "stride": 8, "batch_size": 2, "baseline": "none", **options}
     return audit(model or small_model(), word_tokenizer(), texts or some_texts(), **given)
+
+
+def known_statistics(
+    sites: Iterable[tuple[Kind, int, Sequence[int], Mapping[str, Tensor]]],
+    words: Mapping[int, str] | None = None,
+    *,
+    in_a_document: int = 40,
+) -> AuditStatistics:
+    """Statistics of layers whose queries are known.
+
+    Args:
+        sites: Kind, layer, heads, and columns of the table, (heads, queries) each; what is not given is 0 or true.
+        words: Text of tokens.
+        in_a_document: Queries of a document.
+    """
+    import polars as pl
+
+    table = QueryTable.temporary()
+    for kind, layer, heads, columns in sites:
+        several, count = next(iter(columns.values())).shape
+        place = torch.arange(count).repeat(several)
+        known: dict[str, Any] = {
+            "kind": kind,
+            "layer": layer,
+            "head": torch.tensor(list(heads)).repeat_interleave(count).numpy(),
+            "document": (1 + place // in_a_document).numpy(),
+            "window": 1,
+            "position": (1 + place % in_a_document).numpy(),
+            "type": "word",
+            "class": "rest",
+            "weight": 1.0,
+            "newton_steps": 3,
+            "converged": True,
+            **{name: values.flatten().numpy() for name, values in columns.items()},
+        }
+        typed = schema()
+        empty = dict.fromkeys((*MOVE_COLUMNS, "token", "text", "leaves_token", "reaches_token"))
+        frame = pl.DataFrame({name: known.get(name, empty.get(name, 0)) for name in typed})
+        table.add([frame.with_columns(*(pl.col(name).cast(kind) for name, kind in typed.items()))])
+    table.write()
+    return AuditStatistics(table, words)
+
+
+def rows_of(directory: Path) -> list[dict[str, Any]]:
+    """Every query of an audit, ordered by its place."""
+    return AuditReport.load(directory).queries.sort(*PLACE).collect().to_dicts()
+
+
+def assert_same_audit(one: Path, other: Path) -> None:
+    """See that two folders hold the same rows, and files with the same numbers."""
+    left, right = AuditReport.load(one), AuditReport.load(other)
+    assert_close(rows_of(one), rows_of(other))
+    assert left.manifest == right.manifest
+    assert_close(list(numbers_of(left)), list(numbers_of(right)))
+    assert_close(left.twin_heads, right.twin_heads)
+    assert_close(left.summary, right.summary)
+    names = [{name for name in files_of(folder) if "/" not in name} for folder in (one, other)]
+    assert names[0] == names[1]
+
+
+def assert_close(one: Any, other: Any) -> None:
+    """The same but for the order in which numbers were added."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_close(one[name], other[name])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_close(left, right)
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-12, nan_ok=True)
+    else:
+        assert one == other
 
 
 def files_of(directory: Path) -> dict[str, str]:

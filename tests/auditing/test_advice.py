@@ -91,7 +91,7 @@ def test_the_command_runs_and_its_swap_goes_beside_the_audit(
         arm = swap.arm("exact", layer=module.number, head=head.key.head)
         assert head.effect == arm["hidden_change"]
     assert main([*audited, "--out", "beside", "--swap", words[words.index("--out") + 1]]) == 0
-    beside = json.loads((tmp_path / "beside" / "patterns.json").read_text())["effects"]
+    beside = json.loads((tmp_path / "beside" / "summary.json").read_text())["effects"]
     assert beside["note"] == ""
     assert [one["effect"] for one in beside["heads"]] == [head.effect for head in effects.heads]
 

@@ -1,4 +1,4 @@
-"""A killed audit goes on where it was and ends with the very files of one that was not."""
+"""A killed audit goes on where it was and ends with the table of one that was not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ from typing import Any
 
 import pytest
 
-from fenchel.auditing import checkpoint, queries
+from fenchel.auditing import checkpoint, table
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.errors import FenchelError, InputError, OutputError
-from tests.auditing.small_audits import Interrupting, files_of, small_audit, some_texts
+from tests.auditing.small_audits import (
+    Interrupting,
+    assert_close,
+    assert_same_audit,
+    files_of,
+    rows_of,
+    small_audit,
+    some_texts,
+)
 
 EVERY_BATCH: dict[str, Any] = {"checkpoint_seconds": 0.0}
 
@@ -33,17 +41,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of single queries that a few batches fill."""
-    monkeypatch.setattr(queries, "ROWS_IN_A_PART", 500)
+    """Parts of the table that a few batches fill."""
+    monkeypatch.setattr(table, "ROWS_IN_A_PART", 500)
 
 
 @pytest.fixture(scope="module")
-def whole_with_queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with single queries, in small parts."""
+def whole_in_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in small parts."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(queries, "ROWS_IN_A_PART", 500)
-        small_audit(directory=folder, keep_queries=True)
+        monkeypatch.setattr(table, "ROWS_IN_A_PART", 500)
+        small_audit(directory=folder)
     return folder
 
 
@@ -52,35 +60,32 @@ def whole_with_queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("stop_after", "error"), [(1, KeyboardInterrupt()), (5, RuntimeError("out of memory"))]
 )
 def test_an_interrupted_audit_ends_like_an_uninterrupted_one(
-    whole_with_queries: Path, tmp_path: Path, stop_after: int, error: BaseException
+    whole_in_parts: Path, tmp_path: Path, stop_after: int, error: BaseException
 ) -> None:
-    whole, resumed = whole_with_queries, tmp_path / "resumed"
+    whole, resumed = whole_in_parts, tmp_path / "resumed"
     observer = Interrupting(stop_after, error)
     with pytest.raises(type(error)) as caught:
-        small_audit(directory=resumed, keep_queries=True, observer=observer)
+        small_audit(directory=resumed, observer=observer)
     assert caught.value is error
     assert observer.calls[-1] == "finished"
     assert not AuditState.read(resumed).finished
     assert AuditState.read(resumed).cursor.tokens == observer.seen[-1].tokens
     assert not (resumed / "report.html").exists()
     second = Interrupting(after=-1, error=error)
-    small_audit(directory=resumed, keep_queries=True, resume=True, observer=second)
+    small_audit(directory=resumed, resume=True, observer=second)
     assert second.seen[0].tokens > observer.seen[-1].tokens
-    assert files_of(whole) == files_of(resumed)
-    assert len(list(whole.glob("queries-*.parquet"))) > 1
+    assert_same_audit(whole, resumed)
+    assert len(list((whole / "queries").iterdir())) > 1
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_being_interrupted_after_every_batch_changes_nothing(
-    whole_with_queries: Path, tmp_path: Path
-) -> None:
-    whole, resumed = whole_with_queries, tmp_path / "resumed"
+def test_being_interrupted_after_every_batch_changes_nothing(whole_in_parts: Path, tmp_path: Path) -> None:
+    whole, resumed = whole_in_parts, tmp_path / "resumed"
     batches = 0
     while True:
         try:
             last = small_audit(
                 directory=resumed,
-                keep_queries=True,
                 resume=True,
                 observer=Interrupting(1, KeyboardInterrupt()),
             )
@@ -88,19 +93,21 @@ def test_being_interrupted_after_every_batch_changes_nothing(
         except KeyboardInterrupt:
             batches += 1
     assert batches > 5
-    assert last.heads == AuditReport.load(whole).heads
-    assert files_of(whole) == files_of(resumed)
+    assert_close(last.heads, AuditReport.load(whole).heads)
+    assert_same_audit(whole, resumed)
 
 
 def test_the_comparison_of_files_sees_a_difference(whole: Path, tmp_path: Path) -> None:
-    small_audit(directory=tmp_path, alpha=1.0000001)
-    assert files_of(tmp_path) != files_of(whole)
-    assert files_of(tmp_path).keys() == files_of(whole).keys()
+    small_audit(directory=tmp_path, alpha=1.00001)
+    with pytest.raises(AssertionError):
+        assert_same_audit(tmp_path, whole)
+    with pytest.raises(AssertionError):
+        assert rows_of(tmp_path) == rows_of(whole)
 
 
 def test_an_audit_can_resume_what_was_never_begun(whole: Path, tmp_path: Path) -> None:
     small_audit(directory=tmp_path, resume=True)
-    assert files_of(tmp_path) == files_of(whole)
+    assert_same_audit(tmp_path, whole)
 
 
 def test_a_batch_that_fails_half_way_is_not_counted(
@@ -121,9 +128,10 @@ def test_a_batch_that_fails_half_way_is_not_counted(
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed)
     state = AuditState.read(resumed)
-    assert {state.statistics.queries(key) for key in state.statistics.keys()} == {state.cursor.tokens}  # noqa: SIM118
+    found = state.statistics()
+    assert {found.queries(key) for key in found.keys()} == {state.cursor.tokens}  # noqa: SIM118
     small_audit(directory=resumed, resume=True)
-    assert files_of(whole) == files_of(resumed)
+    assert_same_audit(whole, resumed)
 
 
 def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint(
@@ -144,10 +152,11 @@ def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed, **EVERY_BATCH)
     state = AuditState.read(resumed)
-    assert {state.statistics.queries(key) for key in state.statistics.keys()} == {state.cursor.tokens}  # noqa: SIM118
+    found = state.statistics()
+    assert {found.queries(key) for key in found.keys()} == {state.cursor.tokens}  # noqa: SIM118
     monkeypatch.undo()
     small_audit(directory=resumed, resume=True)
-    assert files_of(whole) == files_of(resumed)
+    assert_same_audit(whole, resumed)
 
 
 def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
@@ -173,15 +182,15 @@ def test_a_finished_audit_resumes_as_finished(whole: Path, tmp_path: Path) -> No
     assert observer.calls == []
     assert again.heads == report.heads
     assert again.manifest == report.manifest
-    assert files_of(tmp_path) == files_of(whole)
+    assert_same_audit(tmp_path, whole)
 
 
 def test_a_finished_audit_that_lost_files_gets_them_back(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    for name in ("report.html", "heads.json", "figure5.png"):
+    for name in ("report.html", "heads.json", "heads.parquet"):
         (tmp_path / name).unlink()
     small_audit(directory=tmp_path, resume=True)
-    assert files_of(tmp_path) == files_of(whole)
+    assert_same_audit(tmp_path, whole)
 
 
 def test_an_occupied_folder_is_refused_before_the_model_is_loaded(whole: Path, tmp_path: Path) -> None:
@@ -223,7 +232,6 @@ def test_an_interrupted_audit_is_not_begun_anew_by_accident(interrupted: Path) -
             r"space: 'input' there, 'key' asked for; batch size: 2 there, 3 asked for",
         ),
         ({"texts": some_texts(seed=4)}, r"text sha256: "),
-        ({"keep_queries": True}, r"keep queries: False there, True asked for"),
         ({"layers": [1]}, r"layers: None there, \[1\] asked for"),
     ],
 )
@@ -236,9 +244,10 @@ def test_another_audit_is_not_resumed(interrupted: Path, options: dict[str, Any]
 
 def test_overwriting_begins_anew(tmp_path: Path) -> None:
     small_audit(directory=tmp_path / "new", heads=[1])
-    small_audit(directory=tmp_path / "old", keep_queries=True)
+    small_audit(directory=tmp_path / "old")
     small_audit(directory=tmp_path / "old", heads=[1], overwrite=True)
-    assert files_of(tmp_path / "old") == files_of(tmp_path / "new")
+    assert_same_audit(tmp_path / "old", tmp_path / "new")
+    assert files_of(tmp_path / "old").keys() == files_of(tmp_path / "new").keys()
 
 
 def test_a_folder_is_of_one_audit_at_a_time(whole: Path, tmp_path: Path) -> None:
@@ -253,10 +262,9 @@ def test_a_folder_is_of_one_audit_at_a_time(whole: Path, tmp_path: Path) -> None
 
     small_audit(directory=tmp_path, observer=Second(-1, RuntimeError()))
     assert len(refused) == 3
-    assert files_of(tmp_path) == files_of(whole)
+    assert_same_audit(tmp_path, whole)
 
 
-@pytest.mark.parametrize("keep_queries", [False, True])
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -269,13 +277,13 @@ def test_a_folder_is_of_one_audit_at_a_time(whole: Path, tmp_path: Path) -> None
     ],
 )
 def test_overwriting_with_an_option_that_cannot_be_used_deletes_nothing(
-    whole_with_queries: Path, tmp_path: Path, options: dict[str, Any], error: type, keep_queries: bool
+    whole_in_parts: Path, tmp_path: Path, options: dict[str, Any], error: type
 ) -> None:
     there = tmp_path / "there"
-    shutil.copytree(whole_with_queries, there)
+    shutil.copytree(whole_in_parts, there)
     with pytest.raises(error):
-        small_audit(directory=there, overwrite=True, keep_queries=keep_queries, **options)
-    assert files_of(there) == files_of(whole_with_queries)
+        small_audit(directory=there, overwrite=True, **options)
+    assert files_of(there) == files_of(whole_in_parts)
 
 
 def test_results_of_unknown_origin_are_not_replaced(tmp_path: Path) -> None:
@@ -305,7 +313,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(
     monkeypatch.undo()
     assert 0 < AuditState.read(resumed).cursor.tokens < AuditReport.load(whole).manifest["tokens"]
     small_audit(directory=resumed, resume=True)
-    assert files_of(whole) == files_of(resumed)
+    assert_same_audit(whole, resumed)
 
 
 @pytest.mark.parametrize("name", ["heads.parquet", "report.html"])
@@ -328,19 +336,19 @@ def test_an_audit_that_could_not_write_its_report_has_lost_nothing(
     assert not state.finished
     assert state.cursor.tokens == AuditReport.load(whole).manifest["tokens"]
     small_audit(directory=resumed, resume=True)
-    assert files_of(whole) == files_of(resumed)
+    assert_same_audit(whole, resumed)
 
 
 _KILLED = """
 import sys
 from tests.auditing.small_audits import small_audit, some_texts
-small_audit(some_texts(30), directory=sys.argv[1], keep_queries=True, checkpoint_seconds=0.0, resume=True)
+small_audit(some_texts(30), directory=sys.argv[1], checkpoint_seconds=0.0, resume=True)
 """
 
 
 def test_an_audit_killed_by_the_system_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    small_audit(some_texts(30), directory=whole, keep_queries=True)
+    small_audit(some_texts(30), directory=whole)
     command = [sys.executable, "-c", _KILLED, str(killed)]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
@@ -353,5 +361,5 @@ def test_an_audit_killed_by_the_system_ends_like_an_uninterrupted_one(tmp_path: 
     state = AuditState.read(killed)
     assert not state.finished
     assert state.cursor.tokens > 0
-    small_audit(some_texts(30), directory=killed, keep_queries=True, resume=True)
-    assert files_of(whole) == files_of(killed)
+    small_audit(some_texts(30), directory=killed, resume=True)
+    assert_same_audit(whole, killed)

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from fenchel.auditing.head_pattern import GROUPS, LARGE_SHARE, STILL, ClassMove, HeadPattern, head_patterns
-from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES
-from fenchel.auditing.pattern_counts import UNIT, PatternCounts
-from tests.auditing.small_audits import small_audit
+from fenchel.auditing.heads import METRICS, HeadKey
+from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS
+from tests.auditing.small_audits import known_statistics, small_audit
 
 KEY = HeadKey("encoder_self", 1, 1)
 
@@ -68,15 +67,19 @@ def test_sinks_are_the_first_and_the_special_tokens() -> None:
 
 
 def test_tokens_that_get_too_much_and_too_little() -> None:
-    counts = PatternCounts(2)
-    counts.type_queries[TOKEN_TYPES.index("word")] = 10
-    counts.token_ids = torch.tensor([3, 5, 8, 9])
-    moves = torch.tensor([[[2.0, 0.5], [0.25, 1.0], [0.0, 0.75], [1.0, 1.0]], [[0.0, 0.0]] * 4])
-    counts.token_moves = (moves / UNIT).long()
-    head, other = head_patterns("cross", 2, (4, 1), counts, {3: "the", 5: "bank"})[::-1]
+    # Ten queries: of each, the key that loses most and the one that gains most.
+    lost = [(3, 0.5)] * 4 + [(9, 0.1)] * 5 + [(5, 0.25)]
+    gained = [(5, 0.25)] * 4 + [(9, 0.1)] * 5 + [(8, 0.75)]
+    columns = {name: torch.zeros(2, 10) for name in (*METRICS, *MOVE_COLUMNS)}
+    for side, moves in (("leaves", lost), ("reaches", gained)):
+        columns[f"{side}_token"] = torch.tensor([[token for token, _ in moves], [4] * 10])
+        columns[f"{side}_weight"] = torch.tensor([[weight for _, weight in moves], [0.0] * 10])
+    statistics = known_statistics([("cross", 2, (4, 1), columns)], {3: "the", 5: "bank"})
+    other, head = head_patterns(statistics.moves(), statistics.moved_tokens(), statistics.words)
     assert (head.key.head, other.key.head) == (4, 1)
-    assert [(token.token, token.net) for token in head.too_much] == [("the", pytest.approx(-0.15))]
-    assert [(token.id, token.token) for token in head.too_little] == [(5, "bank"), (8, "8")]
+    assert [(token.token, token.net) for token in head.too_much] == [("the", pytest.approx(-0.2))]
+    expected = [(5, "bank", pytest.approx(0.075)), (8, "8", pytest.approx(0.075))]
+    assert sorted((token.id, token.token, token.net) for token in head.too_little) == expected
     assert other.too_much == other.too_little == ()
 
 
@@ -98,16 +101,12 @@ def test_the_numbers_of_an_audit_are_in_keeping() -> None:
         assert nets == sorted(nets, reverse=True)
 
 
-def test_patterns_are_written_and_survive_json(tmp_path: Path) -> None:
+def test_patterns_are_counted_in_the_summary(tmp_path: Path) -> None:
     report = small_audit(directory=tmp_path, baseline="twin")
-    written: dict[str, Any] = json.loads((tmp_path / "patterns.json").read_text())
-    assert written["heads"] == json.loads(json.dumps([found.to_json() for found in report.patterns]))
-    assert written["thresholds"] == {"still": STILL, "large_share": LARGE_SHARE}
-    assert [found["pattern"] for found in written["suggestions"]]
-    assert len(written["twin"]) == len(written["heads"])
-    assert written["effects"] is None
     assert json.loads((tmp_path / "twin.json").read_text()) == report.twin_heads
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
+    assert [found["pattern"] for found in summary["suggestions"]]
+    assert summary["effects"] is None
     assert sum(summary["patterns"].values()) >= len(report.heads)
     assert summary["twin"]["encoder_self"]["queries"] == summary["kinds"]["encoder_self"]["queries"]
 

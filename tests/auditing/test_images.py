@@ -195,7 +195,7 @@ def test_a_model_that_cuts_its_images_into_windows_is_audited_window_by_window(t
     torch.manual_seed(0)
     pixels = torch.rand(2, 1, 16, 16, dtype=torch.float64)
     model = tiny_model("swin")
-    report = fenchel.audit(model, None, [{"pixel_values": pixels}], directory=tmp_path, keep_queries=True)
+    report = fenchel.audit(model, None, [{"pixel_values": pixels}], directory=tmp_path)
     # Four windows of 4 x 4 patches an image in the first stage; one after the patches are merged.
     assert [record["queries"] for record in report.heads if record["head"] == 1] == [128, 128, 32, 32]
     whole = [example for key, example in report.examples.items() if key.layer == 1]

@@ -1,207 +1,151 @@
+"""What an audit says of heads, against numpy on the rows of its table, and intervals that hold what they promise."""
+
 from __future__ import annotations
 
-import itertools
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
-from fenchel.auditing.measure import Measures
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError, ProblemError
+from tests.auditing.small_audits import known_statistics
+
+HEADS = (4, 5, 9)
 
 
-def drawn(seed: int, batch: int = 2, heads: int = 3, queries: int = 7) -> Measures:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (batch, heads, queries)
-    return Measures(
-        values={name: torch.rand(shape, generator=generator) ** 4 * 3 for name in METRICS},
-        newton_steps=torch.randint(1, 6, shape, generator=generator, dtype=torch.int32),
-        converged=torch.rand(shape, generator=generator) > 0.2,
-    )
+def columns(seed: int = 0, queries: int = 70) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    shape = len(HEADS), queries
+    return {
+        **{name: torch.rand(shape, generator=draw) ** 4 * 3 for name in METRICS},
+        "newton_steps": torch.randint(1, 6, shape, generator=draw),
+        "converged": torch.rand(shape, generator=draw) > 0.2,
+        "weight": torch.randint(1, 4, (1, queries), generator=draw).expand(shape).double(),
+    }
 
 
-def counting(*seeds: int, kind: Kind = "encoder_self", layer: int = 1) -> AuditStatistics:
-    statistics = AuditStatistics()
-    for seed in seeds:
-        measures = drawn(seed)
-        counted = torch.rand(2, 7, generator=torch.Generator().manual_seed(seed)) > 0.3
-        statistics.add(kind, layer, (1, 2, 3), measures, counted)
-    return statistics
+def statistics(kind: Kind = "cross", layer: int = 2, seed: int = 0) -> AuditStatistics:
+    return known_statistics([(kind, layer, HEADS, columns(seed))], in_a_document=8)
 
 
-def frozen(statistics: AuditStatistics) -> tuple[dict[str, list[float]], str]:
-    tensors, description = statistics.to_state()
-    return {name: tensors[name].tolist() for name in sorted(tensors)}, json.dumps(description)
-
-
-def test_record_agrees_with_numpy_on_the_counted_queries() -> None:
-    statistics = AuditStatistics()
-    kept: dict[str, list[np.ndarray]] = {name: [] for name in (*METRICS, "steps", "converged")}
-    for seed in range(20):
-        measures = drawn(seed)
-        counted = torch.rand(2, 7, generator=torch.Generator().manual_seed(seed)) > 0.3
-        statistics.add("cross", 2, (4, 5, 9), measures, counted)
-        for name in METRICS:
-            kept[name].append(measures.values[name][:, 1][counted].double().numpy())
-        kept["steps"].append(measures.newton_steps[:, 1][counted].numpy())
-        kept["converged"].append(measures.converged[:, 1][counted].numpy())
-    record = statistics.record(HeadKey("cross", 2, 5))
-    every = {name: np.concatenate(parts) for name, parts in kept.items()}
-    assert record["queries"] == len(every["steps"])
-    for name in METRICS:
-        assert record[f"{name}_mean"] == pytest.approx(every[name].mean(), rel=1e-14)
-        assert record[f"{name}_p50"] == pytest.approx(np.quantile(every[name], 0.5), rel=0.002)
-        assert record[f"{name}_p95"] == pytest.approx(np.quantile(every[name], 0.95), rel=0.002)
-        assert record[f"{name}_max"] == every[name].max()
-    assert record["newton_steps_mean"] == pytest.approx(every["steps"].mean())
-    assert record["not_converged"] == int((~every["converged"]).sum())
+def test_a_record_agrees_with_numpy() -> None:
+    found, known = statistics(), columns()
+    record = found.record(HeadKey("cross", 2, 5))
+    every = {name: values[1].double().numpy() for name, values in known.items()}
+    weight, documents = every["weight"], np.arange(70) // 8
     assert (record["kind"], record["layer"], record["head"]) == ("cross", 2, 5)
-
-
-def test_a_record_has_the_published_keys() -> None:
-    expected = ["kind", "layer", "head", "queries"]
-    expected += [f"{name}_{suffix}" for name in METRICS for suffix in ("mean", "p50", "p95", "max")]
-    expected += ["certificate_unbounded", "newton_steps_mean", "not_converged"]
-    assert list(counting(0).record(HeadKey("encoder_self", 1, 1))) == expected
-
-
-def test_padding_never_counts() -> None:
-    measures = drawn(3)
-    counted = torch.ones(2, 7, dtype=torch.bool)
-    counted[1, 4:] = False
-    poisoned = {name: tensor.clone() for name, tensor in measures.values.items()}
-    for tensor in poisoned.values():
-        tensor[1, :, 4:] = math.nan
-    statistics = AuditStatistics()
-    statistics.add(
-        "encoder_self", 1, (1, 2, 3), Measures(poisoned, measures.newton_steps, measures.converged), counted
-    )
-    expected = torch.cat([measures.values["gap"][0, 0], measures.values["gap"][1, 0, :4]]).double()
-    assert statistics.queries(HeadKey("encoder_self", 1, 1)) == 11
-    assert statistics.mean("gap", "encoder_self", 1, 1) == pytest.approx(float(expected.mean()), rel=1e-14)
-
-
-@given(st.permutations([0, 1, 2, 3]), st.integers(1, 3))
-@settings(deadline=None, max_examples=20)
-def test_merging_is_commutative_and_associative_bit_for_bit(order: list[int], cut: int) -> None:
-    whole = counting(0, 1, 2, 3)
-    left, right = AuditStatistics(), AuditStatistics()
-    for position, seed in enumerate(order):
-        (left if position < cut else right).merge(counting(seed))
-    right.merge(left)
-    assert frozen(right) == frozen(whole)
-    for key in whole.keys():  # noqa: SIM118
-        assert right.record(key) == whole.record(key)
-
-
-def test_the_comparison_of_statistics_sees_a_difference() -> None:
-    assert frozen(counting(0, 1)) != frozen(counting(0, 2))
-    assert frozen(counting(0)) != frozen(counting(0, layer=2))
-
-
-def test_merging_layers_that_one_side_lacks() -> None:
-    for order in itertools.permutations([counting(0), counting(1, layer=2), counting(2, kind="cross")]):
-        total = AuditStatistics()
-        for part in order:
-            total.merge(part)
-        assert total.layers() == [("encoder_self", 1), ("encoder_self", 2), ("cross", 1)]
-        assert total.record(HeadKey("cross", 1, 2)) == counting(2, kind="cross").record(
-            HeadKey("cross", 1, 2)
+    assert (record["queries"], record["population"]) == (70, int(weight.sum()))
+    count = documents.max() + 1
+    for name in METRICS:
+        mean = np.average(every[name], weights=weight)
+        sums = np.array([(weight * (every[name] - mean))[documents == place].sum() for place in range(count)])
+        error = math.sqrt(count / (count - 1) * (sums**2).sum()) / weight.sum()
+        assert record[f"{name}_mean"] == pytest.approx(mean, rel=1e-12)
+        assert record[f"{name}_se"] == pytest.approx(error, rel=1e-10)
+        assert record[f"{name}_p50"] == pytest.approx(np.quantile(every[name], 0.5), rel=1e-12)
+        assert record[f"{name}_p95"] == pytest.approx(np.quantile(every[name], 0.95), rel=1e-12)
+        assert record[f"{name}_max"] == every[name].max()
+        assert found.quantile(name, 0.3, "cross", 2, 5) == pytest.approx(
+            np.quantile(every[name], 0.3), rel=1e-6
         )
+        ordered = np.sort(every[name])
+        assert found.ranked(name, (1, 33, 70), HeadKey("cross", 2, 5)) == ordered[[0, 32, 69]].tolist()
+    assert record["newton_steps_mean"] == pytest.approx(every["newton_steps"].mean())
+    assert record["not_converged"] == int((1 - every["converged"]).sum())
+    assert tuple(record) == AuditStatistics.record_keys()
+    assert found.resampled == "documents"
 
 
-def test_state_is_inverted_exactly_and_survives_json() -> None:
-    statistics = counting(0, 1)
-    statistics.merge(counting(5, kind="decoder_self", layer=3))
-    tensors, description = statistics.to_state()
-    restored = AuditStatistics.from_state(tensors, json.loads(json.dumps(description, allow_nan=False)))
-    assert frozen(restored) == frozen(statistics)
-    restored.merge(counting(7))
-    assert frozen(restored) != frozen(statistics)
+def test_a_layer_and_a_kind_are_all_their_heads_together() -> None:
+    found = statistics()
+    heads = [found.mean("gap", "cross", 2, head) for head in HEADS]
+    assert found.mean("gap", "cross", 2) == pytest.approx(sum(heads) / 3, rel=1e-12)
+    assert found.mean("gap", "cross") == pytest.approx(sum(heads) / 3, rel=1e-12)
+    # Heads answer the same queries: their errors do not average out as those of other documents would.
+    assert found.standard_error("gap", "cross", 2) > 0
+    by_head = [found.histogram("gap", "cross", 2, head, upper=2.0, bins=4) for head in HEADS]
+    together = found.histogram("gap", "cross", 2, upper=2.0, bins=4)
+    assert together == [sum(counts) for counts in zip(*by_head, strict=True)]
+    assert sum(together) == 3 * 70
+    assert by_head[0] == np.histogram(columns()["gap"][0].clamp(max=1.99), 4, (0, 2))[0].tolist()
+    uppers = {HeadKey("cross", 2, head): 2.0 for head in HEADS}
+    assert list(found.histograms("gap", uppers, 4).values()) == by_head
+    assert found.maximum("gap", "cross", 2) == max(found.maximum("gap", "cross", 2, head) for head in HEADS)
 
 
-def test_keys_are_sorted_by_kind_layer_and_head() -> None:
-    statistics = AuditStatistics()
+def test_heads_are_ordered_by_kind_layer_and_number() -> None:
     sites: list[tuple[Kind, int]] = [
-        ("cross", 1), ("decoder_self", 2), ("encoder_self", 10), ("encoder_self", 2),
-    ]  # fmt: skip
-    for kind, layer in sites:
-        statistics.merge(counting(0, kind=kind, layer=layer))
-    found = [(key.kind, key.layer) for key in statistics.keys() if key.head == 1]  # noqa: SIM118
-    assert found == [("encoder_self", 2), ("encoder_self", 10), ("decoder_self", 2), ("cross", 1)]
-    assert [key.head for key in statistics.keys()][:3] == [1, 2, 3]  # noqa: SIM118
+        ("cross", 1),
+        ("decoder_self", 2),
+        ("encoder_self", 10),
+        ("encoder_self", 2),
+    ]
+    found = known_statistics([(kind, layer, HEADS, columns()) for kind, layer in sites])
+    assert found.layers() == [("encoder_self", 2), ("encoder_self", 10), ("decoder_self", 2), ("cross", 1)]
+    assert [key.head for key in found.keys()][:3] == list(HEADS)  # noqa: SIM118
 
 
 def test_an_unbounded_certificate_is_counted_apart_and_null_in_the_record() -> None:
-    measures = drawn(0)
-    measures.values["certificate"][0, 0, 0] = math.inf
-    statistics = AuditStatistics()
-    counted = torch.ones(2, 7, dtype=torch.bool)
-    statistics.add("encoder_self", 1, (1, 2, 3), measures, counted)
-    record = statistics.record(HeadKey("encoder_self", 1, 1))
+    given = columns()
+    given["certificate"][0, 0] = math.inf
+    found = known_statistics([("encoder_self", 1, HEADS, given)])
+    record = found.record(HeadKey("encoder_self", 1, 4))
     assert record["certificate_unbounded"] == 1
-    assert record["certificate_mean"] is None
-    assert record["certificate_max"] is None
+    assert record["certificate_mean"] is record["certificate_max"] is record["certificate_se"] is None
     assert record["certificate_p50"] is not None
-    assert statistics.mean("certificate", "encoder_self", 1) == math.inf
-    assert statistics.record(HeadKey("encoder_self", 1, 2))["certificate_unbounded"] == 0
+    assert found.mean("certificate", "encoder_self", 1) == math.inf
+    assert found.record(HeadKey("encoder_self", 1, 5))["certificate_unbounded"] == 0
     json.dumps(record, allow_nan=False)
-
-
-@pytest.mark.parametrize(("value", "shown"), [(math.nan, "nan"), (-1.0, "-1.0"), (-math.inf, "-inf")])
-def test_a_metric_that_is_no_number_names_itself_and_nothing_is_counted(value: float, shown: str) -> None:
-    measures = drawn(0)
-    measures.values["mean_error"][1, 2, 3] = value
-    statistics = AuditStatistics()
-    counted = torch.ones(2, 7, dtype=torch.bool)
-    message = f"mean_error is {shown} for 1 of 14 queries of cross layer 5 head 8"
-    with pytest.raises(ProblemError, match=message):
-        statistics.add("cross", 5, (4, 6, 8), measures, counted)
-    assert statistics.keys() == []
-
-
-def test_shapes_and_heads_that_do_not_match_are_refused() -> None:
-    statistics = counting(0)
-    counted = torch.ones(2, 6, dtype=torch.bool)
-    with pytest.raises(ProblemError, match=r"has shape \(2, 3, 7\), but counted \(2, 6\)"):
-        statistics.add("encoder_self", 1, (1, 2, 3), drawn(1), counted)
-    counted = torch.ones(2, 7, dtype=torch.bool)
-    with pytest.raises(ProblemError, match=r"heads \[1, 2, 3\] before and for \[1, 2, 4\] now"):
-        statistics.add("encoder_self", 1, (1, 2, 4), drawn(1), counted)
-    other = AuditStatistics()
-    other.add("encoder_self", 1, (1, 2, 4), drawn(1), counted)
-    with pytest.raises(ProblemError, match=r"heads \[1, 2, 3\] here and \[1, 2, 4\] there"):
-        statistics.merge(other)
+    given["certificate"][0] = math.inf
+    infinite = known_statistics([("encoder_self", 1, HEADS, given)])
+    assert infinite.quantile("certificate", 0.5, "encoder_self", 1, 4) == math.inf
 
 
 def test_what_was_not_audited_is_named() -> None:
-    statistics = counting(0)
-    with pytest.raises(InputError, match="cross layer 1 was not audited; audited layers: encoder_self 1"):
-        statistics.mean("gap", "cross", 1)
-    with pytest.raises(
-        InputError, match=r"head 9 of encoder_self layer 1 was not audited; audited heads: \[1, 2"
-    ):
-        statistics.mean("gap", "encoder_self", 1, 9)
-    with pytest.raises(InputError, match="metric 'steps' is not measured"):
-        statistics.mean("steps", "encoder_self", 1)
+    found = statistics()
+    with pytest.raises(InputError, match="encoder_self 1 was not audited; what was: cross 2"):
+        found.mean("gap", "encoder_self", 1)
+    with pytest.raises(InputError, match=r"cross 2 1 was not audited; what was: cross 2 4, cross 2 5"):
+        found.mean("gap", "cross", 2, 1)
+    with pytest.raises(InputError, match="metric is 'steps'; expected one of relative_deviation"):
+        found.mean("steps", "cross", 2)
     with pytest.raises(ProblemError, match=r"fraction 1.5"):
-        statistics.quantile("gap", 1.5, "encoder_self", 1)
+        found.quantile("gap", 1.5, "cross", 2)
+    with pytest.raises(ProblemError, match=r"ranks \[0, 71\]"):
+        found.ranked("gap", (0, 71), HeadKey("cross", 2, 4))
+    assert AuditStatistics().keys() == []
 
 
-def test_a_layer_is_all_its_heads_together() -> None:
-    statistics = counting(0, 1)
-    heads = [statistics.mean("gap", "encoder_self", 1, head) for head in (1, 2, 3)]
-    assert statistics.mean("gap", "encoder_self", 1) == pytest.approx(sum(heads) / 3, rel=1e-14)
-    edges = [0.0, 0.5, 1.0, 2.0]
-    by_head = [statistics.histogram("gap", "encoder_self", 1, head, edges=edges) for head in (1, 2, 3)]
-    together = statistics.histogram("gap", "encoder_self", 1, edges=edges)
-    assert together == [sum(counts) for counts in zip(*by_head, strict=True)]
-    top = max(statistics.maximum("gap", "encoder_self", 1, head) for head in (1, 2, 3))
-    assert statistics.maximum("gap", "encoder_self", 1) == top
-    assert statistics.quantile("gap", 1.0, "encoder_self", 1) == top
+@pytest.mark.parametrize(("in_a_document", "most"), [(50, 1.0), (1, 0.8)])
+def test_intervals_over_documents_hold_what_they_promise(in_a_document: int, most: float) -> None:
+    # 1,000 audits of 30 documents of 50 queries with an intraclass correlation of 0.3: one head each.
+    draw = torch.Generator().manual_seed(0)
+    effect = torch.randn(1000, 30, 1, generator=draw) * math.sqrt(0.3)
+    values = (5 + effect + math.sqrt(0.7) * torch.randn(1000, 30, 50, generator=draw)).flatten(1)
+    known = {name: torch.zeros_like(values) for name in METRICS} | {"gap": values}
+    found = known_statistics([("cross", 1, range(1, 1001), known)], in_a_document=in_a_document)
+    covered = 0
+    for head in range(1, 1001):
+        off = abs(found.mean("gap", "cross", 1, head) - 5)
+        covered += off <= 1.96 * found.standard_error("gap", "cross", 1, head)
+    if in_a_document == 50:
+        assert 0.90 <= covered / 1000 <= 0.98
+    else:
+        # The control: queries taken for independent give intervals that are far too narrow.
+        assert covered / 1000 < most
+
+
+def test_a_single_document_is_resampled_by_its_windows_and_a_single_window_not_at_all() -> None:
+    alone = known_statistics([("cross", 1, HEADS, columns())], in_a_document=70)
+    assert alone.resampled == "windows"
+    assert math.isnan(alone.standard_error("gap", "cross", 1, 4))
+    assert alone.record(HeadKey("cross", 1, 4))["gap_se"] is None
+    several = columns() | {"window": (torch.arange(70) // 10).expand(3, 70)}
+    assert (
+        known_statistics([("cross", 1, HEADS, several)], in_a_document=70).standard_error("gap", "cross", 1)
+        > 0
+    )

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES
+from fenchel.auditing.moves import KEY_CLASSES, TOKEN_TYPES
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.token_classes import TokenClassifier, TokenTypes
 from tests.auditing.test_measure import call
-from tests.auditing.test_pattern import IDS, batch, class_of, classes_of
+from tests.auditing.test_moves import IDS, batch, class_of, classes_of
 
 
 class Vocabulary:
@@ -109,7 +109,7 @@ def known(found: Any, row: int, query: int, key: int) -> str:
     if found.beside is not None:
         for place, step in zip(found.beside[row, query].tolist(), range(3), strict=True):
             if place == key and abs(query + step - 1 - key) == 0:
-                kinds += found.corrections[row, query, step].sum(0)
+                kinds += found.corrections[row, query, step]
     return KEY_CLASSES[int(kinds.argmax())]
 
 
@@ -139,23 +139,18 @@ def test_the_first_token_is_the_first_that_is_not_padding() -> None:
 def test_what_is_no_text_has_a_first_position_and_neighbours() -> None:
     found = classes_of(call("none"), batch(inputs={"pixel_values": torch.zeros(2, 3)}, tokenizer=None))
     assert found.key_ids is None
-    assert found.types.sum((0, 2)).nonzero().flatten().tolist() == [TOKEN_TYPES.index("other")]
+    assert found.types.unique().tolist() == [TOKEN_TYPES.index("other")]
     assert known(found, 0, 4, 0) == "first"
     assert known(found, 0, 4, 3) == "neighbour"
     assert known(found, 0, 4, 6) == "rest"
 
 
-def test_queries_that_do_not_count_are_of_no_type() -> None:
-    given = call("none")
-    assert torch.equal(classes_of(given).types.sum(1) > 0, given.counted)
-    everything = replace(given, counted=torch.ones_like(given.counted))
-    classifier = TokenClassifier()
-    classifier.begin_batch(batch())
-    one, other = classifier.of(given), classifier.of(everything)
-    assert one is not None
-    assert other is not None
-    assert one.types.sum() < other.types.sum()
-    assert classifier.of(everything) is other
+def test_a_query_has_a_type_and_a_class_of_its_own() -> None:
+    found = classes_of(call("none"))
+    types = [[TOKEN_TYPES[number] for number in row] for row in found.types.tolist()]
+    assert types[0][:6] == ["special", "punctuation", "word", "piece", "punctuation", "number"]
+    classes = [[KEY_CLASSES[number] for number in row] for row in found.classes.tolist()]
+    assert classes[0][:7] == ["first", "punctuation", "rest", "rest", "punctuation", "rest", "special"]
 
 
 def test_outside_of_a_batch_nothing_is_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,14 @@ from fenchel.auditing.run import audit
 from fenchel.auditing.state import AuditState
 from fenchel.auditing.twin import TwinCost, twin_line, untrained_twin
 from fenchel.errors import InputError, ModelError
-from tests.auditing.small_audits import Interrupting, files_of, small_audit, small_model, some_texts
+from tests.auditing.small_audits import (
+    Interrupting,
+    assert_close,
+    assert_same_audit,
+    small_audit,
+    small_model,
+    some_texts,
+)
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_inputs, tiny_model
 
@@ -77,7 +85,7 @@ def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         small_audit(directory=tmp_path / "parts", observer=Interrupting(2, RuntimeError()), **options)
     small_audit(directory=tmp_path / "parts", resume=True, **options)
-    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+    assert_same_audit(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_shards_merge_into_the_twin_of_the_whole(tmp_path: Path) -> None:
@@ -85,8 +93,8 @@ def test_shards_merge_into_the_twin_of_the_whole(tmp_path: Path) -> None:
     for index in range(2):
         small_audit(directory=tmp_path, shard=(index, 2), **options)
     merged, whole = merge(tmp_path), small_audit(**options)
-    assert merged.twin_heads == whole.twin_heads
-    assert [p.to_json() for p in merged.patterns] == [p.to_json() for p in whole.patterns]
+    assert_close(merged.twin_heads, whole.twin_heads)
+    assert_close([asdict(p) for p in merged.patterns], [asdict(p) for p in whole.patterns])
     assert merged.manifest["twin"] == "audited"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.auditing.small_audits import files_of
+from tests.auditing.small_audits import assert_same_audit, files_of
 from tests.cli.conftest import plain_run
 
 # Small enough that an audit takes about a second.
@@ -115,13 +115,6 @@ def test_columns_choose_the_text_and_the_target(command, translator, tmp_path):
     assert queries["decoder_self"] == queries["cross"] == 5 + 4
 
 
-def test_keep_queries_writes_them(command, model, text, tmp_path):
-    assert (
-        command("audit", model, "--text", text, "--out", tmp_path / "out", *SMALL, "--keep-queries").code == 0
-    )
-    assert list((tmp_path / "out").glob("queries-*.parquet"))
-
-
 def test_a_folder_with_an_audit_asks_what_to_do(command, model, text, tmp_path):
     arguments = ["audit", model, "--text", text, "--out", tmp_path / "out", *SMALL]
     assert command(*arguments).code == 0
@@ -185,7 +178,7 @@ def test_a_disk_that_fills_up_while_writing(command, model, text, tmp_path, monk
         assert done.code == 6
         assert "the disk is full" in done.line
         left = {name: (disk / "out" / name).stat().st_size for name in files_of(disk / "out")}
-        assert "state.safetensors" in left
+        assert "state.json" in left
         assert "report.html" not in left
         assert all(left.values())
         assert not any(name.startswith(".") for name in left)
@@ -245,7 +238,7 @@ def test_a_stopped_audit_goes_on_to_the_same_files(command, model, long, tmp_pat
     monkeypatch.chdir(tmp_path)
     process = started([*arguments, "--out", "stopped", "--checkpoint-seconds", "0.05"])
     try:
-        wait_for(tmp_path / "stopped" / "state.safetensors", process)
+        wait_for(tmp_path / "stopped" / "state.json", process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
@@ -258,6 +251,4 @@ def test_a_stopped_audit_goes_on_to_the_same_files(command, model, long, tmp_pat
     assert err.rstrip().endswith("--resume")
     assert out == ""
     assert command(*arguments, "--out", "stopped", "--resume").code == 0
-    stopped, whole = files_of(tmp_path / "stopped"), files_of(long / "whole")
-    assert {name for name in whole if stopped[name] != whole[name]} <= {"state.safetensors", "report.html"}
-    assert set(stopped) == set(whole)
+    assert_same_audit(tmp_path / "stopped", long / "whole")

@@ -12,7 +12,7 @@ from tests.auditing.small_audits import files_of
 from tests.cli.conftest import plain_run
 
 SMALL = ["--max-length", "12", "--batch-size", "2", "--device", "cpu", "--baseline", "none"]
-NUMBERS = ("heads.json", "summary.json", "heads.parquet", "figure4.png", "figure5.png")
+NUMBERS = ("heads.json", "summary.json", "heads.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_merging_gives_the_whole_in_any_order(command, tmp_path, shards, whole):
         for path in (whole / "heads.json", tmp_path / "one" / "heads.json")
     ]
     assert totals[0] == totals[1]
-    assert set(files_of(whole)) == set(files_of(tmp_path / "one"))
+    assert {path.name for path in whole.iterdir()} == {path.name for path in (tmp_path / "one").iterdir()}
     assert command("merge", shards).code == 0
 
 

@@ -9,8 +9,8 @@ import torch
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.manifest import SCHEMA
-from fenchel.auditing.statistics import AuditStatistics
-from tests.auditing.report.samples import SampleMeasures, manifest
+from tests.auditing.report.samples import manifest
+from tests.auditing.small_audits import known_statistics
 
 __all__ = ["QUERIES", "SHAPE", "known_audit", "known_values"]
 
@@ -37,16 +37,13 @@ def known_values(
 
 def known_audit(values: dict[HeadKey, dict[str, torch.Tensor]], **changes: Any) -> AuditReport:
     """The audit in which each head has these values."""
-    statistics = AuditStatistics()
     sites: set[tuple[Kind, int]] = {(key.kind, key.layer) for key in values}
+    columns = []
     for kind, layer in sorted(sites):
         heads = [key.head for key in values if key[:2] == (kind, layer)]
         own = [values[HeadKey(kind, layer, head)] for head in heads]
-        count = len(own[0][METRICS[0]])
-        measures: Any = SampleMeasures(
-            {metric: torch.stack([one[metric] for one in own])[None] for metric in METRICS},
-            torch.full((1, len(heads), count), 3),
-            torch.ones(1, len(heads), count, dtype=torch.bool),
+        columns.append(
+            (kind, layer, heads, {name: torch.stack([one[name] for one in own]) for name in METRICS})
         )
-        statistics.add(kind, layer, heads, measures, torch.ones(1, count, dtype=torch.bool))
-    return AuditReport(manifest(**{"schema": SCHEMA, "merged_from": None, **changes}), statistics)
+    given = manifest(**{"schema": SCHEMA, "merged_from": None, **changes})
+    return AuditReport(given, known_statistics(columns))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from fenchel.auditing.bins import NUM_BINS
 from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.interval import median_ranks
 from tests.pages import page, run_blocks
@@ -19,7 +18,6 @@ def test_the_blocks_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_page_says_the_numbers_of_the_code() -> None:
     text = page(NAME)
-    assert f"{NUM_BINS:,} bins" in text
     assert f"probability {CONFIDENCE}" in text
     assert median_ranks(10, (1 - CONFIDENCE) / (2 * 72)) is None
     assert median_ranks(13, (1 - CONFIDENCE) / (2 * 72)) == (1, 13)

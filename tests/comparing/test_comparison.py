@@ -224,8 +224,8 @@ def test_what_is_no_audit(tmp_path: Path) -> None:
     for folder, words in (
         (tmp_path / "nowhere", "nowhere is not there; expected the folder of an audit"),
         (file, "file is a file; expected the folder of an audit"),
-        (empty, r"empty holds no audit: there is no state\.safetensors in it"),
-        (half, r"half holds heads\.json but not state\.safetensors, which has the counts"),
+        (empty, r"empty holds no audit: there is no state\.json in it"),
+        (half, r"half holds heads\.json but not state\.json, which names the queries"),
         (
             shards,
             r"shards holds the shards of an audit, not yet one audit\. Put them together first: fenchel merge",

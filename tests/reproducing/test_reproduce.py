@@ -82,9 +82,9 @@ def test_the_other_figure_of_one_audit_costs_no_other(
     bert: Path, found: tuple[ReproductionReport, Path]
 ) -> None:
     _, folder = found
-    before = (folder / "audit" / "state.safetensors").stat().st_mtime_ns
+    before = (folder / "audit" / "state.json").stat().st_mtime_ns
     report = reproduce("figure4", some_texts(), model=str(bert), directory=folder, resume=True, **SMALL)
-    assert (folder / "audit" / "state.safetensors").stat().st_mtime_ns == before
+    assert (folder / "audit" / "state.json").stat().st_mtime_ns == before
     assert [result.panel.name for result in report.panels] == ["figure 4a"]
     means = [sum(row) / len(row) for row in found[0].panels[0].ours]
     assert [row[0] for row in report.panels[0].ours] == pytest.approx(means)

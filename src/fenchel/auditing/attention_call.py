@@ -30,6 +30,7 @@ class AttentionCall:
         inputs: (B, n, width), x_i, what the key map takes; None for space="key".
         key_weight: (H_kv, d_h, width), the key map; None for space="key".
         key_bias: (H_kv, d_h), its bias; None if it has none, and for space="key".
+        value: (B, H_kv, n, d_v), what the weights act on; None where it is not known.
     """
 
     site: AttentionSite
@@ -41,6 +42,7 @@ class AttentionCall:
     inputs: Tensor | None
     key_weight: Tensor | None
     key_bias: Tensor | None
+    value: Tensor | None = None
 
     @property
     def log_preference(self) -> Tensor | None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from fenchel.auditing.manifest import OUTCOMES
-from fenchel.auditing.report import notebook_html, render_html, write_figures
+from fenchel.auditing.report import notebook_html, render_html
 from fenchel.auditing.results import AuditResults
 from fenchel.auditing.state import STATE_FILE, AuditState
+from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
 from fenchel.errors import InputError, require_packages
 from fenchel.io.folder import differences
-from fenchel.io.storage import atomic_path, check_writable, guarded_writing, write_json, write_text
+from fenchel.io.storage import atomic_path, check_writable, write_json, write_text
 
 __all__ = ["AuditReport", "require_extras"]
 
@@ -22,16 +22,13 @@ _DATA_FILES = (
     "heads.parquet",
     "summary.json",
     "examples.json",
-    "patterns.json",
     "manifest.json",
 )
 TWIN_FILE = "twin.json"
 """The records of the untrained twin, as those of the model in ``heads.json``."""
 
-_PAGE_FILES = ("figure4.png", "figure5.png", "report.html")
-_WHOLE_NUMBERS = frozenset(
-    {"layer", "head", "queries", "population", "certificate_unbounded", "not_converged"}
-)
+_PAGE = "report.html"
+_WHOLE_NUMBERS = ("layer", "head", "queries", "population", "certificate_unbounded", "not_converged")
 
 
 def require_extras() -> None:
@@ -40,8 +37,8 @@ def require_extras() -> None:
     Raises:
         MissingExtraError: If a package is missing.
     """
-    require_packages("hf", "safetensors")
-    require_packages("report", "pyarrow", "matplotlib", "jinja2")
+    require_packages("hf", "polars")
+    require_packages("report", "matplotlib", "jinja2")
 
 
 class AuditReport(AuditResults):
@@ -78,24 +75,31 @@ class AuditReport(AuditResults):
         check_writable(directory)
         if (directory / STATE_FILE).exists() and not overwrite:
             differing = differences(
-                AuditState.read(directory).manifest, self.manifest, but=OUTCOMES, said=("there", "here")
+                AuditState.read(directory, parts=False).manifest,
+                self.manifest,
+                but=OUTCOMES,
+                said=("there", "here"),
             )
             if differing:
                 raise InputError(
                     f"{directory} holds another audit; they differ in {'; '.join(differing)}. "
                     "Choose another folder, or save with overwrite=True."
                 )
-        page = self.write_files(directory)
+        table, twin = self.statistics.table, None if self.twin is None else self.twin.table
         state = AuditState(
             self.manifest,
-            self.statistics,
+            table.copy_to(directory / QUERIES),
+            self.statistics.words,
             self.far_queries,
-            self.twin,
+            None if twin is None else twin.copy_to(directory / TWIN_QUERIES),
             self.modules,
             self.matrices,
             finished=True,
         )
+        page = self.write_files(directory)
         state.write(directory)
+        for each in (state.table, state.twin or state.new_twin()):
+            each.remove_others()
         return page
 
     def write_files(self, directory: Path) -> Path:
@@ -111,22 +115,13 @@ class AuditReport(AuditResults):
         self._write_parquet(directory / "heads.parquet")
         write_json(directory / "summary.json", self.summary)
         write_json(directory / "examples.json", list(self._examples()))
-        write_json(directory / "patterns.json", self.patterns_record())
         if self.twin is None:
             (directory / TWIN_FILE).unlink(missing_ok=True)
         else:
             write_json(directory / TWIN_FILE, self.twin_heads)
         write_json(directory / "manifest.json", self.manifest)
-        page = directory / "report.html"
+        page = directory / _PAGE
         if self.heads:
-            with (
-                guarded_writing(directory / "figure4.png"),
-                tempfile.TemporaryDirectory(prefix=".fenchel-", dir=directory) as folder,
-            ):
-                write_figures(self, Path(folder))
-                for figure in sorted(Path(folder).iterdir()):
-                    with atomic_path(directory / figure.name) as temporary:
-                        figure.replace(temporary)
             write_text(page, render_html(self))
         return page
 
@@ -140,20 +135,16 @@ class AuditReport(AuditResults):
 
     def is_written(self, directory: Path) -> bool:
         """Whether every file that ``write_files`` writes is in the folder."""
-        names = (
-            _DATA_FILES + (_PAGE_FILES if self.heads else ()) + (() if self.twin is None else (TWIN_FILE,))
-        )
+        names = _DATA_FILES + ((_PAGE,) if self.heads else ()) + (() if self.twin is None else (TWIN_FILE,))
         return all((directory / name).exists() for name in names)
 
     def _write_parquet(self, path: Path) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        names = list(self.statistics.record_keys(sampled=self.statistics.sampled))
-        kinds = {"kind": pa.string(), **dict.fromkeys(_WHOLE_NUMBERS, pa.int64())}
-        schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in names])
+        pl = polars_module()
+        names = self.statistics.record_keys()
+        kinds = {"kind": pl.String, **dict.fromkeys(_WHOLE_NUMBERS, pl.Int64)}
+        frame = pl.DataFrame(self.heads, schema={name: kinds.get(name, pl.Float64) for name in names})
         with atomic_path(path) as temporary:
-            pq.write_table(pa.Table.from_pylist(self.heads, schema=schema), temporary)
+            frame.write_parquet(temporary)
 
     @classmethod
     def load(cls, directory: str | Path) -> Self:
@@ -175,9 +166,9 @@ class AuditReport(AuditResults):
         """The report of what was counted."""
         return cls(
             state.manifest,
-            state.statistics,
+            state.statistics(),
             state.far_queries,
-            state.twin,
+            state.twin_statistics(),
             state.modules,
             matrices=state.matrices,
         )

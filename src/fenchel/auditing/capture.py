@@ -275,6 +275,7 @@ class Capture:
                     inputs=inputs,
                     key_weight=None if key_map is None else key_map.weight,
                     key_bias=None if key_map is None else key_map.bias,
+                    value=value,
                 )
             )
         return output

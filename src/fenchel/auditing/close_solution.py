@@ -42,6 +42,7 @@ class CloseSolution:
         second: λ₂, float64, (g, h, q, d).
         steps: Of the exact solve, (g, h, q).
         converged: Whether the float64 certificate meets the tolerance, bool (g, h, q).
+        error: A bound on the error of λ*, float64, (g, h, q).
     """
 
     block: LayerBlock
@@ -50,6 +51,7 @@ class CloseSolution:
     second: Tensor
     steps: Tensor
     converged: Tensor
+    error: Tensor
 
     @cached_property
     def _first(self) -> Tensor:
@@ -66,7 +68,7 @@ class CloseSolution:
         return first, exact
 
     def measures(self) -> dict[str, Tensor]:
-        """Each of ``METRICS``, (g, h, q)."""
+        """Each of ``MEASURES`` that needs no weights, (g, h, q)."""
         (first, of_first), (exact, of_exact) = self._inferred
         problem, lam = self.problem, self._first
         dual_norm, shift = self.dual.norm(dim=-1), of_first.norm(dim=-1)
@@ -82,8 +84,16 @@ class CloseSolution:
             "gap": problem.alpha / 2 * shift.square(),
             "predicted_deviation": (self.second - lam).norm(dim=-1)
             / self.second.norm(dim=-1).clamp(min=least),
+            "evidence_norm": problem.evidence.norm(dim=-1),
+            "dual_error": self.error / dual_norm,
         }
-        for name in ("relative_deviation", "second_order_deviation", "certificate", "predicted_deviation"):
+        for name in (
+            "relative_deviation",
+            "second_order_deviation",
+            "certificate",
+            "predicted_deviation",
+            "dual_error",
+        ):
             # No evidence: λ* = αz = 0, and every estimator is exact.
             values[name] = values[name].masked_fill(dual_norm == 0, 0)
         return {name: value.to(self.block.queries.dtype) for name, value in values.items()}
@@ -128,13 +138,21 @@ def _solved(
 ) -> CloseSolution:
     layout, itemsize = layout_of(problem), torch.finfo(problem.dtype).bits // 8
     dual, second = (layout.empty(problem.conjugate.dim, dtype=torch.float64) for _ in range(2))
+    error = layout.empty(dtype=torch.float64)
     steps, converged = layout.empty(dtype=torch.int64), layout.empty(dtype=torch.bool)
     for groups, rows, part in layout.blocks(memory_budget, WORKING_ARRAYS, itemsize):
         where = (groups[:, None], rows[None, :])
         certificate, steps[where] = solved_block(part, problem.dtype, tol=BEYOND * tol, max_steps=max_steps)
         dual[where], converged[where] = certificate.dual.double(), certificate.meets(tol)
+        error[where] = certificate.dual_error.double()
         second[where] = second_order_point(part.to(torch.float64))
     back = layout.restore
     return CloseSolution(
-        block, problem.to(torch.float64), back(dual), back(second), back(steps), back(converged) & counted
+        block,
+        problem.to(torch.float64),
+        back(dual),
+        back(second),
+        back(steps),
+        back(converged) & counted,
+        back(error),
     )

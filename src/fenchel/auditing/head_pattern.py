@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from fenchel.auditing.heads import KINDS, HeadKey
+from fenchel.auditing.moves import KEY_CLASSES, MOVES
 
-from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES
-from fenchel.auditing.pattern_counts import UNIT, PatternCounts
+if TYPE_CHECKING:
+    import polars
 
 __all__ = [
     "GROUPS",
@@ -85,7 +86,7 @@ class TypeMoves:
 
 @dataclass(frozen=True)
 class TokenMove:
-    """One token as a key; sums over all its occurrences, as shares of the weight of all queries.
+    """One token where it is the key that loses, or gains, most of a query's weight, as shares of the weight of all.
 
     Attributes:
         id: Its number in the vocabulary.
@@ -153,67 +154,59 @@ class HeadPattern:
             found = ["among_the_rest"]
         return tuple(found or ["mixed"])
 
-    def to_json(self) -> dict[str, Any]:
-        """The entry of ``patterns.json``."""
-        shares = {
-            f"{group}_{direction}_share": self.share(group, direction)
-            for group in GROUPS
-            for direction in ("leaves", "reaches")
-        }
-        return {
-            **self.key._asdict(),
-            "queries": self.queries,
-            "moved": self.moved,
-            "patterns": list(self.names),
-            **shares,
-            "classes": {name: asdict(move) for name, move in self.classes.items()},
-            "types": {name: asdict(moves) for name, moves in self.types.items()},
-            "too_much": [asdict(token) for token in self.too_much],
-            "too_little": [asdict(token) for token in self.too_little],
-        }
-
 
 def head_patterns(
-    kind: str, layer: int, heads: Sequence[int], counts: PatternCounts, words: Mapping[int, str]
+    moves: polars.DataFrame, tokens: polars.DataFrame, words: Mapping[int, str]
 ) -> list[HeadPattern]:
-    """What moves in the heads of a layer.
+    """What moves in every head.
 
     Args:
-        kind: How the layer attends.
-        layer: Its number.
-        heads: Numbers of its heads, in the order of the counts.
-        counts: What was counted.
+        moves: What :meth:`fenchel.auditing.statistics.AuditStatistics.moves` gives.
+        tokens: What ``moved_tokens`` of it gives.
         words: Text of tokens by id.
 
     Returns:
-        One for each head by number; empty where nothing was counted.
+        One for each head, ordered by kind, layer and number; empty where nothing was looked at.
     """
-    queries = int(counts.type_queries.sum())
-    if not queries:
-        return []
-    found = [
-        _head_pattern(HeadKey(kind, layer, head), counts, index, queries, words)  # pyright: ignore[reportArgumentType]
-        for index, head in enumerate(heads)
-    ]
-    return sorted(found, key=lambda pattern: pattern.key.head)
+    rows: dict[HeadKey, list[dict[str, Any]]] = defaultdict(list)
+    for row in moves.iter_rows(named=True):
+        rows[HeadKey(row["kind"], row["layer"], row["head"])].append(row)
+    of_tokens: dict[HeadKey, list[tuple[int, float, float]]] = defaultdict(list)
+    for kind, layer, head, *token in tokens.iter_rows():
+        of_tokens[HeadKey(kind, layer, head)].append(tuple(token))
+    order = sorted(rows, key=lambda key: (KINDS.index(key.kind), key.layer, key.head))
+    return [_head_pattern(key, rows[key], of_tokens[key], words) for key in order]
 
 
 def _head_pattern(
-    key: HeadKey, counts: PatternCounts, index: int, queries: int, words: Mapping[int, str]
+    key: HeadKey,
+    rows: list[dict[str, Any]],
+    tokens: list[tuple[int, float, float]],
+    words: Mapping[int, str],
 ) -> HeadPattern:
-    sums = counts.class_sums[index]
-    classes = _moves(sums.sum(0), queries)
+    weight = sum(row["weight"] for row in rows)
+    classes = _moves(rows, weight)
     types = {
-        name: TypeMoves(count, _moved(moves := _moves(sums[number], count)), moves)
-        for number, name in enumerate(TOKEN_TYPES)
-        if (count := int(counts.type_queries[number]))
+        row["type"]: TypeMoves(row["queries"], _moved(of_type := _moves([row], row["weight"])), of_type)
+        for row in rows
     }
-    return HeadPattern(key, queries, _moved(classes), classes, types, *_tokens(counts, index, queries, words))
+    return HeadPattern(
+        key,
+        sum(row["queries"] for row in rows),
+        _moved(classes),
+        classes,
+        types,
+        *_tokens(tokens, weight, words),
+    )
 
 
-def _moves(sums: Tensor, queries: int) -> dict[str, ClassMove]:
-    rows = (sums.double() * (UNIT / queries)).tolist()
-    return {name: ClassMove(*row) for name, row in zip(KEY_CLASSES, rows, strict=True)}
+def _moves(rows: list[dict[str, Any]], weight: float) -> dict[str, ClassMove]:
+    return {
+        name: ClassMove(
+            *(sum(row["weight"] * row[f"{move}_{name}"] for row in rows) / weight for move in MOVES)
+        )
+        for name in KEY_CLASSES
+    }
 
 
 def _moved(classes: Mapping[str, ClassMove]) -> float:
@@ -222,20 +215,13 @@ def _moved(classes: Mapping[str, ClassMove]) -> float:
 
 
 def _tokens(
-    counts: PatternCounts, index: int, queries: int, words: Mapping[int, str]
+    tokens: list[tuple[int, float, float]], weight: float, words: Mapping[int, str]
 ) -> tuple[tuple[TokenMove, ...], tuple[TokenMove, ...]]:
     """The tokens that get too much, and those that get too little."""
-    moves = counts.token_moves[index]
-    net = moves[:, 1] - moves[:, 0]
-    order = net.argsort(stable=True)
-    unit = UNIT / queries
-
-    def token(place: int) -> TokenMove:
-        number = int(counts.token_ids[place])
-        leaves, reaches = (int(part) * unit for part in moves[place])
-        return TokenMove(number, words.get(number, str(number)), leaves, reaches)
-
-    lowest, highest = order[:MOST_NAMED].tolist(), net.neg().argsort(stable=True)[:MOST_NAMED].tolist()
-    too_much = tuple(found for place in lowest if (found := token(place)).net < -_LEAST_NAMED)
-    too_little = tuple(found for place in highest if (found := token(place)).net > _LEAST_NAMED)
-    return too_much, too_little
+    found = [
+        TokenMove(number, words.get(number, str(number)), leaves / weight, reaches / weight)
+        for number, leaves, reaches in tokens
+    ]
+    too_much = sorted((token for token in found if token.net < -_LEAST_NAMED), key=lambda token: token.net)
+    too_little = sorted((token for token in found if token.net > _LEAST_NAMED), key=lambda token: -token.net)
+    return tuple(too_much[:MOST_NAMED]), tuple(too_little[:MOST_NAMED])

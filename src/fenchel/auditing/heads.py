@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from fenchel.io.schema import Mismatch, Place, Shown
 
-__all__ = ["KINDS", "METRICS", "AttentionModule", "HeadKey", "Kind", "split_key"]
+__all__ = ["KINDS", "MEASURES", "METRICS", "SCALED", "AttentionModule", "HeadKey", "Kind", "split_key"]
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 
@@ -23,7 +23,19 @@ METRICS: tuple[str, ...] = (
     "gap",
     "predicted_deviation",
 )
-"""What is measured for every query; see ``fenchel.auditing.measure`` for the formulas."""
+"""What is summarised for every head; see ``fenchel.auditing.measure`` for the formulas."""
+
+MEASURES: tuple[str, ...] = (*METRICS, "entropy", "evidence_norm", "dual_error", "output_error")
+"""What is measured for every query."""
+
+SCALED: tuple[str, ...] = (
+    "relative_deviation",
+    "second_order_deviation",
+    "certificate",
+    "predicted_deviation",
+    "dual_error",
+)
+"""What is relative to a length that is zero where the evidence is, and then zero itself."""
 
 
 class HeadKey(NamedTuple):

@@ -28,7 +28,7 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
     Raises:
         ModelError: If templates are no linear map of the input, or not shared by heads, in space "input".
     """
-    evidence, templates, _, alpha, scale = asked.problem[:5]
+    evidence, templates, values, alpha, scale = asked.problem[:5]
     projection = None
     if space == "input":
         projection = asked.projection
@@ -49,6 +49,7 @@ def attention_call(site: AttentionSite, asked: LayerCall, space: str, real: Real
         inputs=None if projection is None else projection.inputs,
         key_weight=None if projection is None else projection.weight,
         key_bias=None if projection is None else projection.bias,
+        value=values if values.shape[:3] == key.shape[:3] else None,
     )
 
 

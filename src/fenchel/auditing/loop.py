@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from torch import nn
 from typing_extensions import override
@@ -14,12 +13,10 @@ from fenchel.auditing.checkpoint import Checkpoints
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import KINDS, AttentionModule
 from fenchel.auditing.inputs import Batches
-from fenchel.auditing.queries import query_columns
 from fenchel.auditing.sampling import require_fewer
 from fenchel.auditing.site_measures import MeasuredSite, SiteMeasures
 from fenchel.auditing.sites import AttentionSite
 from fenchel.auditing.state import AuditState
-from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.token_classes import TokenClassifier
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, untrained_twin
 from fenchel.errors import InputError, ModelError, OutputError
@@ -107,7 +104,7 @@ class AuditRun:
                     raise ModelError(f"{error}. Leave --baseline out, or give --baseline none.") from error
                 reason = f"{NOT_AUDITED}: {error}"
             else:
-                state.twin = state.twin or AuditStatistics()
+                state.twin = state.twin or state.new_twin()
                 return twin
         state.manifest["twin"] = reason
         return None
@@ -116,13 +113,11 @@ class AuditRun:
         clock = ProgressClock(self.state.cursor.tokens)
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(_ModelMeasures(self.model, self.options, self._tokens, self._examples))
-            own.keeps_queries = self.checkpoints is not None and self.checkpoints.queries is not None
             beside = None
             if twin is not None:
                 beside = stack.enter_context(SiteMeasures(twin, self.options, self._tokens))
             for batch in self.batches.batches(self.state.cursor):
                 self._tokens.begin_batch(batch)
-                own.begin_batch(batch)
                 own.read(batch)
                 self._check_sample(own)
                 self._check_heads(own.sites)
@@ -135,26 +130,31 @@ class AuditRun:
                 self._count(batch, own, beside)
                 cursor = self.state.cursor
                 self.options.told.advanced(clock.progress(cursor.documents, cursor.tokens, batch.fraction))
-                if self.checkpoints is not None and self.checkpoints.pace.due:
-                    self.checkpoints.save()
+                self._write_if_due()
         if self.state.twin is not None:
             self.state.manifest["twin"] = AUDITED
 
     def _count(self, batch: Batch, own: _ModelMeasures, beside: SiteMeasures | None) -> None:
         state = self.state
         self._counting = True
-        own.count(state.statistics)
-        state.statistics.words |= self._tokens.texts
+        state.table.add(own.rows)
+        state.words |= self._tokens.texts
         self._examples.end_batch()
-        if self.checkpoints is not None and self.checkpoints.queries is not None:
-            self.checkpoints.queries.add(own.queries)
         if beside is not None and state.twin is not None:
-            beside.count(state.twin)
-            state.twin.words |= self._tokens.texts
+            state.twin.add(beside.rows)
             if self.options.control == "auto" and (reason := self._cost.too_much(batch.fraction)) is not None:
                 state.twin, state.manifest["twin"] = None, f"{NOT_AUDITED}: {reason}"
         state.cursor = batch.after
         self._counting = False
+
+    def _write_if_due(self) -> None:
+        tables = [table for table in (self.state.table, self.state.twin) if table is not None]
+        full = any(table.full for table in tables)
+        if self.checkpoints is None:
+            for table in tables if full else ():
+                table.write()
+        elif full or self.checkpoints.pace.due:
+            self.checkpoints.save()
 
     def _check_sample(self, own: _ModelMeasures) -> None:
         # Inputs that are ready do not say beforehand how long they are.
@@ -203,7 +203,7 @@ class AuditRun:
 
 
 class _ModelMeasures(SiteMeasures):
-    """The model's own measures, with examples and, if they are kept, single queries.
+    """The model's own measures, with examples.
 
     Args:
         model: The model, in eval mode.
@@ -216,26 +216,19 @@ class _ModelMeasures(SiteMeasures):
         self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier, examples: ExampleSearch
     ) -> None:
         super().__init__(model, options, tokens)
-        self.queries: list[dict[str, Any]] = []
         self._examples = examples
-        self._batch: Batch | None = None
 
-    def begin_batch(self, batch: Batch) -> None:
-        """What is measured from now on is of this batch."""
-        self._batch, self.queries = batch, []
+    @override
+    def read(self, batch: Batch) -> None:
         self._examples.begin_batch()
+        super().read(batch)
 
     @override
     def beginning(self, call: AttentionCall, heads: tuple[int, ...]) -> tuple[int, int] | None:
-        return None if self._batch is None else self._examples.beginning(call, heads, self._batch)
+        return self._examples.beginning(call, heads, self.batch)
 
     @override
     def found(self, site: MeasuredSite) -> None:
-        if self._batch is None:
-            return
-        batch = self._batch.of_sequences(len(site.call.query))
-        self._examples.look(site.call, site.heads, site.measures, batch)
-        if self.keeps_queries:
-            self.queries.append(
-                query_columns(site.call, site.heads, site.measures, batch, self._tokens.texts)
-            )
+        self._examples.look(
+            site.call, site.heads, site.measures, self.batch.of_sequences(len(site.call.query))
+        )

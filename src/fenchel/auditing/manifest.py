@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CONVENTIONS", "KEYS", "LAYER_CONVENTIONS", "SCHEMA", "Manifest", "describe", "in_order"]
 
-SCHEMA = 3
-"""Version of the files that an audit writes; since 2 its state has a digest, since 3 patterns and a twin."""
+SCHEMA = 4
+"""Version of the files that an audit writes; since 4 it is a table of queries."""
 
 CONVENTIONS: dict[str, str] = {
     "input": (

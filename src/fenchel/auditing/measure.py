@@ -10,6 +10,10 @@ mean_error                 :math:`\lVert\hat h - h^\star\rVert / \lVert h^\star\
 certificate                :math:`\lVert\hat h - \mu\rVert / (\lVert z\rVert - \lVert\hat h - \mu\rVert)`, or infinity
 gap                        :math:`\frac\alpha2\lVert\hat h - \mu\rVert^2`
 predicted_deviation        :math:`\lVert\lambda_2 - \alpha z\rVert / \lVert\lambda_2\rVert`
+entropy                    :math:`-\sum_i\hat p_i\log\hat p_i`, in nats
+evidence_norm              :math:`\lVert z\rVert`
+dual_error                 the certificate of λ*: a bound on its error over :math:`\lVert\lambda^\star\rVert`
+output_error               :math:`\lVert(p^\star - \hat p)V\rVert / \lVert\hat p V\rVert`, V the values of the head
 =========================  ================================================================================
 
 The certificate bounds the relative deviation (fact 2) and the gap bounds attention's suboptimality (fact 1); neither
@@ -28,10 +32,9 @@ from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.farthest import FarthestQueries, FarthestSearch
-from fenchel.auditing.heads import METRICS
-from fenchel.auditing.largest_move import LargestMoves, LargestMoveSearch
-from fenchel.auditing.layer import layer_problem
-from fenchel.auditing.pattern import PatternSearch, PatternSums, TokenClasses
+from fenchel.auditing.heads import MEASURES
+from fenchel.auditing.layer import LayerProblem, layer_problem
+from fenchel.auditing.moves import MOVE_COLUMNS, TokenClasses, largest_moves, moves_by_class
 from fenchel.auditing.solving import solutions_of
 from fenchel.closeness import AbstractCloseness
 from fenchel.layout import DEFAULT_MEMORY_BUDGET
@@ -39,35 +42,27 @@ from fenchel.layout import DEFAULT_MEMORY_BUDGET
 __all__ = ["Measures", "measure"]
 
 
+_PLACES = ("leaves", "reaches")
+
+
 @dataclass(frozen=True)
 class Measures:
     """What was measured on one attention call.
 
     Attributes:
-        values: For each of ``METRICS``, a number a query, (batch, heads, m); meaningless where a query is not counted.
+        values: Each of ``MEASURES``, ``leaves_weight``, ``reaches_weight`` and, where the tokens were given,
+            ``MOVE_COLUMNS``, a number a query, (batch, heads, m); ``leaves`` and ``reaches`` are positions from 0.
+            Meaningless where a query is not counted.
         newton_steps: Steps that the exact solve took, (batch, heads, m).
         converged: Whether the float64 certificate of the exact point meets the tolerance, bool (batch, heads, m); false
             where a query is not counted.
         farthest: The queries that may be shown, with their weights.
-        patterns: What moved between which tokens; None where the tokens were not given.
-        moves: The key of every query whose weight moves most; None where it was not asked for.
     """
 
     values: dict[str, Tensor]
     newton_steps: Tensor
     converged: Tensor
     farthest: FarthestQueries | None = None
-    patterns: PatternSums | None = None
-    moves: LargestMoves | None = None
-
-    def cpu(self) -> Measures:
-        """The same on the CPU, without the queries that a report shows."""
-        return Measures(
-            values={name: values.cpu() for name, values in self.values.items()},
-            newton_steps=self.newton_steps.cpu(),
-            converged=self.converged.cpu(),
-            patterns=None if self.patterns is None else self.patterns.cpu(),
-        )
 
 
 def measure(
@@ -81,7 +76,6 @@ def measure(
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
     heads: Sequence[int] | None = None,
     tokens: TokenClasses | None = None,
-    moves: bool = False,
     beginning: tuple[int, int] | None = None,
 ) -> Measures:
     """Measure every query of a captured attention call.
@@ -96,7 +90,6 @@ def measure(
         memory_budget: Bytes of working memory.
         heads: Heads to measure, from 1; all where None.
         tokens: What queries and keys are, to see what moves between them.
-        moves: Find the key of every query whose weight moves most.
         beginning: A row of the batch and how many of its first queries have their weights kept.
 
     Returns:
@@ -105,13 +98,15 @@ def measure(
     with torch.no_grad():
         problem = layer_problem(call, space, heads)
         shape = problem.queries.shape[:3]
-        values = {name: problem.queries.new_empty(shape) for name in METRICS}
+        names = [*MEASURES, "leaves_weight", "reaches_weight", *(() if tokens is None else MOVE_COLUMNS)]
+        values = {name: problem.queries.new_zeros(shape) for name in names}
         steps = torch.zeros(shape, dtype=torch.int64, device=problem.queries.device)
+        values |= {name: torch.zeros_like(steps) for name in _PLACES}
         converged = torch.zeros(shape, dtype=torch.bool, device=problem.queries.device)
         counted = problem.counted(call)
+        sequences = torch.arange(len(counted), device=counted.device) // (len(counted) // problem.batch)
         farthest = FarthestSearch(problem, beginning)
-        patterns = None if tokens is None else PatternSearch(problem, tokens)
-        largest = LargestMoveSearch(problem) if moves else None
+        read = _values_read(call, problem, heads)
         for solution in solutions_of(
             problem,
             counted,
@@ -121,23 +116,43 @@ def measure(
             max_steps=max_steps,
             memory_budget=memory_budget,
         ):
-            where = solution.block.where
+            where = g, h, q = solution.block.where
+            first, exact = (part.reshape(*steps[where].shape, -1) for part in solution.weights())
             found = solution.measures()
+            found["entropy"] = torch.special.entr(first).sum(-1)
+            found["output_error"] = _output_error(first, exact, None if read is None else read[g, h])
+            found |= largest_moves(first, exact)
+            if tokens is not None:
+                found |= moves_by_class(first, exact, tokens.of_block(sequences[g], q))
             for name, value in found.items():
-                values[name][where] = value
+                values[name][where] = value.to(values[name].dtype)
             steps[where] = solution.steps
             converged[where] = solution.converged
-            weights = solution.weights()
-            farthest.look(where, found["total_variation"], counted[where], weights)
-            if patterns is not None:
-                patterns.add(where, *weights)
-            if largest is not None:
-                largest.look(where, *weights)
+            farthest.look(where, found["total_variation"], counted[where], (first, exact))
         return Measures(
             {name: problem.by_head(value) for name, value in values.items()},
             problem.by_head(steps),
             problem.by_head(converged),
             farthest.found(problem),
-            None if patterns is None else patterns.found(problem.batch),
-            None if largest is None else largest.found(problem),
         )
+
+
+def _values_read(call: AttentionCall, problem: LayerProblem, heads: Sequence[int] | None) -> Tensor | None:
+    """What the heads read with their weights, (groups, heads or 1, n, d_v); None where the call has none."""
+    if call.value is None:
+        return None
+    groups, count = problem.queries.shape[:2]
+    repeats = call.query.shape[1] // call.value.shape[1]
+    of_heads = torch.arange(call.query.shape[1]) if heads is None else torch.as_tensor(heads) - 1
+    value = call.value.to(problem.queries.dtype)
+    if repeats > 1 or heads is not None:
+        value = value.index_select(1, (of_heads // repeats).to(value.device))
+    return value.reshape(groups, count, *value.shape[2:])
+
+
+def _output_error(first: Tensor, exact: Tensor, value: Tensor | None) -> Tensor:
+    if value is None:
+        return first.new_full(first.shape[:-1], torch.nan)
+    before = (first @ value).norm(dim=-1)
+    change = ((exact - first) @ value).norm(dim=-1)
+    return torch.where(change == 0, 0, change / before)

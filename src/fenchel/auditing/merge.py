@@ -1,4 +1,4 @@
-"""One audit from those of its shards, the same bytes in whatever order they are given."""
+"""One audit from those of its shards: the union of their tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.table import QueryTable
 from fenchel.errors import InputError
 from fenchel.io.folder import differences
 from fenchel.io.storage import check_writable
@@ -59,7 +60,7 @@ def merge(
         overwrite: Replace the audit of something else that ``out`` may hold.
 
     Returns:
-        The merged audit. Its bytes do not depend on the order of ``directories``.
+        The merged audit, the same in whatever order ``directories`` are given.
 
     Raises:
         InputError: If a folder holds no audit or an unfinished one, if the audits are not of the same model,
@@ -82,22 +83,31 @@ def merge(
         require_extras()
         check_writable(target)
 
-    total, far_queries, matrices = AuditStatistics(), FarQueries(), dict[HeadKey, AttentionMatrix]()
-    twins: list[AuditStatistics | None] = []
+    far_queries, matrices, words = FarQueries(), dict[HeadKey, AttentionMatrix](), dict[int, str]()
+    tables, twins = list[QueryTable](), list[QueryTable | None]()
     modules: dict[tuple[Kind, int], AttentionModule] = {}
     manifests: list[tuple[Path, dict[str, Any]]] = []
     for folder in sources:
         state = _finished(folder)
         _check_compatible(manifests, folder, state.manifest)
         manifests.append((folder, state.manifest))
-        total.merge(state.statistics)
+        words |= state.words
         keep_the_farthest(far_queries, (example for some in state.far_queries.values() for example in some))
         keep_the_longest(matrices, state.matrices.values())
+        tables.append(state.table)
         twins.append(state.twin)
         modules |= state.modules
     shards = _check_complete(manifests, partial=partial)
     manifest = _merged([manifest for _, manifest in manifests], shards)
-    report = AuditReport(manifest, total, far_queries, _merged_twins(twins), modules, matrices=matrices)
+    twin = None if None in twins else _together([twin for twin in twins if twin is not None])
+    report = AuditReport(
+        manifest,
+        AuditStatistics(_together(tables), words),
+        far_queries,
+        None if twin is None else AuditStatistics(twin, words),
+        modules,
+        matrices=matrices,
+    )
     if not report.heads:
         raise InputError(f"none of the {len(sources)} audits counted a token; there is nothing to report.")
     if target is not None:
@@ -189,21 +199,20 @@ def _merged(manifests: Sequence[dict[str, Any]], shards: _Shards) -> dict[str, A
     return in_order(merged)
 
 
-def _merged_twins(twins: Sequence[AuditStatistics | None]) -> AuditStatistics | None:
-    """The twin on all of the text; None where it was not audited on all of it."""
-    total = AuditStatistics()
-    for twin in twins:
-        if twin is None:
-            return None
-        total.merge(twin)
-    return total
+def _together(tables: Sequence[QueryTable]) -> QueryTable:
+    """The parts of all, in the same order whatever the order of the tables."""
+    return QueryTable(tables[0].folder, sorted((path for table in tables for path in table.parts), key=_name))
+
+
+def _name(path: Path) -> tuple[str, str]:
+    return path.name, str(path)
 
 
 def _is_earlier_merge(target: Path, report: AuditReport) -> bool:
     """Whether what is there is a merge of shards of the same audit, which this one may replace."""
     if not (target / STATE_FILE).exists():
         return False
-    there = AuditState.read(target).manifest
+    there = AuditState.read(target, parts=False).manifest
     return there.get("merged_from") is not None and not differences(
         there, report.manifest, but=_FREE_TO_MERGE
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fenchel.auditing.advice import Suggestion, suggestions
 from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.examples import FarQueries, HeadExample
-from fenchel.auditing.head_pattern import LARGE_SHARE, STILL, HeadPattern, head_patterns
+from fenchel.auditing.head_pattern import HeadPattern, head_patterns
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
@@ -20,6 +19,7 @@ from fenchel.drawing import short
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    import polars
     from pandas import DataFrame
 
 __all__ = ["AuditResults"]
@@ -54,6 +54,11 @@ class AuditResults:
     def examples(self) -> dict[HeadKey, HeadExample]:
         """For each head, the query at which first-order and exact weights are farthest apart."""
         return {key: some[0] for key, some in self.far_queries.items()}
+
+    @property
+    def queries(self) -> polars.LazyFrame:
+        """The table: a row a query and head, with the columns of :func:`fenchel.auditing.table.schema`."""
+        return self.statistics.rows
 
     @cached_property
     def heads(self) -> list[dict[str, Any]]:
@@ -99,9 +104,7 @@ class AuditResults:
             {name: missing[head["queries"] > 0] if value is None else value for name, value in head.items()}
             for head in self.heads
         ]
-        return pandas.DataFrame(
-            rows, columns=list(self.statistics.record_keys(sampled=self.statistics.sampled))
-        )
+        return pandas.DataFrame(rows, columns=list(self.statistics.record_keys()))
 
     def __repr__(self) -> str:
         """One line: what was audited, and the means over all queries."""
@@ -135,23 +138,17 @@ class AuditResults:
         Returns:
             ``model``, ``space``, ``alpha``, ``tol``, ``documents``, ``tokens``, counts over everything, and ``kinds``:
             by kind, counts and ``NAME_mean`` of every metric, and the same for each layer under ``layers``. An
-            infinite mean is None. Where queries were sampled there is also ``NAME_se``, the standard error: of a kind
-            at most that, as its layers answer the same queries. ``patterns`` says how many heads show each pattern, and
-            ``twin`` has the ``kinds`` of the untrained twin, None where it was not audited.
+            infinite mean is None. ``NAME_se`` is the standard error over documents (``resampled`` says where it is over
+            the windows of a single one). ``patterns`` says how many heads show each pattern, and
+            ``twin`` has the ``kinds`` of the untrained twin, None where it was not audited. ``suggestions`` says what
+            to run next, and ``effects`` what a swap found, None without one.
         """
         shown = Counter(name for pattern in self.patterns for name in pattern.names)
         return {
             **self._summary_of(self.statistics),
+            "resampled": self.statistics.resampled,
             "patterns": dict(sorted(shown.items(), key=lambda entry: (-entry[1], entry[0]))),
             "twin": None if self.twin is None else self._summary_of(self.twin)["kinds"],
-        }
-
-    def patterns_record(self) -> dict[str, Any]:
-        """What ``patterns.json`` holds: what moves in every head, what it suggests, and the effects of a swap."""
-        return {
-            "thresholds": {"still": STILL, "large_share": LARGE_SHARE},
-            "heads": [pattern.to_json() for pattern in self.patterns],
-            "twin": None if self.twin is None else [pattern.to_json() for pattern in self.twin_patterns],
             "suggestions": [suggestion.to_json() for suggestion in self.suggestions],
             "effects": None if self.effects is None else self.effects.to_json(),
         }
@@ -161,9 +158,9 @@ class AuditResults:
         for kind in KINDS:
             layers = [layer for found, layer in statistics.layers() if found == kind]
             if layers:
-                kinds[kind] = _means(statistics, kind, layers)
+                kinds[kind] = _means(statistics, kind)
                 kinds[kind]["layers"] = [
-                    {"layer": layer, **_means(statistics, kind, [layer])} for layer in layers
+                    {"layer": layer, **_means(statistics, kind, layer)} for layer in layers
                 ]
         named = ("model", "space", "alpha", "tol", "documents", "tokens")
         totals = {
@@ -173,41 +170,25 @@ class AuditResults:
         return {name: self.manifest.get(name) for name in named} | totals | {"kinds": kinds}
 
 
-def _means(statistics: AuditStatistics, kind: Kind, layers: list[int]) -> dict[str, Any]:
-    keys = [key for key in statistics.keys() if key.kind == kind and key.layer in layers]  # noqa: SIM118
-    queries = sum(statistics.queries(key) for key in keys)
-    by_layer = {
-        layer: sum(statistics.population(key) for key in keys if key.layer == layer) for layer in layers
-    }
-    population = sum(by_layer.values())
+def _means(statistics: AuditStatistics, kind: Kind, layer: int | None = None) -> dict[str, Any]:
+    keys = [key for key in statistics.keys() if key.kind == kind and layer in (None, key.layer)]  # noqa: SIM118
+    queries = sum(map(statistics.queries, keys))
     found: dict[str, Any] = {
         "heads": len(keys),
         "queries": queries,
-        **({"population": population} if statistics.sampled else {}),
-        "not_converged": sum(statistics.not_converged(kind, layer) for layer in layers),
-        "certificate_unbounded": sum(statistics.unbounded("certificate", kind, layer) for layer in layers),
-        "newton_steps_mean": (
-            sum(statistics.newton_steps(kind, layer) for layer in layers) / queries if queries else None
-        ),
+        "population": sum(map(statistics.population, keys)),
+        "not_converged": sum(statistics.not_converged(*key) for key in keys),
+        "certificate_unbounded": sum(statistics.unbounded("certificate", *key) for key in keys),
+        "newton_steps_mean": sum(statistics.newton_steps(*key) for key in keys) / queries
+        if queries
+        else None,
     }
     for metric in METRICS:
-
-        def over_layers(of_layer: Callable[..., float], metric: str = metric) -> float | None:
-            total = math.fsum(
-                of_layer(metric, kind, layer) * count for layer, count in by_layer.items() if count
-            )
-            return total / population if population and math.isfinite(total) else None
-
-        found[f"{metric}_mean"] = over_layers(statistics.mean)
-        if statistics.sampled:
-            # Layers answer the same queries, so that their errors may add up.
-            found[f"{metric}_se"] = over_layers(statistics.standard_error)
+        for name, of in (("mean", statistics.mean), ("se", statistics.standard_error)):
+            value = of(metric, kind, layer)
+            found[f"{metric}_{name}"] = value if math.isfinite(value) else None
     return found
 
 
 def _patterns(statistics: AuditStatistics) -> list[HeadPattern]:
-    return [
-        pattern
-        for kind, layer in statistics.layers()
-        for pattern in head_patterns(kind, layer, *statistics.patterns(kind, layer), statistics.words)
-    ]
+    return head_patterns(statistics.moves(), statistics.moved_tokens(), statistics.words)

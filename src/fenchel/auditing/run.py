@@ -70,7 +70,7 @@ def audit(
         manifest = describe(found, batches, asked, run)
         if folder is None:
             return _audited(found, batches, AuditState(manifest), asked, None)
-        state = open_state(folder, manifest, overwrite=asked.overwrite, keep_queries=asked.keep_queries)
+        state = open_state(folder, manifest, overwrite=asked.overwrite)
         if not state.finished:
             checkpoints = Checkpoints(folder, state, seconds=asked.checkpoint_seconds)
             return _audited(found, batches, state, asked, checkpoints)
@@ -93,5 +93,8 @@ def _audited(
         raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
     if checkpoints is not None:
         return checkpoints.finish()
+    state.table.write()
+    if state.twin is not None:
+        state.twin.write()
     state.manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
     return AuditReport.of(state)

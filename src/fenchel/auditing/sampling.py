@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.measure import Measures
-from fenchel.auditing.pattern import TokenClasses
+from fenchel.auditing.moves import TokenClasses
 from fenchel.errors import InputError
 from fenchel.io.batches import Batch
 
@@ -101,37 +101,29 @@ class SampledQueries:
         """What these queries are, from what all of them are."""
         if tokens is None:
             return None
-        types, beside, corrections = tokens.types, tokens.beside, tokens.corrections
-        there = self.there.to(types.dtype)
-        return TokenClasses(
-            types=self._taken(types, 2) * there.unsqueeze(1),
-            keys=tokens.keys,
+        beside, corrections = tokens.beside, tokens.corrections
+        return replace(
+            tokens,
+            types=self._taken(tokens.types, 1),
+            classes=self._taken(tokens.classes, 1),
             beside=None if beside is None else self._taken(beside, 1),
-            corrections=None
-            if corrections is None
-            else self._taken(corrections, 1) * there[:, :, None, None, None],
-            key_ids=tokens.key_ids,
+            corrections=None if corrections is None else self._taken(corrections, 1),
         )
 
     def put_back(self, measures: Measures) -> Measures:
         """What was measured of these queries, in the places that they have in the window."""
-        farthest, moves = measures.farthest, measures.moves
+        farthest = measures.farthest
         if farthest is not None:
             positions = farthest.positions
             index = self.index.unsqueeze(1).expand(-1, positions.shape[1], -1)
             places = index.gather(2, positions.clamp(min=0))
             farthest = replace(farthest, positions=torch.where(positions < 0, positions, places))
-        if moves is not None:
-            moves = replace(
-                moves, positions=self._put_back(moves.positions), changes=self._put_back(moves.changes)
-            )
         return replace(
             measures,
             values={name: self._put_back(values) for name, values in measures.values.items()},
             newton_steps=self._put_back(measures.newton_steps),
             converged=self._put_back(measures.converged),
             farthest=farthest,
-            moves=moves,
         )
 
     def _taken(self, tensor: Tensor, dim: int) -> Tensor:

@@ -1,22 +1,25 @@
-"""One model's attention on a batch, measured site by site and held back until the batch is complete."""
+"""One model's attention on a batch, measured site by site."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from torch import Tensor, nn
+from torch import nn
 
 from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.capturing import capture_of
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.sampling import QuerySample
 from fenchel.auditing.sites import AttentionSite
-from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.table import query_rows
 from fenchel.auditing.token_classes import TokenClassifier
 from fenchel.io.batches import Batch
 from fenchel.loading import on_device
 from fenchel.options import AuditOptions
+
+if TYPE_CHECKING:
+    import polars
 
 __all__ = ["MeasuredSite", "SiteMeasures"]
 
@@ -36,17 +39,6 @@ class MeasuredSite:
     measures: Measures
 
 
-@dataclass(frozen=True)
-class _Held:
-    """What is counted of a site once its batch is complete, on the CPU."""
-
-    site: AttentionSite
-    heads: tuple[int, ...]
-    measures: Measures
-    counted: Tensor
-    population: Tensor | None
-
-
 class SiteMeasures:
     """Runs a model on batches and measures every attention call; a context manager, as ``Capture`` is.
 
@@ -58,8 +50,10 @@ class SiteMeasures:
 
     def __init__(self, model: nn.Module, options: AuditOptions, tokens: TokenClassifier) -> None:
         self.model = model
-        self.keeps_queries = False
-        """Whether single queries are written, for which more is measured."""
+        self.rows: list[polars.DataFrame] = []
+        """The rows of the batch that was read last."""
+        self.longest: int | None = None
+        """How many queries the longest window of that batch has; None where nothing was measured."""
         self._options, self._tokens = options, tokens
         self._heads = None if options.heads is None else frozenset(options.heads)
         self._sample = None if options.queries is None else QuerySample(options.queries, options.seed)
@@ -70,7 +64,7 @@ class SiteMeasures:
             layers=options.layers,
             any_estimator=options.loader is not None,
         )
-        self._held: list[_Held] = []
+        self._batch: Batch | None = None
 
     def __enter__(self) -> Self:
         self._capture.__enter__()
@@ -85,24 +79,19 @@ class SiteMeasures:
         return self._capture.sites
 
     @property
-    def longest(self) -> int | None:
-        """How many queries the longest window of the batch has; None where nothing is held."""
-        return max((held.counted.shape[1] for held in self._held), default=None)
+    def batch(self) -> Batch:
+        """The batch under way."""
+        assert self._batch is not None  # noqa: S101 -- calls are measured while a batch is read
+        return self._batch
 
     def read(self, batch: Batch) -> None:
-        """Measure a batch; nothing of an earlier one is held any longer."""
-        self._held = []
+        """Measure a batch; the rows of an earlier one are held no longer."""
+        self._batch, self.rows, self.longest = batch, [], None
         if self._sample is not None:
             self._sample.begin_batch(batch)
         self._capture.run(
             on_device(batch.inputs, self.model), counted=batch.counted, counted_decoder=batch.counted_decoder
         )
-
-    def count(self, statistics: AuditStatistics) -> None:
-        """Count what is held."""
-        for held in self._held:
-            site = held.site
-            statistics.add(site.kind, site.layer, held.heads, held.measures, held.counted, held.population)
 
     def beginning(self, call: AttentionCall, heads: tuple[int, ...]) -> tuple[int, int] | None:
         """A row of the batch and how many of its first queries are to be kept with their weights, if any."""
@@ -130,12 +119,21 @@ class SiteMeasures:
             memory_budget=options.memory_budget,
             heads=None if len(heads) == site.num_heads else heads,
             tokens=tokens if drawn is None else drawn.of_tokens(tokens),
-            moves=self.keeps_queries,
             beginning=self.beginning(call, heads),
         )
         if drawn is not None:
             # Whoever looks at the site sees a window in which these queries alone count.
             measures, call = drawn.put_back(measures), replace(call, counted=drawn.counted)
         self.found(MeasuredSite(call, heads, measures))
-        population = None if drawn is None else drawn.population
-        self._held.append(_Held(site, heads, measures.cpu(), call.counted.cpu(), population))
+        self.longest = max(self.longest or 0, call.counted.shape[1])
+        self.rows.append(
+            query_rows(
+                call,
+                heads,
+                measures,
+                self.batch.of_sequences(len(call.query)),
+                classes=tokens,
+                texts=self._tokens.texts,
+                population=None if drawn is None else drawn.population,
+            )
+        )

@@ -171,7 +171,7 @@ class BlockSolution:
         return norm(lam) if self.outside is None else torch.hypot(norm(lam), self.rows.alpha * self.outside)
 
     def measures(self) -> dict[str, Tensor]:
-        """Each of ``METRICS``, (g, h, q)."""
+        """Each of ``MEASURES`` that needs no weights, (g, h, q)."""
         rows, at_first, at_exact = self.rows, self.first, self._exact
         first, exact = rows.alpha * rows.evidence, self.found.further.to(rows.evidence.dtype)
         second = self.group.second_order(rows)
@@ -191,9 +191,17 @@ class BlockSolution:
             "certificate": torch.where(room > 0, shift / room, torch.inf),
             "gap": rows.alpha / 2 * shift.square(),
             "predicted_deviation": norm(second - first) / self._length(second).clamp(min=tiny),
+            "evidence_norm": self._length(first) / rows.alpha,
+            "dual_error": self.found.error / length,
         }
         still = length == 0
-        for name in ("relative_deviation", "second_order_deviation", "certificate", "predicted_deviation"):
+        for name in (
+            "relative_deviation",
+            "second_order_deviation",
+            "certificate",
+            "predicted_deviation",
+            "dual_error",
+        ):
             # No evidence: λ* = αz = 0, and every estimator is exact.
             values[name] = values[name].masked_fill(still, 0)
         return {name: value.reshape(self.converged.shape) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""An audit as one file: what a killed run goes on from, and what shards are merged from."""
+"""What an audit saves between two batches, beside its table: what a killed run goes on from."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.examples import FarQueries, examples_from_json
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import SCHEMA, Manifest, in_order
-from fenchel.auditing.saved_statistics import SavedStatistics
 from fenchel.auditing.statistics import AuditStatistics
+from fenchel.auditing.table import PART_NAME, QUERIES, TWIN_QUERIES, QueryTable
 from fenchel.errors import InputError
 from fenchel.io.batches import Cursor
 from fenchel.io.schema import Field, Mismatch, Place, Record, Shown, Whole
-from fenchel.io.storage import Form, read_tensors, write_tensors
+from fenchel.io.storage import Form, read_document, write_document
 
 __all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
 
-STATE_FILE = "state.safetensors"
-"""The file's name in an audit's folder. Its metadata holds everything that is not a tensor, as JSON."""
+STATE_FILE = "state.json"
+"""The file's name in an audit's folder."""
 
-_TWIN = "twin."
+_OLD_STATE_FILE = "state.safetensors"
+
+_Part = Annotated[str, Field(pattern=rf"^{PART_NAME}\z")]
 
 
 class _SavedModule(Record):
@@ -39,18 +41,20 @@ class _SavedCursor(Record):
     documents: Whole
 
 
+class _SavedTable(Record):
+    parts: list[_Part]
+    words: dict[str, str]
+
+
 class _SavedAudit(Record):
     manifest: Manifest
-    statistics: SavedStatistics
+    table: _SavedTable
+    twin: _SavedTable | None
     examples: list[dict[str, Any]]
     matrices: list[dict[str, Any]]
-    twin: SavedStatistics | None
     modules: list[_SavedModule]
     cursor: _SavedCursor
     finished: bool
-    keep_queries: bool
-    query_parts: Annotated[int, Field(ge=0, le=10**9)]
-    waiting_queries: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}\z")] | None
 
 
 STATE_FORM = Form(
@@ -59,7 +63,7 @@ STATE_FORM = Form(
     schema=_SavedAudit,
     advice="Put a good copy of it back, or audit that part again with --overwrite.",
 )
-"""What the file holds besides tensors."""
+"""What the file holds."""
 
 
 @dataclass
@@ -68,93 +72,108 @@ class AuditState:
 
     Attributes:
         manifest: What the audit is.
-        statistics: What has been counted.
+        table: A row for every query and head that was measured.
+        words: The text of tokens by id.
         far_queries: The queries kept for each head.
-        twin: What has been counted of the model's untrained twin; None where it is not audited.
+        twin: The table of the model's untrained twin; None where it is not audited.
         modules: The attention module of every layer, once a batch has been read.
         matrices: The attention of a sentence by each head.
         cursor: Where the next batch starts.
         finished: Whether every batch has been counted and every file of the audit has been written.
-        keep_queries: Whether single queries are written.
-        query_parts: How many files of them are complete.
-        waiting_queries: Digest of the file of those that wait for the next; None where none wait.
     """
 
     manifest: dict[str, Any]
-    statistics: AuditStatistics = field(default_factory=AuditStatistics)
+    table: QueryTable = field(default_factory=QueryTable.temporary)
+    words: dict[int, str] = field(default_factory=dict)
     far_queries: FarQueries = field(default_factory=dict)
-    twin: AuditStatistics | None = None
+    twin: QueryTable | None = None
     modules: dict[tuple[Kind, int], AttentionModule] = field(default_factory=dict)
     matrices: dict[HeadKey, AttentionMatrix] = field(default_factory=dict)
     cursor: Cursor = field(default_factory=Cursor)
     finished: bool = False
-    keep_queries: bool = False
-    query_parts: int = 0
-    waiting_queries: str | None = None
+
+    @classmethod
+    def begun(cls, manifest: dict[str, Any], directory: Path) -> AuditState:
+        """An audit that has counted nothing and writes its table into a folder."""
+        return cls(manifest, QueryTable(directory / QUERIES))
+
+    def new_twin(self) -> QueryTable:
+        """An empty table for the twin, beside that of the model."""
+        return self.table.beside(TWIN_QUERIES)
+
+    def statistics(self) -> AuditStatistics:
+        """What was measured of the model."""
+        return AuditStatistics(self.table, self.words)
+
+    def twin_statistics(self) -> AuditStatistics | None:
+        """The same of its twin."""
+        return None if self.twin is None else AuditStatistics(self.twin, self.words)
 
     def write(self, directory: Path) -> None:
         """Save into a folder, in one step: the file there is the old state or the new one."""
-        tensors, description = self.statistics.to_state()
-        of_twin, twin = (None, None) if self.twin is None else self.twin.to_state()
-        tensors |= {f"{_TWIN}{name}": tensor for name, tensor in (of_twin or {}).items()}
-        write_tensors(
+
+        def saved(table: QueryTable) -> dict[str, Any]:
+            return {"parts": [path.name for path in table.parts], "words": {}}
+
+        write_document(
             directory / STATE_FILE,
             STATE_FORM,
-            tensors,
             {
                 "manifest": self.manifest,
-                "statistics": description,
+                "table": saved(self.table)
+                | {"words": {str(number): self.words[number] for number in sorted(self.words)}},
+                "twin": None if self.twin is None else saved(self.twin),
                 "examples": [
                     example.to_json() for key in sorted(self.far_queries) for example in self.far_queries[key]
                 ],
                 "matrices": [self.matrices[key].to_json() for key in sorted(self.matrices)],
-                "twin": twin,
                 "modules": [
                     {"kind": kind, "layer": layer, **module._asdict()}
                     for (kind, layer), module in sorted(self.modules.items())
                 ],
                 "cursor": asdict(self.cursor),
                 "finished": self.finished,
-                "keep_queries": self.keep_queries,
-                "query_parts": self.query_parts,
-                "waiting_queries": self.waiting_queries,
             },
         )
 
     @classmethod
-    def read(cls, directory: Path) -> AuditState:
+    def read(cls, directory: Path, *, parts: bool = True) -> AuditState:
         """Load what ``write`` saved.
+
+        Args:
+            directory: The audit's folder.
+            parts: Check the parts of the table, too.
 
         Raises:
             InputError: If the folder holds no state, one of another version, one that was changed after it was
-                written, or numbers that no audit can have given.
+                written, what no audit can have given, or a table without one of its parts.
         """
         path = directory / STATE_FILE
-        tensors, saved = read_tensors(path, STATE_FORM)
-        of_twin = {name: tensor for name, tensor in tensors.items() if name.startswith(_TWIN)}
-        own = {name: tensor for name, tensor in tensors.items() if name not in of_twin}
-        try:
-            statistics, twin = AuditStatistics.from_state(own, saved["statistics"]), None
-            if saved["twin"] is not None or of_twin:
-                named = {name.removeprefix(_TWIN): tensor for name, tensor in of_twin.items()}
-                twin = AuditStatistics.from_state(named, saved["twin"] or {})
-        except InputError as error:
-            raise InputError(f"{path}: {error} {STATE_FORM.advice}") from error
+        if not path.exists() and (directory / _OLD_STATE_FILE).exists():
+            raise InputError(
+                f"{directory} holds an audit of fenchel 0.1, whose {_OLD_STATE_FILE} has counts, not queries, "
+                "and cannot be read by this version. Audit again with --overwrite."
+            )
+        saved = read_document(path, STATE_FORM)
         with STATE_FORM.reading(path):
             _check_shards(saved["manifest"]["shard"], "manifest.shard")
-            if twin is not None and twin.keys() != statistics.keys():
-                raise Mismatch("the twin", Shown("of other heads"), "the heads that were counted")
             far_queries = examples_from_json(saved["examples"])
             matrices = {matrix.key: matrix for matrix in map(AttentionMatrix.from_json, saved["matrices"])}
-            for name, keys in (("an example", far_queries), ("a matrix", matrices)):
-                if strangers := sorted(set(keys) - set(statistics.keys())):
-                    kind, layer, head = strangers[0]
-                    raise Mismatch(
-                        name, Shown(f"of {kind} layer {layer} head {head}"), "a head that was counted"
-                    )
+            words = _words(saved["table"]["words"])
+
+        def table_of(name: str, found: dict[str, Any]) -> QueryTable:
+            return QueryTable(directory / name, [directory / name / part for part in found["parts"]])
+
+        table = table_of(QUERIES, saved["table"])
+        twin = None if saved["twin"] is None else table_of(TWIN_QUERIES, saved["twin"])
+        if parts:
+            for each in (table, twin):
+                if each is not None:
+                    each.check()
         return cls(
             manifest=in_order(saved["manifest"]),
-            statistics=statistics,
+            table=table,
+            words=words,
             far_queries=far_queries,
             twin=twin,
             modules={
@@ -164,10 +183,17 @@ class AuditState:
             matrices=matrices,
             cursor=Cursor(**saved["cursor"]),
             finished=saved["finished"],
-            keep_queries=saved["keep_queries"],
-            query_parts=saved["query_parts"],
-            waiting_queries=saved["waiting_queries"],
         )
+
+
+def _words(saved: dict[str, str]) -> dict[int, str]:
+    for name in saved:
+        if not name.isascii() or not name.isdigit() or len(name) > _DIGITS_OF_AN_ID:
+            raise Mismatch("table.words", Shown(f"with {name!r}"), "whole numbers")
+    return {int(name): text for name, text in saved.items()}
+
+
+_DIGITS_OF_AN_ID = 19
 
 
 def _check_shards(text: str, where: str) -> None:

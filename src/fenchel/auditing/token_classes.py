@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.examples import reads_decoder
-from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES, TokenClasses
+from fenchel.auditing.moves import KEY_CLASSES, TOKEN_TYPES, TokenClasses
 from fenchel.io.batches import Batch
 
 __all__ = ["TokenClassifier", "TokenTypes"]
@@ -107,7 +107,7 @@ class TokenClassifier:
         self._types: TokenTypes | None = None
         self._tokenizer: Any = None
         self._batch: Batch | None = None
-        self._made: dict[tuple[Any, ...], tuple[Tensor, TokenClasses]] = {}
+        self._made: dict[tuple[Any, ...], TokenClasses] = {}
 
     @property
     def texts(self) -> dict[int, str]:
@@ -131,12 +131,11 @@ class TokenClassifier:
         dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
         sizes = call.query.shape[2], call.key.shape[2]
         name = (crosses, decoder, len(call.query), *sizes, dtype)
-        made = self._made.get(name)
-        if made is None or not torch.equal(made[0], call.counted):
+        if name not in self._made:
             sides = _Side(batch, decoder, sizes[0]), _Side(batch, decoder and not crosses, sizes[1])
-            found = _classes(types, *sides, call.counted.cpu(), crosses=crosses, dtype=dtype)
-            made = self._made[name] = (call.counted, _on(found, call.query.device))
-        return made[1]
+            found = _classes(types, *sides, crosses=crosses, dtype=dtype)
+            self._made[name] = _on(found, call.query.device)
+        return self._made[name]
 
 
 class _Side:
@@ -162,20 +161,17 @@ class _Side:
 
 
 def _classes(
-    types: TokenTypes, queries: _Side, keys: _Side, counted: Tensor, *, crosses: bool, dtype: torch.dtype
+    types: TokenTypes, queries: _Side, keys: _Side, *, crosses: bool, dtype: torch.dtype
 ) -> TokenClasses:
-    of_queries, of_keys = queries.types(types), keys.types(types)
-    marked = torch.nn.functional.one_hot(of_queries, len(TOKEN_TYPES)) * counted.unsqueeze(-1)
-    classes = torch.full(keys.shape, _CLASS["rest"])
-    classes[of_keys == _PUNCTUATION] = _CLASS["punctuation"]
-    classes[of_keys == _SPECIAL] = _CLASS["special"]
-    classes.scatter_(1, keys.first.unsqueeze(1), _CLASS["first"])
+    of_queries = queries.types(types)
+    classes = _own_classes(keys, keys.types(types))
     known = torch.nn.functional.one_hot(classes, len(KEY_CLASSES))
     beside = corrections = None
     if not crosses:
-        beside, corrections = _neighbourhood(marked, classes, known)
+        beside, corrections = _neighbourhood(of_queries.shape[1], classes, known)
     return TokenClasses(
-        types=marked.mT.to(dtype).contiguous(),
+        types=of_queries,
+        classes=_own_classes(queries, of_queries),
         keys=known.to(dtype),
         beside=beside,
         corrections=None if corrections is None else corrections.to(dtype),
@@ -183,9 +179,16 @@ def _classes(
     )
 
 
-def _neighbourhood(marked: Tensor, classes: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """``beside`` and ``corrections`` of ``TokenClasses``, for marked queries (B, m, T)."""
-    (batch, m), n = marked.shape[:2], classes.shape[1]
+def _own_classes(side: _Side, types: Tensor) -> Tensor:
+    classes = torch.full(side.shape, _CLASS["rest"])
+    classes[types == _PUNCTUATION] = _CLASS["punctuation"]
+    classes[types == _SPECIAL] = _CLASS["special"]
+    return classes.scatter_(1, side.first.unsqueeze(1), _CLASS["first"])
+
+
+def _neighbourhood(m: int, classes: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """``beside`` and ``corrections`` of ``TokenClasses``, for m queries."""
+    batch, n = classes.shape
     # Queries are the last of the keys, where there is a past.
     places = torch.arange(m)[:, None] + (n - m) + torch.tensor(_STEPS)
     there = (places >= 0) & (places < n)
@@ -195,8 +198,7 @@ def _neighbourhood(marked: Tensor, classes: Tensor, known: Tensor) -> tuple[Tens
     old = known.gather(1, flat.unsqueeze(-1).expand(-1, -1, known.shape[-1])).reshape(*beside.shape, -1)
     own = torch.tensor([_CLASS["itself" if step == 0 else "neighbour"] for step in _STEPS])
     change = torch.nn.functional.one_hot(own, len(KEY_CLASSES)) - old
-    change = change * movable.unsqueeze(-1)
-    return beside.contiguous(), marked[:, :, None, :, None] * change[:, :, :, None, :]
+    return beside.contiguous(), change * movable.unsqueeze(-1)
 
 
 def _on(classes: TokenClasses, device: torch.device) -> TokenClasses:
@@ -205,6 +207,7 @@ def _on(classes: TokenClasses, device: torch.device) -> TokenClasses:
 
     return TokenClasses(
         classes.types.to(device),
+        classes.classes.to(device),
         classes.keys.to(device),
         moved(classes.beside),
         moved(classes.corrections),

@@ -121,8 +121,8 @@ def opened(folder: Path, name: str) -> AuditReport:
 def _what_is_there(folder: Path) -> str:
     if (folder / "heads.json").exists():
         return (
-            f"holds heads.json but not {STATE_FILE}, which has the counts that intervals are made of. "
-            "Copy it there too, or audit again with --overwrite."
+            f"holds heads.json but not {STATE_FILE}, which names the queries that intervals are made of: it was copied "
+            "without them, or comes from fenchel 0.1. Copy the whole folder, or audit again with --overwrite."
         )
     if any(folder.glob(f"shard-*-of-*/{STATE_FILE}")):
         return f"holds the shards of an audit, not yet one audit. Put them together first: fenchel merge {folder}"
@@ -134,5 +134,5 @@ def _distribution(statistics: AuditStatistics, metric: str, key: HeadKey, error:
     ranks = median_ranks(statistics.queries(key), error)
     if ranks is None:
         return Distribution(mean, median)
-    (low, _), (_, high) = statistics.rank_bounds(metric, ranks, *key)
+    low, high = statistics.ranked(metric, ranks, key)
     return Distribution(mean, median, Interval(low, high))

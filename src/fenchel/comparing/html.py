@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.bins import NUM_BINS
 from fenchel.auditing.heads import METRICS, Kind
 from fenchel.auditing.report.embedded import embedded_json
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
@@ -95,7 +94,6 @@ def render_html(comparison: Comparison) -> str:
         statistics=_STATISTICS,
         several_kinds=len(comparison.kinds) > 1,
         confidence=CONFIDENCE,
-        bins=NUM_BINS,
         differing=[
             (_entry_name(name), [_entry(v) for v in values]) for name, values in comparison.differing.items()
         ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,10 +12,11 @@ from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, Passage, TemplateWeight
 from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey, Kind
+from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS
 from fenchel.auditing.packed import Packing, packed
-from fenchel.auditing.pattern import KEY_CLASSES, TOKEN_TYPES, PatternSums
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import HeadEffect, SwapEffects
+from tests.auditing.small_audits import known_statistics
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -25,14 +25,6 @@ TEXT = (
     "want of a wife . However little known the feelings or views of such a man may be on his first entering "
     "a neighbourhood"
 )
-
-
-@dataclass(frozen=True)
-class SampleMeasures:
-    values: dict[str, torch.Tensor]
-    newton_steps: torch.Tensor
-    converged: torch.Tensor
-    patterns: PatternSums | None = None
 
 
 def manifest(model: str = "demo", **changes: Any) -> dict[str, Any]:
@@ -72,21 +64,21 @@ def manifest(model: str = "demo", **changes: Any) -> dict[str, Any]:
 
 def draw(
     rng: random.Random, heads: int, queries: int, *, layer: int, unbounded: bool, missed: int
-) -> SampleMeasures:
-    """Measures of one layer, (1, heads, queries), with the sizes seen on a sentence encoder."""
+) -> dict[str, torch.Tensor]:
+    """Columns of one layer, (heads, queries), with the sizes seen on a sentence encoder."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
 
     def spread(center: torch.Tensor, width: float) -> torch.Tensor:
-        noise = torch.randn(1, heads, queries, generator=generator)
-        return center[None, :, None] * torch.exp(width * noise - width**2 / 2)
+        noise = torch.randn(heads, queries, generator=generator)
+        return center[:, None] * torch.exp(width * noise - width**2 / 2)
 
     def centers(low: float, high: float) -> torch.Tensor:
         return torch.tensor([rng.uniform(low, high) for _ in range(heads)])
 
     deviation = spread(centers(0.03, 0.05 + 0.01 * (layer % 6)), 0.45)
-    certificate = deviation * (1.1 + 0.6 * torch.rand(1, heads, queries, generator=generator))
+    certificate = deviation * (1.1 + 0.6 * torch.rand(heads, queries, generator=generator))
     if unbounded:
-        certificate[0, 0, 0] = math.inf
+        certificate[0, 0] = math.inf
     values = {
         "relative_deviation": deviation,
         "second_order_deviation": deviation * spread(centers(0.1, 0.6), 0.3),
@@ -97,25 +89,22 @@ def draw(
         "predicted_deviation": deviation * spread(centers(0.9, 1.1), 0.1),
     }
     assert set(values) == set(METRICS)
-    converged = torch.ones(1, heads, queries, dtype=torch.bool)
-    converged[0, -1, :missed] = False
-    steps = torch.randint(2, 6, (1, heads, queries), generator=generator)
-    return SampleMeasures(values, steps, converged)
+    converged = torch.ones(heads, queries, dtype=torch.bool)
+    converged[-1, :missed] = False
+    steps = torch.randint(2, 6, (heads, queries), generator=generator)
+    return {**values, "newton_steps": steps, "converged": converged}
 
 
-def moved_sums(rng: random.Random, heads: int, queries: int) -> PatternSums:
+def moved_columns(rng: random.Random, heads: int, queries: int) -> dict[str, torch.Tensor]:
     """What moves in a layer: from the first token to the rest, between the words of the vocabulary."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
-    classes = torch.zeros(1, heads, len(TOKEN_TYPES), len(KEY_CLASSES), 3, dtype=torch.float64)
-    words, moved = TOKEN_TYPES.index("word"), 0.2 * queries * torch.rand(heads, generator=generator)
-    classes[0, :, words, :, 0] = queries / len(KEY_CLASSES)
-    classes[0, :, words, KEY_CLASSES.index("first"), 1] = moved
-    classes[0, :, words, KEY_CLASSES.index("rest"), 2] = moved
-    columns = torch.zeros(1, heads, 3, 2, dtype=torch.float64)
-    columns[0, :, 0, 0] = columns[0, :, 2, 1] = moved
-    counted = torch.zeros(len(TOKEN_TYPES), dtype=torch.int64)
-    counted[words] = queries
-    return PatternSums(classes, columns, counted, torch.tensor([[2, 7, 9]]))
+    moved = (0.2 * torch.rand(heads, 1, generator=generator)).expand(heads, queries)
+    found = {name: torch.zeros(heads, queries) for name in MOVE_COLUMNS}
+    found |= {f"attention_{name}": torch.full((heads, queries), 1 / len(KEY_CLASSES)) for name in KEY_CLASSES}
+    found |= {"leaves_first": moved, "reaches_rest": moved, "leaves_weight": moved, "reaches_weight": moved}
+    for name, token in (("leaves_token", 2), ("reaches_token", 9)):
+        found[name] = torch.full((heads, queries), token)
+    return found
 
 
 def effects_of(report: AuditReport) -> SwapEffects:
@@ -188,29 +177,30 @@ def sample_report(
 ) -> AuditReport:
     """A report of ``shape[kind] = (layers, heads)``, on request with an untrained twin and with what moves."""
     rng = random.Random(0)  # noqa: S311
-    statistics = AuditStatistics()
-    report = AuditReport(manifest(**changes), statistics)
-    counted = torch.ones(1, queries, dtype=torch.bool)
+    report = AuditReport(manifest(**changes), AuditStatistics())
+    sites: list[Any] = []
+    twins: list[Any] = []
     for kind, (layers, heads) in (shape or {"encoder_self": (6, 12)}).items():
         for layer in range(1, layers + 1):
             first = layer == 1
-            measures: Any = draw(
+            columns = draw(
                 rng, heads, queries, layer=layer, unbounded=unbounded and first, missed=missed if first else 0
             )
             if moved:
-                measures = replace(measures, patterns=moved_sums(rng, heads, queries))
-            statistics.add(kind, layer, range(1, heads + 1), measures, counted)
+                columns |= moved_columns(rng, heads, queries)
+            sites.append((kind, layer, range(1, heads + 1), columns))
             if twin:
-                report.twin = report.twin or AuditStatistics()
-                untrained: Any = draw(rng, heads, queries, layer=layer, unbounded=False, missed=0)
-                report.twin.add(kind, layer, range(1, heads + 1), untrained, counted)
+                untrained = draw(rng, heads, queries, layer=layer, unbounded=False, missed=0)
+                twins.append((kind, layer, range(1, heads + 1), untrained))
             for head in range(1, heads + 1):
                 key = HeadKey(kind, layer, head)
                 some = [example(rng, key, token=token, number=number) for number in range(3)]
                 report.far_queries[key] = tuple(sorted(some, key=lambda one: one.rank, reverse=True))
                 report.matrices[key] = matrix(rng, key, token=token)
+    words = {2: token or "[CLS]", 7: token or "a", 9: token or "fortune"} if moved else {}
+    report.statistics = known_statistics(sites, words)
+    report.twin = known_statistics(twins) if twin else None
     if moved:
-        sites = enumerate(statistics.layers(), 1)
-        report.modules |= {site: AttentionModule(f"layer.{number}", number) for number, site in sites}
-        statistics.words = {2: token or "[CLS]", 7: token or "a", 9: token or "fortune"}
+        layers_of = enumerate(report.statistics.layers(), 1)
+        report.modules |= {site: AttentionModule(f"layer.{number}", number) for number, site in layers_of}
     return report

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
@@ -22,6 +23,7 @@ from fenchel.auditing.report.reproduce import command, manifest_entries
 from fenchel.auditing.report.scatter import scatters
 from fenchel.drawing import short
 from tests.auditing.report.samples import HOSTILE, TEXT, effects_of, manifest, sample_report
+from tests.auditing.small_audits import known_statistics
 
 
 def is_falling(numbers: list[float]) -> bool:
@@ -55,13 +57,12 @@ def test_a_distribution_counts_every_query_and_puts_the_mean_of_all() -> None:
 
 
 def test_findings_weigh_heads_by_their_queries() -> None:
-    one, two = (
-        sample_report({"encoder_self": (1, 1)}, queries=30),
-        sample_report({"cross": (1, 1)}, queries=90),
+    layers: list[tuple[Kind, int, float]] = [("encoder_self", 30, 0.1), ("cross", 90, 0.3)]
+    statistics = known_statistics(
+        [(kind, 1, [1], {"mean_error": torch.full((1, queries), value)}) for kind, queries, value in layers]
     )
-    one.statistics.merge(two.statistics)
-    findings = Findings.of(one)
-    first, second = (one.statistics.mean("mean_error", *key) for key in one.statistics.keys())  # noqa: SIM118
+    findings = Findings.of(AuditReport(manifest(), statistics))
+    first, second = 0.1, 0.3
     assert findings.mean("mean_error") == pytest.approx((30 * first + 90 * second) / 120)
     assert findings.queries_per_head is None
     assert findings.problems == 120

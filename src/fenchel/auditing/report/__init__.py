@@ -1,4 +1,4 @@
-"""What an audit looks like: a page for the browser, figures for print, tables for terminal and notebook.
+"""What an audit looks like: a page for the browser, tables for terminal and notebook.
 
 Everything here reads an :class:`~fenchel.auditing.results.AuditResults` and computes nothing about attention: it
 only arranges numbers that the audit has measured.
@@ -6,7 +6,6 @@ only arranges numbers that the audit has measured.
 
 from __future__ import annotations
 
-from fenchel.auditing.report.figures import write_figures
 from fenchel.auditing.report.headline import headline, summary_sentence
 from fenchel.auditing.report.html import render_html
 from fenchel.auditing.report.notebook import notebook_html
@@ -18,5 +17,4 @@ __all__ = [
     "render_html",
     "summary_sentence",
     "terminal_table",
-    "write_figures",
 ]

@@ -24,11 +24,6 @@ class Axis:
     metric: str
     upper: float
 
-    @property
-    def edges(self) -> list[float]:
-        """The bins' edges, from 0 to ``upper``."""
-        return [self.upper * i / BINS for i in range(BINS + 1)]
-
 
 AXES: tuple[Axis, ...] = (
     Axis("relative_deviation", 0.5),
@@ -56,7 +51,7 @@ def distribution(
     statistics: AuditStatistics, axis: Axis, kind: Kind, layer: int, head: int | None = None
 ) -> Distribution:
     """The distribution of one metric over the queries of a head, or of the layer if ``head`` is None."""
-    counts = statistics.histogram(axis.metric, kind, layer, head, edges=axis.edges)
+    counts = statistics.histogram(axis.metric, kind, layer, head, upper=axis.upper, bins=BINS)
     queries = sum(counts)
     mean = reading(statistics.mean(axis.metric, kind, layer, head)) if queries else None
     return Distribution([c / queries if queries else 0.0 for c in counts], mean, queries)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.examples import HeadExample
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.moves import KEY_CLASSES
 from fenchel.auditing.packed import Packing, unpacked
-from fenchel.auditing.pattern import KEY_CLASSES
 from fenchel.auditing.report.distribution import AXES
 from fenchel.auditing.report.findings import STATISTICS, Findings, Head
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fenchel.auditing.attention_matrix import AttentionMatrix
     from fenchel.auditing.head_pattern import HeadPattern
     from fenchel.auditing.results import AuditResults
-    from fenchel.auditing.statistics import AuditStatistics
 
 __all__ = ["KIND_PREFIXES", "MOST_MATRICES", "MOST_QUERIES", "head_address", "opened_data", "shown_queries"]
 
@@ -89,7 +88,7 @@ def opened_data(report: AuditResults, findings: Findings) -> dict[str, Any]:
     return {
         "addresses": [head_address(key, findings.kinds) for key in keys],
         "twins": [_numbers(twins[key]) if key in twins else None for key in keys] if twins else None,
-        "histograms": [list(_histograms(report, head)) for head in findings.heads],
+        "histograms": _histograms(report, findings),
         "queries": [
             [_query(one, texts, images) for one in shown_queries(report.far_queries.get(key, ()))[:most]]
             if key in with_queries
@@ -145,29 +144,28 @@ def _numbers(head: Head) -> list[float | str | None]:
     ]
 
 
-def _histograms(report: AuditResults, head: Head) -> Iterator[list[Any] | None]:
-    """Of each axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
+def _histograms(report: AuditResults, findings: Findings) -> list[list[list[Any] | None]]:
+    """Of each head and axis: its upper end, the model's counts and the twin's; the last bin holds what lies beyond."""
+    found: dict[HeadKey, list[list[Any] | None]] = {head.key: [] for head in findings.heads}
     for axis in AXES:
-        high, most = head.value(axis.metric, "p95"), head.value(axis.metric, "max")
-        if high is None or most is None or not head.queries:
-            yield None
-            continue
-        # One query far out does not squeeze all others into the first bins.
-        upper = _round_number(most if most <= 1.6 * high else 1.25 * high)
-        edges = [upper * i / _BINS for i in range(_BINS + 1)]
-        yield [
-            upper,
-            _counts(report.statistics, axis.metric, head.key, edges),
-            _twin(report, axis.metric, head, edges),
-        ]
+        uppers = {
+            head.key: upper for head in findings.heads if (upper := _upper(head, axis.metric)) is not None
+        }
+        counts = report.statistics.histograms(axis.metric, uppers, _BINS)
+        twins = None if report.twin is None else report.twin.histograms(axis.metric, uppers, _BINS)
+        for key, entries in found.items():
+            entries.append(
+                [uppers[key], counts[key], None if twins is None else twins[key]] if key in uppers else None
+            )
+    return list(found.values())
 
 
-def _counts(statistics: AuditStatistics, metric: str, key: HeadKey, edges: list[float]) -> list[int]:
-    return statistics.histogram(metric, *key, edges=edges)
-
-
-def _twin(report: AuditResults, metric: str, head: Head, edges: list[float]) -> list[int] | None:
-    return None if report.twin is None else _counts(report.twin, metric, head.key, edges)
+def _upper(head: Head, metric: str) -> float | None:
+    high, most = head.value(metric, "p95"), head.value(metric, "max")
+    if high is None or most is None or not head.queries:
+        return None
+    # One query far out does not squeeze all others into the first bins.
+    return _round_number(most if most <= 1.6 * high else 1.25 * high)
 
 
 def _round_number(value: float) -> float:

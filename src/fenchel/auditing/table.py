@@ -1,0 +1,334 @@
+"""The table of an audit: one row a query and head, in Parquet parts.
+
+A part is written beside its place and renamed, and its name ends with the digest of its bytes. ``report.queries`` and
+:mod:`fenchel.auditing.statistics` read the parts lazily.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fenchel.auditing.examples import reads_decoder
+from fenchel.auditing.heads import KINDS, MEASURES, METRICS
+from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses
+from fenchel.errors import InputError, MissingExtraError, ProblemError
+from fenchel.io.batches import Batch
+from fenchel.io.storage import CHANGED, atomic_path, digest_of_bytes, reason_of
+
+if TYPE_CHECKING:
+    import polars
+
+    from fenchel.auditing.capture import AttentionCall
+    from fenchel.auditing.measure import Measures
+
+__all__ = [
+    "PART_NAME",
+    "QUERIES",
+    "ROWS_IN_A_PART",
+    "TWIN_QUERIES",
+    "QueryTable",
+    "polars_module",
+    "query_rows",
+    "schema",
+]
+
+ROWS_IN_A_PART = 1 << 18
+"""A part is written after the first batch with which it has this many rows."""
+
+QUERIES, TWIN_QUERIES = "queries", "twin"
+"""The folders, in that of the audit, of the parts of the model and of its untrained twin."""
+
+PART_NAME = r"[0-9]{5,9}-[0-9a-f]{16}\.parquet"
+"""What a part is called: its number, and the first digits of its digest."""
+
+_DIGITS = 16
+
+
+def polars_module() -> Any:
+    """The package polars.
+
+    Raises:
+        MissingExtraError: If it is not installed.
+    """
+    try:
+        import polars
+    except ImportError as error:
+        raise MissingExtraError("polars", "hf") from error
+    return polars
+
+
+def schema() -> dict[str, Any]:
+    """The columns of the table and their types of polars.
+
+    ========================  ==================================================================================
+    kind, layer, head         the head, layer and head from 1
+    document, window          where the query stands, from 1 and from 0
+    position                  its position in the window, from 1
+    token, text               its id in the vocabulary and its text; null where the input is not text
+    type                      one of ``TOKEN_TYPES``
+    class                     what its token is as a key of others: first, special, punctuation or rest
+    weight                    how many queries of the window it stands for: 1 where all are measured
+    each of ``MEASURES``      see :mod:`fenchel.auditing.measure`
+    newton_steps, converged   steps of the exact solve, and whether its certificate meets the tolerance
+    leaves, reaches           the positions, from 1, of the keys that lose and gain most of the query's weight
+    leaves_token, …           their token ids; null where the input is not text
+    leaves_weight, …          how much they lose and gain
+    attention_CLASS           attention's weight on keys of a class of ``KEY_CLASSES``
+    leaves_CLASS, …           what of it leaves them, and what reaches them, in the exact answer
+    ========================  ==================================================================================
+    """
+    pl = polars_module()
+    real = dict.fromkeys(MEASURES, pl.Float32)
+    return {
+        "kind": pl.Enum(KINDS),
+        "layer": pl.Int32,
+        "head": pl.Int32,
+        "document": pl.Int64,
+        "window": pl.Int64,
+        "position": pl.Int32,
+        "token": pl.Int64,
+        "text": pl.String,
+        "type": pl.Enum(TOKEN_TYPES),
+        "class": pl.Enum(KEY_CLASSES),
+        "weight": pl.Float64,
+        **real,
+        "newton_steps": pl.Int32,
+        "converged": pl.Boolean,
+        "leaves": pl.Int32,
+        "reaches": pl.Int32,
+        "leaves_token": pl.Int64,
+        "reaches_token": pl.Int64,
+        "leaves_weight": pl.Float32,
+        "reaches_weight": pl.Float32,
+        **dict.fromkeys(MOVE_COLUMNS, pl.Float32),
+    }
+
+
+def query_rows(
+    call: AttentionCall,
+    heads: Sequence[int],
+    measures: Measures,
+    batch: Batch,
+    *,
+    classes: TokenClasses | None = None,
+    texts: Mapping[int, str] | None = None,
+    population: Tensor | None = None,
+) -> polars.DataFrame:
+    """The rows of the counted queries of one attention call, head by head, in the order of the batch.
+
+    Args:
+        call: The attention call.
+        heads: Numbers of the H heads that were measured, from 1.
+        measures: What was measured, (B, H, m).
+        batch: The batch that the model was called with.
+        classes: What its tokens are, all m of them.
+        texts: Text of every token that was seen, by id.
+        population: (B,), of how many queries of each window those that are counted are a sample; None where they are
+            all.
+
+    Raises:
+        ProblemError: If a measure of a counted query is NaN or negative, or shapes do not match.
+    """
+    pl = polars_module()
+    site = call.site
+    counted = call.counted.cpu()
+    rows, positions = counted.nonzero(as_tuple=True)
+    count, several = len(rows), len(heads)
+    expected = (len(counted), several, counted.shape[1])
+
+    def measured(values: Tensor) -> Any:
+        if tuple(values.shape) != expected:
+            raise ProblemError(
+                f"a measure of {site.kind} layer {site.layer} has shape {tuple(values.shape)}, but counted "
+                f"{tuple(counted.shape)} and {several} heads ask for {expected}."
+            )
+        return values.detach().cpu().transpose(0, 1)[:, rows, positions].flatten()
+
+    def of_each_head(column: Tensor) -> Any:
+        return column.repeat(several).numpy()
+
+    decoder = reads_decoder(site.kind, batch)
+    tokens = _ids(batch, decoder, call.query.shape[2])[rows, positions]
+    keys = _ids(batch, decoder and site.kind != "cross", call.key.shape[2])
+    known = {} if batch.tokenizer is None or texts is None else texts
+    weight = torch.ones(len(counted), dtype=torch.float64)
+    if population is not None:
+        weight = population / counted.sum(1).clamp(min=1)
+    found = {name: measured(value).float() for name, value in measures.values.items() if name not in _PLACES}
+    _check(found, heads, count, f"{site.kind} layer {site.layer}")
+    places = {name: measured(measures.values[name]) for name in _PLACES}
+    every_row = rows.repeat(several)
+    moves_tokens = {f"{name}_token": keys[every_row, place] for name, place in places.items()}
+    text = pl.Series("text", [known.get(token) for token in tokens.tolist()], dtype=pl.String)
+    columns = {
+        "kind": pl.repeat(site.kind, count * several, dtype=pl.String, eager=True),
+        "layer": pl.repeat(site.layer, count * several, dtype=pl.Int32, eager=True),
+        "head": torch.tensor(list(heads)).repeat_interleave(count).numpy(),
+        "document": of_each_head(torch.tensor(batch.documents)[rows]),
+        "window": of_each_head(torch.tensor(batch.windows)[rows]),
+        "position": of_each_head(positions + 1),
+        "token": of_each_head(tokens),
+        "text": pl.concat([text] * several) if several else text,
+        "type": _named(
+            None if classes is None else classes.types.cpu()[rows, positions], TOKEN_TYPES, several
+        ),
+        "class": _named(
+            None if classes is None else classes.classes.cpu()[rows, positions], KEY_CLASSES, several
+        ),
+        "weight": of_each_head(weight[rows].double()),
+        **{name: value.numpy() for name, value in found.items()},
+        "newton_steps": measured(measures.newton_steps).numpy(),
+        "converged": measured(measures.converged).numpy(),
+        **{name: (place + 1).numpy() for name, place in places.items()},
+        **{name: ids.numpy() for name, ids in moves_tokens.items()},
+    }
+    columns |= {name: None for name in MOVE_COLUMNS if name not in columns}
+    typed = schema()
+    frame = pl.DataFrame({name: columns[name] for name in typed}).with_columns(
+        *(pl.col(name).cast(kind) for name, kind in typed.items())
+    )
+    missing = [pl.col(name).replace(-1, None) for name in ("token", "leaves_token", "reaches_token")]
+    return frame.with_columns(*missing, pl.col("output_error").fill_nan(None))
+
+
+_PLACES = ("leaves", "reaches")
+
+
+def _ids(batch: Batch, decoder: bool, length: int) -> Tensor:
+    """Token ids, (B, length); -1 where the input is not text."""
+    ids = batch.tokens_of(decoder=decoder)
+    if ids is None or ids.shape[1] != length:
+        return torch.full((len(batch.documents), length), -1)
+    return ids.cpu()
+
+
+def _named(numbers: Tensor | None, names: Sequence[str], several: int) -> Any:
+    """Names by their numbers, for each head."""
+    pl = polars_module()
+    if numbers is None:
+        return None
+    every = pl.Series(names, dtype=pl.Enum(names))
+    return every.gather(pl.Series(numbers.repeat(several).numpy()))
+
+
+def _check(found: Mapping[str, Tensor], heads: Sequence[int], count: int, name: str) -> None:
+    """Refuse NaN and negative numbers, which would make every mean wrong."""
+    for metric in METRICS:
+        values = found[metric]
+        # The least of numbers with a NaN among them is NaN, which is not at least 0.
+        if values.numel() and not bool(values.amin() >= 0):
+            wrong = ~(values >= 0)
+            first = int(wrong.nonzero()[0])
+            head = first // count
+            there = wrong[head * count : (head + 1) * count]
+            raise ProblemError(
+                f"{metric} is {float(values[first])} for {int(there.sum())} of {count} queries of {name} head "
+                f"{heads[head]}; it must be a non-negative number. Check the model for NaN weights, or audit with "
+                "dtype float32."
+            )
+
+
+class QueryTable:
+    """Parts of a table in a folder, and the rows that wait for the next part.
+
+    Args:
+        folder: Where parts are written; made with the first.
+        parts: The paths of the parts that there are.
+    """
+
+    def __init__(self, folder: Path, parts: Iterable[Path] = ()) -> None:
+        self.folder = folder
+        self.parts = list(parts)
+        self._waiting: list[polars.DataFrame] = []
+        self.waiting_rows = 0
+
+    def add(self, frames: Iterable[polars.DataFrame]) -> None:
+        """Add rows; they wait until ``write``."""
+        for frame in frames:
+            self._waiting.append(frame)
+            self.waiting_rows += len(frame)
+
+    @classmethod
+    def temporary(cls) -> QueryTable:
+        """An empty table in a folder that is removed when Python ends: lazy frames may read it until then."""
+        folder = Path(tempfile.mkdtemp(prefix="fenchel-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return cls(folder / QUERIES)
+
+    def beside(self, name: str) -> QueryTable:
+        """An empty table in a folder beside this one."""
+        return QueryTable(self.folder.parent / name)
+
+    @property
+    def full(self) -> bool:
+        """Whether the rows that wait fill a part."""
+        return self.waiting_rows >= ROWS_IN_A_PART
+
+    def write(self) -> None:
+        """Write the rows that wait as a part.
+
+        Raises:
+            OutputError: If it cannot be written; the rows then still wait.
+        """
+        if not self.waiting_rows:
+            return
+        pl = polars_module()
+        content = io.BytesIO()
+        pl.concat(self._waiting).write_parquet(content, compression="zstd", compression_level=1)
+        content = content.getvalue()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        digest = digest_of_bytes(content).removeprefix("sha256:")[:_DIGITS]
+        path = self.folder / f"{len(self.parts):05}-{digest}.parquet"
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(content)
+        self.parts.append(path)
+        self._waiting, self.waiting_rows = [], 0
+
+    def scan(self) -> polars.LazyFrame:
+        """All rows that were written, lazily."""
+        pl = polars_module()
+        if not self.parts:
+            return pl.LazyFrame(schema=schema())
+        return pl.scan_parquet(self.parts)
+
+    def check(self) -> None:
+        """See that every part is there and has the bytes that its name says.
+
+        Raises:
+            InputError: Naming the first that is not.
+        """
+        for path in self.parts:
+            advice = "Put a good copy of it back, or audit again with --overwrite."
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise InputError(f"{path} cannot be read: {reason_of(error)}. {advice}") from error
+            if digest_of_bytes(content).removeprefix("sha256:")[:_DIGITS] != path.stem.rpartition("-")[2]:
+                raise InputError(f"{path} {CHANGED}. {advice}")
+
+    def copy_to(self, folder: Path) -> QueryTable:
+        """The same parts in another folder; parts that are there already are left as they are."""
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for path in self.parts:
+            paths.append(folder / path.name)
+            if not paths[-1].exists():
+                with atomic_path(paths[-1]) as temporary:
+                    shutil.copyfile(path, temporary)
+        return QueryTable(folder, paths)
+
+    def remove_others(self) -> None:
+        """Remove every part in the folder that is none of the table's: what an interrupted audit wrote last."""
+        own = {path.name for path in self.parts}
+        for path in self.folder.glob("*.parquet"):
+            if path.name not in own:
+                path.unlink(missing_ok=True)
