@@ -44,8 +44,11 @@ __all__ = [
 ROWS_IN_A_PART = 1 << 18
 """A part is written after the first batch with which it has this many rows."""
 
-QUERIES, TWIN_QUERIES = "queries", "twin"
-"""The folders, in that of the audit, of the parts of the model and of its untrained twin."""
+QUERIES = "queries"
+"""The folder, in that of the audit, of the parts of the model."""
+
+TWIN_QUERIES = "twin"
+"""The same of its untrained twin."""
 
 PART_NAME = r"[0-9]{5,9}-[0-9a-f]{16}\.parquet"
 """What a part is called: its number, and the first digits of its digest."""
