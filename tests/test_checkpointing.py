@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fenchel import Discrete, Gaussian, InferenceProblem, OptimalTransport, Tsallis
-from fenchel import functional as F
 from fenchel.closeness import sparse_weights
 from fenchel.nn import ContinuousAttention, MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.preference import ALiBi, Causal, RelativePosition
-from tests.functional.calls import ESTIMATORS, call
+from tests.functional.calls import ESTIMATORS
+from tests.functional.ops import OPS, infer, leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
@@ -51,55 +51,19 @@ def check_checkpointed(
             torch.testing.assert_close(leaf.grad, slope, rtol=1e-10, atol=1e-12)
 
 
-OPS: dict[str, Callable[..., Tensor]] = {
-    "attention": F.attention,
-    "with certificate": lambda *x, **o: F.attention_with_certificate(*x, **o)[0],
-    "weights": lambda q, k, v, **o: F.attention_weights(q, k, **o) @ v,
-    "sparse": lambda *x, **o: F.attention(*x, closeness=Tsallis(1.5), **o),
-    "transport": lambda *x, **o: F.transport_attention(*x, gamma=0.7, cost="squared_euclidean", **o),
-    "relative": lambda q, k, v, **o: F.relative_attention(
-        q, k, v, torch.linspace(-1, 1, 33, dtype=torch.float64).view(1, 1, 11, 3), **o
-    ),
-    "mixture": lambda q, k, v, **o: F.mixture_attention(q, k, 0.3 * k.square() + 0.1, v, **o),
-}
-
-
 @reentrant_or_not
 @every_estimator
-@pytest.mark.parametrize("preference", [None, (7,), (4, 5, 7)])
-@pytest.mark.parametrize("op", OPS)
-def test_ops(op: str, preference: tuple[int, ...] | None, estimator: str, reentrant: bool) -> None:
-    tensors = call(preference=preference, masked=0.0, batch=1)
-    names = ["query", "key", "value", *(["log_preference"] if preference else [])]
+@pytest.mark.parametrize("name", OPS)
+def test_ops(name: str, estimator: str, reentrant: bool) -> None:
+    tensors = OPS[name].call(preference=(4, 5, 7), masked=0.0)
+    wanted = leaves(tensors)
 
-    def function(query: Tensor, key: Tensor, value: Tensor, log_preference: Tensor | None = None) -> Tensor:
-        return OPS[op](query, key, value, log_preference=log_preference, estimator=estimator)
+    def function(*given: Tensor) -> Tensor:
+        found = infer(OPS[name], {**tensors, **dict(zip(wanted, given, strict=True))}, estimator)
+        parts = [found.output, found.weights, found.dual, *([found.gap] if estimator != "exact" else [])]
+        return torch.cat([part.flatten() for part in parts])
 
-    check_checkpointed(function, [tensors[name] for name in names], reentrant)
-
-
-@reentrant_or_not
-@pytest.mark.parametrize("estimator", ["first_order", "second_order"])
-def test_gaps(estimator: str, reentrant: bool) -> None:
-    tensors = call(preference=(5, 7), masked=0.0, batch=1)
-    inputs = [tensors[name] for name in ("query", "key", "log_preference")]
-    check_checkpointed(lambda q, k, u: F.gap(q, k, log_preference=u, estimator=estimator), inputs, reentrant)
-
-
-@reentrant_or_not
-@every_estimator
-def test_hashing(estimator: str, reentrant: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (
-        torch.randn(1, 2, 16, 4, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)
-    )
-    rotations = torch.randn(1, 4, 2, 2, dtype=torch.float64, generator=generator)
-
-    def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        buckets = F.hash_buckets(query, rotations)
-        return F.hashing_attention(query, key, value, buckets, chunk=4, estimator=estimator)
-
-    check_checkpointed(function, [query, key, value], reentrant)
+    check_checkpointed(function, list(wanted.values()), reentrant)
 
 
 @reentrant_or_not

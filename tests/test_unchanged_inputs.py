@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from torch import Tensor, nn
 import fenchel.nn
 from fenchel import functional as F
 from fenchel.closeness import Tsallis, sparse_weights
+from tests.functional.ops import OPS, Op, infer
 
-B, H, N, D = 2, 2, 9, 3
+N, D = 9, 3
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ESTIMATORS = ("first_order", "second_order", "exact")
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -50,91 +50,31 @@ def check_unchanged(call: Call, given: dict[str, Tensor]) -> None:
         assert in_memory(incoming) == arrived, "of what the backward pass is given"
 
 
-def tensors(dtype: torch.dtype, queries: int, size: float, batch: int, heads: int) -> dict[str, Tensor]:
-    """What ops are called with: one query or more, of a size, and more keys than twice the dimensions."""
-    generator = torch.Generator().manual_seed(queries)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-
-    def positive(*shape: int) -> Tensor:
-        return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5).to(dtype).requires_grad_()
-
-    given = {
-        "query": (size * normal(batch, heads, queries, D).detach()).requires_grad_(),
-        "key": normal(batch, heads, N, D),
-        "value": normal(batch, heads, N, 2),
-        "log_preference": normal(batch, heads, queries, N),
-        "alpha": positive(heads, 1),
-        "relative": normal(1, heads, N, D),
-        "variances": positive(batch, heads, N, D),
-        "atoms": normal(batch, heads, 2, D),
-        "atom_values": normal(batch, heads, 2, 2),
-        "gamma": positive(),
-    }
-    return given
-
-
-def calls(of: dict[str, Tensor], estimator: str) -> Iterator[tuple[str, Call]]:
-    """Every function of :mod:`fenchel.functional` that takes an estimator, by name."""
-    q, k, v = of["query"], of["key"], of["value"]
-    believed: dict[str, Any] = {"log_preference": of["log_preference"], "alpha": of["alpha"]}
-    options: dict[str, Any] = {**believed, "estimator": estimator}
-    solved = {**options, "tol": 1e-2 if q.dtype.itemsize < 4 else 1e-4}
-    index = torch.arange(N).expand(q.shape[2], N)
-    for name in ("attention", "attention_with_certificate"):
-        yield name, lambda name=name: getattr(F, name)(q, k, v, **solved)
-    yield "attention", lambda: F.attention(q, k, v, dropout_p=0.5, **solved)
-    yield "attention_weights", lambda: F.attention_weights(q, k, **solved)
-    yield "attention", lambda: F.attention(q, k, v, closeness=Tsallis(1.5), **solved)
-    if estimator == "first_order":
-        yield "gap", lambda: F.gap(q, k, **options)
-        yield "relative_gap", lambda: F.relative_gap(q, k, of["relative"], index, **options)
-    for name in ("relative_attention", "relative_attention_with_certificate"):
-        yield name, lambda name=name: getattr(F, name)(q, k, v, of["relative"], index, **solved)
-    yield (
-        "relative_attention_weights",
-        lambda: F.relative_attention_weights(q, k, of["relative"], index, **solved),
-    )
-    for name in ("mixture_attention", "mixture_attention_with_certificate"):
-        yield name, lambda name=name: getattr(F, name)(q, k, of["variances"], v, **solved)
-    yield "mixture_attention_weights", lambda: F.mixture_attention_weights(q, k, of["variances"], **solved)
-    atoms = {"atoms": of["atoms"], "atom_values": of["atom_values"]}
-    yield (
-        "transport_attention",
-        lambda: F.transport_attention(
-            q, k, v, gamma=of["gamma"], cost="squared_euclidean", **atoms, **solved
-        ),
-    )
-    tokens, buckets = (
-        q[:, :, :1].expand(-1, -1, N, -1),
-        torch.arange(N).remainder(3).expand(*q.shape[:2], 1, N),
-    )
-    hashed = {"estimator": estimator, "tol": solved["tol"], "chunk": 3}
-    yield "hashing_attention", lambda: F.hashing_attention(tokens, k, v, buckets.contiguous(), **hashed)
-    yield "infer", lambda: F.infer(q, k, v, estimator=estimator, tol=solved["tol"]).output
+def parts_of(op: Op, given: dict[str, Tensor], estimator: str) -> tuple[Any, ...]:
+    """All that a call of an op gives."""
+    found = infer(op, given, estimator, tol=1e-2 if given["query"].dtype.itemsize < 4 else 1e-4)
+    gap = () if estimator == "exact" else (found.gap,)
+    return found.output, found.weights, found.dual, found.certificate, *gap
 
 
 @every_dtype
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize(("queries", "size", "batch", "heads"), [(4, 1.0, B, H), (1, 1e-2, 1, 1)])
-def test_no_op_changes_its_inputs(
-    estimator: str, dtype: torch.dtype, queries: int, size: float, batch: int, heads: int
-) -> None:
-    given = tensors(dtype, queries, size, batch, heads)
-    for name, call in calls(given, estimator):
-        try:
-            check_unchanged(call, given)
-        except AssertionError as error:
-            raise AssertionError(name) from error
-
-
-def test_the_calls_above_are_all_ops() -> None:
-    given = tensors(torch.float64, 2, 1.0, B, H)
-    called = {name for name, _ in calls(given, "first_order")}
-    ops = {name for name in F.__all__ if inspect.isfunction(getattr(F, name))}
-    # These two take integers and positions, and no estimator.
-    assert ops - called == {"hash_buckets", "hashing_log_preference"}
+@pytest.mark.parametrize("name", OPS)
+def test_no_op_changes_its_inputs(name: str, estimator: str, dtype: torch.dtype) -> None:
+    given = {
+        part: x.to(dtype).detach().requires_grad_()
+        for part, x in OPS[name].call(preference=(2, 4, 5, 7)).items()
+    }
+    check_unchanged(lambda: parts_of(OPS[name], given, estimator), given)
+    if (
+        "groups" in OPS[name].takes and "index" not in name
+    ):  # one query, which is not copied to be solved apart
+        one = OPS[name].call(preference=(1, 1, 1, 7), batch=1, queries=1)
+        given = {part: x.to(dtype).detach() * (0.01 if part == "query" else 1) for part, x in one.items()}
+        given = {
+            part: x[:1].requires_grad_() if x.dim() == 4 else x.requires_grad_() for part, x in given.items()
+        }
+        check_unchanged(lambda: parts_of(OPS[name], given, estimator), given)
 
 
 def faint_call(seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,15 +103,15 @@ def test_exact_attention_leaves_one_faint_query_as_it_is() -> None:
         assert bool((apart <= one.mean_error + two.mean_error).all()), seed
 
 
-def test_exact_ops_take_a_query_whose_square_underflows() -> None:
-    given = {name: part.detach() for name, part in tensors(torch.float64, 4, 1.0, B, H).items()}
+@pytest.mark.parametrize("name", OPS)
+def test_exact_ops_take_a_query_whose_square_underflows(name: str) -> None:
+    given = {part: x.detach() for part, x in OPS[name].call().items()}
     given["query"][1, 0, 2] *= 1e-160
-    for name, call in calls(given, "exact"):
-        if "mixture" in name:
-            with pytest.raises(fenchel.ConvergenceError):
-                call()
-        else:
-            call()
+    if "mixture" in name:
+        with pytest.raises(fenchel.ConvergenceError):
+            parts_of(OPS[name], given, "exact")
+    else:
+        parts_of(OPS[name], given, "exact")
 
 
 LAYERS: dict[str, Callable[[str, torch.dtype], nn.Module]] = {

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
 
-from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
+from fenchel import KL, Discrete, InferenceProblem, ProblemError
 from fenchel import functional as F
 from fenchel.nn import MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.preference import AbstractPreference
+from tests.functional.calls import ESTIMATORS
+from tests.functional.ops import OPS, infer
 
 BIASES: dict[str, Callable[..., Any]] = {"upper left": causal_upper_left, "lower right": causal_lower_right}
 
@@ -56,49 +58,30 @@ def test_queries_that_a_lower_right_bias_leaves_nothing_get_zeros() -> None:
     assert bool((found[:, :, 2:] != 0).all())
 
 
-def _ops(queries: int, keys: int) -> dict[str, Callable[[Any], Any]]:
-    q, k, v = drawn(2, 4, queries, 5), drawn(2, 4, keys, 5, seed=1), drawn(2, 4, keys, 3, seed=2)
-    rows, s = drawn(1, 4, queries + keys - 1, 5, seed=3), drawn(2, 4, keys, 5, seed=4).square()
-    ops: dict[str, Callable[[Any], Any]] = {
-        "tsallis": lambda u: F.attention(q, k, v, log_preference=u, closeness=Tsallis(1.5)),
-        "transport": lambda u: F.transport_attention(
-            q, k, v, log_preference=u, gamma=1.0, cost="squared_euclidean"
-        ),
-        "reference": lambda u: F.reference.attention(q, k, v, log_preference=u),
-        "reference weights": lambda u: F.reference.inferred_weights(q, k, log_preference=u),
-        "reference certificate": lambda u: F.reference.certificate(q, k, log_preference=u),
-        "reference mixture": lambda u: F.reference.mixture_attention(q, k, s, v, log_preference=u),
-    }
-    for estimator in ("first_order", "second_order", "exact"):
-        how: dict[str, Any] = {"estimator": estimator}
-        ops |= {
-            f"{name}, {estimator}": lambda u, f=function, a=given, h=how: f(*a, log_preference=u, **h)
-            for name, function, given in (
-                ("attention", F.attention, (q, k, v)),
-                ("weights", F.attention_weights, (q, k)),
-                ("certificate", F.attention_with_certificate, (q, k, v)),
-                ("relative", F.relative_attention, (q, k, v, rows)),
-                ("relative weights", F.relative_attention_weights, (q, k, rows)),
-                ("relative certificate", F.relative_attention_with_certificate, (q, k, v, rows)),
-                ("mixture", F.mixture_attention, (q, k, s, v)),
-                ("mixture weights", F.mixture_attention_weights, (q, k, s)),
-                ("mixture certificate", F.mixture_attention_with_certificate, (q, k, s, v)),
-            )
-        }
-        if estimator != "exact":
-            ops[f"gap, {estimator}"] = lambda u, h=how: F.gap(q, k, log_preference=u, **h)
-            ops[f"relative gap, {estimator}"] = lambda u, h=how: F.relative_gap(
-                q, k, rows, log_preference=u, **h
-            )
-    return ops
-
-
-@pytest.mark.parametrize("op", _ops(1, 1))
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if "preference" in op.takes])
 @pytest.mark.parametrize("name", BIASES)
-def test_every_op_reads_it_as_the_mask_that_it_stands_for(name: str, op: str) -> None:
-    for queries, keys in ((5, 5), (3, 6)):
-        call = _ops(queries, keys)[op]
-        torch.testing.assert_close(call(BIASES[name](queries, keys)), call(meant(name, queries, keys)))
+def test_every_op_reads_it_as_the_mask_that_it_stands_for(name: str, op: str, estimator: str) -> None:
+    tensors = {part: x.detach() for part, x in OPS[op].call().items()}
+    found, expected = (
+        infer(OPS[op], {**tensors, "log_preference": u}, estimator)
+        for u in (BIASES[name](5, 7), meant(name, 5, 7))
+    )
+    for part in ("output", "weights", "certificate", *(["gap"] if estimator != "exact" else [])):
+        torch.testing.assert_close(getattr(found, part), getattr(expected, part))
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_slow_twins_read_it_too(name: str) -> None:
+    q, k, v = drawn(2, 4, 5, 5), drawn(2, 4, 7, 5, seed=1), drawn(2, 4, 7, 3, seed=2)
+    for mask in (BIASES[name](5, 7), meant(name, 5, 7)):
+        u: dict[str, Any] = {"log_preference": mask}
+        twins = F.reference
+        weights, output = twins.inferred_weights(q, k, **u), twins.attention(q, k, v, **u)
+        torch.testing.assert_close(weights @ v, output)
+        torch.testing.assert_close(weights > 0, meant(name, 5, 7).expand_as(weights))
+        assert twins.certificate(q, k, **u)[0].shape == (2, 4, 5)
+        torch.testing.assert_close(twins.mixture_attention(q, k, 0 * k, v, **u), output)
 
 
 class Given(AbstractPreference):

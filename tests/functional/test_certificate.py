@@ -134,6 +134,8 @@ def test_an_offset_of_the_keys_changes_no_bound(estimator: str) -> None:
         else:
             for one, other in zip(found, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-3, atol=0)
+            gaps = (F.gap(0.1 * query, at, **options) for at in (key + 512, key))
+            torch.testing.assert_close(*gaps, rtol=2e-3, atol=0)
 
 
 def test_what_is_masked_for_all_queries_of_a_head_does_not_loosen_the_bounds() -> None:

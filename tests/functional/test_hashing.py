@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fenchel import functional as F
-from fenchel.errors import ConvergenceError
 
 TOKENS, DIM = 23, 4
 RULES = list(itertools.product((False, True), repeat=4))
@@ -59,25 +58,6 @@ def test_it_is_attention_with_a_preference_for_whom_a_token_meets(rounds, chunk,
                 strict=True,
             ):
                 torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_exact_solves_for_all_that_a_token_meets(rounds):
-    query, key, value, buckets, padding = call(rounds, padded=True)
-    options: dict[str, Any] = {"chunk": 6, "causal": True, "key_padding": padding}
-    log_u = F.hashing_log_preference(buckets, dtype=torch.float64, **options)
-    alpha = drawn(2, 2, TOKENS, seed=4).exp().requires_grad_()
-    given = [part.clone().requires_grad_() for part in (query, key, value)]
-    asked: dict[str, Any] = {"alpha": alpha, "scale": 1.0, "estimator": "exact"}
-    found = F.hashing_attention(given[0], given[1], given[2], buckets, **options, **asked)
-    expected = F.attention(*given, log_preference=log_u, **asked)
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
-    for one, other in zip(
-        torch.autograd.grad(found.square().sum(), [*given, alpha]),
-        torch.autograd.grad(expected.square().sum(), [*given, alpha]),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
 def met(buckets: list[list[int]], chunk: int, *, causal: bool, same_bucket: bool) -> Tensor:
@@ -223,18 +203,3 @@ def test_nothing_of_the_size_of_all_pairs_is_made():
             F.hashing_attention(query, query, value, buckets, chunk=8).sum().backward()
         sizes.append(Largest.size)
     assert sizes[1] == 2 * sizes[0] < 1024**2 / 8
-
-
-def test_half_precision_is_computed_in_single():
-    query, key, value, buckets, _ = call(2)
-    query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-    low = F.hashing_attention(query, key, value, buckets, chunk=6)
-    assert low.dtype == torch.bfloat16
-    high = F.hashing_attention(query.double(), key.double(), value.double(), buckets, chunk=6)
-    torch.testing.assert_close(low.double(), high, rtol=1e-2, atol=1e-2)
-
-
-def test_not_arriving_is_an_error():
-    query, key, value, buckets, _ = call(2)
-    with pytest.raises(ConvergenceError):
-        F.hashing_attention(9 * query, 9 * key, value, buckets, estimator="exact", max_steps=1, tol=1e-12)

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from fenchel import functional as F
 from fenchel.errors import ConvergenceError, CostWarning, ProblemError
-from fenchel.functional import transport, transport_arguments
+from fenchel.functional import transport_arguments
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
 B, H, M, N, A, D, DV = 2, 3, 4, 5, 7, 3, 2
 ESTIMATORS = ("first_order", "second_order", "exact")
-AUTOCAST = ("query", "key", "value", "atoms", "atom_values")
 COSTS = ("dot", "squared_euclidean", "cosine", "given")
 PREFERENCES: list[tuple[int, ...] | None] = [None, (N,), (M, N), (B, 1, M, N)]
 
@@ -96,39 +95,6 @@ def test_values_and_all_gradients_are_those_of_the_written_out_formula(cost: str
             )
 
 
-def test_formula_22_for_one_query_in_plain_loops() -> None:
-    given = call(cost="dot")
-    found = F.transport_attention(**given)[1, 2, 3]
-    scale, alpha, gamma = given["scale"], given["alpha"][2, 0], given["gamma"][2, 0]
-    sources = scale * given["key"][1, 2]
-    templates = torch.cat([sources, scale * given["atoms"][1, 2]])
-    values = torch.cat([given["value"][1, 2], given["atom_values"][1, 2]])
-    z = given["query"][1, 2, 3]
-    bound = max(float((a @ b).detach()) for a, b in itertools.product(templates, templates))
-    expected = torch.zeros(DV, dtype=torch.float64)
-    for t_i in sources:
-        terms = [((alpha * t @ z - (bound - t @ t_i)) / gamma).exp() for t in templates]
-        for term, v in zip(terms, values, strict=True):
-            expected += term / sum(terms) / N * v
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("cost", ["squared_euclidean", "given"])
-def test_gradients_by_finite_differences(cost: str, estimator: str) -> None:
-    given = call(cost=cost, preference=(N,), masked_atoms=True)
-    names = ["query", "key", "atoms", "alpha", "gamma", "scale"]
-    options: dict[str, Any] = {"tol": 1e-11} if estimator == "exact" else {}
-
-    def output(*tensors: Tensor) -> Tensor:
-        return F.transport_attention(
-            **{**given, **dict(zip(names, tensors, strict=True))}, estimator=estimator, **options
-        )
-
-    inputs = tuple(given[name] for name in names)
-    assert torch.autograd.gradcheck(output, inputs, eps=1e-6, atol=1e-5, fast_mode=True)
-
-
 @pytest.mark.parametrize("cost", ["dot", "squared_euclidean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_extreme_scales_stay_finite_and_right(dtype: torch.dtype, cost: str) -> None:
@@ -141,34 +107,6 @@ def test_extreme_scales_stay_finite_and_right(dtype: torch.dtype, cost: str) -> 
         wide: dict[str, Any] = {name: x.double() if isinstance(x, Tensor) else x for name, x in given.items()}
         torch.testing.assert_close(found.double(), F.reference.transport_attention(**wide), atol=2e-4, rtol=0)
         assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients(found, given).values())
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_part_by_part_is_the_same_as_at_once(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = call(preference=(M, N), masked_atoms=True)
-    many = {
-        name: given[name].detach().repeat(1, 1, 100, 1).requires_grad_() for name in ("atoms", "atom_values")
-    }
-    given |= many | {"atom_mask": given["atom_mask"].repeat(1, 1, 1, 100)}
-    at_once = F.transport_attention(**given, estimator=estimator)
-    expected = gradients(at_once, given)
-    monkeypatch.setattr(transport, "PART_BYTES", 1)
-    in_parts = F.transport_attention(**given, estimator=estimator)
-    torch.testing.assert_close(in_parts, at_once, atol=1e-12, rtol=0)
-    for name, gradient in gradients(in_parts, given).items():
-        torch.testing.assert_close(gradient, expected[name], atol=1e-11, rtol=1e-9)
-
-
-@pytest.mark.parametrize("cost", ["dot", "given"])
-def test_head_by_head_is_the_same_as_at_once(cost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = call(cost=cost, preference=(B, 1, M, N), masked_atoms=True)
-    at_once = F.transport_attention(**given)
-    expected = gradients(at_once, given)
-    monkeypatch.setattr(transport, "FACTOR_BYTES", 1)
-    one_by_one = F.transport_attention(**given)
-    torch.testing.assert_close(one_by_one, at_once, atol=1e-13, rtol=0)
-    for name, gradient in gradients(one_by_one, given).items():
-        torch.testing.assert_close(gradient, expected[name], atol=1e-12, rtol=1e-10)
 
 
 MEASURE = """
@@ -194,86 +132,6 @@ def test_a_vocabulary_of_32000_atoms_takes_less_than_2_gb() -> None:
     assert own < 1200
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    given: dict[str, Any] = {
-        name: x.detach().to(dtype) if isinstance(x, Tensor) else x for name, x in call().items()
-    }
-    found = F.transport_attention(**given)
-    wide: dict[str, Any] = {name: x.float() if isinstance(x, Tensor) else x for name, x in given.items()}
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, F.transport_attention(**wide).to(dtype), atol=0, rtol=0)
-
-
-def test_under_autocast_products_stay_in_float32() -> None:
-    given: dict[str, Any] = {
-        name: x.detach().float() if isinstance(x, Tensor) else x for name, x in call().items()
-    }
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = F.transport_attention(**given)
-    rounded: dict[str, Any] = {
-        name: x.bfloat16().float() if name in AUTOCAST else x for name, x in given.items()
-    }
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, F.transport_attention(**rounded).bfloat16(), atol=0, rtol=0)
-
-
-def test_a_masked_key_neither_gives_nor_gets_weight_and_an_atom_gets_some() -> None:
-    given = call(preference=(N,))
-    given["log_preference"] = torch.tensor([True, True, False, True, True])
-    before = F.transport_attention(**given)
-    changed = {**given, "value": given["value"].detach().clone()}
-    changed["value"][:, :, 2] = 100.0
-    changed["key"] = given["key"].detach().clone()
-    changed["key"][:, :, 2] = 50.0
-    torch.testing.assert_close(F.transport_attention(**changed), before)
-    changed["atom_values"] = given["atom_values"] + 1.0
-    assert bool((F.transport_attention(**changed) > before + 1e-3).all())
-
-
-def test_a_query_with_nothing_to_attend_to_gets_zeros_and_no_gradient() -> None:
-    given = call(preference=(M, N))
-    hidden = given["log_preference"].detach().clone()
-    hidden[1] = -torch.inf
-    given["log_preference"] = hidden.requires_grad_()
-    for estimator in ESTIMATORS:
-        output = F.transport_attention(**given, estimator=estimator)
-        assert bool((output[:, :, 1] == 0).all())
-        assert bool((output[:, :, 0] != 0).all())
-        found = gradients(output, given)
-        assert bool((found["query"][:, :, 1] == 0).all())
-        assert all(bool(torch.isfinite(gradient).all()) for gradient in found.values())
-
-
-def test_without_entropy_and_evidence_weights_are_the_preference() -> None:
-    given = call(preference=(N,))
-    near = {**given, "gamma": 1e-4, "alpha": 1e-4, "scale": 10.0}
-    u = given["log_preference"].softmax(-1)
-    expected = (u @ given["value"]).unsqueeze(-2).expand(B, H, M, DV)
-    torch.testing.assert_close(F.transport_attention(**near), expected, atol=1e-6, rtol=0)
-
-
-def test_every_option_changes_the_output() -> None:
-    given = call(preference=(N,), masked_atoms=True)
-    given: dict[str, Any] = {name: x.detach() if isinstance(x, Tensor) else x for name, x in given.items()}
-    before = F.transport_attention(**given)
-    changes: list[dict[str, Any]] = [
-        {"alpha": 2.0},
-        {"gamma": 2.0},
-        {"scale": 2.0},
-        {"cost": "cosine"},
-        {"atom_mask": None},
-        {"log_preference": None},
-        {"estimator": "second_order"},
-        {"estimator": "exact"},
-        {"atoms": None, "atom_values": None, "atom_mask": None},
-    ]
-    for change in changes:
-        assert float((F.transport_attention(**{**given, **change}) - before).abs().max()) > 1e-3, change
-    loose = F.transport_attention(**given, estimator="exact", tol=0.5)
-    assert not torch.equal(loose, F.transport_attention(**given, estimator="exact"))
-
-
 @pytest.mark.filterwarnings("default::fenchel.errors.CostWarning")
 def test_the_dot_cost_is_warned_of_at_the_first_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_arguments, "_looked_at", set())
@@ -281,17 +139,6 @@ def test_the_dot_cost_is_warned_of_at_the_first_call_only(monkeypatch: pytest.Mo
         F.transport_attention(**call(cost="dot"))
         F.transport_attention(**call(cost="dot"))
     assert len(record) == 1
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("cost", ["dot", "squared_euclidean", "cosine"])
-def test_an_empty_batch_and_no_queries_give_an_empty_output(cost: str, estimator: str) -> None:
-    given: dict[str, Any] = call(cost=cost)
-    batched = ("query", "key", "value", "atoms", "atom_values")
-    none: dict[str, Any] = {name: x[:0] if name in batched else x for name, x in given.items()}
-    assert F.transport_attention(**none, estimator=estimator).shape == (0, H, M, DV)
-    asking_nothing: dict[str, Any] = given | {"query": given["query"][:, :, :0]}
-    assert F.transport_attention(**asking_nothing, estimator=estimator).shape == (B, H, 0, DV)
 
 
 def test_an_exact_estimate_that_is_not_reached_names_what_the_caller_can_change() -> None:

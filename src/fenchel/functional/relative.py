@@ -569,8 +569,8 @@ def of_pairs(by_row: Tensor, index: Tensor | None, keys: int) -> Tensor:
     queries, rows = by_row.shape[-2:]
     if index is not None:
         return by_row.gather(-1, index.expand(*by_row.shape[:-1], keys))
-    if queries == 1:
-        return by_row
+    if queries < 2:
+        return by_row.reshape(*by_row.shape[:-1], keys)
     start, step = queries - 1, rows - 1
     read = by_row.flatten(-2)[..., start : start + queries * step]
     return read.unflatten(-1, (queries, step))[..., :keys]
@@ -588,8 +588,8 @@ def to_rows(of_pair: Tensor, index: Tensor | None, rows: int) -> Tensor:
     if index is not None:
         zeros = of_pair.new_zeros(*of_pair.shape[:-1], rows)
         return zeros.scatter_add(-1, index.expand(of_pair.shape), of_pair)
-    if queries == 1:
-        return of_pair
+    if queries < 2:
+        return of_pair.reshape(*of_pair.shape[:-1], rows)
     wide = torch.nn.functional.pad(of_pair, (0, rows - 1 - keys)).flatten(-2)
     return torch.nn.functional.pad(wide, (queries - 1, 1)).unflatten(-1, (queries, rows))
 

@@ -1,4 +1,4 @@
-"""What cannot be used is refused at the door, by the name that the caller gave it."""
+"""Leading dimensions and preferences of fewer dimensions broadcast as those of torch's attention do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel import Tsallis
 from fenchel import functional as F
 from tests.compiling import compiled_afresh
-
-NAN, INF = float("nan"), float("inf")
-
-
-def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype)
 
 
 def test_what_can_be_used_is() -> None:
@@ -86,34 +79,3 @@ def test_leading_dimensions_broadcast_in_a_graph_with_open_sizes() -> None:
     with compiled_afresh():
         compiled = torch.compile(F.attention, fullgraph=True, dynamic=True, backend="aot_eager")
         torch.testing.assert_close(compiled(query, key, key), F.attention(query, key, key))
-
-
-@pytest.mark.parametrize("preference", [None, (3, 0), (2, 1, 1, 1)])
-@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_without_keys_every_query_gets_zeros_as_in_torchs_call(
-    estimator: str, preference: tuple[int, ...] | None
-) -> None:
-    query, key, value = (zeros(2, 4, m, d).add(1).requires_grad_() for m, d in ((3, 8), (0, 8), (0, 5)))
-    options: dict[str, Any] = {
-        "log_preference": None if preference is None else torch.zeros(preference, dtype=torch.float64),
-        "estimator": estimator,
-    }
-    nothing = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-    rows = zeros(1, 4, 2, 8)
-    for closeness in (None, Tsallis(1.5)):
-        found, certificate = F.attention_with_certificate(query, key, value, closeness=closeness, **options)
-        assert torch.equal(found, nothing)
-        assert torch.equal(F.attention(query, key, value, closeness=closeness, **options), nothing)
-        assert all(torch.equal(bound, zeros(2, 4, 3)) for bound in certificate)
-        assert F.attention_weights(query, key, closeness=closeness, **options).shape == (2, 4, 3, 0)
-        by_pair, bounds = F.relative_attention_with_certificate(
-            query, key, value, rows, closeness=closeness, **options
-        )
-        assert torch.equal(by_pair, nothing)
-        assert all(torch.equal(bound, zeros(2, 4, 3)) for bound in bounds)
-    assert torch.equal(F.reference.attention(query, key, value, **options), nothing)
-    if estimator != "exact":
-        assert torch.equal(F.gap(query, key, **options), zeros(2, 4, 3))
-        assert torch.equal(F.relative_gap(query, key, rows, **options), zeros(2, 4, 3))
-    gradients = torch.autograd.grad(F.attention(query, key, value, **options).sum(), (query, key, value))
-    assert all(not bool(gradient.any()) for gradient in gradients)

@@ -1,0 +1,478 @@
+"""What holds for every kind of attention: values, gradients, bounds, masks, parts, dtypes, layouts and compilation."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import ConvergenceError, Exact, FirstOrder, ProblemError, SecondOrder, Tsallis
+from fenchel import functional as F
+from fenchel.functional import problems, relative, rows, transport
+from tests.compiling import compiled_afresh
+from tests.functional.calls import ESTIMATORS, PREFERENCES, directional_derivatives, gradients
+from tests.functional.ops import OPS, Op, infer, judged, leaves, of_query_heads
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
+
+ALPHAS: list[tuple[int, ...]] = [(), (4, 1), (2, 4, 5), (5,)]
+every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
+CLOSED = ("first_order", "second_order")
+
+
+def among(*names: str) -> Any:
+    return pytest.mark.parametrize("op", [OPS[name] for name in names], ids=names)
+
+
+def that_take(*what: str) -> Any:
+    return among(*(name for name, op in OPS.items() if set(what) <= set(op.takes)))
+
+
+def detached(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def assert_same(
+    found: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-7, atol: float = 1e-8
+) -> None:
+    for name, part in expected.items():
+        torch.testing.assert_close(found[name], part, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("at", range(3))
+@every_estimator
+@every_op
+def test_every_query_is_a_problem_of_the_core(op: Op, estimator: str, at: int) -> None:
+    """Output, weights, dual point, certificate, gap, and the gradients of the output to everything."""
+    number = 3 * list(OPS.values()).index(op) + at
+    alpha = ALPHAS[number % 4] if op.queries == 5 else ()
+    tensors = op.call(preference=PREFERENCES[number % 7], alpha=alpha, key_heads=(4, 2, 1)[at])
+    found = infer(op, tensors, estimator)
+    solved, weights, output = judged(op, tensors, estimator)
+    torch.testing.assert_close(found.output, output, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(found.weights, weights, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.dual, solved.dual.reshape(found.dual.shape), rtol=1e-7, atol=1e-8)
+    bounds = found.certificate
+    assert not any(bound.requires_grad for bound in bounds)
+    assert all(bound.shape == found.dual.shape[:3] for bound in bounds)
+    if estimator == "exact":
+        assert float(bounds.gap.max()) < 1e-18
+        with pytest.raises(ProblemError, match="estimator"):
+            _ = found.gap
+    else:
+        for name, bound in bounds._asdict().items():
+            expected = getattr(solved, name).reshape(bound.shape)
+            torch.testing.assert_close(bound, expected.detach(), rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(found.gap.detach(), bounds.gap, rtol=1e-5, atol=1e-10)
+    assert_same(gradients(found.output, leaves(tensors)), gradients(output, leaves(tensors)))
+
+
+@pytest.mark.parametrize("at", range(len(PREFERENCES)))
+@every_estimator
+@among("softmax", "mixture", "mixture, spherical")
+def test_values_and_gradients_agree_with_the_slow_twin(op: Op, estimator: str, at: int) -> None:
+    """Of mixtures, and of the gap."""
+    tensors = op.call(preference=PREFERENCES[at], alpha=ALPHAS[at % 4], key_heads=(4, 2, 1)[at % 3])
+    found = infer(op, tensors, estimator)
+    options: dict[str, Any] = {"estimator": estimator}
+    options |= {name: tensors[name] for name in ("alpha", "scale", "log_preference") if name in tensors}
+    if op is OPS["softmax"]:
+        del tensors["value"]
+        if estimator == "exact":
+            return
+        answer, expected = found.gap, F.reference.gap(tensors["query"], tensors["key"], **options)
+    else:
+        given = (tensors[name] for name in ("query", "key", "variances", "value"))
+        answer, expected = found.output, F.reference.mixture_attention(*given, **options)
+    torch.testing.assert_close(answer, expected, rtol=1e-9, atol=1e-9)
+    assert_same(gradients(answer, leaves(tensors)), gradients(expected, leaves(tensors)))
+
+
+@every_estimator
+@every_op
+def test_nothing_is_learned_from_a_query_that_asks_for_nothing(op: Op, estimator: str) -> None:
+    tensors = detached(op.call(preference=(7,)))
+    found = infer(op, {**tensors, "query": torch.zeros_like(tensors["query"])}, estimator)
+    assert not found.dual.any()
+    assert float(found.certificate.gap.max()) < 1e-22
+    if "preference" in op.takes and "gammas" not in tensors:
+        expected = tensors["log_preference"].softmax(-1)
+        torch.testing.assert_close(found.weights, expected.expand_as(found.weights))
+
+
+@every_estimator
+@every_op
+def test_gradients_are_those_of_finite_differences(op: Op, estimator: str) -> None:
+    """Of the output, and of the gap where there is one."""
+    tensors = op.call(preference=(2, 4, 5, 7), alpha=(4, 1), key_heads=2, masked=0.0)
+    kinks = op in (OPS["sparsemax"], OPS["entmax15"], OPS["relative, sparse"], OPS["orders of heads"])
+    parts = ("output",) if estimator == "exact" else ("output", "gap")
+    for part in parts:
+        of = {name: x for name, x in tensors.items() if part == "output" or not name.startswith("value")}
+        of = {name: x for name, x in of.items() if part == "output" or name != "atom values "}
+        rest = {name: x.detach() for name, x in tensors.items() if name not in of}
+
+        def function(rest: Any = rest, part: str = part, **given: Any) -> Tensor:
+            return getattr(infer(op, {**rest, **given}, estimator), part)
+
+        step = 3e-5 if kinks else 1e-5
+        for name, (numeric, analytic) in directional_derivatives(function, of, step).items():
+            assert analytic == pytest.approx(numeric, rel=1e-5, abs=1e-6), (part, name)
+
+
+@every_estimator
+@every_op
+def test_bounds_hold_for_the_distance_from_the_exact_answer(op: Op, estimator: str) -> None:
+    tensors = detached(op.call(preference=(2, 4, 5, 7), alpha=(4, 1)))
+    found, exact = (infer(op, tensors, each) for each in (estimator, "exact"))
+    bounds = found.certificate
+    assert bool(((found.dual - exact.dual).norm(dim=-1) <= bounds.dual_error + 1e-9).all())
+    if op in (OPS["softmax"], OPS["hashing"]) or (
+        op.closeness(tensors) is not None and "table" not in tensors
+    ):
+        templates = tensors["scale"] * of_query_heads(tensors["key"])
+        apart = ((found.weights - exact.weights) @ templates).norm(dim=-1)
+        assert bool((apart <= bounds.mean_error + 1e-8).all())
+    if estimator == "first_order" and op is OPS["softmax"]:
+        variation = (found.weights - exact.weights).abs().sum(-1) / 2
+        assert bool((variation <= (bounds.gap / 2).sqrt() + 1e-9).all())
+    rough = infer(op, tensors, "exact", tol=1e-2).certificate.dual_error.max()
+    assert float(rough) > 1e3 * float(exact.certificate.dual_error.max())
+
+
+@every_estimator
+@every_op
+def test_asking_for_the_certificate_changes_neither_output_nor_gradients(op: Op, estimator: str) -> None:
+    tensors = op.call(preference=(4, 1, 7))
+    plain = infer(op, tensors, estimator)
+    output, bounds = infer(op, tensors, estimator).certified()
+    torch.testing.assert_close((output, *bounds), (plain.output, *plain.certificate), rtol=1e-9, atol=1e-11)
+    wanted = leaves(tensors)
+    assert_same(gradients(output, wanted), gradients(plain.output, wanted), rtol=1e-9, atol=1e-11)
+    with torch.no_grad():
+        again, _ = infer(op, tensors, estimator).certified()
+    torch.testing.assert_close(again, output, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("as_mask", [True, False])
+@every_estimator
+@that_take("preference")
+def test_masked_is_removed_and_nothing_left_is_zeros(op: Op, estimator: str, as_mask: bool) -> None:
+    tensors = op.call()
+    allowed = torch.ones(5, 7, dtype=torch.bool)
+    allowed[:, [1, 4]] = allowed[2] = False
+    mask = allowed if as_mask else torch.zeros(5, 7).double().masked_fill(~allowed, -torch.inf)
+    found = infer(op, {**tensors, "log_preference": mask}, estimator)
+    for part in (found.dual, found.output, found.weights, *found.certificate):
+        assert bool((part[:, :, 2] == 0).all())
+    assert bool((found.weights[..., [1, 4]] == 0).all())
+    slopes = gradients(found.output, leaves(tensors))
+    assert all(bool(slope.isfinite().all()) for slope in slopes.values())
+    assert bool((slopes["query"][:, :, 2] == 0).all())
+    of_keys = ("key", "value", *op.of_keys)
+    assert all(float(slopes[name][:, :, [1, 4]].abs().max()) < 1e-14 for name in of_keys)
+    if "removal" in op.takes:
+        left, there = [0, 2, 3, 5, 6], [0, 1, 3, 4]
+        kept = {**tensors, **{name: tensors[name][:, :, left] for name in of_keys}}
+        if "table" in tensors:
+            kept["index"] = op.options(tensors)["variant"].index[..., left]
+        expected = infer(op, kept, estimator).output
+        torch.testing.assert_close(found.output[:, :, there], expected[:, :, there], rtol=1e-8, atol=1e-9)
+
+
+@every_estimator
+@that_take("preference")
+def test_a_constant_in_the_preference_does_not_matter(op: Op, estimator: str) -> None:
+    tensors = detached(op.call(preference=(2, 4, 5, 7)))
+    levels = torch.randn(2, 4, 5, 1, generator=torch.Generator().manual_seed(0)).double()
+    raised = {**tensors, "log_preference": tensors["log_preference"] + levels}
+    one, other = (infer(op, given, estimator).output for given in (tensors, raised))
+    torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-8)
+
+
+@every_op
+def test_blocks_do_not_show(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = op.call(preference=(2, 4, 5, 7), key_heads=2)
+
+    def everything() -> list[Tensor]:
+        found: list[Tensor] = []
+        for estimator in ESTIMATORS:
+            output = infer(op, tensors, estimator).output
+            found += [output, *gradients(output, leaves(tensors)).values()]
+            with torch.no_grad():
+                found += infer(op, tensors, estimator).certificate
+        return found
+
+    whole = everything()
+    monkeypatch.setattr(rows, "CACHE_BYTES", 2 * 7 * 8)
+    monkeypatch.setattr(relative, "BLOCK_ENTRIES", 1)
+    for module, name in ((problems, "PART_BYTES"), (problems, "LARGEST_BYTES"), (transport, "PART_BYTES")):
+        monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr(transport, "FACTOR_BYTES", 1)
+    monkeypatch.setattr(problems, "LEAST_QUERIES", 2)
+    for one, other in zip(everything(), whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-8)
+
+
+@every_estimator
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@every_op
+def test_half_precision_is_computed_in_single_and_autocast_is_a_cast(
+    op: Op, dtype: torch.dtype, estimator: str
+) -> None:
+    given = detached(op.call(dtype=torch.float32))
+    # Gradients of numbers are sums of thousands of rounded terms, of any size beside their result.
+    numbers = {
+        name: given.pop(name)
+        for name in ("alpha", "scale", "temperatures", "orders", "gammas")
+        if name in given
+    }
+    half = {name: x.to(dtype).requires_grad_() for name, x in given.items()}
+    wide = {name: x.detach().float().requires_grad_() for name, x in half.items()}
+    rough, eps = {"tol": None}, torch.finfo(dtype).eps
+    found, expected = (infer(op, {**of, **numbers}, estimator, **rough).output for of in (half, wide))
+    assert found.dtype == dtype
+    torch.testing.assert_close(
+        found.float(), expected, rtol=0, atol=4 * eps * float(expected.detach().abs().max())
+    )
+    slow = gradients(expected, wide)
+    for name, slope in gradients(found, half).items():
+        assert slope.dtype == dtype
+        size = max(1.0, float(slow[name].abs().max()))
+        torch.testing.assert_close(slope.float(), slow[name], rtol=0, atol=4 * eps * size)
+    cast = ("query", "key", "value", "variances", "atoms ", "atom values ", "table", "value table")
+    with torch.autocast("cpu", dtype=dtype), torch.no_grad():
+        found = infer(op, {**given, **numbers}, estimator, **rough).output
+        assert found.dtype == dtype
+    rounded = {name: x.to(dtype).float() if name in cast else x for name, x in given.items()}
+    expected = infer(op, {**rounded, **numbers}, estimator, **rough).output
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=8 * eps * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator", "backend"),
+    [
+        *(("mixture", estimator, "inductor" if estimator == "exact" else "aot_eager") for estimator in ESTIMATORS),
+        ("orders of heads", "exact", "aot_eager"),
+        ("relative", "exact", "aot_eager"),
+    ],
+)  # fmt: skip
+def test_a_compiled_training_step_is_that_of_eager(name: str, estimator: str, backend: str) -> None:
+    tensors = OPS[name].call(preference=(5, 7))
+    tensors["alpha"], tensors["scale"] = (tensors[of].detach() for of in ("alpha", "scale"))
+    wanted = leaves(tensors)
+
+    def step(**given: Any) -> Tensor:
+        return infer(OPS[name], {**tensors, **given}, estimator).output
+
+    with compiled_afresh():
+        whole = name == "mixture" and estimator == "first_order"
+        found = torch.compile(step, fullgraph=whole, backend=backend)(**wanted)
+        compiled = gradients(found, wanted)
+    expected = step(**wanted)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+    assert_same(compiled, gradients(expected, wanted), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator"), [*(("mixture", each) for each in ESTIMATORS), ("entmax15", "first_order")]
+)
+def test_func_gradients_are_those_of_autograd(name: str, estimator: str) -> None:
+    tensors = detached(OPS[name].call(preference=(5, 7)))
+    tensors["alpha"], tensors["scale"] = 1.2, 0.8
+    query = tensors.pop("query")
+
+    def loss(query: Tensor) -> Tensor:
+        given = {name: x for name, x in tensors.items() if name not in ("variances",)}
+        return F.infer(query, **given, **OPS[name].options(tensors), estimator=estimator).output.sin().sum()
+
+    leaf = query.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(query), expected, rtol=1e-8, atol=1e-9)
+
+
+@every_estimator
+@every_op
+def test_without_queries_and_without_a_batch(op: Op, estimator: str) -> None:
+    tensors = detached(op.call())
+    if op is not OPS["hashing"]:
+        none = {**tensors, "query": tensors["query"][:, :, :0]}
+        if "table" in tensors and op is not OPS["relative by an index"]:
+            none["table"] = tensors["table"][:, :, :6]
+            none |= {name: x[:, :, :6] for name, x in tensors.items() if name == "value table"}
+        none["index"] = (
+            op.options(tensors)["variant"].index[:, :0] if op is OPS["relative by an index"] else None
+        )
+        assert infer(op, none, estimator).output.shape == (2, 4, 0, 2)
+    batched = ("query", "key", "value", "variances", "atom values ")
+    if op not in (OPS["hashing"], OPS["relative by an index"]):
+        empty = {name: x[:0] if name in batched else x for name, x in tensors.items()}
+        assert infer(op, empty, estimator).output.shape == (0, 4, 5, 2)
+
+
+@every_estimator
+@every_op
+def test_results_do_not_depend_on_layout(op: Op, estimator: str) -> None:
+    tensors = detached(op.call(preference=(2, 4, 5, 7)))
+    found = []
+    for strided in (True, False):
+        given = {
+            name: (x.mT.contiguous().mT if strided and x.dim() > 1 else x).clone(memory_format=torch.preserve_format)
+            for name, x in tensors.items()
+        }  # fmt: skip
+        wanted = {name: x.requires_grad_() for name, x in given.items()}
+        output = infer(op, wanted, estimator).output
+        found.append({"output": output, **gradients(output, wanted)})
+    assert_same(found[0], found[1])
+
+
+@that_take("dropout")
+def test_dropout_drops_weights_the_same_forwards_and_backwards(op: Op) -> None:
+    tensors = op.call()
+    torch.manual_seed(0)
+    dropped = infer(op, tensors, "first_order", dropout_p=0.5).output
+    # Linear in the values, so that the gradient tells which weights were dropped.
+    values = [name for name in ("value", "value table") if name in tensors]
+    slopes = torch.autograd.grad(dropped.sum(), [tensors[name] for name in values], retain_graph=True)
+    again = sum((slope * tensors[name]).sum() for name, slope in zip(values, slopes, strict=True))
+    torch.testing.assert_close(again, dropped.sum())
+    kept = infer(op, detached(tensors), "first_order").output
+    assert float((dropped - kept).detach().abs().max()) > 0.1
+    many = {name: x.detach() for name, x in op.call(batch=2).items()}
+    with torch.no_grad():
+        mean = torch.stack([infer(op, many, "first_order", dropout_p=0.3).output for _ in range(800)]).mean(0)
+    torch.testing.assert_close(mean, infer(op, many, "first_order").output, rtol=0, atol=0.2)
+
+
+@every_op
+def test_what_does_not_arrive_is_an_error(op: Op) -> None:
+    tensors = detached(op.call())
+    tensors["query"] = 9 * tensors["query"]
+    with pytest.raises(ConvergenceError, match=r"did not reach dual_error .* within 1 steps"):
+        _ = infer(op, {**tensors, "alpha": 20.0}, "exact", max_steps=1).output
+
+
+def test_no_value_means_no_output_and_each_part_is_computed_once() -> None:
+    tensors = detached(OPS["softmax"].call())
+    q, k, v = (tensors[name] for name in ("query", "key", "value"))
+    found = F.infer(q, k)
+    with pytest.raises(ProblemError, match="value"):
+        _ = found.output
+    assert found.weights is found.weights
+    torch.testing.assert_close(found.certificate, F.infer(q, k, v).certificate)
+    assert F.infer(q, k, variant=F.Mixture(torch.ones(1).double())).output.shape == q.shape
+
+
+FUNCTIONS: dict[str, tuple[str, Any]] = {
+    "attention": ("softmax", lambda q, k, v, x, **o: F.attention(q, k, v, **o)),
+    "attention_with_certificate": ("softmax", lambda q, k, v, x, **o: F.attention_with_certificate(q, k, v, **o)),
+    "attention_weights": ("softmax", lambda q, k, v, x, **o: F.attention_weights(q, k, **o)),
+    "gap": ("softmax", lambda q, k, v, x, **o: F.gap(q, k, **o)),
+    "sparse": ("entmax15", lambda q, k, v, x, **o: F.attention(q, k, v, closeness=Tsallis(1.5), **o)),
+    **{
+        name: ("relative by an index", lambda q, k, v, x, name=name, **o: getattr(F, name)(
+            *((q, k, v) if "attention" in name and "weights" not in name else (q, k)), x["table"], x["index"], **o
+        ))
+        for name in (
+            "relative_attention", "relative_attention_with_certificate", "relative_attention_weights", "relative_gap"
+        )
+    },
+    "mixture_attention": ("mixture", lambda q, k, v, x, **o: F.mixture_attention(q, k, x["variances"], v, **o)),
+    "mixture_attention_with_certificate": (
+        "mixture", lambda q, k, v, x, **o: F.mixture_attention_with_certificate(q, k, x["variances"], v, **o)
+    ),
+    "mixture_attention_weights": (
+        "mixture", lambda q, k, v, x, **o: F.mixture_attention_weights(q, k, x["variances"], **o)
+    ),
+    "transport_attention": (
+        "transport",
+        lambda q, k, v, x, **o: F.transport_attention(q, k, v, gamma=x["gammas"], cost="squared_euclidean", **o),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", [FirstOrder(), SecondOrder(), Exact(tol=1e-9)], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_lines_over_one_inference(name: str, solver: Any) -> None:
+    of, function = FUNCTIONS[name]
+    tensors = detached(OPS[of].call(preference=(5, 7), alpha=(4, 1)))
+    if "index" in of:
+        tensors["index"] = OPS[of].options(tensors)["variant"].index
+    if name.endswith("gap") and solver.name == "exact":
+        return
+    given = [tensors[each] for each in ("query", "key", "value")]
+    options = {each: tensors[each] for each in ("log_preference", "alpha", "scale")}
+    found = function(*given, tensors, estimator=solver, **options)
+    whole = F.infer(*given, **options, estimator=solver, **OPS[of].options(tensors))
+    part = name.rpartition("_")[2]
+    expected = (
+        whole.certified()
+        if part == "certificate"
+        else getattr(whole, part if part in ("weights", "gap") else "output")
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)], ids=str)
+@every_estimator
+@pytest.mark.parametrize("allowed", [None, "mask", "weights"])
+def test_nothing_to_infer_is_what_torch_answers(
+    sizes: tuple[int, ...], estimator: str, allowed: str | None
+) -> None:
+    batch, heads, m, d = sizes
+    given = [torch.ones(batch, heads, n, w, requires_grad=True) for n, w in ((m, d), (5, d), (5, 6))]
+    preferred = None
+    if allowed == "weights":
+        preferred = torch.ones(m, 5, requires_grad=True)
+        given.append(preferred)
+    elif allowed == "mask":
+        preferred = torch.ones(m, 5, dtype=torch.bool)
+    expected = torch.nn.functional.scaled_dot_product_attention(*given[:3], attn_mask=preferred)
+    found = F.infer(*given[:3], log_preference=preferred, estimator=estimator)
+    torch.testing.assert_close(found.output, expected)
+    torch.testing.assert_close(found.weights @ given[2], expected)
+    ours, theirs = (
+        torch.autograd.grad(x.sum(), given, materialize_grads=True) for x in (found.output, expected)
+    )
+    torch.testing.assert_close(ours, theirs)
+    assert all(bound.shape == sizes[:3] and not bool(bound.any()) for bound in found.certificate)
+
+
+@pytest.mark.parametrize("preference", [None, (3, 0), (2, 1, 1, 1)])
+@every_estimator
+def test_without_keys_every_query_gets_zeros_as_in_torchs_call(
+    estimator: str, preference: tuple[int, ...] | None
+) -> None:
+    query, key, value = (
+        torch.ones(2, 4, m, d).double().requires_grad_() for m, d in ((3, 8), (0, 8), (0, 5))
+    )
+    options: dict[str, Any] = {
+        "log_preference": None if preference is None else torch.zeros(preference, dtype=torch.float64),
+        "estimator": estimator,
+    }
+    nothing = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    table = F.Relative(torch.zeros(1, 4, 2, 8).double())
+    for closeness, variant in itertools.product((None, Tsallis(1.5)), (None, table)):
+        found = F.infer(query, key, value, closeness=closeness, variant=variant, **options)
+        assert torch.equal(found.output, nothing)
+        assert found.weights.shape == (2, 4, 3, 0)
+        assert not any(bool(bound.any()) for bound in found.certificate)
+        if estimator != "exact":
+            assert not found.gap.any()
+    assert torch.equal(F.reference.attention(query, key, value, **options), nothing)
+    output = F.attention(query, key, value, **options)
+    assert not any(bool(slope.any()) for slope in torch.autograd.grad(output.sum(), (query, key, value)))
+
+
+@every_estimator
+def test_shapes_without_values(estimator: str) -> None:
+    given = [torch.ones(2, 4, n, 8, device="meta") for n in (3, 5, 5)]
+    assert F.attention(*given, estimator=estimator).shape == (2, 4, 3, 8)
+    with pytest.raises(ProblemError, match="query is on meta"):
+        F.transport_attention(*given, gamma=1.0, estimator=estimator)
