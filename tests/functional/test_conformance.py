@@ -233,13 +233,14 @@ def test_half_precision_is_computed_in_single_and_autocast_is_a_cast(
         for name in ("alpha", "scale", "temperatures", "orders", "gammas")
         if name in given
     }
+    numbers["alpha"] = torch.ones(())  # αz is rounded to the half type, and weights have kinks
     half = {name: x.to(dtype).requires_grad_() for name, x in given.items()}
     wide = {name: x.detach().float().requires_grad_() for name, x in half.items()}
     rough, eps = {"tol": None}, torch.finfo(dtype).eps
     found, expected = (infer(op, {**of, **numbers}, estimator, **rough).output for of in (half, wide))
     assert found.dtype == dtype
     torch.testing.assert_close(
-        found.float(), expected, rtol=0, atol=4 * eps * float(expected.detach().abs().max())
+        found.float(), expected, rtol=0, atol=2 * eps * float(expected.detach().abs().max())
     )
     slow = gradients(expected, wide)
     for name, slope in gradients(found, half).items():
