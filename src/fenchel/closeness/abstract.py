@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -380,185 +380,140 @@ def check_closeness(
     points = checked_argument("count", points, name="points")
     tol, seed = checked_argument("tol", tol), checked_argument("seed", seed)
     generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+
     if preference is None:
-        log_u = torch.randn(1, 6, generator=generator, dtype=torch.float64, device="cpu")
+        log_u = drawn(1, 6)
         log_u[0, 4] = -torch.inf
-        preference = Discrete(
-            torch.randn(6, 3, generator=generator, dtype=torch.float64, device="cpu"), log_u
-        )
+        preference = Discrete(drawn(6, 3), log_u)
     elif not isinstance(preference, Discrete):
         raise ProblemError(f"preference is a {type(preference).__name__}; expected a fenchel.Discrete")
+    preference, name = preference.to(torch.float64), repr(closeness)
+    closeness = closeness.to(torch.float64)
+    # Being tried is what some do when they are bound.
+    if type(closeness).bind is not AbstractCloseness.bind and not getattr(closeness, "_unchecked", None):
+        closeness = closeness.bind(preference)
+    log_u = preference.log_weights.flatten(0, -2)[:1]
+    lead = torch.broadcast_shapes((1,), *closeness.query_shapes().values())
+    shape = (points, *lead, closeness.support(preference).shape[-2])
+    scale = torch.tensor(SCALES, dtype=torch.float64, device="cpu").repeat(points)[:points]
+    scale = scale.reshape(points, *[1] * len(lead)).to(log_u.device)
+    worst: dict[str, float] = {}
     with torch.no_grad():
-        return _Trial(closeness, preference, points, tol, generator).run()
+        laws = _laws(closeness, log_u, scale.unsqueeze(-1), lambda: drawn(*shape).to(log_u.device), name)
+        for law in laws:
+            missed = law.missed((tol + law.slack) * (1 + scale), name, log_u)
+            worst[law.name] = max(worst.get(law.name, 0.0), missed)
+    return ClosenessReport(name, points, worst)
 
 
-class _Trial:
-    """Random points of one closeness with one preference."""
+@dataclass(frozen=True)
+class _Law:
+    """What has to hold at every potential.
 
-    def __init__(
-        self,
-        closeness: AbstractCloseness,
-        preference: Discrete,
-        points: int,
-        tol: float,
-        generator: torch.Generator,
-    ) -> None:
-        self._name = repr(closeness)
-        bound = type(closeness).bind
-        preference = preference.to(torch.float64)
-        # Trying is what some do when they are bound.
-        self._closeness = closeness.to(torch.float64)
-        if bound is not AbstractCloseness.bind and not getattr(closeness, "_unchecked", None):
-            self._closeness = self._closeness.bind(preference)
-        self._log_u = preference.log_weights[..., :1, :].reshape(-1, preference.log_weights.shape[-1])[:1]
-        shapes = self._closeness.query_shapes().values()
-        lead = torch.broadcast_shapes(*shapes) if shapes else (1,)
-        self._count = self._closeness.support(preference).shape[-2]
-        self._shape = (points, *lead)
-        self._points, self._tol, self._generator = points, tol, generator
-        self._device = preference.device
-        self._log_u = self._log_u.to(self._device)
-        self._worst: dict[str, float] = {}
-        scales = torch.tensor(SCALES, dtype=torch.float64, device="cpu").repeat(points)[:points]
-        self._scale = scales.reshape(points, *(1,) * len(lead), 1).to(self._device)
-        self.potential = self._scale * self._normal()
+    Attributes:
+        name: Of what it is a part.
+        message: What is wrong where it does not hold.
+        at: The points, by the letters that messages have for them, (..., N).
+        found: A number a potential.
+        wanted: What it should be.
+        slack: What it may be off besides the tolerance.
+    """
 
-    def _normal(self) -> Tensor:
-        drawn = torch.randn(
-            *self._shape, self._count, generator=self._generator, dtype=torch.float64, device="cpu"
-        )
-        return drawn.to(self._device)
+    name: str
+    message: str
+    at: dict[str, Tensor]
+    found: Tensor
+    wanted: Tensor | float = 0.0
+    slack: float = 0.0
 
-    def run(self) -> ClosenessReport:
-        f, d, log_u, n = self.potential, self._closeness, self._log_u, self._count
-        p = self._shaped("weights", d.weights(f, log_u), (*self._shape, n))
-        self._shaped("value", d.value(p, log_u), self._shape)
-        conjugate = self._shaped("conjugate", d.conjugate(f, log_u), self._shape)
-        self._within("simplex", "weights are not above 0", (-p).amax(-1).clamp(min=0), 0)
-        self._within("simplex", "weights do not sum to 1", p.sum(-1) - 1, 0)
-        self._gradient(f, p)
-        self._within(
-            "equality",
-            "Fenchel and Young's equality D(p) + D*(f) = <p, f> fails at p = weights(f): value, conjugate and weights "
-            "contradict each other",
-            d.fenchel_young_gap(p, f, log_u),
-            0,
-        )
-        others = self._others(p)
-        below = d.fenchel_young_gap(others, f, log_u).clamp(max=0)
-        self._within(
-            "inequality", "D(q) + D*(f) >= <q, f> fails: conjugate is too small, or value", below, 0, q=others
-        )
-        self._monotone(f, p)
-        moved = d.weights(f + 1, log_u) - p
-        self._within("shift", "weights change where all scores are shifted by 1", moved.abs().amax(-1), 0)
-        lifted = d.conjugate(f + 1, log_u) - conjugate
-        self._within("shift", "conjugate(f + 1) is not conjugate(f) + 1", lifted, 1)
-        rest = d.rest(log_u).expand_as(p)
-        lower = (d.value(others, log_u) - d.value(rest, log_u)).clamp(max=0)
-        self._within("least at rest", "value is lower at q than at weights(0)", lower, 0, q=others)
-        if d.curved:
-            self._curvature(f, p)
-        return ClosenessReport(self._name, self._points, self._worst)
-
-    def _others(self, p: Tensor) -> Tensor:
-        """Other weights, on the support of u."""
-        allowed = torch.ones(self._count, dtype=torch.bool, device=self._device)
-        allowed[: self._log_u.shape[-1]] = self._log_u[0] > -torch.inf
-        drawn = (2 * self._normal()).masked_fill(~allowed, -torch.inf).softmax(-1)
-        return (drawn + p) / 2 if bool((p[..., ~allowed] == 0).all()) else p.roll(1, 0)
-
-    def _gradient(self, f: Tensor, p: Tensor) -> None:
-        d, log_u, v = self._closeness, self._log_u, self._normal()
-        up, down = (d.conjugate(f + sign * STEP * v, log_u) for sign in (1, -1))
-        self._within(
-            "gradient",
-            "weights are not the gradient of conjugate: along v its slope by finite differences",
-            (up - down) / (2 * STEP),
-            (p * v).sum(-1),
-            slack=1e-5,
-            v=v,
-        )
-
-    def _monotone(self, f: Tensor, p: Tensor) -> None:
-        d, log_u = self._closeness, self._log_u
-        g = f + self._scale * self._normal()
-        moved = d.weights(g, log_u) - p
-        along = (moved * (g - f)).sum(-1)
-        self._within("monotone", "<p(g) - p(f), g - f> >= 0 fails", along.clamp(max=0), 0, g=g)
-        least = torch.as_tensor(d.modulus, dtype=torch.float64, device=self._device)
-        short = (along - least * moved.abs().sum(-1).square()).clamp(max=0)
-        self._within(
-            "modulus",
-            "<p(g) - p(f), g - f> >= modulus |p(g) - p(f)|^2 fails: modulus is too large",
-            short,
-            0,
-            g=g,
-        )
-
-    def _curvature(self, f: Tensor, p: Tensor) -> None:
-        d, log_u, a, b = self._closeness, self._log_u, self._normal(), self._normal()
-        product: Callable[[Tensor], Tensor] = d.curvature(f, log_u)
-        of_a = self._shaped("curvature(f)", product(a), (*self._shape, self._count))
-        self._within(
-            "symmetry",
-            "curvature is not symmetric: <b, C a>",
-            (b * of_a).sum(-1),
-            (a * product(b)).sum(-1),
-            a=a,
-            b=b,
-        )
-        self._within(
-            "positivity", "curvature is not positive: <a, C a>", (a * of_a).sum(-1).clamp(max=0), 0, a=a
-        )
-        up, down = ((d.weights(f + sign * STEP * a, log_u) - p) * sign / STEP for sign in (1, -1))
-        # Weights may have kinks; where both sides agree there is none.
-        smooth = (up - down).abs().amax(-1) <= 1e-3 * (1 + up.abs().amax(-1))
-        missed = ((up + down) / 2 - of_a).abs().amax(-1).masked_fill(~smooth, 0)
-        self._within(
-            "curvature",
-            "curvature is not the derivative of weights: along a it misses it by",
-            missed,
-            0,
-            slack=1e-3,
-            a=a,
-        )
-
-    def _shaped(self, name: str, found: Tensor, shape: tuple[int, ...]) -> Tensor:
-        if not isinstance(found, Tensor) or tuple(found.shape) != tuple(shape):
-            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-            raise ProblemError(
-                f"{self._name} fails check_closeness: {name} gave {got} for potentials {tuple(self.potential.shape)}; "
-                f"expected shape {tuple(shape)}"
-            )
-        return found
-
-    def _within(
-        self,
-        name: str,
-        message: str,
-        found: Tensor,
-        wanted: Tensor | float,
-        slack: float = 0.0,
-        **shown: Tensor,
-    ) -> None:
-        """Raise where two numbers a point differ, with the point; else remember by how much."""
-        allowed = (self._tol + slack) * (
-            1 + self._scale.reshape(self._points, *(1,) * (len(self._shape) - 1))
-        )
-        wanted = torch.as_tensor(wanted, dtype=found.dtype, device=found.device).expand_as(found)
+    def missed(self, allowed: Tensor, closeness: str, log_u: Tensor) -> float:
+        """By how much it is missed at most; an error with the point where that is more than is allowed."""
+        wanted = torch.as_tensor(self.wanted, dtype=self.found.dtype, device=self.found.device)
+        found, wanted, allowed = torch.broadcast_tensors(self.found, wanted, allowed)
         missed = torch.where(found == wanted, 0, (found - wanted).abs()).nan_to_num(nan=torch.inf)
         excess = missed / allowed
         if bool((excess > 1).any()):
             where = torch.unravel_index(excess.argmax(), excess.shape)
-            at = {"f": self.potential, **shown}
-            numbers = ", ".join(f"{letter} = {_listed(tensor[where])}" for letter, tensor in at.items())
+            numbers = ", ".join(f"{letter} = {_listed(points[where])}" for letter, points in self.at.items())
             raise ProblemError(
-                f"{self._name} fails check_closeness: {message}: {float(found[where]):.6g} where "
-                f"{float(wanted[where]):.6g} is expected (allowed: {float(allowed.expand_as(excess)[where]):.1g}), at "
-                f"{numbers}, log_u = {_listed(self._log_u[0])}; mend the function, or where it is right raise tol"
+                f"{closeness} fails check_closeness: {self.message}: {float(found[where]):.6g} where "
+                f"{float(wanted[where]):.6g} is expected (allowed: {float(allowed[where]):.1g}), at "
+                f"{numbers}, log_u = {_listed(log_u[0])}; mend the function, or where it is right raise tol"
             )
-        self._worst[name] = max(self._worst.get(name, 0.0), float(missed.amax()))
+        return float(missed.amax())
+
+
+def _laws(
+    d: AbstractCloseness, log_u: Tensor, scale: Tensor, drawn: Callable[[], Tensor], name: str
+) -> Iterator[_Law]:
+    """What a closeness has to obey, at random potentials of some scales (points, ..., 1), one law after the other."""
+    f = scale * drawn()
+
+    def shaped(what: str, found: Any, shape: torch.Size) -> Tensor:
+        if not isinstance(found, Tensor) or found.shape != shape:
+            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise ProblemError(
+                f"{name} fails check_closeness: {what} gave {got} for potentials {tuple(f.shape)}; expected shape "
+                f"{tuple(shape)}"
+            )
+        return found
+
+    p = shaped("weights", d.weights(f, log_u), f.shape)
+    shaped("value", d.value(p, log_u), f.shape[:-1])
+    conjugate = shaped("conjugate", d.conjugate(f, log_u), f.shape[:-1])
+    yield _Law("simplex", "weights are not above 0", {"f": f}, (-p).amax(-1).clamp(min=0))
+    yield _Law("simplex", "weights do not sum to 1", {"f": f}, p.sum(-1) - 1)
+    v = drawn()
+    up, down = (d.conjugate(f + sign * STEP * v, log_u) for sign in (1, -1))
+    message = "weights are not the gradient of conjugate: along v its slope by finite differences"
+    yield _Law("gradient", message, {"f": f, "v": v}, (up - down) / (2 * STEP), (p * v).sum(-1), 1e-5)
+    message = (
+        "Fenchel and Young's equality D(p) + D*(f) = <p, f> fails at p = weights(f): value, conjugate and weights "
+        "contradict each other"
+    )
+    yield _Law("equality", message, {"f": f}, d.fenchel_young_gap(p, f, log_u))
+    q = _other_weights(p, 2 * drawn(), log_u)
+    message = "D(q) + D*(f) >= <q, f> fails: conjugate is too small, or value"
+    yield _Law("inequality", message, {"f": f, "q": q}, d.fenchel_young_gap(q, f, log_u).clamp(max=0))
+    g = f + scale * drawn()
+    moved = d.weights(g, log_u) - p
+    along = (moved * (g - f)).sum(-1)
+    yield _Law("monotone", "<p(g) - p(f), g - f> >= 0 fails", {"f": f, "g": g}, along.clamp(max=0))
+    message = "<p(g) - p(f), g - f> >= modulus |p(g) - p(f)|^2 fails: modulus is too large"
+    least = torch.as_tensor(d.modulus, dtype=torch.float64, device=f.device) * moved.abs().sum(-1).square()
+    yield _Law("modulus", message, {"f": f, "g": g}, (along - least).clamp(max=0))
+    lifted = (d.weights(f + 1, log_u) - p).abs().amax(-1)
+    yield _Law("shift", "weights change where all scores are shifted by 1", {"f": f}, lifted)
+    lifted = d.conjugate(f + 1, log_u) - conjugate
+    yield _Law("shift", "conjugate(f + 1) is not conjugate(f) + 1", {"f": f}, lifted, 1)
+    lower = (d.value(q, log_u) - d.value(d.rest(log_u).expand_as(p), log_u)).clamp(max=0)
+    yield _Law("least at rest", "value is lower at q than at weights(0)", {"f": f, "q": q}, lower)
+    if not d.curved:
+        return
+    a, b = drawn(), drawn()
+    product = d.curvature(f, log_u)
+    of_a = shaped("curvature(f)", product(a), f.shape)
+    one, other = (b * of_a).sum(-1), (a * product(b)).sum(-1)
+    yield _Law("symmetry", "curvature is not symmetric: <b, C a>", {"f": f, "a": a, "b": b}, one, other)
+    squared = (a * of_a).sum(-1).clamp(max=0)
+    yield _Law("positivity", "curvature is not positive: <a, C a>", {"f": f, "a": a}, squared)
+    up, down = ((d.weights(f + sign * STEP * a, log_u) - p) * sign / STEP for sign in (1, -1))
+    # Weights may have kinks; where both sides agree there is none.
+    smooth = (up - down).abs().amax(-1) <= 1e-3 * (1 + up.abs().amax(-1))
+    missed = ((up + down) / 2 - of_a).abs().amax(-1).masked_fill(~smooth, 0)
+    message = "curvature is not the derivative of weights: along a it misses it by"
+    yield _Law("curvature", message, {"f": f, "a": a}, missed, slack=1e-3)
+
+
+def _other_weights(p: Tensor, logits: Tensor, log_u: Tensor) -> Tensor:
+    """Weights other than p, on the support of u."""
+    outside = torch.zeros(p.shape[-1], dtype=torch.bool, device=p.device)
+    outside[: log_u.shape[-1]] = torch.isneginf(log_u[0])
+    drawn = logits.masked_fill(outside, -torch.inf).softmax(-1)
+    return (drawn + p) / 2 if bool((p[..., outside] == 0).all()) else p.roll(1, 0)
 
 
 def _listed(vector: Tensor) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from fenchel.tensors import (
     without_causal_bias,
 )
 
-__all__ = ["SequenceLayout", "TorchMasks"]
+__all__ = ["SequenceLayout", "TorchCall", "TorchMasks"]
 
 # Where the table has a rule for a size under another name; else it is that for any size.
 _RULES = {"max_steps": "max_steps", "width": "width", "heads": "head_count", "num_heads": "head_count"}
@@ -108,6 +109,24 @@ def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
     """
     for argument, name in names.items():
         one_of(*choices).check(f"{argument} of {owner}", name, ProblemError)
+
+
+_PLAIN = (int, float, str, tuple, type(None))
+"""Types of arguments that say what they are in a few letters."""
+
+
+def shown_arguments(module: nn.Module) -> str:
+    """The arguments that a module was built with and keeps under their names, but for those that are the default.
+
+    Example:
+        >>> from fenchel.nn.preference import Window
+        >>> shown_arguments(Window(2, None)), shown_arguments(Window(2, None, dilation=3))
+        ('before=2, after=None', 'before=2, after=None, dilation=3')
+    """
+    kept = {name: repr(value) for name, value in vars(module).items() if isinstance(value, _PLAIN)}
+    built = inspect.signature(type(module)).parameters.items()
+    differs = [name for name, one in built if name in kept and kept[name] != repr(one.default)]
+    return ", ".join(f"{name}={kept[name]}" for name in differs)
 
 
 def check_parameters(owner: str, device: Any, dtype: Any) -> None:
@@ -548,15 +567,26 @@ class SequenceLayout:
         return statistic if self.batched else statistic.squeeze(0)
 
 
-def nested_self_attention(
-    layer: nn.MultiheadAttention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    plain: bool,
-    query_offset: int | None,
-) -> Tensor:
+class TorchCall(NamedTuple):
+    """The arguments of a call of ``torch.nn.MultiheadAttention``, as its ``forward`` explains them, and an offset."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    key_padding_mask: Tensor | None = None
+    need_weights: bool = True
+    attn_mask: Tensor | None = None
+    average_attn_weights: bool = True
+    is_causal: bool = False
+    query_offset: int | None = None
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a sequence is a nested tensor."""
+        return any(isinstance(given, Tensor) and given.is_nested for given in self[:3])
+
+
+def nested_self_attention(layer: nn.MultiheadAttention, call: TorchCall) -> Tensor:
     """Pad, attend without the padding, and nest again.
 
     ``torch.nn.TransformerEncoder`` turns padded input into a nested tensor in inference if it was built from layers
@@ -565,11 +595,7 @@ def nested_self_attention(
 
     Args:
         layer: What attends to padded sequences.
-        query: Nested, with the strided layout; ``key`` and ``value`` have to be the same tensor.
-        key: See ``query``.
-        value: See ``query``.
-        plain: Whether the call had no mask and asked for no weights.
-        query_offset: Handed on.
+        call: With one nested tensor of the strided layout as ``query``, ``key`` and ``value``.
 
     Returns:
         Outputs, nested as ``query`` is.
@@ -577,7 +603,9 @@ def nested_self_attention(
     Raises:
         ProblemError: On any other use of nested tensors.
     """
-    if query is not key or key is not value or not plain or not layer.batch_first:
+    query = call.query
+    plain = call.attn_mask is None and call.key_padding_mask is None and not call.need_weights
+    if query is not call.key or query is not call.value or not plain or not layer.batch_first:
         raise ProblemError(
             "query, key or value is a nested tensor; expected one in self-attention only (query is key is value), with "
             "batch_first=True, need_weights=False and no mask. Give query.to_padded_tensor(0.0) and key_padding_mask"
@@ -590,8 +618,6 @@ def nested_self_attention(
     lengths = [len(sequence) for sequence in query.unbind()]
     padded = query.to_padded_tensor(0.0)
     places = torch.arange(padded.shape[1], device="cpu")
-    padding = places >= torch.tensor(lengths, device="cpu").unsqueeze(1)
-    outputs, _ = layer(
-        padded, padded, padded, padding.to(padded.device), need_weights=False, query_offset=query_offset
-    )
+    padding = (places >= torch.tensor(lengths, device="cpu").unsqueeze(1)).to(padded.device)
+    outputs, _ = layer(padded, padded, padded, padding, need_weights=False, query_offset=call.query_offset)
     return torch.nested.as_nested_tensor([out[:length] for out, length in zip(outputs, lengths, strict=True)])

@@ -16,6 +16,7 @@ from fenchel.functional.close import check_kind, closeness_on
 from fenchel.functional.inference import AttentionCertificate
 from fenchel.nn.arguments import (
     SequenceLayout,
+    TorchCall,
     TorchMasks,
     check_causal_hint,
     check_closeness,
@@ -39,8 +40,10 @@ from fenchel.nn.inference import (
     has_kernel,
     infer_fused,
     keep_number,
+    number_of_heads,
     projected,
     seen,
+    shown_number,
 )
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
@@ -120,8 +123,10 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         (torch.Size([2, 5, 16]), True)
     """
 
-    _alpha: float
-    _radius: float
+    alpha: float | Tensor = number_of_heads("alpha")
+    """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
+    radius: float | Tensor = number_of_heads("radius")
+    """Norm of normalised templates: likewise."""
     log_alpha: nn.Parameter | None
     log_radius: nn.Parameter | None
     raw_order: nn.Parameter | None
@@ -274,23 +279,6 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         # False from here on: torch's transformer layers take that for "cannot be fused", and call forward.
         self._qkv_same_embed_dim = False
 
-    @property
-    def alpha(self) -> float | Tensor:
-        """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
-        return self._alpha if self.log_alpha is None else self.log_alpha.exp()
-
-    @alpha.setter
-    def alpha(self, alpha: float) -> None:
-        check_positive("MultiheadAttention", alpha=alpha)
-        self._alpha = float(alpha)
-        if self.log_alpha is not None:
-            self.log_alpha.data.fill_(math.log(alpha))
-
-    @property
-    def radius(self) -> float | Tensor:
-        """Norm of normalised templates: a number, or (num_heads,) with gradient where every head learns its own."""
-        return self._radius if self.log_radius is None else self.log_radius.exp()
-
     def forward(
         self,
         query: Tensor,
@@ -328,7 +316,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             ProblemError: On a wrong shape, dtype or device, ``is_causal`` without ``attn_mask``, or ``query_offset``
                 left out where it is needed.
         """
-        return self._attended(
+        call = TorchCall(
             query,
             key,
             value,
@@ -337,40 +325,27 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             attn_mask,
             average_attn_weights,
             is_causal,
-            query_offset=query_offset,
+            query_offset,
         )
+        return self._attended(call)
 
-    def _attended(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None,
-        need_weights: bool,
-        attn_mask: Tensor | None,
-        average_attn_weights: bool,
-        is_causal: bool,
-        *,
-        query_offset: int | None,
-        given: Any = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """A call of ``torch.nn.MultiheadAttention``, with whatever else the layer was given for its problems."""
-        check_flags(need_weights=need_weights, average_attn_weights=average_attn_weights, is_causal=is_causal)
-        if any(isinstance(given, Tensor) and given.is_nested for given in (query, key, value)):
-            plain = attn_mask is None and key_padding_mask is None and not need_weights
-            return nested_self_attention(
-                self, query, key, value, plain=plain, query_offset=query_offset
-            ), None
+    def _attended(self, call: TorchCall, given: Any = None) -> tuple[Tensor, Tensor | None]:
+        """A call, with whatever else the layer was given for its problems."""
+        query, key, value, *_, query_offset = call
+        flags = {name: getattr(call, name) for name in ("need_weights", "average_attn_weights", "is_causal")}
+        check_flags(**flags)
+        if call.is_nested:
+            return nested_self_attention(self, call), None
         check_sequences(self, query, key, value)
-        check_causal_hint(is_causal, attn_mask, ". Or build the layer with preference=Causal()")
+        check_causal_hint(call.is_causal, call.attn_mask, ". Or build the layer with preference=Causal()")
         layout = SequenceLayout(self.batch_first, batched=query.dim() == 3)
         queries, keys, values = (
             layout.to_heads(sequence, self.num_heads) for sequence in projected(self, query, key, value)
         )
         batch, heads, m, n = *queries.shape[:3], keys.shape[2]
         masks = torch_masks(
-            attn_mask,
-            key_padding_mask,
+            call.attn_mask,
+            call.key_padding_mask,
             sizes=(batch, heads, m, n),
             batched=layout.batched,
             device=query.device,
@@ -391,14 +366,14 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             query_offset=query_offset,
         )
         self.forget_last_call()
-        inferred = self._inferred(queries, keys, values, inputs, masks, need_weights, given)
+        inferred = self._inferred(queries, keys, values, inputs, masks, call.need_weights, given)
         if inferred.certificate is not None:
             self._last_certificate = AttentionCertificate(*map(layout.without_batch, inferred.certificate))
         if inferred.gap is not None:
             self._last_gap = layout.without_batch(inferred.gap)
         weights = inferred.weights
         if weights is not None:
-            weights = layout.without_batch(weights.mean(1) if average_attn_weights else weights)
+            weights = layout.without_batch(weights.mean(1) if call.average_attn_weights else weights)
         return self.out_proj(layout.from_heads(inferred.output)), weights
 
     def _inferred(
@@ -493,12 +468,12 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
 
     def extra_repr(self) -> str:
         """What the children do not show."""
-        alpha = self._alpha if self.log_alpha is None else "learned"
-        parts = [f"{self.embed_dim}, num_heads={self.num_heads}, estimator={self.estimator!r}, alpha={alpha}"]
+        start = f"{self.embed_dim}, num_heads={self.num_heads}, estimator={self.estimator!r}"
+        parts = [f"{start}, alpha={shown_number(self, 'alpha')}"]
         if self.closeness is not None:
             parts.append(f"closeness={self.closeness!r}{', order=learned' * (self.raw_order is not None)}")
         if self.normalize_templates:
-            parts.append(f"radius={self._radius if self.log_radius is None else 'learned'}")
+            parts.append(f"radius={shown_number(self, 'radius')}")
         if self.preference is None:
             parts.append("preference=None")
         return ", ".join(parts)

@@ -40,7 +40,7 @@ from fenchel.nn.arguments import (
     check_sizes,
     check_widths,
 )
-from fenchel.nn.inference import AttendingLayer, keep_number
+from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, shown_number
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.solver import Estimator, Exact
 from fenchel.tensors import BOOL, check_device, check_flags, check_tensor, checked_argument
@@ -105,7 +105,8 @@ class ContinuousAttention(AttendingLayer, nn.Module):
     """
 
     log_alpha: nn.Parameter | None
-    _alpha: float
+    alpha: float | Tensor = number_of_heads("alpha")
+    """α: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
     preference_mean: Tensor
     preference_log_width: Tensor
 
@@ -186,11 +187,6 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
         self._reset_preference()
-
-    @property
-    def alpha(self) -> float | Tensor:
-        """α: a number, or (num_heads,) with gradient where every head learns its own."""
-        return self._alpha if self.log_alpha is None else self.log_alpha.exp()
 
     def preference(self, dtype: torch.dtype) -> Continuous1d | Continuous2d:
         """U of every head, in a dtype."""
@@ -299,11 +295,10 @@ class ContinuousAttention(AttendingLayer, nn.Module):
 
     def extra_repr(self) -> str:
         """What the children do not show."""
-        alpha = f"{self._alpha:g}" if self.log_alpha is None else "learned"
         learned = isinstance(self.preference_mean, nn.Parameter)
         return (
             f"{self.embed_dim}, num_heads={self.num_heads}, dimensions={self.dimensions}, "
-            f"evidence={self.evidence_from!r}, estimator={self.estimator!r}, alpha={alpha}, "
+            f"evidence={self.evidence_from!r}, estimator={self.estimator!r}, alpha={shown_number(self, 'alpha', 'g')}, "
             f"preference={'learned' if learned else f'{self._width:g} wide'}"
         )
 

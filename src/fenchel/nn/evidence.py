@@ -30,6 +30,7 @@ from fenchel.nn.arguments import (
     check_sizes,
     first_query_position,
     frequencies,
+    shown_arguments,
     sinusoids,
     template_scale,
 )
@@ -52,7 +53,24 @@ __all__ = [
 
 
 class AbstractEvidence(nn.Module):
-    """What a query says of the templates."""
+    r"""What a query says of the templates.
+
+    Args:
+        scale: What templates are multiplied by, for members that let it be chosen; None is :math:`1/\sqrt d`.
+
+    Raises:
+        ProblemError: If the scale is not a positive number.
+    """
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        if scale is not None:
+            check_positive(type(self).__name__, scale=scale)
+        self.scale = scale
+
+    def extra_repr(self) -> str:
+        """What it was built with, where that is not the default."""
+        return shown_arguments(self)
 
     @abstractmethod
     def forward(
@@ -88,21 +106,7 @@ class RelativeTemplates(NamedTuple):
     log_preference: Tensor | None = None
 
 
-class AbstractScaledEvidence(AbstractEvidence):
-    """Evidence of which the scale of the templates can be chosen, and nothing else."""
-
-    def __init__(self, scale: float | None = None) -> None:
-        super().__init__()
-        if scale is not None:
-            check_positive(type(self).__name__, scale=scale)
-        self.scale = scale
-
-    def extra_repr(self) -> str:
-        """The scale, where it was given."""
-        return "" if self.scale is None else f"scale={self.scale}"
-
-
-class ScaledDot(AbstractScaledEvidence):
+class ScaledDot(AbstractEvidence):
     r"""The query itself, with templates :math:`t_j = k_j / \sqrt d`: scaled dot-product attention.
 
     Args:
@@ -154,12 +158,10 @@ class General(AbstractEvidence):
     def __init__(
         self, heads: int, query_dim: int, key_dim: int | None = None, scale: float | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(scale)
         key_dim = query_dim if key_dim is None else key_dim
         check_sizes("General", heads=heads, query_dim=query_dim, key_dim=key_dim)
-        if scale is not None:
-            check_positive("General", scale=scale)
-        self.scale = scale
+        self.heads, self.query_dim, self.key_dim = heads, query_dim, key_dim
         self.weight = nn.Parameter(torch.eye(query_dim, key_dim).repeat(heads, 1, 1))
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -172,11 +174,6 @@ class General(AbstractEvidence):
         check_dtype("query", query, self.weight.dtype, "General")
         check_device("query", query, self.weight.device, "General")
         return query @ self.weight, key, template_scale(self.scale, key)
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        heads, query_dim, key_dim = self.weight.shape
-        return f"heads={heads}, query_dim={query_dim}, key_dim={key_dim}"
 
 
 class Content(AbstractEvidence):
@@ -208,7 +205,7 @@ class Content(AbstractEvidence):
         check_sizes("Content", heads=heads)
         check_positive("Content", sharpness=sharpness)
         check_flags(learned=learned)
-        self.learned = learned
+        self.heads, self.learned = heads, learned
         log_sharpness = torch.full((heads,), math.log(sharpness))
         if learned:
             self.log_sharpness = nn.Parameter(log_sharpness)
@@ -223,10 +220,6 @@ class Content(AbstractEvidence):
         sharpness = self.log_sharpness.exp().to(query.dtype)[:, None, None]
         z, templates = (nn.functional.normalize(x, dim=-1) for x in (query, key))
         return sharpness * z, templates, 1.0
-
-    def extra_repr(self) -> str:
-        """Heads, and whether they learn."""
-        return f"heads={self.log_sharpness.shape[0]}, learned={self.learned}"
 
 
 class NetworkEvidence(AbstractEvidence):
@@ -248,14 +241,12 @@ class NetworkEvidence(AbstractEvidence):
     """
 
     def __init__(self, network: nn.Module, scale: float | None = None) -> None:
-        super().__init__()
+        super().__init__(scale)
         if not isinstance(network, nn.Module):
             raise ProblemError(
                 f"NetworkEvidence got network of type {type(network).__name__}; expected a torch.nn.Module."
             )
-        if scale is not None:
-            check_positive("NetworkEvidence", scale=scale)
-        self.network, self.scale = network, scale
+        self.network = network
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         """The network's answer, and the key as it is."""
@@ -271,7 +262,7 @@ class NetworkEvidence(AbstractEvidence):
         return evidence, key, template_scale(self.scale, key)
 
 
-class NoEvidence(AbstractScaledEvidence):
+class NoEvidence(AbstractEvidence):
     r"""Nothing is said of the templates, :math:`z = 0`: weights are the preference, by every estimator.
 
     This is the evidence of scores that are all preference, such as those of
@@ -357,11 +348,9 @@ class Rotary(AbstractPositionalEvidence):
     def __init__(
         self, dim: int, base: float = 10_000.0, layout: str = "pairs", scale: float | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(scale)
         check_choice("Rotary", LAYOUTS, layout=layout)
-        if scale is not None:
-            check_positive("Rotary", scale=scale)
-        self.dim, self.base, self.layout, self.scale = dim, base, layout, scale
+        self.dim, self.base, self.layout = dim, base, layout
         frequencies(dim, base, owner="Rotary", argument="dim")
 
     def forward(
@@ -387,11 +376,6 @@ class Rotary(AbstractPositionalEvidence):
             return torch.stack((one * cos - other * sin, one * sin + other * cos), -1).flatten(-2)
         one, other = vectors.chunk(2, -1)
         return torch.cat((one * cos - other * sin, one * sin + other * cos), -1)
-
-    def extra_repr(self) -> str:
-        """What was given."""
-        scale = "" if self.scale is None else f", scale={self.scale}"
-        return f"dim={self.dim}, base={self.base:g}, layout={self.layout!r}{scale}"
 
 
 class RelativeKeys(AbstractPositionalEvidence):
@@ -421,12 +405,10 @@ class RelativeKeys(AbstractPositionalEvidence):
     """
 
     def __init__(self, heads: int, dim: int, max_distance: int, scale: float | None = None) -> None:
-        super().__init__()
+        super().__init__(scale)
         check_sizes("RelativeKeys", heads=heads, dim=dim)
         checked("reach", max_distance, name="max_distance of RelativeKeys", error=ProblemError)
-        if scale is not None:
-            check_positive("RelativeKeys", scale=scale)
-        self.max_distance, self.scale = max_distance, scale
+        self.heads, self.dim, self.max_distance = heads, dim, max_distance
         self.weight = nn.Parameter(0.02 * torch.randn(heads, 2 * max_distance + 1, dim))
 
     def forward(
@@ -440,12 +422,6 @@ class RelativeKeys(AbstractPositionalEvidence):
         index = distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
         templates = RelativeTemplates(key, self.weight.unsqueeze(0).to(query.dtype), index)
         return query, templates, template_scale(self.scale, key)
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        heads, _, dim = self.weight.shape
-        scale = "" if self.scale is None else f", scale={self.scale}"
-        return f"heads={heads}, dim={dim}, max_distance={self.max_distance}{scale}"
 
 
 class RelativeGridKeys(AbstractPositionalEvidence):
@@ -478,16 +454,16 @@ class RelativeGridKeys(AbstractPositionalEvidence):
     """
 
     def __init__(self, heads: int, dim: int, grid: tuple[int, int], reach: int, scale: float = 1.0) -> None:
-        super().__init__()
+        check_positive("RelativeGridKeys", scale=scale)
+        super().__init__(scale)
         check_sizes("RelativeGridKeys", heads=heads, dim=dim)
         self.grid = check_grid("RelativeGridKeys", grid)
         checked("reach", reach, name="reach of RelativeGridKeys", error=ProblemError)
-        check_positive("RelativeGridKeys", scale=scale)
         if dim % 2:
             raise ProblemError(
                 f"dim of RelativeGridKeys is {dim}; expected an even number: half is for rows, half for columns."
             )
-        self.reach, self.scale = reach, scale
+        self.heads, self.dim, self.reach = heads, dim, reach
         self.rows = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
         self.columns = nn.Parameter(0.02 * torch.randn(heads, 2 * reach + 1, dim // 2))
 
@@ -512,12 +488,6 @@ class RelativeGridKeys(AbstractPositionalEvidence):
         )
         relative = torch.cat(both, -1).flatten(1, 2).unsqueeze(0)
         return query, RelativeTemplates(key, relative.to(query.dtype), row * offsets + column), self.scale
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        heads, _, half = self.rows.shape
-        scale = "" if self.scale == 1 else f", scale={self.scale}"
-        return f"heads={heads}, dim={2 * half}, grid={self.grid}, reach={self.reach}{scale}"
 
 
 class TransformerXL(AbstractPositionalEvidence):
@@ -561,12 +531,10 @@ class TransformerXL(AbstractPositionalEvidence):
     def __init__(
         self, heads: int, dim: int, width: int, base: float = 10_000.0, scale: float | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(scale)
         check_sizes("TransformerXL", heads=heads, dim=dim)
         frequencies(width, base, owner="TransformerXL")
-        if scale is not None:
-            check_positive("TransformerXL", scale=scale)
-        self.base, self.scale = base, scale
+        self.heads, self.dim, self.width, self.base = heads, dim, width, base
         self.distance_weight = nn.Parameter(0.02 * torch.randn(heads, dim, width))
         self.key_importance = nn.Parameter(torch.zeros(heads, dim))
         self.distance_importance = nn.Parameter(torch.zeros(heads, dim))
@@ -591,9 +559,3 @@ class TransformerXL(AbstractPositionalEvidence):
         log_preference = scale * (of_key.mT + by_pair.unsqueeze(0))
         templates = RelativeTemplates(key, relative.unsqueeze(0).to(query.dtype), None, log_preference)
         return query, templates, scale
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        heads, dim, width = self.distance_weight.shape
-        scale = "" if self.scale is None else f", scale={self.scale}"
-        return f"heads={heads}, dim={dim}, width={width}{scale}"

@@ -16,6 +16,7 @@ from fenchel.errors import NotKeptError
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.close import closeness_of_heads, is_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, opened_estimator
+from fenchel.nn.arguments import check_positive
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
@@ -365,9 +366,8 @@ class AttendingLayer:
         """Draw the weights anew, and put what heads learn of their own back to where it started."""
         self._reset_parameters()  # pyright: ignore[reportAttributeAccessIssue]
         for name in ("alpha", "radius", "gamma"):
-            logarithms = getattr(self, f"log_{name}", None)
-            if logarithms is not None:
-                logarithms.data.fill_(math.log(getattr(self, f"_{name}")))
+            if getattr(self, f"log_{name}", None) is not None:
+                setattr(self, name, getattr(self, f"_{name}"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Who looks on and what lasts for a while is not the layer's: copies and files are without.
@@ -376,11 +376,36 @@ class AttendingLayer:
         return {name: value for name, value in state.items() if name not in ("onlooker", "other")}
 
 
+def number_of_heads(name: str) -> Any:
+    """A property: a number above 0 of all heads; or (num_heads,), with gradient, where every head learns its own.
+
+    What heads learn is the parameter ``log_NAME``, its logarithm. Either can be assigned a number.
+    """
+
+    def read(layer: Any) -> float | Tensor:
+        logarithms = getattr(layer, f"log_{name}")
+        return getattr(layer, f"_{name}") if logarithms is None else logarithms.exp()
+
+    def assign(layer: Any, number: float) -> None:
+        check_positive(type(layer).__name__, **{name: number})
+        setattr(layer, f"_{name}", float(number))
+        logarithms = getattr(layer, f"log_{name}")
+        if logarithms is not None:
+            logarithms.data.fill_(math.log(number))
+
+    return property(read, assign)
+
+
 def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
-    """Give a layer a number above 0: one for all heads, or one a head, the exponential of a parameter ``log_NAME``."""
-    setattr(layer, f"_{name}", float(number))
-    logarithms = layer.out_proj.weight.new_full((layer.num_heads,), math.log(number))
+    """Give a layer with :func:`number_of_heads` its number, and where heads learn their own the parameter."""
+    logarithms = layer.out_proj.weight.new_empty(layer.num_heads)
     layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
+    setattr(layer, name, number)
+
+
+def shown_number(layer: Any, name: str, form: str = "") -> str:
+    """What a layer's repr says of such a number."""
+    return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:

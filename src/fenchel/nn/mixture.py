@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import SequenceLayout, check_choice, check_positive, check_sizes
+from fenchel.nn.arguments import SequenceLayout, TorchCall, check_choice, check_positive, check_sizes
 from fenchel.nn.attention import MultiheadAttention
 from fenchel.nn.inference import Memory, Problem
 from fenchel.nn.preference.abstract import AbstractPreference
@@ -196,7 +196,7 @@ class MixtureAttention(MultiheadAttention):
                 f"{kept} of MixtureAttention is True, which it does not offer; set it to False. keep_certificate keeps "
                 "the gap, without gradient"
             )
-        return self._attended(
+        call = TorchCall(
             query,
             key,
             value,
@@ -205,9 +205,9 @@ class MixtureAttention(MultiheadAttention):
             attn_mask,
             average_attn_weights,
             is_causal,
-            query_offset=query_offset,
-            given=self._given(key, variances),
+            query_offset,
         )
+        return self._attended(call, self._given(key, variances))
 
     def _given(self, key: Any, variances: Tensor | None) -> Tensor | None:
         """Given variances, (N, S, E or heads or 1)."""

@@ -23,7 +23,7 @@ from fenchel.nn.arguments import (
     check_widths,
     torch_masks,
 )
-from fenchel.nn.inference import AttendingLayer, keep_number, projected
+from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, projected, shown_number
 from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.solver import Estimator
 from fenchel.tensors import (
@@ -101,8 +101,10 @@ class TransportAttention(AttendingLayer, nn.Module):
     log_alpha: nn.Parameter | None
     in_proj_bias: nn.Parameter | None
     cost_matrix: Tensor | None
-    _gamma: float
-    _alpha: float
+    gamma: float | Tensor = number_of_heads("gamma")
+    """γ: a number, or (num_heads,) with gradient where every head learns its own. It can be assigned."""
+    alpha: float | Tensor = number_of_heads("alpha")
+    """α: likewise."""
 
     def __init__(
         self,
@@ -158,16 +160,6 @@ class TransportAttention(AttendingLayer, nn.Module):
         for bias in (self.in_proj_bias, self.out_proj.bias):
             if bias is not None:
                 nn.init.zeros_(bias)
-
-    @property
-    def gamma(self) -> float | Tensor:
-        """γ: a number, or (num_heads,) with gradient where every head learns its own."""
-        return self._gamma if self.log_gamma is None else self.log_gamma.exp()
-
-    @property
-    def alpha(self) -> float | Tensor:
-        """α: a number, or (num_heads,) with gradient where every head learns its own."""
-        return self._alpha if self.log_alpha is None else self.log_alpha.exp()
 
     def forward(
         self,
@@ -297,8 +289,7 @@ class TransportAttention(AttendingLayer, nn.Module):
 
     def extra_repr(self) -> str:
         """What the children do not show."""
-        gamma = f"{self._gamma:g}" if self.log_gamma is None else "learned"
-        alpha = f"{self._alpha:g}" if self.log_alpha is None else "learned"
+        gamma, alpha = (shown_number(self, name, "g") for name in ("gamma", "alpha"))
         return (
             f"{self.embed_dim}, num_heads={self.num_heads}, cost={self.cost!r}, gamma={gamma}, alpha={alpha}, "
             f"estimator={self.estimator!r}, extra_preference={self.extra_preference!r}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from typing_extensions import override
 
 from fenchel.arguments import shown
@@ -15,13 +17,21 @@ from fenchel.errors import ProblemError
 from fenchel.rounding import UNIT, summed
 from fenchel.tensors import check_device, check_tensor, check_vectors, values_are_known
 
-__all__ = ["AbstractPreference", "Shape", "Tilted"]
+__all__ = ["AbstractPreference", "AbstractView", "Convertible", "Shape", "Tilted"]
 
 Shape = int | tuple[int, ...] | torch.Size
 """How many samples are drawn: none more than one a query, a number, or a shape."""
 
 
-class AbstractPreference(ABC):
+class Convertible(ABC):
+    """What is made of tensors and has a copy in another dtype."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same in another floating-point dtype."""
+
+
+class AbstractPreference(Convertible):
     r"""A distribution u of vectors t (..., d), known by its cumulant.
 
     .. math:: \log M(\lambda) = \log \mathbb{E}_u\, e^{\langle t, \lambda\rangle}, \qquad
@@ -30,10 +40,12 @@ class AbstractPreference(ABC):
 
     where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u. A
     member writes these three; with :class:`~fenchel.KL` every estimator, bound and gradient follows. Tensors of its
-    own are found by themselves where gradients are wanted. What else a member may write: where log M is finite
-    (``reach``), the shift of the mean without cancellation and what rounding does to it (``tilted_shift``,
-    ``rounding``), a bound on the covariances (``smoothness``), the tilted distribution within a family (``tilted``),
-    ``sample`` and ``log_density``.
+    own are found by themselves where gradients are wanted, and give dimension, dtype and device: those of the first
+    tensor (..., d), or preference, among its attributes. What else a member may write: these three where they are
+    others (``dim``, ``dtype``, ``device``, ``to``), where log M is finite (``reach``), the shift of the mean without
+    cancellation and what rounding does to it (``tilted_shift``, ``rounding``), a bound on the covariances
+    (``smoothness``), the tilted distribution within a family (``tilted``), ``sample`` and ``log_density``; ``lead`` and
+    ``queries`` where queries have rows of their own.
 
     Reference:
         Section 4, eq. (8); Section 5.
@@ -47,20 +59,30 @@ class AbstractPreference(ABC):
         """What messages call what it is a distribution of."""
         return "the preference's vectors"
 
+    def _source(self) -> Tensor | AbstractPreference:
+        """What has its dimension, dtype and device."""
+        for part in vars(self).values():
+            if isinstance(part, Tensor | AbstractPreference):
+                return part
+        raise NotImplementedError(
+            f"{type(self).__name__} has no tensor among its attributes: write dim, dtype, device and to"
+        )
+
     @property
-    @abstractmethod
     def dim(self) -> int:
         """Dimension of a vector, d."""
+        source = self._source()
+        return source.shape[-1] if isinstance(source, Tensor) else source.dim
 
     @property
-    @abstractmethod
     def dtype(self) -> torch.dtype:
         """The dtype in which everything is computed: float32 or float64."""
+        return self._source().dtype
 
     @property
-    @abstractmethod
     def device(self) -> torch.device:
         """Where its tensors are."""
+        return self._source().device
 
     @property
     def lead(self) -> torch.Size:
@@ -184,9 +206,37 @@ class AbstractPreference(ABC):
             f"the log density of {type(self).__name__} is not known: its class has no log_density"
         )
 
-    @abstractmethod
+    def torch_distribution(self) -> Distribution:
+        """The same as an object of ``torch.distributions``, with batch shape (..., m or 1) and event shape (d,).
+
+        It shares tensors and gradients with this one, and does not check its arguments.
+
+        Raises:
+            ProblemError: Where torch has no such distribution, or it has no density.
+        """
+        raise self._no_counterpart()
+
+    def _no_counterpart(self) -> ProblemError:
+        return ProblemError(
+            f"torch.distributions has no counterpart of {type(self).__name__}; expected one of fenchel's Bernoulli, "
+            "Poisson, Gamma, Laplace, Box, Gaussian and GaussianMixture. sample and log_density are there without it"
+        )
+
+    @override
     def to(self, dtype: torch.dtype) -> Self:
-        """The same preference in another floating-point dtype."""
+        """The same preference in another floating-point dtype: with every attribute that has one in that dtype.
+
+        Raises:
+            ProblemError: If it is neither float32 nor float64.
+        """
+        if dtype == self.dtype:
+            return self
+        check_dtype(dtype)
+        made = copy.copy(self)
+        for name, part in vars(self).items():
+            if isinstance(part, Convertible) or (isinstance(part, Tensor) and part.is_floating_point()):
+                vars(made)[name] = part.to(dtype)
+        return made
 
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where all queries share one distribution."""
@@ -202,33 +252,64 @@ class AbstractPreference(ABC):
         return f"{type(self).__name__}({listed}, dtype={self.dtype}, device='{self.device}')"
 
 
-class AbstractMadeOf(AbstractPreference):
-    """A preference whose dimension, dtype and device are those of what it is made of."""
+class AbstractView(AbstractPreference):
+    """A preference that asks another one, at a λ which it makes of that at which it is asked.
 
-    _made_of: ClassVar[str]
-    """The attribute that is meant: a tensor (..., d), or another preference."""
+    Args:
+        source: The other one.
+    """
 
-    def _source(self) -> Tensor | AbstractPreference:
-        return getattr(self, self._made_of)
+    def __init__(self, source: AbstractPreference) -> None:
+        self.source = source
 
-    @property
-    @override
-    def dim(self) -> int:
-        source = self._source()
-        return source.shape[-1] if isinstance(source, Tensor) else source.dim
-
-    @property
-    @override
-    def dtype(self) -> torch.dtype:
-        return self._source().dtype
+    def _seen(self, lam: Tensor) -> Tensor:
+        """At which λ the source is asked; here the same."""
+        return lam
 
     @property
     @override
-    def device(self) -> torch.device:
-        return self._source().device
+    def lead(self) -> torch.Size:
+        return self.source.lead
+
+    @property
+    @override
+    def width(self) -> int:
+        return self.source.width
+
+    @override
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        return self.source.log_mgf(self._seen(lam))
+
+    @override
+    def tilted_mean(self, lam: Tensor) -> Tensor:
+        return self.source.tilted_mean(self._seen(lam))
+
+    @override
+    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
+        return self.source.tilted_covariance(self._seen(lam))
+
+    @override
+    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
+        return self.source.reach(self._seen(lam), direction)
+
+    @override
+    def inside(self, lam: Tensor) -> Tensor | None:
+        return self.source.inside(self._seen(lam))
+
+    @override
+    def unsettled(self, lam: Tensor) -> Tensor | None:
+        return self.source.unsettled(self._seen(lam))
+
+    @override
+    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
+        return self.source.resolvent(self._seen(lam), alpha, vector)
+
+    @override
+    def smoothness(self) -> Tensor | None:
+        return self.source.smoothness()
 
 
-class Tilted(AbstractMadeOf):
+class Tilted(AbstractView):
     r"""U tilted by λ, for a family that says nothing of what its tilt is.
 
     .. math:: \log M_\lambda(\eta) = \log M(\lambda + \eta) - \log M(\lambda)
@@ -238,10 +319,18 @@ class Tilted(AbstractMadeOf):
         lam: λ, (..., m, d).
     """
 
-    _made_of = "base"
-
     def __init__(self, base: AbstractPreference, lam: Tensor) -> None:
-        self.base, self.lam = base, lam
+        super().__init__(base)
+        self.lam = lam
+
+    @property
+    def base(self) -> AbstractPreference:
+        """U."""
+        return self.source
+
+    @override
+    def _seen(self, lam: Tensor) -> Tensor:
+        return self.lam + lam
 
     @property
     @override
@@ -250,36 +339,7 @@ class Tilted(AbstractMadeOf):
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
-        return self.base.log_mgf(self.lam + lam) - self.base.log_mgf(self.lam)
-
-    @override
-    def tilted_mean(self, lam: Tensor) -> Tensor:
-        return self.base.tilted_mean(self.lam + lam)
-
-    @override
-    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        return self.base.tilted_covariance(self.lam + lam)
-
-    @override
-    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
-        return self.base.reach(self.lam + lam, direction)
-
-    @override
-    def inside(self, lam: Tensor) -> Tensor | None:
-        return self.base.inside(self.lam + lam)
-
-    @override
-    def resolvent(self, lam: Tensor, alpha: Tensor, vector: Tensor) -> Tensor | None:
-        return self.base.resolvent(self.lam + lam, alpha, vector)
-
-    @override
-    def smoothness(self) -> Tensor | None:
-        return self.base.smoothness()
-
-    @property
-    @override
-    def width(self) -> int:
-        return self.base.width
+        return super().log_mgf(lam) - self.base.log_mgf(self.lam)
 
     @override
     def tilted(self, lam: Tensor) -> AbstractPreference:
@@ -296,10 +356,6 @@ class Tilted(AbstractMadeOf):
     def log_density(self, points: Tensor) -> Tensor:
         tilt = (points * self.lam).sum(-1) - self.base.log_mgf(self.lam)
         return self.base.log_density(points) + tilt
-
-    @override
-    def to(self, dtype: torch.dtype) -> Tilted:
-        return self if dtype == self.dtype else Tilted(self.base.to(dtype), self.lam.to(dtype))
 
     @override
     def queries(self, part: slice) -> Tilted:

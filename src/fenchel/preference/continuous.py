@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractMadeOf, Shape, sums
+from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, sums
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import (
@@ -32,18 +32,11 @@ Interval = Sequence[float]
 """Two numbers, the lower first."""
 
 
-class AbstractContinuous(AbstractMadeOf):
-    """A density over places, whose templates are basis functions of the place: in closed form, or by quadrature.
-
-    Attributes:
-        form: Which of both.
-    """
+class AbstractContinuous(AbstractView):
+    """A density over places, whose templates are basis functions of the place: in closed form, or by quadrature."""
 
     resolves_shift = True
-    _made_of = "form"
     _dimensions: ClassVar[int]
-
-    form: GaussianMoments | Quadrature
 
     def __init__(
         self,
@@ -81,29 +74,24 @@ class AbstractContinuous(AbstractMadeOf):
                     f"{name} is given no interval; expected interval=, in which integrals are taken: only with basis "
                     "'quadratic' and a fenchel.Gaussian density are they known on the whole space"
                 )
-            self.form = GaussianMoments(density)
+            super().__init__(GaussianMoments(density))
             return
         function = moments if isinstance(basis, str) else basis
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in (torch.float32, torch.float64):
             raise ProblemError(f"dtype is {shown(dtype)}; expected torch.float32 or torch.float64")
         accuracy, device = checked_accuracy(accuracy), torch.device(device or "cpu")
-        self.form = Quadrature(function, density, edges, points, accuracy, dtype, device)
+        super().__init__(Quadrature(function, density, edges, points, accuracy, dtype, device))
+
+    @property
+    def form(self) -> GaussianMoments | Quadrature:
+        """Which of both."""
+        return self.source  # pyright: ignore[reportReturnType]
 
     def _of(self, form: GaussianMoments | Quadrature) -> Self:
         made = object.__new__(type(self))
-        made.form = form
+        made.source = form
         return made
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return self.form.lead
-
-    @property
-    @override
-    def width(self) -> int:
-        return self.form.width
 
     @property
     def places(self) -> Gaussian:
@@ -120,24 +108,8 @@ class AbstractContinuous(AbstractMadeOf):
         )
 
     @override
-    def log_mgf(self, lam: Tensor) -> Tensor:
-        return self.form.log_mgf(lam)
-
-    @override
-    def tilted_mean(self, lam: Tensor) -> Tensor:
-        return self.form.tilted_mean(lam)
-
-    @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         return self.form.tilted_shift(lam)
-
-    @override
-    def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        return self.form.tilted_covariance(lam)
-
-    @override
-    def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
-        return self.form.reach(lam, direction)
 
     @override
     def rounding(self, lam: Tensor) -> Tensor | None:
@@ -146,10 +118,6 @@ class AbstractContinuous(AbstractMadeOf):
     @override
     def mean_rounding(self) -> Tensor | None:
         return self.form.mean_rounding()
-
-    @override
-    def unsettled(self, lam: Tensor) -> Tensor | None:
-        return self.form.unsettled(lam)
 
     @override
     def tilted(self, lam: Tensor) -> Self:
@@ -198,10 +166,6 @@ class AbstractContinuous(AbstractMadeOf):
                 f"function is {shown(function)}; expected a function of places (n, {self._dimensions})"
             )
         return self.form.expectation(function)
-
-    @override
-    def to(self, dtype: torch.dtype) -> Self:
-        return self if dtype == self.dtype else self._of(self.form.to(dtype))
 
     @override
     def queries(self, part: slice) -> Self:
@@ -357,7 +321,7 @@ WIDE = 9.0
 """In standard deviations: what is outside is less than rounding."""
 
 
-class GaussianMoments(AbstractMadeOf):
+class GaussianMoments(AbstractPreference):
     r"""The vectors :math:`t = (x, xx^\top)` of places :math:`x \sim \mathcal{N}(m, S)` in one or two dimensions.
 
     With :math:`\lambda = (a, A)`, A symmetric, :math:`b = a + 2Am` and :math:`P = (I - 2SA)^{-1}S`,
@@ -372,7 +336,6 @@ class GaussianMoments(AbstractMadeOf):
     """
 
     resolves_shift = True
-    _made_of = "places"
 
     def __init__(self, places: Gaussian) -> None:
         self.places = places
@@ -543,10 +506,6 @@ class GaussianMoments(AbstractMadeOf):
                 "expected a row of numbers for each place"
             )
         return values.to(self.dtype).reshape(*places.shape[:-1], -1)
-
-    @override
-    def to(self, dtype: torch.dtype) -> GaussianMoments:
-        return self if dtype == self.dtype else GaussianMoments(self.places.to(dtype))
 
     @override
     def queries(self, part: slice) -> GaussianMoments:

@@ -1,22 +1,37 @@
 r"""Covariance matrices by their structure: never a d × d array where fewer numbers say it.
 
-The leading dimensions of a covariance are those of queries, one matrix a row, in ``product`` and ``whitened_square``;
+The leading dimensions of a covariance are those of queries, one matrix a row, in ``product`` and ``log_density``;
 in ``forms`` and ``combined`` the last of them is that of components, each of which meets every row.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.distributions import (
+    Distribution,
+    Independent,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+)
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import check_entries, checked_parameter, first_index, has, normal
+from fenchel.preference.abstract import (
+    Convertible,
+    check_entries,
+    checked_parameter,
+    first_index,
+    has,
+    normal,
+)
 from fenchel.tensors import values_are_known
 
 __all__ = ["AbstractCovariance", "Diagonal", "Full", "LowRank", "Pick"]
@@ -31,13 +46,25 @@ def all_rows(tensor: Tensor, own: int) -> Tensor:
     return tensor
 
 
-class AbstractCovariance(ABC):
-    """Symmetric positive semidefinite matrices S, (..., d, d)."""
+class AbstractCovariance(Convertible):
+    """Symmetric positive semidefinite matrices S, (..., d, d).
+
+    Args:
+        name: What the user calls the first of the tensors.
+        *tensors: What a matrix is made of, in the order of ``own``.
+    """
+
+    own: ClassVar[Mapping[str, int]]
+    """The attributes that hold the tensors, and how many of their dimensions are not leading ones."""
+
+    def __init__(self, name: str, *tensors: Tensor) -> None:
+        self._name = name
+        vars(self).update(zip(self.own, tensors, strict=True))
 
     @property
-    @abstractmethod
     def lead(self) -> torch.Size:
         """The leading shape."""
+        return torch.broadcast_shapes(*(getattr(self, name).shape[:-own] for name, own in self.own.items()))
 
     @property
     @abstractmethod
@@ -74,13 +101,9 @@ class AbstractCovariance(ABC):
     ) -> Tensor:
         """Samples of mean 0 of a shape (..., d), one a row, of what ``pick`` gives the rows."""
 
-    @abstractmethod
-    def whitened_square(self, vectors: Tensor) -> Tensor:
-        r""":math:`v^\top S^{-1} v` of each row, (...)."""
-
-    @abstractmethod
-    def log_determinant(self) -> Tensor:
-        """(...)."""
+    def log_density(self, offsets: Tensor) -> Tensor:
+        """Log densities of rows (..., d), one a row, of mean 0, (...)."""
+        return self.normal(torch.zeros_like(offsets)).log_prob(offsets)
 
     @abstractmethod
     def check_definite(self) -> None:
@@ -91,11 +114,15 @@ class AbstractCovariance(ABC):
         """
 
     @abstractmethod
+    def normal(self, mean: Tensor) -> Distribution:
+        """What torch calls Gaussians of means (..., d) with these covariances, which are not singular."""
+
     def map(self, change: Callable[[Tensor, int], Tensor]) -> Self:
         """The same with every tensor changed, given how many of its dimensions are not leading ones."""
+        return type(self)(self._name, *(change(getattr(self, name), own) for name, own in self.own.items()))
 
+    @override
     def to(self, dtype: torch.dtype) -> Self:
-        """The same in another dtype."""
         return self.map(lambda tensor, own: tensor.to(dtype))
 
     def unsqueezed(self, dimension: int) -> Self:
@@ -125,20 +152,10 @@ def one_for_all(alpha: Tensor) -> Tensor:
 
 
 class Diagonal(AbstractCovariance):
-    """Variances of uncorrelated coordinates.
+    """Variances of uncorrelated coordinates, (..., d)."""
 
-    Args:
-        name: What the user calls the variances.
-        variance: (..., d).
-    """
-
-    def __init__(self, name: str, variance: Tensor) -> None:
-        self._name, self.variance = name, variance
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return self.variance.shape[:-1]
+    own: ClassVar[Mapping[str, int]] = {"variance": 1}
+    variance: Tensor
 
     @property
     @override
@@ -183,39 +200,21 @@ class Diagonal(AbstractCovariance):
         return torch.diag_embed(self.variance)
 
     @override
-    def whitened_square(self, vectors: Tensor) -> Tensor:
-        return (vectors.square() / self.variance).sum(-1)
-
-    @override
-    def log_determinant(self) -> Tensor:
-        return self.variance.log().sum(-1)
-
-    @override
     def check_definite(self) -> None:
         check_entries(
             self._name, self.variance, lambda x: x > 0, "numbers above 0 where a density is asked for"
         )
 
     @override
-    def map(self, change: Callable[[Tensor, int], Tensor]) -> Diagonal:
-        return Diagonal(self._name, change(self.variance, 1))
+    def normal(self, mean: Tensor) -> Distribution:
+        return Independent(Normal(mean, self.variance.sqrt(), validate_args=False), 1, validate_args=False)
 
 
 class Full(AbstractCovariance):
-    """Matrices.
+    """Matrices, symmetric, (..., d, d)."""
 
-    Args:
-        name: What the user calls them.
-        dense: Symmetric, (..., d, d).
-    """
-
-    def __init__(self, name: str, dense: Tensor) -> None:
-        self._name, self.dense = name, dense
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return self.dense.shape[:-2]
+    own: ClassVar[Mapping[str, int]] = {"dense": 2}
+    dense: Tensor
 
     @property
     @override
@@ -266,14 +265,6 @@ class Full(AbstractCovariance):
         return factor
 
     @override
-    def whitened_square(self, vectors: Tensor) -> Tensor:
-        return rows_solved(vectors, torch.linalg.cholesky(self.dense)).square().sum(-1)
-
-    @override
-    def log_determinant(self) -> Tensor:
-        return 2 * torch.linalg.cholesky(self.dense).diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-    @override
     def check_definite(self) -> None:
         failed = torch.linalg.cholesky_ex(self.dense.detach()).info != 0
         if bool(failed.any()):
@@ -290,8 +281,8 @@ class Full(AbstractCovariance):
         return self.dense
 
     @override
-    def map(self, change: Callable[[Tensor, int], Tensor]) -> Full:
-        return Full(self._name, change(self.dense, 2))
+    def normal(self, mean: Tensor) -> Distribution:
+        return MultivariateNormal(mean, scale_tril=torch.linalg.cholesky(self.dense), validate_args=False)
 
 
 def standard_deviations(variance: Tensor) -> Tensor:
@@ -300,22 +291,11 @@ def standard_deviations(variance: Tensor) -> Tensor:
     return variance.where(positive, 1).sqrt() * positive
 
 
-class LowRank(AbstractCovariance):
-    r"""Variances plus what few directions add: :math:`S = \operatorname{diag} s + FF^\top`.
+class LowRank(Diagonal):
+    r"""Variances s plus what few directions F (..., d, k) add: :math:`S = \operatorname{diag} s + FF^\top`."""
 
-    Args:
-        name: What the user calls the variances.
-        variance: s, (..., d).
-        factor: F, (..., d, k).
-    """
-
-    def __init__(self, name: str, variance: Tensor, factor: Tensor) -> None:
-        self._name, self.variance, self.factor = name, variance, factor
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(self.variance.shape[:-1], self.factor.shape[:-2])
+    own: ClassVar[Mapping[str, int]] = {"variance": 1, "factor": 2}
+    factor: Tensor
 
     @property
     @override
@@ -324,8 +304,7 @@ class LowRank(AbstractCovariance):
 
     @override
     def product(self, vectors: Tensor) -> Tensor:
-        along = rows_times(vectors, self.factor)
-        return self.variance * vectors + rows_times(along, self.factor.mT)
+        return super().product(vectors) + rows_times(rows_times(vectors, self.factor), self.factor.mT)
 
     @override
     def resolvent(self, alpha: Tensor, vectors: Tensor) -> Tensor:
@@ -334,9 +313,7 @@ class LowRank(AbstractCovariance):
         diagonal = 1 + alpha * self.variance
         eased, columns = vectors / diagonal, self.factor / diagonal.unsqueeze(-1)
         inner = alpha.unsqueeze(-1) * (self.factor.mT @ columns)
-        root = torch.linalg.cholesky(
-            inner + torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-        )
+        root = torch.linalg.cholesky(inner + identity_like(inner))
         half = rows_solved(alpha * rows_times(eased, self.factor), root)
         return eased - rows_times(rows_times(half, torch.linalg.inv(root)), columns.mT)
 
@@ -344,12 +321,16 @@ class LowRank(AbstractCovariance):
     def forms(self, one: Tensor, other: Tensor) -> Tensor:
         first = self._along(one)
         second = first if other is one else self._along(other)
-        return (one * other) @ self.variance.mT + (first * second).sum(-1)
+        return super().forms(one, other) + (first * second).sum(-1)
+
+    @override
+    def exponents(self, centers: Tensor, rows: Tensor) -> Tensor:
+        return super().exponents(centers, rows) + self._along(rows).square().sum(-1) / 2
 
     @override
     def combined(self, shares: Tensor, vectors: Tensor) -> Tensor:
         along = shares.unsqueeze(-1) * self._along(vectors)
-        return (shares @ self.variance) * vectors + along.flatten(-2) @ self._columns().mT
+        return super().combined(shares, vectors) + along.flatten(-2) @ self._columns().mT
 
     def _columns(self) -> Tensor:
         """The factors of all components side by side, (..., d, K k): one product serves them all."""
@@ -361,52 +342,43 @@ class LowRank(AbstractCovariance):
 
     @override
     def trace(self) -> Tensor:
-        return self.variance.sum(-1) + self.factor.square().sum((-1, -2))
+        return super().trace() + self.factor.square().sum((-1, -2))
 
     @override
     def noise(
         self, shape: tuple[int, ...], generator: torch.Generator | None, pick: Pick = all_rows
     ) -> Tensor:
-        each = pick(standard_deviations(self.variance), 1) * normal(shape, self.variance, generator)
+        each = super().noise(shape, generator, pick)
         along = normal((*shape[:-1], self.factor.shape[-1]), self.factor, generator)
         return each + rows_times(along, pick(self.factor, 2).mT)
 
     @override
     def matrix(self) -> Tensor:
-        return torch.diag_embed(self.variance) + self.factor @ self.factor.mT
-
-    def _inner_factor(self) -> Tensor:
-        r"""The Cholesky factor of :math:`I + F^\top \operatorname{diag}(s)^{-1} F`."""
-        inner = self.factor.mT @ (self.factor / self.variance.unsqueeze(-1))
-        identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-        return torch.linalg.cholesky(identity + inner)
+        return super().matrix() + self.factor @ self.factor.mT
 
     @override
-    def whitened_square(self, vectors: Tensor) -> Tensor:
-        r"""The least of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`, which Woodbury's w attains.
+    def normal(self, mean: Tensor) -> Distribution:
+        return LowRankMultivariateNormal(mean, self.factor, self.variance, validate_args=False)
 
-        A sum of squares, where the difference in Woodbury's formula cancels.
+    @override
+    def log_density(self, offsets: Tensor) -> Tensor:
+        r"""By the least of :math:`\lVert s^{-1/2}(v - Fw)\rVert^2 + \lVert w\rVert^2`, which Woodbury's w attains.
+
+        A sum of squares, where the difference in Woodbury's formula, by which torch goes, cancels.
         """
-        inner = self._inner_factor()
-        half = rows_solved(rows_times(vectors / self.variance, self.factor), inner)
+        scaled = self.factor.mT @ (self.factor / self.variance.unsqueeze(-1))
+        inner = torch.linalg.cholesky(scaled + identity_like(scaled))
+        half = rows_solved(rows_times(offsets / self.variance, self.factor), inner)
         along = rows_times(half, torch.linalg.inv(inner))
-        rest = vectors - rows_times(along, self.factor.mT)
-        return (rest.square() / self.variance).sum(-1) + along.square().sum(-1)
+        rest = offsets - rows_times(along, self.factor.mT)
+        square = (rest.square() / self.variance).sum(-1) + along.square().sum(-1)
+        logs = self.variance.log().sum(-1) + 2 * inner.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return -(square + logs + offsets.shape[-1] * math.log(2 * math.pi)) / 2
 
-    @override
-    def log_determinant(self) -> Tensor:
-        diagonal = self._inner_factor().diagonal(dim1=-2, dim2=-1)
-        return self.variance.log().sum(-1) + 2 * diagonal.log().sum(-1)
 
-    @override
-    def check_definite(self) -> None:
-        check_entries(
-            self._name, self.variance, lambda x: x > 0, "numbers above 0 where a density is asked for"
-        )
-
-    @override
-    def map(self, change: Callable[[Tensor, int], Tensor]) -> LowRank:
-        return LowRank(self._name, change(self.variance, 1), change(self.factor, 2))
+def identity_like(matrix: Tensor) -> Tensor:
+    """The identity of the last two dimensions."""
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
 def checked_covariance(

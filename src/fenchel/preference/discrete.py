@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
-    AbstractMadeOf,
+    AbstractPreference,
     Shape,
     check_dtype,
     checked_sample_shape,
@@ -33,7 +34,7 @@ from fenchel.tensors import (
 __all__ = ["Discrete"]
 
 
-class Discrete(AbstractMadeOf):
+class Discrete(AbstractPreference):
     r"""The distribution u that puts weight :math:`u_i` on template :math:`t_i`.
 
     .. math:: u = \sum_i u_i \delta_{t_i}, \qquad u_i \propto \exp(\mathtt{log\_weights}_i)
@@ -59,8 +60,6 @@ class Discrete(AbstractMadeOf):
         >>> u.mean()                               # 0.3, 0.4, 0.6 sum to 1.3: normalised
         tensor([[0.2308, 0.3077, 0.4615]], dtype=torch.float64)
     """
-
-    _made_of = "templates"
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         check_tensor("templates", templates, "(..., n, d)")
@@ -205,6 +204,18 @@ class Discrete(AbstractMadeOf):
         """
         raise ProblemError(
             "a Discrete distribution has no density; expected its weights(), which are the templates' probabilities"
+        )
+
+    @override
+    def torch_distribution(self) -> Distribution:
+        """Refused: torch has distributions of numbers of templates, and none of the templates.
+
+        Raises:
+            ProblemError: Always.
+        """
+        raise ProblemError(
+            "torch.distributions has no distribution of templates; expected that of their numbers, "
+            "torch.distributions.Categorical(logits=u.log_weights)"
         )
 
     @property

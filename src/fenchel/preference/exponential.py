@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributions
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
@@ -306,6 +306,10 @@ class Box(TruncatedExponential):
     def slope(self) -> Tensor:
         return torch.zeros_like(self.low)
 
+    @override
+    def of_coordinates(self) -> distributions.Uniform:
+        return distributions.Uniform(self.low, self.high, validate_args=False)
+
 
 class AsymmetricLaplace(AbstractProduct):
     r"""Independent coordinates whose density falls from a location with one rate to the left and one to the right.
@@ -442,3 +446,7 @@ class Laplace(AsymmetricLaplace):
     def rates(self) -> tuple[Tensor, Tensor]:
         rate = 1 / self.scale
         return rate, rate
+
+    @override
+    def of_coordinates(self) -> distributions.Laplace:
+        return distributions.Laplace(self.location, self.scale, validate_args=False)

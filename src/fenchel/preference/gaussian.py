@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Self
 
 import torch
 from torch import Tensor
+from torch.distributions import Categorical, Distribution, MixtureSameFamily
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     HALF,
-    AbstractMadeOf,
+    AbstractPreference,
     Shape,
-    check_dtype,
     check_form,
     check_together,
     checked_parameter,
@@ -38,7 +37,7 @@ from fenchel.tensors import values_are_known
 __all__ = ["Gaussian", "GaussianMixture"]
 
 
-class Gaussian(AbstractMadeOf):
+class Gaussian(AbstractPreference):
     r"""The normal distribution :math:`\mathcal{N}(\mu, \Sigma)`.
 
     .. math:: \log M(\lambda) = \langle\mu, \lambda\rangle + \tfrac12\langle\lambda, \Sigma\lambda\rangle, \qquad
@@ -70,7 +69,6 @@ class Gaussian(AbstractMadeOf):
     """
 
     resolves_shift = True
-    _made_of = "_mean"
 
     def __init__(
         self,
@@ -140,6 +138,16 @@ class Gaussian(AbstractMadeOf):
     def smoothness(self) -> Tensor:
         return self._covariance.trace().expand(torch.broadcast_shapes((1,), self._covariance.lead))
 
+    @override
+    def torch_distribution(self) -> Distribution:
+        """``Independent(Normal)``, ``MultivariateNormal`` or ``LowRankMultivariateNormal``, as the covariance is given.
+
+        Raises:
+            ProblemError: If the covariance is singular, so that there is no density.
+        """
+        self._covariance.check_definite()
+        return self._covariance.normal(self._mean).expand(self.lead)
+
     def covariance(self) -> Tensor:
         """The covariance Σ, written out, (..., m or 1, d, d)."""
         return self._covariance.matrix()
@@ -171,21 +179,13 @@ class Gaussian(AbstractMadeOf):
         """
         self.check_point("points", points)
         self._covariance.check_definite()
-        square = self._covariance.whitened_square(points - self._mean)
-        return -(square + self._covariance.log_determinant() + self.dim * math.log(2 * math.pi)) / 2
+        return self._covariance.log_density(points - self._mean)
 
     def log_density_of_all(self, points: Tensor) -> Tensor:
         """The log density of every query at each of the points (n, d), (..., m or 1, n)."""
         each = Gaussian._of(self._mean.unsqueeze(-2), self._covariance.unsqueezed(-1))
         found = each.log_density(points)
         return found if found.dim() > 1 else found.unsqueeze(0)
-
-    @override
-    def to(self, dtype: torch.dtype) -> Gaussian:
-        if dtype == self.dtype:
-            return self
-        check_dtype(dtype)
-        return Gaussian._of(self._mean.to(dtype), self._covariance.to(dtype))
 
     @override
     def queries(self, part: slice) -> Gaussian:
@@ -199,7 +199,7 @@ class Gaussian(AbstractMadeOf):
         return self._described(f"dim={self.dim}", f"covariance={kind}")
 
 
-class GaussianMixture(AbstractMadeOf):
+class GaussianMixture(AbstractPreference):
     r"""The mixture :math:`u = \sum_k w_k\,\mathcal{N}(m_k, S_k)`.
 
     .. math:: \log M(\lambda) = \log\sum_k w_k
@@ -235,7 +235,6 @@ class GaussianMixture(AbstractMadeOf):
     """
 
     resolves_shift = True
-    _made_of = "means"
 
     def __init__(
         self,
@@ -433,6 +432,22 @@ class GaussianMixture(AbstractMadeOf):
         return parameter if self._own else parameter.unsqueeze(-own - 2)
 
     @override
+    def torch_distribution(self) -> MixtureSameFamily:
+        """``MixtureSameFamily``.
+
+        Raises:
+            ProblemError: If a covariance is singular, so that there is no density.
+        """
+        self._covariances.check_definite()
+        means = self._before_components(self.means, 1)
+        covariances = self._covariances if self._own else self._covariances.unsqueezed(-2)
+        shape = (*self.lead, self.components)
+        weights = Categorical(logits=self.log_weights.reshape(*self.weights().shape), validate_args=False)
+        return MixtureSameFamily(
+            weights.expand(self.lead), covariances.normal(means).expand(shape), validate_args=False
+        )
+
+    @override
     def log_density(self, points: Tensor) -> Tensor:
         """The log density at points (..., m, d), (..., m).
 
@@ -443,18 +458,15 @@ class GaussianMixture(AbstractMadeOf):
         self._covariances.check_definite()
         rows, each = self._rows(points), self._covariances.unsqueezed(-1)
         # Components first: all rows share the matrix of each.
-        square = each.whitened_square(rows.unsqueeze(-3) - self.means.unsqueeze(-2)).mT
-        constant = self._covariances.log_determinant() + self.dim * math.log(2 * math.pi)
-        of_each = -(square + constant.unsqueeze(-2)) / 2
+        of_each = each.log_density(rows.unsqueeze(-3) - self.means.unsqueeze(-2)).mT
         return self._back(torch.logsumexp(self.log_weights + of_each, -1, keepdim=True)).squeeze(-1)
 
     @override
-    def to(self, dtype: torch.dtype) -> GaussianMixture:
-        if dtype == self.dtype:
-            return self
-        check_dtype(dtype)
-        log_weights = self.log_weights.to(dtype).log_softmax(-1)
-        return GaussianMixture._of(self.means.to(dtype), self._covariances.to(dtype), log_weights, self._own)
+    def to(self, dtype: torch.dtype) -> Self:
+        made = super().to(dtype)
+        if made is not self:
+            made.log_weights = made.log_weights.log_softmax(-1)
+        return made
 
     @override
     def queries(self, part: slice) -> GaussianMixture:

@@ -8,16 +8,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributions
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
 from fenchel.errors import DomainError, ProblemError
 from fenchel.preference.abstract import (
-    AbstractMadeOf,
     AbstractPreference,
     Shape,
-    check_dtype,
     check_entries,
     check_form,
     check_together,
@@ -33,7 +31,7 @@ ROUNDINGS = 16
 """Roundings that a formula for one coordinate is taken to cost: the longest has ten operations."""
 
 
-class AbstractProduct(AbstractMadeOf):
+class AbstractProduct(AbstractPreference):
     r"""A distribution of vectors with independent coordinates, :math:`\log M(\lambda) = \sum_j \kappa_j(\lambda_j)`.
 
     A member names its parameters, all of which broadcast to (..., m or 1, d), and writes the cumulant κ of a
@@ -81,10 +79,6 @@ class AbstractProduct(AbstractMadeOf):
 
     def _all(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self.parameters}
-
-    @override
-    def _source(self) -> Tensor:
-        return getattr(self, self.parameters[0])
 
     @property
     @override
@@ -167,21 +161,29 @@ class AbstractProduct(AbstractMadeOf):
         sizes = checked_sample_shape(shape, generator, self.device)
         return self.draw((*sizes, *self.lead, self.dim), generator)
 
-    @abstractmethod
+    def of_coordinates(self) -> distributions.Distribution | None:
+        """What ``torch.distributions`` has for coordinates by themselves, of a shape that broadcasts; None for none."""
+        return None
+
+    @override
+    def torch_distribution(self) -> distributions.Independent:
+        each = self.of_coordinates()
+        if each is None:
+            raise self._no_counterpart()
+        return distributions.Independent(each.expand((*self.lead, self.dim)), 1, validate_args=False)
+
     def log_densities(self, points: Tensor) -> Tensor:
         """Log density or log probability of every coordinate, (..., m, d)."""
+        each = self.of_coordinates()
+        if each is None:
+            raise NotImplementedError(f"{type(self).__name__} has no log_densities")
+        known = each.support.check(points)  # pyright: ignore[reportOptionalMemberAccess]
+        return torch.where(known, each.log_prob(points.where(known, 1)), -torch.inf)
 
     @override
     def log_density(self, points: Tensor) -> Tensor:
         self.check_point("points", points)
         return self.log_densities(points).sum(-1)
-
-    @override
-    def to(self, dtype: torch.dtype) -> Self:
-        if dtype == self.dtype:
-            return self
-        check_dtype(dtype)
-        return self._like(**{name: part.to(dtype) for name, part in self._all().items()})
 
     @override
     def queries(self, part: slice) -> Self:
@@ -293,10 +295,8 @@ class Bernoulli(AbstractProduct):
         return torch.bernoulli(self.probs.detach().expand(shape), generator=generator)
 
     @override
-    def log_densities(self, points: Tensor) -> Tensor:
-        known = (points == 0) | (points == 1)
-        log = torch.where(points == 1, logsigmoid(self.logits), logsigmoid(-self.logits))
-        return torch.where(known, log, -torch.inf)
+    def of_coordinates(self) -> distributions.Bernoulli:
+        return distributions.Bernoulli(logits=self.logits, validate_args=False)
 
 
 class Poisson(AbstractProduct):
@@ -368,12 +368,8 @@ class Poisson(AbstractProduct):
         return torch.poisson(self.rate.detach().expand(shape), generator=generator)
 
     @override
-    def log_densities(self, points: Tensor) -> Tensor:
-        known = (points >= 0) & (points == points.floor())
-        count = points.where(known, 0)
-        return torch.where(
-            known, torch.xlogy(count, self.rate) - self.rate - torch.lgamma(count + 1), -torch.inf
-        )
+    def of_coordinates(self) -> distributions.Poisson:
+        return distributions.Poisson(self.rate, validate_args=False)
 
 
 class Gamma(AbstractProduct):
@@ -455,8 +451,5 @@ class Gamma(AbstractProduct):
         return drawn / self.rate
 
     @override
-    def log_densities(self, points: Tensor) -> Tensor:
-        a, known = self.concentration, points >= 0
-        at = points.where(known, 1)
-        log = torch.xlogy(a, self.rate) + torch.xlogy(a - 1, at) - self.rate * at - torch.lgamma(a)
-        return torch.where(known, log, -torch.inf)
+    def of_coordinates(self) -> distributions.Gamma:
+        return distributions.Gamma(self.concentration, self.rate, validate_args=False)

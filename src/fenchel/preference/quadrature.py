@@ -25,7 +25,7 @@ from fenchel.preference.abstract import (
     first_index,
     sums,
 )
-from fenchel.preference.discrete import displacement, drawn_indices, log_mean_exp, picked
+from fenchel.preference.discrete import Discrete, drawn_indices, picked
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, Convergence, Panels, largest, refined, starting
 from fenchel.rounding import UNIT
@@ -172,11 +172,11 @@ class Quadrature(AbstractPreference):
             log_density = log_density + self._tilt.double() @ templates.mT
         return templates, log_density
 
-    def _at(self, panels: Panels) -> tuple[Tensor, Tensor]:
-        """Centred templates (n, d), and log weights (..., m or 1, n) that sum to one."""
+    def _at(self, panels: Panels) -> Discrete:
+        """Centred templates (n, d) with log weights (..., m or 1, n), in float64."""
         places, log_lengths = panels.nodes()
         templates, log_density = self._weighed(places)
-        return templates, (log_density + log_lengths).log_softmax(-1)
+        return Discrete._of(templates, (log_density + log_lengths).log_softmax(-1))
 
     @property
     def _few(self) -> float:
@@ -248,11 +248,6 @@ class Quadrature(AbstractPreference):
     def _count(self, panels: Panels) -> int:
         return len(panels.halved().nodes()[1])
 
-    def _moved(self, lam: Tensor, panels: Panels) -> Tensor:
-        """The shift of the mean by the rule on some panels, in float64."""
-        templates, log_weights = self._at(panels)
-        return displacement(lam.double() @ templates.mT, log_weights) @ templates
-
     @override
     def unsettled(self, lam: Tensor) -> Tensor:
         return ~self._converged(lam, at_rest=True).settled
@@ -260,57 +255,46 @@ class Quadrature(AbstractPreference):
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        templates, log_weights = self._at(self._panels(lam, at_rest=True).halved())
-        wide = lam.double()
-        plain, common = wide @ (templates + self._center).mT, (wide @ self._center.mT).squeeze(-1)
-        return log_mean_exp(plain, wide @ templates.mT, common, log_weights).to(self._dtype)
-
-    def _probabilities(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        templates, log_weights = self._at(self._panels(lam).halved())
-        return templates, (log_weights + lam.double() @ templates.mT).softmax(-1)
+        found = self._at(self._panels(lam, at_rest=True).halved())
+        return (
+            Discrete._of(found.templates + self._center, found.log_weights)
+            .log_mgf(lam.double())
+            .to(self._dtype)
+        )
 
     @override
     def tilted_mean(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        templates, p = self._probabilities(lam)
-        return (p @ templates + self._center).to(self._dtype)
+        found = self._at(self._panels(lam).halved())
+        return (found.tilted_mean(lam.double()) + self._center).to(self._dtype)
 
     @override
     def tilted_shift(self, lam: Tensor) -> Tensor:
         self.check_point("lam", lam)
-        return self._moved(lam, self._panels(lam, at_rest=True).halved()).to(self._dtype)
+        found = self._at(self._panels(lam, at_rest=True).halved())
+        return found.tilted_shift(lam.double()).to(self._dtype)
 
     @override
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        templates, p = self._probabilities(lam)
-        mean = p @ templates
-
-        def product(vector: Tensor) -> Tensor:
-            wide = vector.double()
-            # About the mean twice, so that nothing cancels where the density is narrow.
-            along = wide @ templates.mT - (wide * mean).sum(-1, keepdim=True)
-            weights = p * along
-            return (weights @ templates - weights.sum(-1, keepdim=True) * mean).to(self._dtype)
-
-        return product
+        product = self._at(self._panels(lam).halved()).tilted_covariance(lam.double())
+        return lambda vector: product(vector.double()).to(self._dtype)
 
     @override
     def rounding(self, lam: Tensor) -> Tensor:
         """What halving panels changed last, and what sums over so many nodes may lose."""
-        panels = self._panels(lam, at_rest=True)
-        apart = (self._moved(lam, panels.halved()) - self._moved(lam, panels)).norm(dim=-1)
+        panels, wide = self._panels(lam, at_rest=True), lam.double()
+        fine, coarse = (self._at(part).tilted_shift(wide) for part in (panels.halved(), panels))
         exponent = lam.norm(dim=-1) * self._size
         lost = 64 * UNIT * self._size * exponent.clamp(max=1) * (1 + exponent)
-        return apart + lost
+        return (fine - coarse).norm(dim=-1) + lost
 
     @override
     def mean_rounding(self) -> Tensor:
         """Templates may be much larger than their mean; and what halving panels changed last of the mean at rest."""
         panels = self._panels(None)
-        templates, log_weights = self._at(panels.halved())
-        before, own = self._at(panels)
-        apart = (log_weights.exp() @ templates - own.exp() @ before).norm(dim=-1)
-        return apart + sums(log_weights.shape[-1]) * self._largest
+        fine, coarse = self._at(panels.halved()), self._at(panels)
+        apart = (fine.mean() - coarse.mean()).norm(dim=-1)
+        return apart + sums(fine.support_size) * self._largest
 
     def expectation(self, function: Places) -> Tensor:
         r""":math:`\mathbb{E}_u[f(x)]` of a function from places (n, k) to (n, v), (..., m or 1, v)."""
@@ -326,7 +310,7 @@ class Quadrature(AbstractPreference):
             )
         panels = found.panels.halved()
         values = self._templates(panels.nodes()[0])
-        return (weighing._at(panels)[1].exp() @ values).to(self._dtype)
+        return (weighing._at(panels).weights() @ values).to(self._dtype)
 
     @override
     def tilted(self, lam: Tensor) -> Quadrature:
@@ -339,8 +323,7 @@ class Quadrature(AbstractPreference):
         sizes = checked_sample_shape(shape, generator, self._device)
         with torch.no_grad():
             panels = self._panels(None).halved().finer()
-            _, log_weights = self._at(panels)
-            weights = log_weights.exp().expand(*self.lead, -1)
+            weights = self._at(panels).weights().expand(*self.lead, -1)
             index = drawn_indices(weights, sizes, generator)
             begin, end = (picked(part.to(self._dtype).unsqueeze(0), index, 1) for part in panels.cells())
             share = torch.rand(begin.shape, generator=generator, dtype=self._dtype, device=self._device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
-from fenchel.nn.arguments import combined
+from fenchel.nn.arguments import combined, shown_arguments
 from fenchel.nn.preference.inputs import AttentionInputs, IndexFunction, on_diagonals, on_grid
 from fenchel.tensors import check_flags, checked_argument
 
@@ -189,6 +189,10 @@ class AbstractPreference(nn.Module):
 
     def __pow__(self, weight: float) -> AbstractPreference:
         return tempered(self, weight)
+
+    def extra_repr(self) -> str:
+        """What it was built with, where that is not the default."""
+        return shown_arguments(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

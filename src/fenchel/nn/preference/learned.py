@@ -43,7 +43,7 @@ class LearnedBias(AbstractPreference):
     def __init__(self, heads: int, max_queries: int, max_keys: int) -> None:
         super().__init__()
         check_sizes("LearnedBias", heads=heads, max_queries=max_queries, max_keys=max_keys)
-        self.heads = heads
+        self.heads, self.max_queries, self.max_keys = heads, max_queries, max_keys
         self.bias = nn.Parameter(torch.zeros(heads, max_queries, max_keys))
 
     def forward(self, inputs: AttentionInputs) -> Tensor:
@@ -64,7 +64,7 @@ class LearnedBias(AbstractPreference):
     def check(self, inputs: AttentionInputs) -> None:
         """Hold heads, device and positions against those of the bias."""
         super().check(inputs)
-        _, max_queries, max_keys = self.bias.shape
+        max_queries, max_keys = self.max_queries, self.max_keys
         if inputs.keys > max_keys:
             raise ProblemError(
                 f"LearnedBias was built with max_keys={max_keys}, but there are {inputs.keys} keys."
@@ -82,11 +82,6 @@ class LearnedBias(AbstractPreference):
         """(heads, m or 1, n)."""
         placed = cut(self.bias, 2, 0, inputs.keys)
         return placed if self.bias.shape[1] == 1 else cut(placed, 1, inputs.first_query, inputs.queries)
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        heads, max_queries, max_keys = self.bias.shape
-        return f"heads={heads}, max_queries={max_queries}, max_keys={max_keys}"
 
 
 class Location(AbstractPreference):
@@ -119,25 +114,19 @@ class Location(AbstractPreference):
     def __init__(self, heads: int, query_dim: int, max_keys: int) -> None:
         super().__init__()
         check_sizes("Location", heads=heads, query_dim=query_dim, max_keys=max_keys)
-        self.heads = heads
+        self.heads, self.query_dim, self.max_keys = heads, query_dim, max_keys
         self.weight = nn.Parameter(0.02 * torch.randn(heads, max_keys, query_dim))
 
     def forward(self, inputs: AttentionInputs) -> Tensor:
         """The log-weights (B, heads, m, n)."""
         self.check(inputs)
-        _, max_keys, query_dim = self.weight.shape
-        if inputs.keys > max_keys:
+        if inputs.keys > self.max_keys:
             raise ProblemError(
-                f"Location was built with max_keys={max_keys}, but there are {inputs.keys} keys."
+                f"Location was built with max_keys={self.max_keys}, but there are {inputs.keys} keys."
             )
-        x = inputs.required("query_inputs", reader="Location", width=query_dim)
+        x = inputs.required("query_inputs", reader="Location", width=self.query_dim)
         weight = cut(self.weight, 1, 0, inputs.keys)
         return (x.unsqueeze(1) @ weight.mT).to(inputs.dtype)
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        heads, max_keys, query_dim = self.weight.shape
-        return f"heads={heads}, query_dim={query_dim}, max_keys={max_keys}"
 
 
 class Recency(AbstractPreference):
@@ -181,10 +170,6 @@ class Recency(AbstractPreference):
             return decay[b, k, head_row(h, heads)]
 
         return of_key
-
-    def extra_repr(self) -> str:
-        """Heads."""
-        return f"heads={self.heads}"
 
 
 class Context(AbstractPreference):
@@ -360,7 +345,8 @@ class Additive(AbstractPreference):
         sizes = {"heads": heads, "query_dim": query_dim, "key_dim": key_dim, "hidden": hidden}
         check_sizes("Additive", **sizes)
         checked_argument("entries", block_entries, name="block_entries of Additive")
-        self.heads, self.hidden, self.block_entries = heads, hidden, block_entries
+        self.heads, self.query_dim, self.key_dim = heads, query_dim, key_dim
+        self.hidden, self.block_entries = hidden, block_entries
         self.of_query = nn.Linear(query_dim, heads * hidden)
         self.of_key = nn.Linear(key_dim, heads * hidden, bias=False)
         self.score = nn.Parameter(torch.empty(heads, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
@@ -398,13 +384,6 @@ class Additive(AbstractPreference):
                 for block in blocks
             ]
         return torch.cat(scores, dim=2)
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        return (
-            f"heads={self.heads}, query_dim={self.of_query.in_features}, key_dim={self.of_key.in_features}, "
-            f"hidden={self.hidden}"
-        )
 
 
 def _scores(queries: Tensor, keys: Tensor, score: Tensor) -> Tensor:

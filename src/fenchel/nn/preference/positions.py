@@ -73,11 +73,6 @@ class ALiBi(AbstractPreference):
 
         return penalty
 
-    def extra_repr(self) -> str:
-        """Heads and what differs from the default."""
-        options = ("" if self.symmetric else ", symmetric=False") + (", learned=True" if self.learned else "")
-        return f"heads={self.heads}{options}"
-
 
 def alibi_slopes(heads: int) -> Tensor:
     """The paper's slopes, float32 (heads,): :math:`2^{-8/H}, 2^{-16/H}, ...` for a power of two H.
@@ -145,10 +140,6 @@ class QuadraticPosition(AbstractPreference):
             return (drift[row] - curvature[row] * distance) * distance
 
         return parabola
-
-    def extra_repr(self) -> str:
-        """Number of heads."""
-        return f"heads={self.heads}"
 
 
 class RelativePosition(AbstractPreference):
@@ -242,13 +233,6 @@ class RelativePosition(AbstractPreference):
 
         return at_distance
 
-    def extra_repr(self) -> str:
-        """Sizes and direction."""
-        return (
-            f"heads={self.heads}, buckets={self.buckets}, max_distance={self.max_distance}, "
-            f"bidirectional={self.bidirectional}"
-        )
-
 
 def relative_position_bucket(
     distance: Tensor, buckets: int, max_distance: int, bidirectional: bool
@@ -335,10 +319,6 @@ class GridPosition(AbstractPreference):
         """Hold tokens against the grid."""
         super().check(inputs)
         check_pixels("GridPosition", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
-
-    def extra_repr(self) -> str:
-        """Heads and grid."""
-        return f"heads={self.heads}, grid={self.grid}"
 
 
 class QuadraticGridPosition(AbstractPreference):
@@ -452,11 +432,6 @@ class QuadraticGridPosition(AbstractPreference):
                 f"the grid {rows} x {columns} of QuadraticGridPosition with a padding of {self.padding}, and queries "
                 f"up to place {rows * columns}. Pad the image that keys and values are made of, not the queries'."
             )
-
-    def extra_repr(self) -> str:
-        """Grid, heads and padding."""
-        padding = f", padding={self.padding}" if any(self.padding) else ""
-        return f"grid={self.grid}, heads={self.heads}{padding}"
 
 
 def _own(index: Tensor) -> Tensor:

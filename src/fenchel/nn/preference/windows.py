@@ -121,11 +121,6 @@ class Window(AbstractPreference):
 
         return is_near
 
-    def extra_repr(self) -> str:
-        """The window."""
-        dilation = f", dilation={self.dilation}" if self.dilation > 1 else ""
-        return f"before={self.before}, after={self.after}{dilation}"
-
 
 class GridWindow(AbstractPreference):
     r"""A pixel sees those around it: :math:`u_j = 0` unless j is within ``reach`` rows and columns of i.
@@ -172,10 +167,6 @@ class GridWindow(AbstractPreference):
         """Hold tokens against the grid."""
         super().check(inputs)
         check_pixels("GridWindow", self.grid, inputs.keys, (inputs.query_offset or 0) + inputs.queries)
-
-    def extra_repr(self) -> str:
-        """Grid and reach."""
-        return f"grid={self.grid}, reach={self.reach}"
 
 
 class GaussianWindow(AbstractPreference):
@@ -244,6 +235,7 @@ class GaussianWindow(AbstractPreference):
                 f"GaussianWindow got pace={pace}, but predicts its location; leave pace out, or predict_location."
             )
         self.heads, self.query_dim, self.pace = heads, query_dim, pace
+        self.predict_location, self.predict_width = predict_location, predict_width
         self.depends_on_distance = not predicts and pace == 1
         self.log_width = nn.Parameter(torch.full((heads,), math.log(width)))
         self.shift = None if predict_location else nn.Parameter(torch.zeros(heads))
@@ -302,17 +294,6 @@ class GaussianWindow(AbstractPreference):
         last = inputs.keys - 1 - real.flip(-1).argmax(-1).to(share.dtype)
         return first[:, None, None] + share * (last - first)[:, None, None]
 
-    def extra_repr(self) -> str:
-        """Heads and what is predicted."""
-        predicted = [
-            f", {name}=True"
-            for name, module in (("predict_location", self.location), ("predict_width", self.width_change))
-            if module is not None
-        ]
-        query_dim = f", query_dim={self.query_dim}" if predicted else ""
-        pace = "" if self.pace == 1 else f", pace={self.pace:g}"
-        return f"heads={self.heads}{''.join(predicted)}{query_dim}{pace}"
-
 
 class ProportionalWindow(AbstractPreference):
     r"""A Gaussian around the proportional place, :math:`\log u_{hij} = -(j - c_i)^2 / 2\sigma_h^2`.
@@ -366,7 +347,3 @@ class ProportionalWindow(AbstractPreference):
             return -distance * distance * precision[head_row(h, heads)]
 
         return from_place
-
-    def extra_repr(self) -> str:
-        """Heads."""
-        return f"heads={self.heads}"
