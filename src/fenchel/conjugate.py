@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.preference import AbstractPreference, Discrete
 
@@ -284,7 +285,7 @@ class LogPartition(AbstractConjugate):
 
 
 def conjugate_of(
-    preference: AbstractPreference, closeness: AbstractCloseness | None = None
+    preference: AbstractPreference, closeness: AbstractCloseness | str | None = None
 ) -> AbstractConjugate:
     r"""φ of a preference and a closeness.
 
@@ -306,8 +307,7 @@ def conjugate_of(
             f"preference is a {type(preference).__name__}; expected fenchel.Discrete(templates), "
             "fenchel.Gaussian(mean, covariance) or another distribution"
         )
-    if closeness is None:
-        closeness = KL()
+    closeness = KL() if closeness is None else closeness_of(closeness)
     if not isinstance(closeness, AbstractCloseness):
         raise ProblemError(
             f"closeness is {shown(closeness)}; expected one such as fenchel.KL(), fenchel.Tsallis(1.5) or "

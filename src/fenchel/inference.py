@@ -64,7 +64,7 @@ class InferenceProblem(Problem, Generic[P]):
         preference: P,
         evidence: Tensor,
         alpha: float | Tensor = 1.0,
-        closeness: AbstractCloseness | None = None,
+        closeness: AbstractCloseness | str | None = None,
     ) -> None:
         super().__init__(conjugate_of(preference, closeness), evidence, alpha)
 

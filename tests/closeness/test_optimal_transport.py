@@ -229,8 +229,8 @@ def test_what_needs_templates_or_another_closeness_says_so() -> None:
         OptimalTransport("dot", 1.0).conjugate(torch.zeros(1, 3), log_u)
     given_matrix = OptimalTransport(torch.zeros(3, 3), 1.0)
     assert float(given_matrix.weights(torch.zeros(1, 3), log_u).sum()) == pytest.approx(1.0)
-    with pytest.raises(ProblemError, match="closeness is 'kl'; expected"):
-        InferenceProblem(Discrete(torch.eye(2)), torch.zeros(1, 2), closeness="kl")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ProblemError, match="closeness is 'kf'; expected"):
+        InferenceProblem(Discrete(torch.eye(2)), torch.zeros(1, 2), closeness="kf")
 
 
 @pytest.mark.filterwarnings("default::fenchel.errors.CostWarning")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -24,9 +25,14 @@ class AbstractCloseness(ABC):
     r"""A convex function :math:`D(\cdot, u)` of the weights.
 
     A member writes four primitives in terms of the log preference (..., m or 1, n): value, conjugate, the conjugate's
-    gradient (``weights``) and its curvature. The potential is :math:`f = T\lambda`, shape (..., m, N), with one entry
-    for each of the N templates that p may use: those of the preference, N = n, unless :meth:`support` says more.
+    gradient (``weights``) and its curvature; the modulus by which D is strongly convex, if that is not 1; and the names
+    of ``numbers`` of its own that may differ by query. The potential is :math:`f = T\lambda`, shape (..., m, N), with
+    one entry for each of the N templates that p may use: those of the preference, N = n, unless :meth:`support` says
+    more.
     """
+
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """Attributes, called as the constructor calls them, that are numbers, or tensors that broadcast to (..., m)."""
 
     def bind(self, preference: Discrete) -> Self:
         """This closeness, knowing the templates of a preference; itself where templates do not matter to it."""
@@ -135,10 +141,19 @@ class AbstractCloseness(ABC):
             f"{type(self).__name__} says that it is rowwise and has no curvature_weights"
         )
 
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with the numbers changed that are tensors; itself where none is."""
+        tensors = {name: own for name in self.numbers if isinstance(own := getattr(self, name), Tensor)}
+        if not tensors:
+            return self
+        changed = copy.copy(self)
+        for name, own in tensors.items():
+            setattr(changed, name, change(own))
+        return changed
+
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where no tensor of its own has rows for queries."""
-        del part
-        return self
+        return self._changed(lambda own: own if not own.dim() or own.shape[-1] == 1 else own[..., part])
 
     def rows(self, take: Callable[[Tensor], Tensor]) -> Self:
         """The same for rows of a block, where tensors of its own have rows for queries; else itself.
@@ -146,8 +161,7 @@ class AbstractCloseness(ABC):
         Args:
             take: Gives (g or 1, r or 1) of a tensor that broadcasts to (..., m).
         """
-        del take
-        return self
+        return self._changed(lambda own: take(own) if own.dim() else own)
 
     def hessian_product(self, potential: Tensor, vector: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`\nabla^2 D^*(f)\, v`, shape (..., m, N); :meth:`curvature` where there are many v at one f."""
@@ -163,12 +177,14 @@ class AbstractCloseness(ABC):
 
     def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes (..., m or 1) of what it has for each query, by the name that the constructor gives it."""
-        return {}
+        numbers = {name: getattr(self, name) for name in self.numbers}
+        return {
+            name: tuple(own.shape) for name, own in numbers.items() if isinstance(own, Tensor) and own.dim()
+        }
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same closeness in another dtype."""
-        del dtype
-        return self
+        return self._changed(lambda own: own.to(dtype))
 
     def fenchel_young_gap(self, weights: Tensor, potential: Tensor, log_preference: Tensor) -> Tensor:
         r"""How far weights and potential are from belonging together, shape (..., m).

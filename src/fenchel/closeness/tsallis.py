@@ -13,7 +13,7 @@ Names of closenesses, as command lines, manifests and configurations of models g
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -45,7 +45,15 @@ from fenchel.tensors import (
     values_are_known,
 )
 
-__all__ = ["NAMES", "ORDERS_OF_HEADS", "Tsallis", "closeness_name", "closeness_named", "name_of"]
+__all__ = [
+    "NAMES",
+    "ORDERS_OF_HEADS",
+    "Tsallis",
+    "closeness_name",
+    "closeness_named",
+    "closeness_of",
+    "name_of",
+]
 
 
 FORM = "that broadcasts to (..., m), or a number"
@@ -102,6 +110,7 @@ class Tsallis(AbstractCloseness):
         self._count: int | None = None
 
     rowwise = True
+    numbers = ("order", "temperature")
 
     @property
     def _csiszar(self) -> bool:
@@ -127,16 +136,13 @@ class Tsallis(AbstractCloseness):
 
     @override
     def bind(self, preference: Discrete) -> Self:
-        joined = copy.copy(self)
         templates = preference.templates
         # Once more: what is learned may have left its range since.
         _checked_order(self.order)
         _checked_temperature(self.temperature)
-        for name, own in (("order", self.order), ("temperature", self.temperature)):
-            if isinstance(own, Tensor):
-                if own.dim():
-                    check_device(name, own, templates.device, "templates")
-                setattr(joined, name, own.to(templates.device, templates.dtype))
+        for name in self.query_shapes():
+            check_device(name, getattr(self, name), templates.device, "templates")
+        joined = copy.copy(self._changed(lambda own: own.to(templates.device, templates.dtype)))
         joined._count = templates.shape[-2]
         return joined
 
@@ -251,33 +257,6 @@ class Tsallis(AbstractCloseness):
             )
         return self.temperature * self._count ** (1 - self.order)
 
-    @override
-    def queries(self, part: slice) -> Self:
-        return self._with(lambda own: own if not own.dim() or own.shape[-1] == 1 else own[..., part])
-
-    @override
-    def rows(self, take: Callable[[Tensor], Tensor]) -> Self:
-        return self._with(lambda own: take(own) if own.dim() else own)
-
-    @override
-    def query_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        named = {"order": self.order, "temperature": self.temperature}
-        return {
-            name: tuple(own.shape) for name, own in named.items() if isinstance(own, Tensor) and own.dim()
-        }
-
-    @override
-    def to(self, dtype: torch.dtype) -> Self:
-        return self._with(lambda own: own.to(dtype))
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
-        changed = copy.copy(self)
-        if isinstance(self.order, Tensor):
-            changed.order = change(self.order)
-        if isinstance(self.temperature, Tensor):
-            changed.temperature = change(self.temperature)
-        return changed
-
     def __repr__(self) -> str:
         def shown(own: float | Tensor) -> str:
             if not isinstance(own, Tensor):
@@ -383,10 +362,11 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
 NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}
 """Names for some of them; None is Kullback and Leibler's, which an audit measures when nothing is said."""
 
-_EXPECTED = (
-    "expected tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
+_NAMED = (
+    "tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
     "or :temperature=T; or sparsemax, entmax15 or softmax"
 )
+_EXPECTED = f"expected {_NAMED}"
 ORDERS_OF_HEADS = "orders of its heads' own"
 """What :func:`name_of` calls a closeness with an order for each head."""
 
@@ -404,24 +384,39 @@ def closeness_name(given: Any) -> str | None:
         >>> closeness_name("entmax15"), closeness_name(Tsallis(1.25, "csiszar")), closeness_name("softmax")
         ('tsallis:1.5', 'tsallis:1.25:csiszar', None)
     """
-    if isinstance(given, AbstractCloseness):
-        name = name_of(given)
-        if name == ORDERS_OF_HEADS:
-            raise InputError(f"closeness is {given!r}; {_EXPECTED}, one order for all heads.")
-        if name is not None or isinstance(given, KL):
-            return name
-    if given is None:
-        return None
-    if not isinstance(given, str):
+    if isinstance(given, str):
+        return NAMES[given] if given in NAMES else name_of(_parsed(given))
+    if given is not None and not isinstance(given, AbstractCloseness):
         raise InputError(f"closeness is {shown(given)}; {_EXPECTED}.")
-    if given in NAMES:
-        return NAMES[given]
-    return name_of(_parsed(given))
+    name = name_of(given)
+    if name == ORDERS_OF_HEADS:
+        raise InputError(f"closeness is {given!r}; {_EXPECTED}, one order for all heads.")
+    return name
 
 
 def closeness_named(name: str | None) -> Tsallis | None:
     """What a name of :func:`closeness_name` stands for; None for Kullback and Leibler's."""
     return None if name is None else _parsed(name)
+
+
+def closeness_of(given: Any) -> Any:
+    """The closeness that a name stands for; whatever else was given as it is, to be looked at elsewhere.
+
+    Raises:
+        ProblemError: If it is a name of none.
+
+    Example:
+        >>> closeness_of("entmax15"), closeness_of("softmax"), closeness_of(KL())
+        (Tsallis(1.5), KL(), KL())
+    """
+    if not isinstance(given, str):
+        return given
+    try:
+        return closeness_named(closeness_name(given)) or KL()
+    except InputError:
+        raise ProblemError(
+            f"closeness is {shown(given)}; expected one such as fenchel.Tsallis(1.5), or {_NAMED}"
+        ) from None
 
 
 def name_of(closeness: AbstractCloseness | None) -> str | None:

@@ -56,7 +56,7 @@ class AttentionInference(Inference):
         key: Tensor,
         value: Tensor | None = None,
         *,
-        closeness: AbstractCloseness | None = None,
+        closeness: AbstractCloseness | str | None = None,
         dropout_p: float = 0.0,
         enable_gqa: bool = False,
         **options: Any,
@@ -159,7 +159,7 @@ def infer(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
@@ -239,7 +239,7 @@ def attention(
     log_preference: Tensor | None = None,
     alpha: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     estimator: str | Estimator = "first_order",
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
@@ -335,7 +335,7 @@ def attention_with_certificate(
     key: Tensor,
     value: Tensor,
     *,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     dropout_p: float = 0.0,
     **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
@@ -382,7 +382,11 @@ def attention_with_certificate(
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, *, closeness: AbstractCloseness | None = None, **options: Unpack[Options]
+    query: Tensor,
+    key: Tensor,
+    *,
+    closeness: AbstractCloseness | str | None = None,
+    **options: Unpack[Options],
 ) -> Tensor:
     """The weights p that :func:`attention` puts on the values, as one (B, H, m, n) array.
 
@@ -415,7 +419,11 @@ def attention_weights(
 
 
 def gap(
-    query: Tensor, key: Tensor, *, closeness: AbstractCloseness | None = None, **options: Unpack[GapOptions]
+    query: Tensor,
+    key: Tensor,
+    *,
+    closeness: AbstractCloseness | str | None = None,
+    **options: Unpack[GapOptions],
 ) -> Tensor:
     r"""The duality gap of :func:`attention`'s answer, differentiable.
 

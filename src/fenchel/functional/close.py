@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness, Divergence, OptimalTransport, Tsallis
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.inference import AttentionCertificate, certificate_of, norm_of
@@ -161,7 +162,7 @@ def check_kind(closeness: Any, estimator: str) -> None:
 
 
 def checked_closeness(
-    closeness: AbstractCloseness | None, estimator: str, query: Tensor
+    closeness: AbstractCloseness | str | None, estimator: str, query: Tensor
 ) -> AbstractCloseness | None:
     """The closeness in the dtype that a call computes in, or None where that is softmax attention.
 
@@ -173,6 +174,7 @@ def checked_closeness(
     Raises:
         ProblemError: If it is none, has no such estimator, or has numbers of other heads or queries.
     """
+    closeness = closeness_of(closeness)
     check_kind(closeness, estimator)
     if closeness is None or is_softmax(closeness):
         return None

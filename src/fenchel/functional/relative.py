@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.attention import AttentionInference, attention_weights
@@ -185,7 +186,7 @@ def relative_attention(
     index: Tensor | None = None,
     *,
     relative_value: Tensor | None = None,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     dropout_p: float = 0.0,
     **options: Unpack[Options],
 ) -> Tensor:
@@ -248,7 +249,7 @@ def relative_attention_weights(
     relative: Tensor,
     index: Tensor | None = None,
     *,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
     """The weights that :func:`relative_attention` averages under, as one (B, H, m, n) array.
@@ -290,7 +291,7 @@ def relative_attention_with_certificate(
     index: Tensor | None = None,
     *,
     relative_value: Tensor | None = None,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     dropout_p: float = 0.0,
     **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionCertificate]:
@@ -342,7 +343,7 @@ def relative_gap(
     relative: Tensor,
     index: Tensor | None = None,
     *,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     **options: Unpack[GapOptions],
 ) -> Tensor:
     """The duality gap of :func:`relative_attention`'s answer, differentiable; see :func:`fenchel.functional.gap`.
@@ -409,7 +410,7 @@ def _checked(
     variant: Relative,
     *,
     scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     **options: Any,
 ) -> RelativeArguments:
     """The arguments of a relative attention call, if they fit together."""
@@ -437,7 +438,7 @@ def _checked(
     if isinstance(scale, Tensor):
         relative = relative * scale.to(relative).reshape(())
     call = replace(call, key=call.of_query_heads(call.key), value=call.of_query_heads(call.value))
-    return RelativeArguments(call, relative, index, relative_value, closeness)
+    return RelativeArguments(call, relative, index, relative_value, closeness_of(closeness))
 
 
 def _check_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.closeness import AbstractCloseness, Tsallis
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional import Relative
 from fenchel.functional.close import check_kind, closeness_on
@@ -90,8 +91,8 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
             :class:`~fenchel.nn.evidence.ScaledDot`.
         estimator: ``"first_order"``, ``"second_order"`` or ``"exact"``; or an object with its options, such as
             ``fenchel.Exact(tol=1e-6)``.
-        closeness: D, such as :class:`fenchel.Tsallis`, under which keys get weights of exactly 0; None is Kullback and
-            Leibler's, softmax.
+        closeness: D, such as :class:`fenchel.Tsallis`, under which keys get weights of exactly 0, or its name, such as
+            ``"entmax15"``; None is Kullback and Leibler's, softmax.
         learn_order: Whether every head learns the order of its :class:`~fenchel.Tsallis`, between 1 and 2, as 1 plus
             the sigmoid of a parameter that starts at the order given.
         alpha: Reliability α > 0 of the evidence.
@@ -148,7 +149,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         preference: AbstractPreference | None = None,
         evidence: nn.Module | None = None,
         estimator: str | Estimator = "first_order",
-        closeness: AbstractCloseness | None = None,
+        closeness: AbstractCloseness | str | None = None,
         learn_order: bool = False,
         alpha: float = 1.0,
         learn_alpha: bool = False,
@@ -165,6 +166,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         _check_problem(preference, evidence)
         self._infer_by(estimator, tol, max_steps)
         check_positive("MultiheadAttention", alpha=alpha)
+        closeness = closeness_of(closeness)
         check_closeness(closeness, learn_order, self.estimator)
         check_flags(
             bias=bias,
@@ -215,7 +217,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     @property
     def effective_closeness(self) -> AbstractCloseness | None:
         """D of the heads: ``closeness``, with the orders (num_heads, 1) that they have learned."""
-        closeness = self.closeness
+        closeness = closeness_of(self.closeness)
         if closeness is not None:
             check_kind(closeness, self.estimator)  # it can be assigned
             closeness = closeness_on(closeness, self.out_proj.weight.device)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import shown
 from fenchel.closeness import KL, AbstractCloseness
+from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional.operator import untraced, without_autocast
 from fenchel.inference import InferenceProblem
@@ -125,7 +126,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         alpha: float = 1.0,
         learn_alpha: bool = False,
         estimator: str | Estimator = "first_order",
-        closeness: AbstractCloseness | None = None,
+        closeness: AbstractCloseness | str | None = None,
         bias: bool = True,
         batch_first: bool = True,
         tol: float | None = None,
@@ -149,9 +150,10 @@ class ContinuousAttention(AttendingLayer, nn.Module):
             learn_preference=learn_preference, learn_alpha=learn_alpha, bias=bias, batch_first=batch_first
         )
         check_parameters(owner, device, dtype)
+        closeness = closeness_of(closeness)
         if closeness is not None and not isinstance(closeness, KL):
             raise ProblemError(
-                f"closeness is {shown(closeness) if isinstance(closeness, str) else repr(closeness)}; expected None or "
+                f"closeness is {closeness!r}; expected None or "
                 "fenchel.KL(): densities over places are there under that alone; fenchel.nn.MultiheadAttention takes "
                 "any closeness over the tokens themselves"
             )

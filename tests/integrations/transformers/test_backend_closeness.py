@@ -154,7 +154,7 @@ def test_a_compiled_training_step_is_that_of_eager() -> None:
 def test_what_is_no_closeness_of_a_backend_is_named() -> None:
     model = tiny_model("bert")
     for near, message in (
-        ("entmax15", r"closeness is 'entmax15'; expected one such as fenchel.Tsallis"),
+        ("entmax17", r"closeness is 'entmax17'; expected one such as fenchel.Tsallis"),
         (OptimalTransport("dot", 1.0, warn=False), r"closeness is an OptimalTransport.*transport_attention"),
     ):
         context: Any = use_backend(model, "first_order", closeness=near)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fenchel.arguments import checked, shown
 from fenchel.closeness import AbstractCloseness
+from fenchel.closeness.tsallis import closeness_of as closeness_object
 from fenchel.errors import CaptureError, ModelError, ProblemError
 from fenchel.functional import AttentionCertificate
 from fenchel.functional.close import check_kind
@@ -110,11 +111,12 @@ def _inference(
     alpha: float | Tensor,
     tol: float | None,
     max_steps: int,
-    closeness: AbstractCloseness | None,
+    closeness: AbstractCloseness | str | None,
 ) -> Inference:
     if not isinstance(estimator, Estimator):
         checked("estimator", estimator)
     solver = estimator_object(estimator, tol, max_steps)
+    closeness = closeness_object(closeness)
     check_kind(closeness, solver.name)
     if isinstance(alpha, Tensor):
         positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
@@ -129,7 +131,7 @@ def use_backend(
     estimator: str | Estimator = "exact",
     *,
     alpha: float | Tensor = 1.0,
-    closeness: AbstractCloseness | None = None,
+    closeness: AbstractCloseness | str | None = None,
     layers: Collection[int | str] | None = None,
     heads: Collection[int] | None = None,
     tol: float | None = None,
