@@ -156,7 +156,7 @@ def construction() -> Iterator[Target]:
                 **{"not normalised": lambda: 2.0, "zero": together(normalize_templates=True, radius=0.0)},
             },
             "closeness": {
-                **made(text="entmax15", transport=fenchel.OptimalTransport("dot", 1.0, warn=False)),
+                **made(text="entmax17", transport=fenchel.OptimalTransport("dot", 1.0, warn=False)),
                 "parameter": lambda: fenchel.Tsallis(nn.Parameter(torch.tensor([[1.5]]))),
             },
             "learn_order": {
@@ -304,7 +304,7 @@ def calls() -> Iterator[Target]:
 
     for name, changed in (
         ("OnMeta is on meta", {"preference": OnMeta()}),
-        ("closeness", {"closeness": "sparsemax"}),
+        ("closeness", {"closeness": "sparsemin"}),
     ):
         layer = MultiheadAttention(WIDTH, HEADS, batch_first=True)
         assigned(layer)(**changed)

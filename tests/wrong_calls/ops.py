@@ -89,7 +89,7 @@ OPTIONS: dict[str, Makers] = {
     "enable_gqa": FLAGS,
     "heads": {**pairs_of(3), **pairs_of(2)},
     "closeness": {
-        **made(text="sparsemax", kind=fenchel.Tsallis),
+        **made(text="sparsemin", kind=fenchel.Tsallis),
         "transport": lambda: fenchel.OptimalTransport("dot", 1.0, warn=False),
     },
     "order": {"heads": together(closeness=fenchel.Tsallis(torch.full((3, 1), 1.5)))},

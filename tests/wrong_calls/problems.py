@@ -77,7 +77,7 @@ def problems() -> Iterator[Target]:
                 **{**POSITIVE, "tensor": filled(1.0, M + 1), "zeros": filled(0.0, M), "nans": filled(NAN, M)},
                 "huge": lambda: torch.tensor([1.0, NAN, 1.0]),
             },
-            "closeness": made(text="kl", kind=fenchel.KL, number=1),
+            "closeness": made(text="kf", kind=fenchel.KL, number=1),
             "log_weights": {
                 "queries": lambda: made_of_rows(M - 1),
                 "one query": lambda: made_of_rows(N, evidence=torch.ones(1, D)),

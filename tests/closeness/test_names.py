@@ -1,0 +1,105 @@
+"""Closenesses by their names, wherever one goes; and those of one's own with numbers that differ by query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
+from fenchel import functional as F
+from fenchel.closeness import AbstractCloseness
+from fenchel.closeness.tsallis import closeness_of
+from fenchel.nn import ContinuousAttention, MultiheadAttention
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+NAMES: dict[str, AbstractCloseness] = {
+    "sparsemax": Tsallis(2),
+    "entmax15": Tsallis(1.5),
+    "tsallis:1.25:csiszar:temperature=0.5": Tsallis(1.25, "csiszar", 0.5),
+    "softmax": KL(),
+    "kl": KL(),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_what_it_stands_for(name: str) -> None:
+    closeness = NAMES[name]
+    assert repr(closeness_of(name)) == repr(closeness)
+    problems = [InferenceProblem(Discrete(drawn(6, 3)), drawn(4, 3), closeness=c) for c in (name, closeness)]
+    assert torch.equal(*(problem.solve("exact").weights for problem in problems))
+    q, k, v = drawn(3, 1, 2, 5, 4)
+    assert torch.equal(*(F.attention(q, k, v, closeness=c) for c in (name, closeness)))
+    table = drawn(1, 2, 9, 4)
+    placed = [F.relative_attention(q, k, v, table, closeness=c) for c in (name, closeness)]
+    torch.testing.assert_close(*placed)
+    layer = MultiheadAttention(8, 2, batch_first=True, closeness=name, dtype=torch.float64)
+    x = drawn(2, 5, 8)
+    named = layer(x, x, x)[0]
+    layer.closeness = closeness
+    assert torch.equal(named, layer(x, x, x)[0])
+    layer.closeness = name
+    assert torch.equal(named, layer(x, x, x)[0])
+
+
+@pytest.mark.parametrize("name", ["entmax17", "tsallis:3", "tsallis", "hard"])
+def test_what_is_no_name_is_said(name: str) -> None:
+    message = (
+        rf"closeness is '{name}'; expected one such as fenchel.Tsallis\(1.5\), or tsallis:ORDER.*entmax15"
+    )
+    for call in (
+        lambda: InferenceProblem(Discrete(drawn(6, 3)), drawn(4, 3), closeness=name),
+        lambda: F.attention(*drawn(3, 1, 2, 5, 4), closeness=name),
+        lambda: MultiheadAttention(8, 2, closeness=name),
+        lambda: ContinuousAttention(8, 2, closeness=name),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            call()
+    with pytest.raises(ProblemError, match=r"closeness is Tsallis\(1.5\); expected None or fenchel.KL\(\)"):
+        ContinuousAttention(8, 2, closeness="entmax15")
+    ContinuousAttention(8, 2, closeness="softmax")
+
+
+class Tempered(AbstractCloseness):
+    """temperature * K(p, u): what ``docs/families.md`` says one has to write."""
+
+    numbers = ("temperature",)
+
+    def __init__(self, temperature: Tensor) -> None:
+        self.temperature = temperature
+
+    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        return self.temperature * KL().value(weights, log_preference)
+
+    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return self.temperature * KL().conjugate(potential / self.temperature[..., None], log_preference)
+
+    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return KL().weights(potential / self.temperature[..., None], log_preference)
+
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
+        product = KL().curvature(potential / self.temperature[..., None], log_preference)
+        return lambda vector: product(vector) / self.temperature[..., None]
+
+    @property
+    def modulus(self) -> Tensor:
+        return self.temperature
+
+
+@pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
+def test_numbers_of_ones_own_may_differ_by_query(estimator: str) -> None:
+    temperature = 1 + torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    own, theirs = Tempered(temperature), Tsallis(1, temperature=temperature)
+    assert own.query_shapes() == {"temperature": (5,)}
+    assert own.to(torch.float32).temperature.dtype == torch.float32
+    u, z = Discrete(drawn(6, 3)), drawn(5, 3, seed=1)
+    found, expected = (InferenceProblem(u, z, closeness=c).solve(estimator) for c in (own, theirs))
+    torch.testing.assert_close(found.weights, expected.weights, rtol=1e-6, atol=1e-8)
+    part = InferenceProblem(u, z[1:3], closeness=own.queries(slice(1, 3))).solve(estimator)
+    torch.testing.assert_close(part.weights, expected.weights[1:3], rtol=1e-6, atol=1e-8)
