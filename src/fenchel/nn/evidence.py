@@ -487,7 +487,11 @@ class RelativeGridKeys(AbstractPositionalEvidence):
             self.columns.unsqueeze(1).expand(-1, offsets, -1, -1),
         )
         relative = torch.cat(both, -1).flatten(1, 2).unsqueeze(0)
-        return query, RelativeTemplates(key, relative.to(query.dtype), row * offsets + column), self.scale
+        return (
+            query,
+            RelativeTemplates(key, relative.to(query.dtype), row * offsets + column),
+            template_scale(self.scale, key),
+        )
 
 
 class TransformerXL(AbstractPositionalEvidence):
