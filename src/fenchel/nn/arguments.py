@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -18,7 +19,6 @@ from fenchel.errors import ProblemError
 from fenchel.functional.close import check_kind
 from fenchel.tensors import (
     FLOATING,
-    INTEGERS,
     MASK,
     check_device,
     check_dtype,
@@ -59,6 +59,38 @@ def check_positive(owner: str, **numbers: Any) -> None:
     for name, number in numbers.items():
         rule = name if name in ARGUMENTS and name not in ("width", "scale") else "positive"
         checked_argument(rule, number, name=f"{name} of {owner}")
+
+
+def number_of_heads(name: str) -> Any:
+    """A property: a number above 0 of all heads; or (num_heads,), with gradient, where every head learns its own.
+
+    What heads learn is the parameter ``log_NAME``, its logarithm. Either can be assigned a number.
+    """
+
+    def read(layer: Any) -> float | Tensor:
+        logarithms = getattr(layer, f"log_{name}")
+        return getattr(layer, f"_{name}") if logarithms is None else logarithms.exp()
+
+    def assign(layer: Any, number: float) -> None:
+        check_positive(type(layer).__name__, **{name: number})
+        setattr(layer, f"_{name}", float(number))
+        logarithms = getattr(layer, f"log_{name}")
+        if logarithms is not None:
+            logarithms.data.fill_(math.log(number))
+
+    return property(read, assign)
+
+
+def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
+    """Give a layer with :func:`number_of_heads` its number, and where heads learn their own the parameter."""
+    logarithms = layer.out_proj.weight.new_empty(layer.num_heads)
+    layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
+    setattr(layer, name, number)
+
+
+def shown_number(layer: Any, name: str, form: str = "") -> str:
+    """What a layer's repr says of such a number."""
+    return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
 def check_grid(owner: str, grid: Any) -> tuple[int, int]:
@@ -176,63 +208,6 @@ def first_query_position(query_offset: int | None, queries: int, keys: int) -> i
             "query_offset=0 where both begin at the same place, as between two sequences"
         )
     return 0
-
-
-LAYOUTS = ("pairs", "halves")
-
-
-def sinusoids(places: Tensor, width: int, *, base: float = 10_000.0, layout: str = "pairs") -> Tensor:
-    r"""The sinusoidal code of places, :math:`(\sin\omega_c s, \cos\omega_c s)` with :math:`\omega_c = b^{-2c/w}`.
-
-    A shift is a rotation: the code of s + r is that of s with each pair turned by the angle :math:`\omega_c r`,
-    whatever s is, so that ⟨code of s, code of s'⟩ depends on s - s' alone.
-
-    Args:
-        places: s, of any shape and sign, whole or not.
-        width: w, even.
-        base: b.
-        layout: ``"pairs"``: sine and cosine in turn, as in the first transformer; ``"halves"``: all sines, then all
-            cosines, as in Transformer-XL.
-
-    Returns:
-        (..., width), in the floating dtype of ``places``, or torch's default for whole numbers.
-
-    Raises:
-        ProblemError: If ``places`` is not a tensor of real or whole numbers, ``width`` is odd, or another argument
-            cannot be used.
-
-    Reference:
-        Vaswani et al. 2017, Attention is all you need, section 3.5.
-
-    Example:
-        >>> sinusoids(torch.tensor([0.0, 1.0]), 4, base=1.0)
-        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
-                [0.8415, 0.5403, 0.8415, 0.5403]])
-    """
-    form = "of places, real or whole numbers, such as torch.arange(20)"
-    check_tensor("places", places, form, dtypes=(*FLOATING, *INTEGERS))
-    check_choice("sinusoids", LAYOUTS, layout=layout)
-    dtype = places.dtype if places.is_floating_point() else torch.get_default_dtype()
-    angles = places.unsqueeze(-1) * frequencies(width, base, places.device, owner="sinusoids")
-    both = (angles.sin().to(dtype), angles.cos().to(dtype))
-    return torch.stack(both, -1).flatten(-2) if layout == "pairs" else torch.cat(both, -1)
-
-
-def frequencies(
-    width: int, base: float, device: torch.device | None = None, *, owner: str, argument: str = "width"
-) -> Tensor:
-    """The frequencies :math:`b^{-2c/w}`, float64 (width / 2,), on a device.
-
-    Raises:
-        ProblemError: If ``width`` is odd, or an argument is not positive, naming the owner and what it calls them.
-    """
-    check_sizes(owner, **{argument: width})
-    check_positive(owner, base=base)
-    if width % 2:
-        raise ProblemError(
-            f"{argument} of {owner} is {width}; expected an even number: sines and cosines are pairs."
-        )
-    return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
 _OWNER = "MultiheadAttention"

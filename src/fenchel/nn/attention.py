@@ -27,7 +27,10 @@ from fenchel.nn.arguments import (
     check_sequences,
     check_widths,
     combined,
+    keep_number,
     nested_self_attention,
+    number_of_heads,
+    shown_number,
     torch_masks,
     with_added_templates,
 )
@@ -40,11 +43,8 @@ from fenchel.nn.inference import (
     Problem,
     has_kernel,
     infer_fused,
-    keep_number,
-    number_of_heads,
     projected,
     seen,
-    shown_number,
 )
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs

@@ -40,8 +40,11 @@ from fenchel.nn.arguments import (
     check_sequences,
     check_sizes,
     check_widths,
+    keep_number,
+    number_of_heads,
+    shown_number,
 )
-from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, shown_number
+from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.solver import Estimator, Exact
 from fenchel.tensors import BOOL, check_device, check_flags, check_tensor, checked_argument

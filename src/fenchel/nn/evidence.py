@@ -18,7 +18,6 @@ from fenchel.arguments import checked
 from fenchel.errors import ProblemError
 from fenchel.functional.relative import of_pairs
 from fenchel.nn.arguments import (
-    LAYOUTS,
     check_built,
     check_choice,
     check_dim,
@@ -29,11 +28,10 @@ from fenchel.nn.arguments import (
     check_positive,
     check_sizes,
     first_query_position,
-    frequencies,
     shown_arguments,
-    sinusoids,
     template_scale,
 )
+from fenchel.nn.preference.positions import LAYOUTS, frequencies, sinusoids
 from fenchel.tensors import check_device, check_dtype, check_flags, check_tensor
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +15,6 @@ from fenchel.errors import NotKeptError
 from fenchel.functional.arguments import check_estimator
 from fenchel.functional.close import closeness_of_heads, is_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, opened_estimator
-from fenchel.nn.arguments import check_positive
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
@@ -374,38 +372,6 @@ class AttendingLayer:
         inherited = getattr(super(), "__getstate__", None)
         state = self.__dict__ if inherited is None else inherited()
         return {name: value for name, value in state.items() if name not in ("onlooker", "other")}
-
-
-def number_of_heads(name: str) -> Any:
-    """A property: a number above 0 of all heads; or (num_heads,), with gradient, where every head learns its own.
-
-    What heads learn is the parameter ``log_NAME``, its logarithm. Either can be assigned a number.
-    """
-
-    def read(layer: Any) -> float | Tensor:
-        logarithms = getattr(layer, f"log_{name}")
-        return getattr(layer, f"_{name}") if logarithms is None else logarithms.exp()
-
-    def assign(layer: Any, number: float) -> None:
-        check_positive(type(layer).__name__, **{name: number})
-        setattr(layer, f"_{name}", float(number))
-        logarithms = getattr(layer, f"log_{name}")
-        if logarithms is not None:
-            logarithms.data.fill_(math.log(number))
-
-    return property(read, assign)
-
-
-def keep_number(layer: Any, name: str, number: float, *, learned: bool) -> None:
-    """Give a layer with :func:`number_of_heads` its number, and where heads learn their own the parameter."""
-    logarithms = layer.out_proj.weight.new_empty(layer.num_heads)
-    layer.register_parameter(f"log_{name}", nn.Parameter(logarithms) if learned else None)
-    setattr(layer, name, number)
-
-
-def shown_number(layer: Any, name: str, form: str = "") -> str:
-    """What a layer's repr says of such a number."""
-    return "learned" if getattr(layer, f"log_{name}") is not None else format(getattr(layer, name), form)
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:

@@ -21,9 +21,12 @@ from fenchel.nn.arguments import (
     check_positive,
     check_sequences,
     check_widths,
+    keep_number,
+    number_of_heads,
+    shown_number,
     torch_masks,
 )
-from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, projected, shown_number
+from fenchel.nn.inference import AttendingLayer, projected
 from fenchel.nn.templates import AbstractTemplateBank
 from fenchel.solver import Estimator
 from fenchel.tensors import (

@@ -7,11 +7,11 @@ rectangle), and panels on which they differ are halved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -61,13 +61,35 @@ def _rule(k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     begins = torch.cat([ends.new_zeros(1), ends[:-1]])
 
     def grid(part: Tensor) -> Tensor:
-        return torch.stack([axis.flatten() for axis in torch.meshgrid([part] * k, indexing="ij")], -1)
+        return _grid([part] * k)
 
     return grid(nodes), grid(weights.log()).sum(-1), grid(begins), grid(ends)
 
 
+def _grid(axes: Sequence[Tensor]) -> Tensor:
+    """All places (n, k) with coordinates from k axes."""
+    return torch.stack([axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij")], -1)
+
+
+class Listed:
+    """A dataclass of tensors (p, ...), one entry for each of p panels."""
+
+    def part(self, which: Tensor | slice) -> Self:
+        """Those of some panels."""
+        return type(self)(*(tensor[which] for tensor in vars(self).values()))
+
+    def joined(self, *others: Self) -> Self:
+        """Those of all lists, one after the other."""
+        columns = zip(*(vars(each).values() for each in (self, *others)), strict=True)
+        return type(self)(*map(torch.cat, columns))
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        return type(self)(*(tensor.to(device) for tensor in vars(self).values()))
+
+
 @dataclass(frozen=True)
-class Panels:
+class Panels(Listed):
     """Intervals or rectangles that do not overlap.
 
     Attributes:
@@ -88,28 +110,10 @@ class Panels:
         """The lengths of the sides, (p, k)."""
         return self.end - self.begin
 
-    def to(self, device: torch.device) -> Panels:
-        """The same on a device."""
-        return Panels(self.begin.to(device), self.end.to(device), self.depth.to(device))
-
-    def part(self, which: Tensor | slice) -> Panels:
-        """Some of them."""
-        return Panels(self.begin[which], self.end[which], self.depth[which])
-
-    def joined(self, other: Panels) -> Panels:
-        """Both lists, one after the other."""
-        pairs = ((self.begin, other.begin), (self.end, other.end), (self.depth, other.depth))
-        return Panels(*(torch.cat(pair) for pair in pairs))
-
-    def _corners(self) -> Tensor:
-        """The corners of a unit cell, (2^k, k)."""
-        k = self.begin.shape[-1]
-        axes = [torch.tensor([False, True], device=self.begin.device)] * k
-        return torch.stack([part.flatten() for part in torch.meshgrid(axes, indexing="ij")], -1)
-
     def halved(self) -> Panels:
         """Every panel halved along each side; the parts of a panel follow one another."""
-        upper, middle = self._corners(), ((self.begin + self.end) / 2).unsqueeze(1)
+        sides = torch.tensor([False, True], device=self.begin.device)
+        upper, middle = _grid([sides] * self.begin.shape[-1]), ((self.begin + self.end) / 2).unsqueeze(1)
         begin = torch.where(upper, middle, self.begin.unsqueeze(1))
         end = torch.where(upper, self.end.unsqueeze(1), middle)
         depth = (self.depth + 1).repeat_interleave(len(upper))
@@ -189,10 +193,7 @@ def starting(
         ]
         begins.append(torch.cat([part[:-1] for part in parts]))
         ends.append(torch.cat([part[1:] for part in parts]))
-    begin, end = (
-        torch.stack([part.flatten() for part in torch.meshgrid(axes, indexing="ij")], -1)
-        for axes in (begins, ends)
-    )
+    begin, end = _grid(begins), _grid(ends)
     panels = Panels(begin, end, torch.zeros(len(begin), dtype=torch.int64, device="cpu"))
     if not points:
         return panels
@@ -214,12 +215,12 @@ class Convergence:
 
 
 @dataclass(frozen=True)
-class _Integrals:
-    """Integrals of 1, t and t² (elementwise) about a centre over each of p panels, for all rows.
+class _Integrals(Listed):
+    """Integrals of 1, t and t² (elementwise) about a centre over each of p panels, for all r rows of weights.
 
     Attributes:
-        top: Logarithm of the largest weight, (..., m, p), in units of whose exponential the integrals are.
-        own: By the rule on the panel, (..., m, p, 1 + 2d).
+        top: Logarithm of the largest weight, (p, r), in units of whose exponential the integrals are.
+        own: By the rule on the panel, (p, r, 1 + 2d).
         fine: By the rule on its halves, likewise.
         centre: (p, d).
     """
@@ -228,23 +229,6 @@ class _Integrals:
     own: Tensor
     fine: Tensor
     centre: Tensor
-
-    def part(self, which: Tensor) -> _Integrals:
-        return _Integrals(
-            self.top[..., which],
-            self.own[..., which, :],
-            self.fine[..., which, :],
-            self.centre[which],
-        )
-
-
-def _joined(parts: list[_Integrals]) -> _Integrals:
-    return _Integrals(
-        torch.cat([part.top for part in parts], -1),
-        torch.cat([part.own for part in parts], -2),
-        torch.cat([part.fine for part in parts], -2),
-        torch.cat([part.centre for part in parts]),
-    )
 
 
 Weighing = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -266,21 +250,21 @@ def _integrals(panels: Panels, at: Weighing, rows: int) -> _Integrals:
             own, fine = (_moments(log, t - centre.unsqueeze(-2), top) for log, t in (whole, halved))
             yield _Integrals(top, own, fine, centre)
 
-    return _joined(list(parts()))
+    first, *rest = parts()
+    return first.joined(*rest)
 
 
 def _weighed(panels: Panels, at: Weighing, count: int) -> tuple[Tensor, Tensor]:
-    """Logarithms of weights (..., m, p, n) and t (p, n, d), the nodes of so many groups of panels."""
+    """Logarithms of weights (p, r, n) and t (p, n, d), the nodes of so many groups of panels."""
     places, log_lengths = panels.nodes()
     log_weights, t = at(places)
-    return (log_weights + log_lengths).unflatten(-1, (count, -1)), t.unflatten(0, (count, -1))
+    rows = (log_weights + log_lengths).flatten(0, -2)
+    return rows.unflatten(-1, (count, -1)).transpose(0, 1), t.unflatten(0, (count, -1))
 
 
 def _moments(log_weights: Tensor, t: Tensor, top: Tensor) -> Tensor:
     features = torch.cat([torch.ones_like(t[..., :1]), t, t.square()], -1)
-    weights = (log_weights - top.unsqueeze(-1)).exp()
-    rows = weights.flatten(0, -3).transpose(0, 1) @ features
-    return rows.transpose(0, 1).unflatten(0, weights.shape[:-2])
+    return (log_weights - top.unsqueeze(-1)).exp() @ features
 
 
 def refined(
@@ -314,38 +298,36 @@ def refined(
     halves = 2 ** panels.begin.shape[-1]
     limit = len(panels) + MORE[panels.begin.shape[-1]]
     whole = panels.end.amax(0) - panels.begin.amin(0)
-    found = _integrals(panels, at, rows)
+    found, sizes = _integrals(panels, at, rows), exponent.flatten()
     while True:
-        shares, noise = _shares(found, panels, accuracy, eps, span, exponent)
+        shares, noise = _shares(found, panels, accuracy, eps, span, sizes)
         lost = noise > LOST
-        settled = ~exponent.isfinite() | ((shares.sum(-1) <= 1) & ~lost)
+        settled = ~sizes.isfinite() | ((shares.sum(0) <= 1) & ~lost)
         size, far = panels.size, torch.maximum(panels.begin.abs(), panels.end.abs())
         divisible = ((size > SMALLEST * whole) & (size > 2**12 * eps * far)).all(-1)
-        wanted = (shares * len(panels) > 1) & ~(settled | lost).unsqueeze(-1)
+        wanted = (shares * len(panels) > 1) & ~(settled | lost)
         lagging = panels.lagging()
-        chosen = (wanted.flatten(0, -2).any(0) & divisible) | lagging
+        chosen = (wanted.any(-1) & divisible) | lagging
         if not bool(chosen.any()) or len(panels) + int(chosen.sum()) * (halves - 1) > limit:
-            return Convergence(panels, settled & ~lagging.any())
+            return Convergence(panels, (settled & ~lagging.any()).reshape(exponent.shape))
         new = panels.part(chosen).halved()
         panels = panels.part(~chosen).joined(new)
-        found = _joined([found.part(~chosen), _integrals(new, at, rows)])
+        found = found.part(~chosen).joined(_integrals(new, at, rows))
 
 
 def _shares(
     found: _Integrals, panels: Panels, accuracy: float, eps: float, span: float, exponent: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How much of what is tolerated each panel uses up, (..., m, p); and the relative rounding of weights, (..., m)."""
+    """How much of what is tolerated each panel uses up, (p, r); and the relative rounding of weights, (r,)."""
     d = found.centre.shape[-1]
-    top = found.top.amax(-1, keepdim=True)
+    top, centre = found.top.amax(0), found.centre.unsqueeze(1)
     scale = (found.top - top).exp().unsqueeze(-1)
     # The halves may miss what the panel saw.
-    sums = [(part[..., :1] * scale).sum(-2, keepdim=True) for part in (found.fine, found.own)]
-    total = torch.maximum(*sums)
+    total = torch.maximum(*((part[..., :1] * scale).sum(0) for part in (found.fine, found.own)))
     fine, apart = found.fine * scale / total, (found.fine - found.own) * scale / total
     mass, first, second = fine.split([1, d, d], -1)
-    mean = (first + mass * found.centre).sum(-2, keepdim=True)
-    off = found.centre - mean
-    variance = (second + 2 * off * first + off.square() * mass).sum((-2, -1)).clamp(min=0)
+    off = centre - (first + mass * centre).sum(0)
+    variance = (second + 2 * off * first + off.square() * mass).sum((0, -1)).clamp(min=0)
     deviation = variance.sqrt()
     of_mass, of_first, of_second = apart.split([1, d, d], -1)
     errors = (
@@ -355,8 +337,8 @@ def _shares(
     )
     # Places are rounded relative to themselves, and weights change on the scale of the panels that hold them.
     far = torch.maximum(panels.begin.abs(), panels.end.abs())
-    of_places = (mass.squeeze(-1) * (far / panels.size).amax(-1)).sum(-1)
-    noise = 16 * eps * (1 + exponent + top.squeeze(-1).abs() + of_places)
+    of_places = (mass.squeeze(-1) * (far / panels.size).amax(-1, keepdim=True)).sum(0)
+    noise = 16 * eps * (1 + exponent + top.abs() + of_places)
     relative, floor = noise.clamp(min=accuracy), 64 * eps * span
     tolerated = (
         relative,
@@ -364,9 +346,7 @@ def _shares(
         relative * variance + floor * deviation + floor**2,
     )
     tiny = torch.finfo(noise.dtype).tiny
-    shares = [
-        error / most.clamp(min=tiny).unsqueeze(-1) for error, most in zip(errors, tolerated, strict=True)
-    ]
+    shares = [error / most.clamp(min=tiny) for error, most in zip(errors, tolerated, strict=True)]
     return torch.stack(shares).amax(0), noise
 
 
