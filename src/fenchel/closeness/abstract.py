@@ -143,12 +143,12 @@ class AbstractCloseness(ABC):
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same with the numbers changed that are tensors; itself where none is."""
-        tensors = {name: own for name in self.numbers if isinstance(own := getattr(self, name), Tensor)}
+        tensors = [name for name in self.numbers if isinstance(getattr(self, name), Tensor)]
         if not tensors:
             return self
         changed = copy.copy(self)
-        for name, own in tensors.items():
-            setattr(changed, name, change(own))
+        for name in tensors:
+            setattr(changed, name, change(getattr(self, name)))
         return changed
 
     def queries(self, part: slice) -> Self:

@@ -174,23 +174,23 @@ def checked_closeness(
     Raises:
         ProblemError: If it is none, has no such estimator, or has numbers of other heads or queries.
     """
-    closeness = closeness_of(closeness)
-    check_kind(closeness, estimator)
-    if closeness is None or is_softmax(closeness):
+    own: AbstractCloseness | None = closeness_of(closeness)
+    check_kind(own, estimator)
+    if own is None or is_softmax(own):
         return None
     if estimator != "first_order":
-        check_not_mapped(f"{estimator} attention under {type(closeness).__name__}", query)
-    lead, name = tuple(query.shape[:3]), type(closeness).__name__
-    for argument, shape in closeness.query_shapes().items():
+        check_not_mapped(f"{estimator} attention under {type(own).__name__}", query)
+    lead, name = tuple(query.shape[:3]), type(own).__name__
+    for argument, shape in own.query_shapes().items():
         if not broadcasts_to(shape, lead):
             raise ProblemError(
                 f"{argument} of {name} has shape {tuple(shape)}; expected one that broadcasts to (batch, heads, "
                 f"queries) = {lead}: one a head has shape ({lead[1]}, 1)"
             )
-        own = getattr(closeness, argument, None)
-        if isinstance(own, Tensor):
-            check_device(f"{argument} of {name}", own, query.device)
-    return closeness.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+        number = getattr(own, argument, None)
+        if isinstance(number, Tensor):
+            check_device(f"{argument} of {name}", number, query.device)
+    return own.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
 
 
 def closeness_on(closeness: AbstractCloseness, device: torch.device) -> AbstractCloseness:

@@ -49,7 +49,7 @@ from fenchel.nn.inference import (
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.templates import template_spread
-from fenchel.solver import Estimator
+from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import MASK, check_flags, check_tensor, without_causal_bias
 
 __all__ = ["MultiheadAttention"]
@@ -148,7 +148,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         *,
         preference: AbstractPreference | None = None,
         evidence: nn.Module | None = None,
-        estimator: str | Estimator = "first_order",
+        estimator: EstimatorName | Estimator = "first_order",
         closeness: AbstractCloseness | str | None = None,
         learn_order: bool = False,
         alpha: float = 1.0,

@@ -46,7 +46,7 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
-from fenchel.solver import Estimator, Exact
+from fenchel.solver import Estimator, EstimatorName, Exact
 from fenchel.tensors import BOOL, check_device, check_flags, check_tensor, checked_argument
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
@@ -128,7 +128,7 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         learn_preference: bool = False,
         alpha: float = 1.0,
         learn_alpha: bool = False,
-        estimator: str | Estimator = "first_order",
+        estimator: EstimatorName | Estimator = "first_order",
         closeness: AbstractCloseness | str | None = None,
         bias: bool = True,
         batch_first: bool = True,

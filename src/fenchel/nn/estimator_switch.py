@@ -14,7 +14,7 @@ from fenchel.functional.inference import estimator_object
 from fenchel.nn.continuous import ContinuousAttention
 from fenchel.nn.inference import AttendingLayer, OtherInference, attention_layers
 from fenchel.nn.transport import TransportAttention
-from fenchel.solver import Estimator
+from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import checked_argument
 
 __all__ = ["carry_over", "chosen_layers", "inferring_otherwise", "use_estimator"]
@@ -23,7 +23,7 @@ __all__ = ["carry_over", "chosen_layers", "inferring_otherwise", "use_estimator"
 @contextmanager
 def use_estimator(
     model: nn.Module,
-    estimator: str | Estimator = "exact",
+    estimator: EstimatorName | Estimator = "exact",
     *,
     alpha: float | None = None,
     layers: Collection[int | str] | None = None,

@@ -18,7 +18,7 @@ from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, op
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
 from fenchel.nn.preference.windows import KeyPadding
-from fenchel.solver import ESTIMATORS, Estimator, Exact
+from fenchel.solver import ESTIMATORS, Estimator, EstimatorName, Exact
 
 __all__ = [
     "AttendingLayer",
@@ -92,7 +92,7 @@ def infer(
     problem: Problem,
     log_preference: Tensor | None,
     *,
-    estimator: str | Estimator,
+    estimator: EstimatorName | Estimator,
     dropout: float,
     need_weights: bool,
     need_certificate: bool,
@@ -264,14 +264,14 @@ class AttendingLayer:
         return self._estimator
 
     @estimator.setter
-    def estimator(self, estimator: str | Estimator) -> None:
+    def estimator(self, estimator: EstimatorName | Estimator) -> None:
         if isinstance(estimator, Estimator):
             self._infer_by(estimator)
         else:
             self._infer_by(estimator, self.tol, self.max_steps)
 
     def _infer_by(
-        self, estimator: str | Estimator, tol: float | None = None, max_steps: int = DEFAULT_STEPS
+        self, estimator: EstimatorName | Estimator, tol: float | None = None, max_steps: int = DEFAULT_STEPS
     ) -> None:
         opened = opened_estimator(estimator, tol, max_steps)
         check_estimator(*opened)

@@ -14,7 +14,7 @@ from fenchel.nn.attention import MultiheadAttention
 from fenchel.nn.inference import Memory, Problem
 from fenchel.nn.preference.abstract import AbstractPreference
 from fenchel.nn.preference.inputs import AttentionInputs
-from fenchel.solver import Estimator
+from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import check_device, check_flags, check_tensor, is_under_autocast
 
 __all__ = ["MixtureAttention"]
@@ -99,7 +99,7 @@ class MixtureAttention(MultiheadAttention):
         memories: int | None = None,
         initial_variance: float = 0.1,
         preference: AbstractPreference | None = None,
-        estimator: str | Estimator = "first_order",
+        estimator: EstimatorName | Estimator = "first_order",
         alpha: float = 1.0,
         learn_alpha: bool = False,
         keep_certificate: bool = False,

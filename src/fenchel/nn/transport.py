@@ -28,7 +28,7 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.inference import AttendingLayer, projected
 from fenchel.nn.templates import AbstractTemplateBank
-from fenchel.solver import Estimator
+from fenchel.solver import Estimator, EstimatorName
 from fenchel.tensors import (
     BOOL,
     WHOLE,
@@ -120,7 +120,7 @@ class TransportAttention(AttendingLayer, nn.Module):
         alpha: float = 1.0,
         learn_alpha: bool = False,
         scale: float = 1.0,
-        estimator: str | Estimator = "first_order",
+        estimator: EstimatorName | Estimator = "first_order",
         extra_preference: str = "zero",
         memory: AbstractTemplateBank | None = None,
         dropout: float = 0.0,

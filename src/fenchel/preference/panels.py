@@ -110,14 +110,14 @@ class Panels(Listed):
         """The lengths of the sides, (p, k)."""
         return self.end - self.begin
 
-    def halved(self) -> Panels:
+    def halved(self) -> Self:
         """Every panel halved along each side; the parts of a panel follow one another."""
         sides = torch.tensor([False, True], device=self.begin.device)
         upper, middle = _grid([sides] * self.begin.shape[-1]), ((self.begin + self.end) / 2).unsqueeze(1)
         begin = torch.where(upper, middle, self.begin.unsqueeze(1))
         end = torch.where(upper, self.end.unsqueeze(1), middle)
         depth = (self.depth + 1).repeat_interleave(len(upper))
-        return Panels(begin.flatten(0, 1), end.flatten(0, 1), depth)
+        return type(self)(begin.flatten(0, 1), end.flatten(0, 1), depth)
 
     def lagging(self) -> Tensor:
         """Which panels have a side in common with one that was halved much oftener, bool (p,).

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -149,6 +149,9 @@ class Constrained(Iterative):
 
     radius: float | Tensor
 
+
+EstimatorName = Literal["first_order", "second_order", "exact"] | str
+"""Name of an estimator of ops and layers; which there are is looked at when it is given."""
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     kind.name: kind for kind in (FirstOrder, SecondOrder, Exact, GradientAscent, Constrained)

@@ -116,13 +116,13 @@ def _inference(
     if not isinstance(estimator, Estimator):
         checked("estimator", estimator)
     solver = estimator_object(estimator, tol, max_steps)
-    closeness = closeness_object(closeness)
-    check_kind(closeness, solver.name)
+    near: AbstractCloseness | None = closeness_object(closeness)
+    check_kind(near, solver.name)
     if isinstance(alpha, Tensor):
         positive_tensor("alpha", alpha, alpha.device, torch.float32, "that broadcasts to (B, H, m)")
     else:
         checked_argument("alpha", alpha)
-    return Inference(solver, alpha, closeness)
+    return Inference(solver, alpha, near)
 
 
 @contextmanager
