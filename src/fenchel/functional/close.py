@@ -130,9 +130,9 @@ def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
     return (torch.minimum(computed, known) + of_vectors) * (1 + (summed(dim) + 16) * unit)
 
 
-def is_softmax(closeness: AbstractCloseness | None) -> bool:
+def is_softmax(closeness: AbstractCloseness | str | None) -> bool:
     """Whether weights are a softmax, which is what attention is when nothing else is said."""
-    return closeness is None or isinstance(closeness, KL)
+    return closeness is None or isinstance(closeness_of(closeness), KL)
 
 
 def check_kind(closeness: Any, estimator: str) -> None:

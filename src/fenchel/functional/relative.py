@@ -11,7 +11,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
-from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked
 from fenchel.functional.attention import AttentionInference, attention_weights
@@ -385,14 +384,14 @@ class RelativeArguments:
         relative: r, (B or 1, H or 1, P, d).
         index: int64 (1 or B, 1, m, n), or None for distances.
         relative_value: (B or 1, H or 1, P, d_v), or None.
-        closeness: D, or None.
+        closeness: D, its name, or None.
     """
 
     call: AttentionArguments
     relative: Tensor
     index: Tensor | None
     relative_value: Tensor | None
-    closeness: AbstractCloseness | None
+    closeness: AbstractCloseness | str | None
 
     @property
     def centred(self) -> RelativeArguments:
@@ -438,7 +437,7 @@ def _checked(
     if isinstance(scale, Tensor):
         relative = relative * scale.to(relative).reshape(())
     call = replace(call, key=call.of_query_heads(call.key), value=call.of_query_heads(call.value))
-    return RelativeArguments(call, relative, index, relative_value, closeness_of(closeness))
+    return RelativeArguments(call, relative, index, relative_value, closeness)
 
 
 def _check_table(name: str, table: Any, rows_of: Tensor, query: Tensor) -> None:
