@@ -155,7 +155,7 @@ def test_a_wrong_way_would_be_found():
     assert wrong_ways({"fenchel.problem": {"fenchel.solver.exact"}}) != []
     assert wrong_ways({"fenchel.auditing.run": {"fenchel"}}) != []
     assert wrong_ways({"fenchel.cli.audit": {"fenchel"}}) != []
-    assert wrong_ways({"fenchel.swap.loop": {"fenchel.auditing.loop", "fenchel.io.batches"}}) == []
+    assert wrong_ways({"fenchel.swap.loop": {"fenchel.auditing.run", "fenchel.io.batches"}}) == []
 
 
 def test_a_circle_would_be_found():

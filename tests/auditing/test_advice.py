@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import fenchel
-from fenchel.auditing.advice import MOST_HEADS, suggestions
+from fenchel.auditing.advice import LARGE_SHARE, MOST_HEADS, HeadPattern, suggestions
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.head_pattern import LARGE_SHARE, HeadPattern
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.run import audit
 from fenchel.cli import main

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.examples import HeadExample
+from fenchel.auditing.examples import AttentionMatrix, HeadExample
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError

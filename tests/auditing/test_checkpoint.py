@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fenchel.auditing import checkpoint, table
+from fenchel.auditing import audit_report, run, table
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.errors import FenchelError, InputError, OutputError
@@ -113,10 +113,9 @@ def test_an_audit_can_resume_what_was_never_begun(whole: Path, tmp_path: Path) -
 def test_a_batch_that_fails_half_way_is_not_counted(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fenchel.auditing import site_measures
 
     resumed = tmp_path / "resumed"
-    real, calls = site_measures.measure, []
+    real, calls = run.measure, []
 
     def failing(call: Any, **options: Any) -> Any:
         calls.append(call.site)
@@ -124,7 +123,7 @@ def test_a_batch_that_fails_half_way_is_not_counted(
             raise KeyboardInterrupt
         return real(call, **options)
 
-    monkeypatch.setattr(site_measures, "measure", failing)
+    monkeypatch.setattr(run, "measure", failing)
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed)
     state = AuditState.read(resumed)
@@ -137,10 +136,9 @@ def test_a_batch_that_fails_half_way_is_not_counted(
 def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fenchel.auditing import loop
 
     resumed = tmp_path / "resumed"
-    real, calls = loop.ExampleSearch.end_batch, []
+    real, calls = run.ExampleSearch.end_batch, []
 
     def failing(self: Any) -> None:
         calls.append(1)
@@ -148,7 +146,7 @@ def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint
             raise KeyboardInterrupt
         real(self)
 
-    monkeypatch.setattr(loop.ExampleSearch, "end_batch", failing)
+    monkeypatch.setattr(run.ExampleSearch, "end_batch", failing)
     with pytest.raises(KeyboardInterrupt):
         small_audit(directory=resumed, **EVERY_BATCH)
     state = AuditState.read(resumed)
@@ -162,7 +160,7 @@ def test_an_audit_killed_between_statistics_and_cursor_keeps_its_last_checkpoint
 def test_savings_are_as_far_apart_as_asked(tmp_path: Path) -> None:
     state = AuditState({"model": "m", "documents": 0, "tokens": 0})
     clock = [0.0]
-    saver = checkpoint.Checkpoints(tmp_path, state, seconds=10.0, now=lambda: clock[0])
+    saver = audit_report.Checkpoints(tmp_path, state, seconds=10.0, now=lambda: clock[0])
     saved = []
     for tokens, seconds in [(1, 4.0), (2, 9.9), (3, 10.0), (4, 15.0), (5, 20.0), (5, 40.0)]:
         clock[0] = seconds

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fenchel
 from fenchel import KL, Tsallis
 from fenchel.auditing.report import render_html
-from fenchel.auditing.report.headline import headline, summary_sentence
+from fenchel.auditing.report.findings import headline, summary_sentence
 from fenchel.closeness.tsallis import closeness_name
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import register, register_backend

@@ -10,21 +10,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fenchel.auditing.attention_matrix import MOST_TOKENS, AttentionMatrix, keep_the_longest
 from fenchel.auditing.examples import (
     LEAST_SHARE,
     MOST_PATTERNS,
+    MOST_TOKENS,
     MOST_WINDOWS,
+    AttentionMatrix,
     FarQueries,
     HeadExample,
+    Packing,
     Passage,
     TemplateWeight,
     examples_from_json,
     is_full,
     keep_the_farthest,
+    keep_the_longest,
+    packed,
+    unpacked,
 )
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.packed import Packing, packed, unpacked
 from fenchel.io.schema import Mismatch
 
 KEY = HeadKey("cross", 1, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.auditing.head_pattern import GROUPS, LARGE_SHARE, STILL, ClassMove, HeadPattern, head_patterns
+from fenchel.auditing.advice import GROUPS, LARGE_SHARE, STILL, ClassMove, HeadPattern, head_patterns
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS
 from tests.auditing.small_audits import known_statistics, small_audit

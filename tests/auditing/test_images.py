@@ -14,11 +14,10 @@ from transformers import AutoImageProcessor, ViTModel
 
 import fenchel
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.counted import counted_in_words
-from fenchel.auditing.packed import Packing, packed, unpacked
-from fenchel.auditing.picture import Picture
-from fenchel.auditing.report.picture import drawn_picture
-from fenchel.auditing.report.reproduce import command
+from fenchel.auditing.examples import Packing, Picture, packed, unpacked
+from fenchel.auditing.heads import counted_in_words
+from fenchel.auditing.report.html import command
+from fenchel.auditing.report.opened import drawn_picture
 from fenchel.auditing.state import AuditState
 from fenchel.cli import main
 from fenchel.errors import InputError, ModelError

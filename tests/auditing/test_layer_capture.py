@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import fenchel
-from fenchel.auditing.attention_call import AttentionCall
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.layer_capture import LayerCapture
+from fenchel.auditing.sites import AttentionCall
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.nn import MultiheadAttention, TransportAttention, use_estimator
 from fenchel.nn.evidence import AbstractEvidence, Content, General

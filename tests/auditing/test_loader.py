@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import fenchel
 from fenchel.auditing.capture import Capture
 from fenchel.auditing.report import render_html
-from fenchel.auditing.report.reproduce import command
+from fenchel.auditing.report.html import command
 from fenchel.errors import InputError
 from fenchel.loading import load_run
 from fenchel.nn import MultiheadAttention

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from fenchel import Discrete, InferenceProblem
-from fenchel.auditing.answers import Solving, answers
 from fenchel.auditing.capture import AttentionCall
-from fenchel.auditing.farthest import OF_A_WINDOW
+from fenchel.auditing.example_search import Solving, answers
 from fenchel.auditing.heads import METRICS
-from fenchel.auditing.measure import Measures, measure
+from fenchel.auditing.measure import OF_A_WINDOW, Measures, measure
 from fenchel.auditing.sites import AttentionSite
 from fenchel.errors import CaptureError, ProblemError
 

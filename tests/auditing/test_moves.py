@@ -13,8 +13,7 @@ from torch import Tensor
 from fenchel import Discrete, InferenceProblem
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.measure import measure
-from fenchel.auditing.moves import KEY_CLASSES, MOVES, TokenClasses
-from fenchel.auditing.token_classes import TokenClassifier
+from fenchel.auditing.moves import KEY_CLASSES, MOVES, TokenClasses, TokenClassifier
 from fenchel.io.batches import Batch, Cursor
 from tests.auditing.test_measure import call
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fenchel.auditing import site_measures
+from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.moves import KEY_CLASSES
@@ -318,7 +318,7 @@ def test_a_folder_that_is_a_file_shows_before_the_work(tmp_path: Path) -> None:
 def test_a_metric_that_is_not_a_number_stops_the_audit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real = site_measures.measure
+    real = run.measure
 
     def poisoned(call: Any, **options: Any) -> Any:
         measures = real(call, **options)
@@ -326,21 +326,21 @@ def test_a_metric_that_is_not_a_number_stops_the_audit(
             measures.values["gap"][0, 1, 2] = math.nan
         return measures
 
-    monkeypatch.setattr(site_measures, "measure", poisoned)
+    monkeypatch.setattr(run, "measure", poisoned)
     with pytest.raises(FenchelError, match=r"gap is nan for 1 of .* queries of encoder_self layer 2 head 2"):
         small_audit(directory=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_queries_that_did_not_converge_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = site_measures.measure
+    real = run.measure
 
     def unconverged(call: Any, **options: Any) -> Any:
         measures = real(call, **options)
         measures.converged[:, 0, 1] = False
         return measures
 
-    monkeypatch.setattr(site_measures, "measure", unconverged)
+    monkeypatch.setattr(run, "measure", unconverged)
     report = small_audit()
     windows = 2 * report.heads[0]["not_converged"]
     assert report.heads[0]["not_converged"] > 0

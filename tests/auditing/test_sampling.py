@@ -17,11 +17,11 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.merge import merge
 from fenchel.auditing.report import terminal_table
-from fenchel.auditing.report.headline import headline, summary_sentence
-from fenchel.auditing.report.reproduce import command
+from fenchel.auditing.report.findings import headline, summary_sentence
+from fenchel.auditing.report.html import command
 from fenchel.auditing.run import audit
 from fenchel.auditing.sampling import QuerySample, SampledQueries, sample_words
-from fenchel.auditing.solving import solutions_of
+from fenchel.auditing.solution import solutions_of
 from fenchel.comparing import compare
 from fenchel.comparing.table import terminal_table as comparing_table
 from fenchel.errors import InputError

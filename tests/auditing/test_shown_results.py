@@ -11,7 +11,7 @@ import pytest
 
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.report import notebook_map
+from fenchel.auditing.report import table
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import level, scale
 from fenchel.errors import MissingExtraError
@@ -96,7 +96,7 @@ def test_many_heads_beside_each_other_have_no_numbers_and_very_many_no_map(
     wide = Cells(sample_report({"encoder_self": (1, 20)}, queries=3)._repr_html_()).found
     assert len(wide) == 20
     assert {text for _, _, text in wide} == {""}
-    monkeypatch.setattr(notebook_map, "_MOST_CELLS", 19)
+    monkeypatch.setattr(table, "_MOST_CELLS", 19)
     huge = sample_report({"encoder_self": (1, 20)}, queries=3)._repr_html_()
     assert Cells(huge).found == []
     assert "the map is in report.html" in huge

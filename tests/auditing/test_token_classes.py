@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.auditing.moves import KEY_CLASSES, TOKEN_TYPES
+from fenchel.auditing.moves import KEY_CLASSES, TOKEN_TYPES, TokenClassifier, TokenTypes
 from fenchel.auditing.sites import AttentionSite
-from fenchel.auditing.token_classes import TokenClassifier, TokenTypes
 from tests.auditing.test_measure import call
 from tests.auditing.test_moves import IDS, batch, class_of, classes_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.auditing import loop, twin
+from fenchel.auditing import run, twin
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
 from fenchel.auditing.run import audit
@@ -120,7 +120,7 @@ def test_audits_that_were_asked_otherwise_are_not_of_one(tmp_path: Path) -> None
 def test_one_that_would_take_long_is_left_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "TwinCost", lambda: TwinCost(now=iter(range(0, 10_000, 40)).__next__))
+    monkeypatch.setattr(run, "TwinCost", lambda: TwinCost(now=iter(range(0, 10_000, 40)).__next__))
     left = small_audit(baseline="auto", directory=tmp_path)
     assert left.twin is None
     assert left.manifest["twin"].startswith("not audited: it would take about ")

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from fenchel.auditing.checkpoint import AUDIT
+from fenchel.auditing.audit_report import AUDIT
 from fenchel.cli.failure import Interrupted, interruptible
 from fenchel.progress import SilentObserver
 

@@ -17,10 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fenchel.auditing.attention_call import AttentionCall
-from fenchel.auditing.capture_arguments import check_capture, check_evaluating, check_names
-from fenchel.auditing.own_estimator import estimator_of
-from fenchel.auditing.sites import AttentionSite, AttentionSites
+from fenchel.auditing.sites import (
+    AttentionCall,
+    AttentionSite,
+    AttentionSites,
+    check_capture,
+    check_evaluating,
+    check_names,
+    estimator_of,
+)
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.functional import attention
 from fenchel.integrations.transformers.arguments import refuse_unsupported

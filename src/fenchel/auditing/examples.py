@@ -1,47 +1,189 @@
-"""Queries that show what a head's numbers mean: those at which its two answers are farthest apart, by pattern."""
+"""Queries that show what the numbers of a head mean, and the weights that are kept of them."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Annotated, Any, Protocol, TypeVar
 
+import torch
+from torch import Tensor
+
 from fenchel.auditing.heads import HeadKey, Kind, split_key
-from fenchel.auditing.packed import Packing, check_packed
-from fenchel.auditing.picture import Picture
-from fenchel.io.batches import Batch
+from fenchel.io.batches import Batch, PatchImages
 from fenchel.io.schema import STRICT, Field, Mismatch, Place, Shown, Whole, check_json
 
 __all__ = [
     "LEAST_SHARE",
     "MOST_PATTERNS",
+    "MOST_TOKENS",
     "MOST_WINDOWS",
+    "AttentionMatrix",
     "FarQueries",
     "HeadExample",
+    "Packing",
     "Passage",
+    "Picture",
     "Rank",
     "TemplateWeight",
+    "check_packed",
     "examples_from_json",
     "farthest",
     "is_full",
     "keep_the_farthest",
+    "keep_the_longest",
+    "matrix_rank",
+    "packed",
+    "packed_rows",
     "reads_decoder",
+    "unpacked",
 ]
 
+
+class Packing(Enum):
+    """How a weight w in [0, 1] becomes a whole number; the value is the number of bytes."""
+
+    ROUGH = 1
+    """round(255 √w): small weights keep their digits, and none is off by more than 0.004."""
+    FINE = 2
+    """round(65535 w), the low byte first."""
+
+
+def packed(weights: Tensor, packing: Packing) -> str:
+    """Weights in [0, 1], row after row, as a text.
+
+    Example:
+        >>> import torch
+        >>> packed(torch.tensor([0.0, 1.0]), Packing.FINE)
+        'AAD//w=='
+    """
+    return base64.b64encode(_bytes(_numbers(weights, packing), packing)).decode()
+
+
+def packed_rows(weights: Tensor, packing: Packing) -> tuple[str, ...]:
+    """Each row of weights (rows, n) as a text of its own."""
+    numbers = _numbers(weights, packing)
+    width = numbers.shape[-1] * packing.value
+    content = _bytes(numbers, packing)
+    return tuple(
+        base64.b64encode(content[place : place + width]).decode() for place in range(0, len(content), width)
+    )
+
+
+def _numbers(weights: Tensor, packing: Packing) -> Tensor:
+    weights = weights.detach().double().clamp(0, 1).cpu()
+    return (weights.sqrt() * 255 if packing is Packing.ROUGH else weights * 65535).round().long()
+
+
+def _bytes(numbers: Tensor, packing: Packing) -> bytes:
+    values = numbers.flatten().tolist()
+    return bytes(values) if packing is Packing.ROUGH else struct.pack(f"<{len(values)}H", *values)
+
+
+def unpacked(text: str, packing: Packing) -> list[float]:
+    """The weights of a text.
+
+    Example:
+        >>> import torch
+        >>> [round(w, 6) for w in unpacked(packed(torch.tensor([0.25, 1e-4]), Packing.ROUGH), Packing.ROUGH)]
+        [0.251965, 0.000138]
+    """
+    numbers = base64.b64decode(text, validate=True)
+    if packing is Packing.ROUGH:
+        return [(number / 255) ** 2 for number in numbers]
+    return [(low + 256 * high) / 65535 for low, high in zip(numbers[::2], numbers[1::2], strict=True)]
+
+
+def check_packed(text: str, count: int, where: str, packing: Packing) -> None:
+    """See that a text holds so many weights.
+
+    Raises:
+        Mismatch: If it does not.
+    """
+    try:
+        found = len(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise Mismatch(where, text, "base64") from error
+    if found != count * packing.value:
+        raise Mismatch(where, Shown(f"{found} bytes"), f"{packing.value} for each of {count} weights")
+
+
+_Image = Annotated[str, Field(pattern=r"^data:image/(jpeg|png);base64,[A-Za-z0-9+/=]+\z")]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The image that a query is of, and the weight of every position in 16 bits.
+
+    Attributes:
+        image: The image as the model saw it, small, a data URI.
+        rows: Patches from top to bottom.
+        columns: Patches from left to right.
+        extra: Positions before the patches, such as that of a class token.
+        first_order: Attention's weight on each position, as :func:`fenchel.auditing.examples.packed` writes it.
+        exact: The exact weights, likewise.
+    """
+
+    __pydantic_config__ = STRICT
+
+    image: _Image
+    rows: Place
+    columns: Place
+    extra: Whole
+    first_order: str
+    exact: str
+
+    @classmethod
+    def of(cls, images: PatchImages | None, row: int, first_order: Tensor, exact: Tensor) -> Picture | None:
+        """The picture of a query; None where positions are no patches.
+
+        Args:
+            images: The images of the batch.
+            row: The query's.
+            first_order: Attention's weights on all positions, (n,).
+            exact: The exact ones.
+        """
+        grid = None if images is None else images.grid(len(first_order))
+        if images is None or grid is None:
+            return None
+        weights = (packed(part, Packing.FINE) for part in (first_order, exact))
+        return cls(images.thumbnail(row), grid.rows, grid.columns, grid.extra, *weights)
+
+    def check(self) -> None:
+        """See that there is a weight for every position.
+
+        Raises:
+            Mismatch: If there is not.
+        """
+        positions = self.extra + self.rows * self.columns
+        if positions > 2**24:
+            raise Mismatch("picture", positions, "at most 16,777,216 positions")
+        for name, weights in (("first_order", self.first_order), ("exact", self.exact)):
+            check_packed(weights, positions, f"picture.{name}", Packing.FINE)
+
+
 MOST_PATTERNS = 5
+
 """Of how many patterns the farthest query of a head is kept."""
 
 MOST_WINDOWS = 4
+
 """Of how many windows the farthest query of a head is kept."""
 
 LEAST_SHARE = 0.5
+
 """How far a query has to be to be kept, next to the head's farthest."""
 
 _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 Rank = tuple[float, int, int, int]
+
 """What the queries of a head are ordered by: how far apart their answers are, and of equals the earlier in the text."""
 
 
@@ -99,7 +241,7 @@ class Passage:
         first_position: Position of its first token in the window, from 1.
         window_tokens: How many tokens the window has.
         pieces: The text of each token, with a space before it where a word begins; empty where the input is no text.
-        first_order: Attention's weight on each token, as :func:`fenchel.auditing.packed.packed` writes it.
+        first_order: Attention's weight on each token, as :func:`fenchel.auditing.examples.packed` writes it.
         exact: The exact weights, likewise.
     """
 
@@ -187,6 +329,7 @@ class HeadExample:
 
 
 FarQueries = dict[HeadKey, tuple[HeadExample, ...]]
+
 """What is kept of every head, farthest first: its farthest query of each pattern and of each window.
 
 Of ``MOST_PATTERNS`` patterns and of ``MOST_WINDOWS`` windows, those with the farthest; none is nearer than
@@ -251,3 +394,125 @@ def examples_from_json(records: Iterable[Mapping[str, Any]]) -> FarQueries:
 def reads_decoder(kind: Kind, batch: Batch) -> bool:
     """Whether queries of this kind are tokens of the decoder's own input."""
     return kind != "encoder_self" and batch.has_decoder
+
+
+MOST_TOKENS = 48
+
+"""How many queries and how many keys of a window are kept at most."""
+
+_Places = Annotated[tuple[Place, ...], Field(min_length=1, max_length=MOST_TOKENS)]
+
+_Texts = Annotated[tuple[str, ...], Field(max_length=MOST_TOKENS)]
+
+
+def matrix_rank(document: int, window: int, window_tokens: int) -> tuple[int, int, int]:
+    """What matrices are chosen by; no two windows have the same."""
+    return min(window_tokens, MOST_TOKENS), -document, -window
+
+
+@dataclass(frozen=True)
+class AttentionMatrix:
+    """The weights of some queries on some keys of one window; the last column is the weight on all other keys.
+
+    Attributes:
+        key: The head.
+        document: Number of the document, from 1.
+        window: Number of the window within the document, from 1.
+        window_tokens: How many queries the window has.
+        query_positions: Positions of the queries in the window, from 1.
+        key_positions: Positions of the keys, from 1.
+        queries: The text of each query, with a space before it where a word begins.
+        keys: The text of each key.
+        first_order: Attention's weights, queries by keys and one, roughly, as :func:`fenchel.auditing.examples.packed`
+            writes them.
+        exact: The exact weights, likewise.
+    """
+
+    __pydantic_config__ = STRICT
+
+    key: HeadKey
+    document: Place
+    window: Place
+    window_tokens: Place
+    query_positions: _Places
+    key_positions: _Places
+    queries: _Texts
+    keys: _Texts
+    first_order: str
+    exact: str
+
+    @classmethod
+    def of(
+        cls,
+        key: HeadKey,
+        place: tuple[int, int, int],
+        first_order: Tensor,
+        exact: Tensor,
+        positions: tuple[Sequence[int], Sequence[int]],
+        pieces: tuple[Sequence[str], Sequence[str]],
+    ) -> AttentionMatrix:
+        """Keep some keys of whole rows of weights.
+
+        Args:
+            key: The head.
+            place: Numbers of the document and of the window, and how many queries that has.
+            first_order: Attention's weights of the queries that are kept, (queries, n).
+            exact: The exact ones, (queries, n).
+            positions: Queries and keys that are kept, from 0.
+            pieces: Texts of all positions of either side; empty where the input is not text.
+        """
+        queries, keys = positions
+
+        def kept(weights: Tensor) -> str:
+            chosen = weights[:, list(keys)]
+            rest = (weights.sum(-1, keepdim=True) - chosen.sum(-1, keepdim=True)).clamp(min=0)
+            return packed(torch.cat((chosen, rest), -1), Packing.ROUGH)
+
+        def texts(side: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
+            return tuple(side[position] for position in places) if side else ()
+
+        return cls(
+            key,
+            *place,
+            tuple(position + 1 for position in queries),
+            tuple(position + 1 for position in keys),
+            texts(pieces[0], queries),
+            texts(pieces[1], keys),
+            kept(first_order),
+            kept(exact),
+        )
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """What a head's matrix is chosen by: the earliest of the windows that fill one, or the longest."""
+        return matrix_rank(self.document, self.window, self.window_tokens)
+
+    def to_json(self) -> dict[str, Any]:
+        """The matrix as JSON values."""
+        fields = {name: value for name, value in vars(self).items() if name != "key"}
+        return self.key._asdict() | {
+            name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> AttentionMatrix:
+        """What ``to_json`` gave.
+
+        Raises:
+            Mismatch: If it is something else, or not as many weights as queries and keys ask for.
+        """
+        made: AttentionMatrix = check_json(cls, split_key(record), "matrix")
+        expected = len(made.query_positions) * (len(made.key_positions) + 1)
+        for name, weights in (("first_order", made.first_order), ("exact", made.exact)):
+            check_packed(weights, expected, f"matrix.{name}", Packing.ROUGH)
+        for texts, places in ((made.queries, made.query_positions), (made.keys, made.key_positions)):
+            if texts and len(texts) != len(places):
+                raise Mismatch("matrix", Shown(f"with {len(texts)} texts"), f"{len(places)} or none")
+        return made
+
+
+def keep_the_longest(kept: dict[HeadKey, AttentionMatrix], others: Iterable[AttentionMatrix]) -> None:
+    """Put into ``kept`` those of ``others`` that show more of a sentence, or as much of an earlier one."""
+    for matrix in others:
+        if matrix.key not in kept or matrix.rank > kept[matrix.key].rank:
+            kept[matrix.key] = matrix

@@ -1,17 +1,30 @@
-"""How an audit names a head and what it measures on one."""
+"""How an audit names a head, what it measures on one, and how much it read in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from fenchel.io.schema import Mismatch, Place, Shown
 
-__all__ = ["KINDS", "MEASURES", "METRICS", "SCALED", "AttentionModule", "HeadKey", "Kind", "split_key"]
+__all__ = [
+    "KINDS",
+    "MEASURES",
+    "METRICS",
+    "READS",
+    "SCALED",
+    "AttentionModule",
+    "HeadKey",
+    "Kind",
+    "counted_in_words",
+    "split_key",
+]
+
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 
 KINDS: tuple[Kind, ...] = ("encoder_self", "decoder_self", "cross")
+
 """The three ways a transformer attends, in the order in which reports list them."""
 
 METRICS: tuple[str, ...] = (
@@ -23,9 +36,11 @@ METRICS: tuple[str, ...] = (
     "gap",
     "predicted_deviation",
 )
+
 """What is summarised for every head; see ``fenchel.auditing.measure`` for the formulas."""
 
 MEASURES: tuple[str, ...] = (*METRICS, "entropy", "evidence_norm", "dual_error", "output_error")
+
 """What is measured for every query."""
 
 SCALED: tuple[str, ...] = (
@@ -35,6 +50,7 @@ SCALED: tuple[str, ...] = (
     "predicted_deviation",
     "dual_error",
 )
+
 """What is relative to a length that is zero where the evidence is, and then zero itself."""
 
 
@@ -67,3 +83,39 @@ class AttentionModule(NamedTuple):
 
     name: str
     number: int
+
+
+READS: dict[str, tuple[str, str]] = {
+    "text": ("document", "documents"),
+    "images": ("image", "images"),
+    "inputs": ("input", "inputs"),
+    "examples": ("example", "examples"),
+}
+
+"""What an audit reads, one and several, by the manifest's ``reads``."""
+
+
+def counted_in_words(manifest: Mapping[str, Any], heads: Iterable[Mapping[str, Any]]) -> str:
+    """How much was read.
+
+    Args:
+        manifest: The audit's.
+        heads: Its records.
+
+    Example:
+        >>> counted_in_words({"documents": 2, "tokens": 1200}, [])
+        '2 documents, 1,200 tokens'
+        >>> counted_in_words({"reads": "images", "documents": 12, "tokens": 12}, [{"queries": 2364}])
+        '2,364 positions of 12 images'
+    """
+    documents, tokens = int(manifest.get("documents") or 0), int(manifest.get("tokens") or 0)
+    reads = str(manifest.get("reads") or "text")
+    one, several = READS.get(reads, READS["text"])
+    source = f"{documents:,} {one if documents == 1 else several}"
+    if reads == "text":
+        return f"{source}, {tokens:,} token{'' if tokens == 1 else 's'}"
+    # Inputs without ids do not say how many positions they have; the layers that were measured do.
+    what, count = "token", tokens
+    if reads == "images" or tokens == documents:
+        what, count = "position", max((int(head.get("queries", 0)) for head in heads), default=0)
+    return f"{count:,} {what}{'' if count == 1 else 's'} of {source}"

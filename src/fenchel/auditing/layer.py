@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel.auditing.attention_call import AttentionCall
+from fenchel.auditing.sites import AttentionCall
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.layout import keep_freed_memory, rows_in_block
 from fenchel.preference.discrete import log_weights, may_attend

@@ -1,13 +1,18 @@
-"""What an audit was: everything that decides its numbers, and where they came from."""
+"""The manifest of an audit: what was audited, how, and under which closeness."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fenchel.auditing.closeness import attends_otherwise, closeness_sentence
+from torch import nn
+
 from fenchel.auditing.layer_capture import has_layers
-from fenchel.auditing.own_estimator import own_estimators
+from fenchel.auditing.sites import own_estimators
+from fenchel.closeness.tsallis import ORDERS_OF_HEADS, closeness_named, name_of
+from fenchel.errors import ModelError
+from fenchel.integrations.transformers.attention_modules import attention_modules
+from fenchel.integrations.transformers.backend import closeness_of
 from fenchel.integrations.transformers.language_head import language_head
 from fenchel.io.folder import versions
 from fenchel.io.schema import Digest, Field, Name, OpenRecord, Place, Positive, Seed, Whole
@@ -19,9 +24,85 @@ if TYPE_CHECKING:
     from fenchel.loading import LoadedRun, RunModel
     from fenchel.options import AuditOptions
 
-__all__ = ["CONVENTIONS", "KEYS", "LAYER_CONVENTIONS", "SCHEMA", "Manifest", "describe", "in_order"]
+__all__ = [
+    "CONVENTIONS",
+    "KEYS",
+    "LAYER_CONVENTIONS",
+    "SCHEMA",
+    "Manifest",
+    "attends_otherwise",
+    "check_model_closeness",
+    "closeness_sentence",
+    "describe",
+    "in_order",
+]
+
+
+def closeness_sentence(name: str | None) -> str:
+    """What a page says of it, one sentence; empty for Kullback and Leibler's."""
+    if name is None:
+        return ""
+    near = closeness_named(name)
+    assert near is not None  # noqa: S101 - only None names Kullback and Leibler's
+    called = {"tsallis:2": " (sparsemax)", "tsallis:1.5": " (1.5-entmax)"}.get(name, "")
+    form = "Csiszár's" if near.relative == "csiszar" else "Bregman's"
+    warm = "" if near.temperature == 1 else f", times {near.temperature:g}"
+    return (
+        f"Weights are kept near the preference by Tsallis' closeness of order {near.order:g}{called}, relative to it "
+        f"in {form} sense{warm}, in the place of softmax: attention is the first-order answer under that closeness, "
+        "and may be exactly zero."
+    )
+
+
+def check_model_closeness(model: nn.Module, name: str | None, *, even_so: bool) -> None:
+    """Refuse a model that attends under another closeness than the one that is to be measured.
+
+    Args:
+        model: The model.
+        name: Of :func:`closeness_name`.
+        even_so: Whether it is to be measured under it nevertheless.
+
+    Raises:
+        ModelError: With the first attention that differs, and what to do.
+    """
+    if even_so:
+        return
+    for site, own in _own_names(model).items():
+        if own == name:
+            continue
+        where = f"{site or type(model).__name__} of {type(model).__name__}" if site else type(model).__name__
+        if own == ORDERS_OF_HEADS:
+            remedy = "an audit measures one for all; pass --even-so (even_so=True) to measure that one nevertheless"
+        elif own is None:
+            remedy = (
+                "what an audit would call its attention is not what it computes. Leave closeness out; or, if it was "
+                "trained under that, load it with the attn_implementation that it was trained with "
+                "('fenchel_sparsemax' or 'fenchel_entmax15'), which its config.json may say; or pass "
+                "--even-so (even_so=True)"
+            )
+        else:
+            remedy = f"pass --closeness {own} (closeness={own!r}), or --even-so (even_so=True)"
+        raise ModelError(
+            f"{where} attends under {own or 'softmax'}, and the audit is to measure {name or 'softmax'}: {remedy}."
+        )
+
+
+def attends_otherwise(model: nn.Module, name: str | None) -> bool:
+    """Whether some attention of a model is under another closeness than the one of that name."""
+    return any(own != name for own in _own_names(model).values())
+
+
+def _own_names(model: nn.Module) -> dict[str, str | None]:
+    """The closeness of every place that attends, by its name."""
+    layers = attention_layers(model)
+    if layers:
+        found = ((name, getattr(layer, "effective_closeness", None)) for name, layer in layers.items())
+        return {name: None if near is None else name_of(near) for name, near in found}
+    return {name: name_of(closeness_of(module)) for module, name in attention_modules(model).items()}
+
 
 SCHEMA = 4
+
 """Version of the files that an audit writes; since 4 it is a table of queries."""
 
 CONVENTIONS: dict[str, str] = {
@@ -35,6 +116,7 @@ CONVENTIONS: dict[str, str] = {
         "query, z = q, both as they reach the attention function, after rotary embeddings and norms."
     ),
 }
+
 """What is taken for template and evidence in each space, one sentence each."""
 
 LAYER_CONVENTIONS: dict[str, str] = {
@@ -48,6 +130,7 @@ LAYER_CONVENTIONS: dict[str, str] = {
         "t_i = k_i * scale and z = q unless its evidence says otherwise."
     ),
 }
+
 """The same for attention layers of ``fenchel.nn``, which say all of it themselves."""
 
 
@@ -100,18 +183,23 @@ class Manifest(OpenRecord):
 
 
 KEYS = tuple(field.alias or name for name, field in Manifest.model_fields.items())
+
 """Every key of a manifest, in the order in which people read it."""
 
 COUNTS = frozenset({"documents", "tokens"})
+
 """What shards add up to."""
 
 OUTCOMES = COUNTS | {"twin", "embeds"}
+
 """What decides no number; ``twin`` is whether the untrained twin was audited, or why not."""
 
 PLACES = frozenset({"torch", "transformers", "python", "device", "texts"})
+
 """Where and with what a part was computed: parts of one audit may differ in it."""
 
 PARTS = frozenset({"shard", "merged_from"})
+
 """Which part of an audit this is."""
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fenchel.auditing.attention_matrix import AttentionMatrix, keep_the_longest
 from fenchel.auditing.audit_report import AuditReport, require_extras
-from fenchel.auditing.examples import FarQueries, keep_the_farthest
+from fenchel.auditing.examples import AttentionMatrix, FarQueries, keep_the_farthest, keep_the_longest
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order
 from fenchel.auditing.state import STATE_FILE, AuditState

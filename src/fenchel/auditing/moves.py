@@ -17,9 +17,17 @@ Every number is one of a query: a row of the table has them all.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
+
+from fenchel.auditing.capture import AttentionCall
+from fenchel.auditing.examples import reads_decoder
+from fenchel.io.batches import Batch
 
 __all__ = [
     "KEY_CLASSES",
@@ -27,20 +35,27 @@ __all__ = [
     "MOVE_COLUMNS",
     "TOKEN_TYPES",
     "TokenClasses",
+    "TokenClassifier",
+    "TokenTypes",
     "largest_moves",
     "moves_by_class",
 ]
 
+
 TOKEN_TYPES: tuple[str, ...] = ("special", "punctuation", "number", "word", "piece", "other")
+
 """What a token is by itself: ``word`` begins a word, ``piece`` goes on with one, ``other`` is no text."""
 
 KEY_CLASSES: tuple[str, ...] = ("first", "special", "itself", "neighbour", "punctuation", "rest")
+
 """What a key is to a query."""
 
 MOVES: tuple[str, ...] = ("attention", "leaves", "reaches")
+
 """What is summed: attention's weight, what of it leaves, and what comes in the exact answer."""
 
 MOVE_COLUMNS: tuple[str, ...] = tuple(f"{move}_{name}" for move in MOVES for name in KEY_CLASSES)
+
 """The columns of a query's row that hold it."""
 
 
@@ -125,3 +140,207 @@ def largest_moves(first: Tensor, exact: Tensor) -> dict[str, Tensor]:
         "leaves_weight": most.values.clamp(min=0),
         "reaches_weight": (-least.values).clamp(min=0),
     }
+
+
+_MARKS = re.compile(r"^(?:##|[▁Ġ]+)|(?:</w>|@@)$")
+
+_BEGINS, _ENDS, _GOES_ON = ("▁", "Ġ"), "</w>", "@@"
+
+_UNDECODED = "\N{REPLACEMENT CHARACTER}"
+
+_SPECIAL, _PUNCTUATION, _NUMBER, _WORD, _PIECE, _OTHER = range(len(TOKEN_TYPES))
+
+_CLASS = {name: number for number, name in enumerate(KEY_CLASSES)}
+
+_STEPS = (-1, 0, 1)
+
+
+class TokenTypes:
+    """The type of every token of a tokenizer, worked out when it is first seen.
+
+    A token is ``special`` if its tokenizer says so, ``punctuation`` if it has no letter and no digit, ``number`` if it
+    has a digit and no letter, ``piece`` if it goes on with a word (by the marks ``##``, ``▁``, ``Ġ``, ``</w>`` and
+    ``@@`` that tokenizers set), else ``word``.
+
+    Args:
+        tokenizer: A tokenizer of transformers; None where tokens have no text.
+    """
+
+    def __init__(self, tokenizer: Any = None) -> None:
+        self._tokenizer = tokenizer
+        self._special = frozenset(getattr(tokenizer, "all_special_ids", None) or ())
+        self._types: dict[int, int] = {}
+        self._mark: str | None = None
+        self.texts: dict[int, str] = {}
+        """Text of every token that was seen."""
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The number of each token's type in ``TOKEN_TYPES``; ``other`` where there is no tokenizer."""
+        seen, places = torch.unique(ids, return_inverse=True)
+        return torch.tensor([self._type(number) for number in seen.tolist()])[places]
+
+    def _type(self, number: int) -> int:
+        if number not in self._types:
+            self.texts[number] = text = self._text(number)
+            self._types[number] = self._worked_out(number, text)
+        return self._types[number]
+
+    def _text(self, number: int) -> str:
+        if self._tokenizer is None:
+            return str(number)
+        return str(self._tokenizer.decode([number])).strip() or str(
+            self._tokenizer.convert_ids_to_tokens(number)
+        )
+
+    def _worked_out(self, number: int, text: str) -> int:
+        if self._tokenizer is None:
+            return _OTHER
+        if number in self._special:
+            return _SPECIAL
+        if not str(self._tokenizer.decode([number])).strip():
+            return _PUNCTUATION  # a space or the end of a line
+        raw = str(self._tokenizer.convert_ids_to_tokens(number))
+        kinds = {unicodedata.category(character)[0] for character in _MARKS.sub("", text)}
+        if _UNDECODED not in text and not kinds & {"L", "M", "N"}:
+            return _PUNCTUATION
+        if kinds & {"N"} and not kinds & {"L", "M"}:
+            return _NUMBER
+        return _PIECE if self._goes_on(raw) else _WORD
+
+    def _goes_on(self, raw: str) -> bool:
+        if self._mark is None:
+            self._mark = self._found_mark()
+        if self._mark == "begins":
+            return not raw.startswith(_BEGINS)
+        if self._mark == "ends":
+            return not raw.endswith(_ENDS)
+        return raw.startswith("##") or raw.endswith(_GOES_ON)
+
+    def _found_mark(self) -> str:
+        """How the vocabulary marks words: where they begin, where they end, or where they go on."""
+        known = getattr(self._tokenizer, "get_vocab", dict)()
+        marked = {
+            "begins": sum(token.startswith(_BEGINS) for token in known),
+            "ends": sum(token.endswith(_ENDS) for token in known),
+        }
+        name = max(marked, key=lambda name: marked[name])
+        return name if marked[name] > len(known) // 20 else "goes on"
+
+
+class TokenClassifier:
+    """What the queries and keys of every attention call of a batch are; worked out once a batch and kind of attention.
+
+    Args:
+        tokenizer: The tokenizer that batches were made with; None where the input is not text.
+    """
+
+    def __init__(self) -> None:
+        self._types: TokenTypes | None = None
+        self._tokenizer: Any = None
+        self._batch: Batch | None = None
+        self._made: dict[tuple[Any, ...], TokenClasses] = {}
+
+    @property
+    def texts(self) -> dict[int, str]:
+        """Text of every token that was seen."""
+        return {} if self._types is None else self._types.texts
+
+    def begin_batch(self, batch: Batch) -> None:
+        """The calls that follow are of this batch."""
+        if self._types is None or batch.tokenizer is not self._tokenizer:
+            self._types, self._tokenizer = TokenTypes(batch.tokenizer), batch.tokenizer
+        self._batch, self._made = batch, {}
+
+    def of(self, call: AttentionCall) -> TokenClasses | None:
+        """What the tokens of an attention call are; None outside of a batch."""
+        batch, types = self._batch, self._types
+        if batch is None or types is None:
+            return None
+        batch = batch.of_sequences(len(call.query))
+        crosses = call.site.kind == "cross"
+        decoder = reads_decoder(call.site.kind, batch)
+        dtype = torch.float64 if call.query.dtype == torch.float64 else torch.float32
+        sizes = call.query.shape[2], call.key.shape[2]
+        name = (crosses, decoder, len(call.query), *sizes, dtype)
+        if name not in self._made:
+            sides = _Side(batch, decoder, sizes[0]), _Side(batch, decoder and not crosses, sizes[1])
+            found = _classes(types, *sides, crosses=crosses, dtype=dtype)
+            self._made[name] = _on(found, call.query.device)
+        return self._made[name]
+
+
+class _Side:
+    """The tokens that queries, or keys, are.
+
+    Args:
+        batch: The batch.
+        decoder: Whether they are the decoder's.
+        length: How many there are.
+    """
+
+    def __init__(self, batch: Batch, decoder: bool, length: int) -> None:
+        ids, mask = batch.tokens_of(decoder=decoder), batch.real_tokens(decoder=decoder)
+        self.ids = ids if ids is not None and tuple(ids.shape[1:]) == (length,) else None
+        self.first = torch.zeros(len(batch.documents), dtype=torch.int64)
+        if mask is not None and tuple(mask.shape[1:]) == (length,):
+            self.first = mask.bool().int().argmax(1)
+        self.shape = len(batch.documents), length
+
+    def types(self, types: TokenTypes) -> Tensor:
+        """Types of the tokens, (B, length)."""
+        return torch.full(self.shape, _OTHER) if self.ids is None else types.of(self.ids)
+
+
+def _classes(
+    types: TokenTypes, queries: _Side, keys: _Side, *, crosses: bool, dtype: torch.dtype
+) -> TokenClasses:
+    of_queries = queries.types(types)
+    classes = _own_classes(keys, keys.types(types))
+    known = torch.nn.functional.one_hot(classes, len(KEY_CLASSES))
+    beside = corrections = None
+    if not crosses:
+        beside, corrections = _neighbourhood(of_queries.shape[1], classes, known)
+    return TokenClasses(
+        types=of_queries,
+        classes=_own_classes(queries, of_queries),
+        keys=known.to(dtype),
+        beside=beside,
+        corrections=None if corrections is None else corrections.to(dtype),
+        key_ids=keys.ids,
+    )
+
+
+def _own_classes(side: _Side, types: Tensor) -> Tensor:
+    classes = torch.full(side.shape, _CLASS["rest"])
+    classes[types == _PUNCTUATION] = _CLASS["punctuation"]
+    classes[types == _SPECIAL] = _CLASS["special"]
+    return classes.scatter_(1, side.first.unsqueeze(1), _CLASS["first"])
+
+
+def _neighbourhood(m: int, classes: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """``beside`` and ``corrections`` of ``TokenClasses``, for m queries."""
+    batch, n = classes.shape
+    # Queries are the last of the keys, where there is a past.
+    places = torch.arange(m)[:, None] + (n - m) + torch.tensor(_STEPS)
+    there = (places >= 0) & (places < n)
+    beside = places.clamp(0, n - 1).expand(batch, m, len(_STEPS))
+    flat = beside.flatten(1)
+    movable = (classes.gather(1, flat) >= _CLASS["punctuation"]).reshape(beside.shape) & there
+    old = known.gather(1, flat.unsqueeze(-1).expand(-1, -1, known.shape[-1])).reshape(*beside.shape, -1)
+    own = torch.tensor([_CLASS["itself" if step == 0 else "neighbour"] for step in _STEPS])
+    change = torch.nn.functional.one_hot(own, len(KEY_CLASSES)) - old
+    return beside.contiguous(), change * movable.unsqueeze(-1)
+
+
+def _on(classes: TokenClasses, device: torch.device) -> TokenClasses:
+    def moved(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.to(device)
+
+    return TokenClasses(
+        classes.types.to(device),
+        classes.classes.to(device),
+        classes.keys.to(device),
+        moved(classes.beside),
+        moved(classes.corrections),
+        classes.key_ids,
+    )

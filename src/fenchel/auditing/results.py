@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from fenchel.auditing.advice import Suggestion, suggestions
-from fenchel.auditing.attention_matrix import AttentionMatrix
-from fenchel.auditing.examples import FarQueries, HeadExample
-from fenchel.auditing.head_pattern import HeadPattern, head_patterns
+from fenchel.auditing.advice import HeadPattern, Suggestion, head_patterns, suggestions
+from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects

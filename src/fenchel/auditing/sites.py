@@ -1,21 +1,37 @@
-"""The places where a model attends: which kind of attention each is, and which layer of that kind."""
+"""The places where a model attends, and what one of them attends with."""
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
+from fenchel.arguments import ESTIMATORS
 from fenchel.auditing.heads import KINDS, Kind
 from fenchel.errors import CaptureError, InputError, ModelError
+from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.log_preference import LogPreference
 from fenchel.integrations.transformers.tracing import Visit
+from fenchel.nn.inference import AttendingLayer
+from fenchel.preference.discrete import log_weights
 
-__all__ = ["AttentionSite", "AttentionSites", "check_layers"]
+__all__ = [
+    "AttentionCall",
+    "AttentionSite",
+    "AttentionSites",
+    "check_all_attend",
+    "check_capture",
+    "check_evaluating",
+    "check_layers",
+    "check_names",
+    "estimator_of",
+    "own_estimators",
+]
 
 
 @dataclass(frozen=True)
@@ -200,3 +216,120 @@ def check_layers(layers: frozenset[int], sites: Sequence[AttentionSite], model: 
         counts = Counter(site.kind for site in sites)
         exist = ", ".join(f"{kind} 1 to {counts[kind]}" for kind in KINDS if counts[kind])
         raise InputError(f"layers {missing} do not exist in {model}, which has {exist}")
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """What one site attends with: its weights are softmax(scaling·⟨query, key⟩ + log_preference).
+
+    Attributes:
+        site: Where.
+        query: (B, H, m, d_h), as it reaches the attention function.
+        key: (B, H_kv, n, d_h), likewise; a head shared by a group of query heads is not repeated.
+        scaling: What the model multiplies scores with.
+        preference: The log preference, broadcastable to (B, H, m, n), float32 (float64 for float64 models), -inf where
+            masked; bool, True where a query may attend, where it is nothing but a mask, which as numbers would be
+            the largest array of a long context. Size 1 along batch, head and query where it is constant there. None
+            is uniform.
+        counted: (B, m) bool, the queries that are real. One that may attend to nothing is not.
+        inputs: (B, n, width), x_i, what the key map takes; None for space="key".
+        key_weight: (H_kv, d_h, width), the key map; None for space="key".
+        key_bias: (H_kv, d_h), its bias; None if it has none, and for space="key".
+        value: (B, H_kv, n, d_v), what the weights act on; None where it is not known.
+    """
+
+    site: AttentionSite
+    query: Tensor
+    key: Tensor
+    scaling: float
+    preference: Tensor | None
+    counted: Tensor
+    inputs: Tensor | None
+    key_weight: Tensor | None
+    key_bias: Tensor | None
+    value: Tensor | None = None
+
+    @property
+    def log_preference(self) -> Tensor | None:
+        """The preference as numbers, made anew where it is kept as a mask."""
+        if self.preference is None:
+            return None
+        return log_weights(
+            self.preference, torch.float64 if self.query.dtype == torch.float64 else torch.float32
+        )
+
+
+def check_all_attend(model: nn.Module) -> None:
+    """Check that a model with attention layers of ``fenchel.nn`` has none beside them that would be missed.
+
+    Raises:
+        ModelError: Naming the first.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and not isinstance(module, AttendingLayer):
+            raise ModelError(
+                f"{name} of {type(model).__name__} is a torch.nn.MultiheadAttention, which is not seen, so its heads "
+                "would be missing. Put fenchel.nn.MultiheadAttention.from_torch(layer) in its place: it computes the "
+                "same"
+            )
+
+
+def check_capture(space: str, layers: Collection[int] | None) -> None:
+    """Check what a capture is built with.
+
+    Raises:
+        InputError: If ``space`` or ``layers`` is none.
+    """
+    if space not in ("input", "key"):
+        raise InputError(f"space is {space!r}; expected 'input' or 'key'")
+    if layers is not None and (not layers or any(not isinstance(n, int) or n < 1 for n in layers)):
+        raise InputError(f"layers is {layers!r}; expected whole numbers from 1, or None for all layers")
+
+
+def check_evaluating(model: nn.Module) -> None:
+    """Check that nothing in a model is in training mode.
+
+    Raises:
+        ModelError: Naming the first module that is.
+    """
+    training = next((name for name, module in model.named_modules() if module.training), None)
+    if training is not None:
+        raise ModelError(
+            f"{type(model).__name__} is in training mode{f' in {training}' if training else ''}, where dropout makes "
+            "attention random. Call model.eval() first"
+        )
+
+
+def check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    """Check that the forward of a model takes inputs of these names.
+
+    Raises:
+        InputError: Naming the first that it does not take, and those that it does.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    unknown = next((name for name in inputs if name not in parameters), None)
+    if unknown is not None:
+        takes = ", ".join(name for name in parameters if name not in ("args", "kwargs"))
+        raise InputError(f"the forward of {type(model).__name__} takes no {unknown!r}; it takes {takes}")
+
+
+_NAMES = {f"fenchel_{estimator}": estimator for estimator in ESTIMATORS}
+
+
+def estimator_of(module: nn.Module) -> str:
+    """The estimator of an attention module, by the name that its configuration has.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2))
+        >>> list(own_estimators(model).values())
+        ['first_order']
+    """
+    name: Any = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return _NAMES.get(name, "first_order")
+
+
+def own_estimators(model: nn.Module) -> dict[str, str]:
+    """The estimator of every attention module of a model, by qualified name."""
+    return {name: estimator_of(module) for module, name in attention_modules(model).items()}

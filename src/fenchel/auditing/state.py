@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from fenchel.auditing.attention_matrix import AttentionMatrix
-from fenchel.auditing.examples import FarQueries, examples_from_json
+from fenchel.auditing.examples import AttentionMatrix, FarQueries, examples_from_json
 from fenchel.auditing.heads import AttentionModule, HeadKey, Kind
 from fenchel.auditing.manifest import SCHEMA, Manifest, in_order
 from fenchel.auditing.statistics import AuditStatistics

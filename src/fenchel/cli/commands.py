@@ -85,7 +85,7 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
             "Missing option '--text', '--images' or '--loader': there is nothing to read."
         )
     from fenchel.auditing import audit
-    from fenchel.auditing.checkpoint import AUDIT
+    from fenchel.auditing.audit_report import AUDIT
     from fenchel.cli.terminal import beside_swap, observer_of_standard_error, require_swap, show_result
 
     if "shard" not in options.model_fields_set:
@@ -258,7 +258,7 @@ def reproduce(
     """Calls :func:`fenchel.reproducing.reproduce`."""
     if text is None:
         raise typer.BadParameter("Missing option '--text': there is nothing to read.")
-    from fenchel.auditing.checkpoint import AUDIT
+    from fenchel.auditing.audit_report import AUDIT
     from fenchel.cli.terminal import observer_of_standard_error, show
     from fenchel.reproducing import reproduce
     from fenchel.reproducing.table import finding, terminal_table

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fenchel.arguments import checked
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.counted import READS
+from fenchel.auditing.heads import READS
 from fenchel.auditing.swap_effects import exact_heads, require_model
 from fenchel.catalogue.registry import NOTES
 from fenchel.catalogue.table import differences, entry_lines, listed

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, Kind
-from fenchel.auditing.report.embedded import embedded_json
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
-from fenchel.auditing.report.self_contained import page_environment, page_file, script_hash
+from fenchel.auditing.report.html import embedded_json, page_environment, page_file, script_hash
 from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.diverging import STEPS, style, stylesheet
 from fenchel.comparing.moved import moved_heads

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.report.reproduce import manifest_entries
-from fenchel.auditing.report.self_contained import page_environment, page_file
+from fenchel.auditing.report.html import manifest_entries, page_environment, page_file
 from fenchel.drawing import LEVELS, scale, stylesheet
 from fenchel.swap.arm_rows import arm_tables
 from fenchel.swap.finding import signed

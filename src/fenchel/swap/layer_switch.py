@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from fenchel.auditing.capture_arguments import check_all_attend
-from fenchel.auditing.own_estimator import own_estimators
+from fenchel.auditing.sites import check_all_attend, own_estimators
 from fenchel.errors import ModelError
 from fenchel.functional.inference import estimator_object
 from fenchel.integrations.transformers.attention_modules import calls_registry

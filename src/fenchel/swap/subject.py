@@ -329,7 +329,7 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Te
 
 
 def _check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-    from fenchel.auditing.capture_arguments import check_names
+    from fenchel.auditing.sites import check_names
 
     forward = inspect.signature(model.forward).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in forward):

@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 
-from fenchel.auditing.attention_matrix import AttentionMatrix
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.auditing.examples import HeadExample, Passage, TemplateWeight
+from fenchel.auditing.examples import AttentionMatrix, HeadExample, Packing, Passage, TemplateWeight, packed
 from fenchel.auditing.heads import METRICS, AttentionModule, HeadKey, Kind
 from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS
-from fenchel.auditing.packed import Packing, packed
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import HeadEffect, SwapEffects
 from tests.auditing.small_audits import known_statistics

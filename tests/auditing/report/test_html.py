@@ -11,7 +11,7 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.report import render_html
-from fenchel.auditing.report.embedded import embedded_json
+from fenchel.auditing.report.html import embedded_json
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import decimal, percent, short
 from fenchel.errors import InputError, MissingExtraError

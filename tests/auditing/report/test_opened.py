@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.examples import Packing, unpacked
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.packed import Packing, unpacked
 from fenchel.auditing.report import render_html
 from fenchel.drawing import decimal, short
 from tests.auditing.report.samples import HOSTILE, effects_of, sample_report

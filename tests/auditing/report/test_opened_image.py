@@ -12,9 +12,8 @@ import torch
 from PIL import Image
 
 from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.examples import Packing, Picture, packed, unpacked
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.packed import Packing, packed, unpacked
-from fenchel.auditing.picture import Picture
 from fenchel.auditing.report import render_html
 from fenchel.drawing import short
 from tests.auditing.report.samples import sample_report

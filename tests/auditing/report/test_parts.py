@@ -14,13 +14,10 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import HeadExample, TemplateWeight
 from fenchel.auditing.heads import HeadKey, Kind
 from fenchel.auditing.report import notebook_html, summary_sentence, terminal_table
-from fenchel.auditing.report.distribution import AXES, distribution
-from fenchel.auditing.report.example import farthest_heads, marked
 from fenchel.auditing.report.findings import Findings
-from fenchel.auditing.report.opened import head_address, opened_data, shown_queries
-from fenchel.auditing.report.panel import outline
-from fenchel.auditing.report.reproduce import command, manifest_entries
-from fenchel.auditing.report.scatter import scatters
+from fenchel.auditing.report.html import command, manifest_entries
+from fenchel.auditing.report.opened import farthest_heads, head_address, marked, opened_data, shown_queries
+from fenchel.auditing.report.plots import AXES, distribution, outline, scatters
 from fenchel.drawing import short
 from tests.auditing.report.samples import HOSTILE, TEXT, effects_of, manifest, sample_report
 from tests.auditing.small_audits import known_statistics

@@ -1,44 +1,282 @@
-"""The report as one self-contained page: no network, all text escaped, all numbers the audit's own."""
+"""The report as one page that needs no network."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import math
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fenchel import drawing as number
-from fenchel.auditing.counted import counted_in_words
-from fenchel.auditing.heads import METRICS, Kind
-from fenchel.auditing.report.distribution import AXES
-from fenchel.auditing.report.embedded import embedded_json, page_data
-from fenchel.auditing.report.example import farthest_heads
+from fenchel.auditing.advice import FROM_PYTHON, is_loaded, python_words, source_words
+from fenchel.auditing.heads import METRICS, Kind, counted_in_words
 from fenchel.auditing.report.findings import (
     KIND_NAMES,
     METRIC_NAMES,
     SHORT_KIND_NAMES,
+    STANDARD_ERROR,
     STATISTICS,
     Findings,
     head_name,
+    headline,
     model_name,
 )
-from fenchel.auditing.report.headline import headline
-from fenchel.auditing.report.heatmap import heat_maps, highest_finite
-from fenchel.auditing.report.opened import head_address
-from fenchel.auditing.report.panel import MOST_PANELS, head_panels, layer_panels, strips
-from fenchel.auditing.report.reproduce import command, manifest_entries
-from fenchel.auditing.report.scatter import scatters
-from fenchel.auditing.report.self_contained import page_environment, page_file, script_hash
-from fenchel.drawing import LEVELS, scale, stylesheet
+from fenchel.auditing.report.opened import KIND_PREFIXES, farthest_heads, head_address, opened_data
+from fenchel.auditing.report.plots import (
+    AXES,
+    MOST_PANELS,
+    head_panels,
+    heat_maps,
+    highest_finite,
+    layer_panels,
+    scatters,
+    strips,
+)
+from fenchel.auditing.twin import AUDITED
+from fenchel.drawing import LEVELS, plain, scale, stylesheet
+from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from fenchel.auditing.results import AuditResults
 
-__all__ = ["render_html"]
+__all__ = [
+    "command",
+    "embedded_json",
+    "manifest_entries",
+    "page_data",
+    "page_environment",
+    "page_file",
+    "render_html",
+    "script_hash",
+]
+
+
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+PLACES: dict[str, str] = {
+    "first": "the first token",
+    "special": "special tokens",
+    "itself": "the query itself",
+    "neighbour": "its neighbours",
+    "punctuation": "punctuation",
+    "rest": "other tokens",
+}
+
+"""What the page calls the places that weight moves between."""
+
+PLACES_OF_IMAGES: dict[str, str] = {"first": "the first position", "rest": "other patches"}
+
+"""The same where the input is images."""
+
+
+def embedded_json(data: object) -> str:
+    r"""JSON to stand inside a ``script`` element: no text in it can end the element or start another.
+
+    Example:
+        >>> embedded_json({"model": "</script>"})
+        '{"model":"\\u003c/script\\u003e"}'
+    """
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character, escape in _ESCAPES.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def _number(value: float | None) -> float | str | None:
+    if value is None:
+        return None
+    return "inf" if math.isinf(value) else float(f"{value:.6g}")
+
+
+def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> dict[str, Any]:
+    """Every head's numbers, a row a head, with the names of the columns, and what a head shows when it is opened.
+
+    Args:
+        report: The audit.
+        findings: Its heads.
+        most_rows: How many rows of the table the page shows before it is asked for all.
+    """
+    columns = ["kind", "layer", "head", "queries", "not_converged", "newton_steps"]
+    metrics_from = len(columns)
+    columns += [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS]
+    rows = []
+    for head in findings.heads:
+        row: list[object] = [findings.kinds.index(head.key.kind), head.key.layer, head.key.head]
+        row += [head.queries, head.not_converged, _number(head.newton_steps)]
+        row += [_number(head.value(metric, statistic)) for metric in METRICS for statistic in STATISTICS]
+        rows.append(row)
+    return {
+        "kinds": [KIND_NAMES[kind] for kind in findings.kinds],
+        "short_kinds": [SHORT_KIND_NAMES[kind] for kind in findings.kinds],
+        "metrics": METRIC_NAMES,
+        "statistics": STATISTICS,
+        "kind_prefixes": [KIND_PREFIXES[kind] for kind in findings.kinds],
+        "places": PLACES | (PLACES_OF_IMAGES if report.manifest.get("reads") == "images" else {}),
+        "reads": report.manifest.get("reads", "text"),
+        "axes": [axis.metric for axis in AXES],
+        "columns": columns,
+        "metrics_from": metrics_from,
+        "most_rows": most_rows,
+        "rows": rows,
+        "sampled": [
+            [head.population, *(_number(head.value(metric, STANDARD_ERROR)) for metric in METRICS)]
+            for head in findings.heads
+        ]
+        if report.manifest.get("queries")
+        else None,
+        **opened_data(report, findings),
+    }
+
+
+_FOLDER = "page"
+
+
+def page_environment(package: str) -> Environment:
+    """Templates of a package's folder ``page``, in which every text is escaped and numbers are written as in reports.
+
+    Args:
+        package: Such as ``fenchel.auditing.report``.
+
+    Raises:
+        MissingExtraError: If jinja2 is not installed.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingExtraError("jinja2", "report") from error
+    environment = Environment(
+        loader=PackageLoader(package, _FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        decimal=number.decimal,
+        short=number.short,
+        percent=number.percent,
+        count=number.count,
+        plain=number.plain,
+    )
+    return environment
+
+
+def page_file(package: str, name: str) -> str:
+    """The text of a file in a package's folder ``page``."""
+    return (resources.files(package) / _FOLDER / name).read_text(encoding="utf-8")
+
+
+def script_hash(script: str) -> str:
+    """What a page's policy names its script by: the browser runs this one and no other, whatever a token is called."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+_TEXT_OPTIONS = ("text_column", "target_column")
+
+_OPTIONS = (
+    "space",
+    "closeness",
+    "alpha",
+    "tol",
+    "max_length",
+    "stride",
+    "batch_size",
+    "max_tokens",
+    "queries",
+    "dtype",
+    "layers",
+    "heads",
+    "seed",
+)
+
+_ABSENT = {
+    "layers": "all",
+    "heads": "all",
+    "max_tokens": "no limit",
+    "revision": "not given",
+    "text_sha256": "not known",
+}
+
+_NAMES = {
+    "fenchel": "fenchel version",
+    "torch": "torch version",
+    "transformers": "transformers version",
+    "python": "Python version",
+    "texts": "text",
+    "text_sha256": "SHA-256 of the text",
+    "queries": "queries of each window",
+    "tol": "tolerance",
+    "alpha": "α (reliability)",
+    "even_so": "although the model attends otherwise",
+}
+
+
+def _argument(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(part) for part in value)
+    return plain(value)
+
+
+def command(manifest: Mapping[str, Any]) -> str:
+    """What repeats an audit: a command for a POSIX shell, or a Python call where the texts had no file.
+
+    Example:
+        >>> command({"model": "demo", "texts": "my text.txt", "alpha": 1.0, "layers": [1, 2]})
+        "fenchel audit demo --text 'my text.txt' --alpha 1 --layers 1,2 --out audit"
+        >>> command({"model": "demo", "texts": "Python strings", "alpha": 1.0})
+        "fenchel.audit('demo', None, texts, alpha=1.0)"
+    """
+    model = _argument(manifest.get("model") or "MODEL")
+    given = {
+        name: manifest[name]
+        for name in ("revision", *_TEXT_OPTIONS, *_OPTIONS)
+        if manifest.get(name) is not None
+    }
+    if str(given.get("revision", "")).startswith("sha256:"):
+        del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
+    if manifest.get("twin") is not None:
+        given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
+    if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:
+        if manifest.get("even_so"):
+            given["even_so"] = True
+        options = "".join(f", {name}={value!r}" for name, value in given.items())
+        return f"fenchel.audit({python_words(manifest, 'inputs')}{options})"
+    words = ["fenchel", "audit", model, *source_words(manifest)]
+    flags = [flag for flag in ("whole_file", "even_so") if manifest.get(flag)]
+    words += [f"--{flag.replace('_', '-')}" for flag in flags]
+    for name, value in given.items():
+        words += [f"--{name.replace('_', '-')}", _argument(value)]
+    return shlex.join([*words, "--out", "audit"])
+
+
+def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The manifest as names and values to read, in the order in which it was written."""
+    entries = []
+    for name, value in manifest.items():
+        if name == "convention":  # the page prints it above, as prose
+            continue
+        if value is None:
+            text = _ABSENT.get(name, "none")
+        elif isinstance(value, (list, tuple)):
+            text = ", ".join(str(part) for part in value)
+        elif isinstance(value, Mapping):
+            text = ", ".join(str(part) for part in value.values())
+        else:
+            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
+        entries.append((_NAMES.get(name, name.replace("_", " ")), text))
+    return entries
+
 
 _MOST_ROWS = 200
+
 _SCRIPTS = (
     "format",
     "maps",
@@ -51,6 +289,7 @@ _SCRIPTS = (
     "table",
     "opened",
 )
+
 _PACKAGE = "fenchel.auditing.report"
 
 

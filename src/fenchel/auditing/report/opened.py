@@ -1,38 +1,243 @@
-"""What the page's script shows of a head that is opened: its queries, its attention in a sentence, its histograms."""
+"""What the page shows of a head that is opened: its queries, its attention in a sentence, its histograms."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.examples import HeadExample
+from fenchel.auditing.examples import HeadExample, Packing, Picture, unpacked
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.moves import KEY_CLASSES
-from fenchel.auditing.packed import Packing, unpacked
-from fenchel.auditing.report.distribution import AXES
-from fenchel.auditing.report.findings import STATISTICS, Findings, Head
+from fenchel.auditing.report.findings import METRIC_NAMES, STATISTICS, Findings, Head
+from fenchel.auditing.report.plots import AXES
+from fenchel.drawing import reading, short
 
 if TYPE_CHECKING:
-    from fenchel.auditing.attention_matrix import AttentionMatrix
-    from fenchel.auditing.head_pattern import HeadPattern
+    from fenchel.auditing.advice import HeadPattern
+    from fenchel.auditing.examples import AttentionMatrix, HeadExample
     from fenchel.auditing.results import AuditResults
 
-__all__ = ["KIND_PREFIXES", "MOST_MATRICES", "MOST_QUERIES", "head_address", "opened_data", "shown_queries"]
+__all__ = [
+    "KIND_PREFIXES",
+    "MOST_MATRICES",
+    "MOST_QUERIES",
+    "Bar",
+    "Card",
+    "drawn_picture",
+    "farthest_heads",
+    "head_address",
+    "marked",
+    "opened_data",
+    "shown_queries",
+]
+
+
+_MOST_CARDS = 6
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The two weights of one template; widths are shares, in percent, of the card's longest bar."""
+
+    position: int
+    token: str
+    is_query: bool
+    first_order: str
+    exact: str
+    first_order_width: float
+    exact_width: float
+
+
+@dataclass(frozen=True)
+class Card:
+    """One of the farthest heads.
+
+    Args:
+        head: Its record.
+        reasons: Why it is shown, such as "1st by total variation".
+        example: The query, or None where the audit kept none.
+        context: The text before the query's token, the token and the text after it.
+        bars: The heaviest templates under either answer, in the order of the text.
+        longest: The weight that the longest bar stands for.
+        picture: The image that the query is of, as HTML; empty where the input is none.
+    """
+
+    head: Head
+    reasons: list[str]
+    example: HeadExample | None
+    context: tuple[str, str, str]
+    bars: list[Bar]
+    longest: str
+    picture: str = ""
+
+
+def _ordinal(rank: int) -> str:
+    return f"{rank}{({1: 'st', 2: 'nd', 3: 'rd'}).get(rank, 'th')}"
+
+
+def marked(example: HeadExample) -> tuple[str, str, str]:
+    """The sentence of an example before its query's token, the token, and what follows; nothing is there twice."""
+    if example.context_token is None:
+        return example.context, "", ""
+    start, end = example.context_token
+    return example.context[:start], example.context[start:end], example.context[end:]
+
+
+def _bars(example: HeadExample) -> tuple[list[Bar], float]:
+    weights = [(t, reading(t.first_order) or 0.0, reading(t.exact) or 0.0) for t in example.templates]
+    longest = max((max(first, exact) for _, first, exact in weights), default=0.0)
+    unit = 100 / longest if longest > 0 else 0.0
+    bars = [
+        Bar(
+            position=template.position,
+            token=template.token,
+            is_query=example.key.kind != "cross" and template.position == example.position,
+            first_order=short(first),
+            exact=short(exact),
+            first_order_width=round(unit * first, 2),
+            exact_width=round(unit * exact, 2),
+        )
+        for template, first, exact in sorted(weights, key=lambda weight: weight[0].position)
+    ]
+    return bars, longest
+
+
+def _picture(example: HeadExample, picture: Picture) -> str:
+    return drawn_picture(picture, None if example.key.kind == "cross" else example.position)
+
+
+def _reasons(findings: Findings) -> dict[HeadKey, list[str]]:
+    ranked = {metric: findings.farthest(metric, _MOST_CARDS) for metric in ("total_variation", "mean_error")}
+    reasons: dict[HeadKey, list[str]] = {}
+    for rank in range(_MOST_CARDS):
+        for metric, heads in ranked.items():
+            if rank >= len(heads) or (len(reasons) == _MOST_CARDS and heads[rank].key not in reasons):
+                continue
+            place = "largest" if rank == 0 else f"{_ordinal(rank + 1)} largest"
+            reasons.setdefault(heads[rank].key, []).append(f"{place} {METRIC_NAMES[metric].lower()}")
+    return reasons
+
+
+def farthest_heads(report: AuditResults, findings: Findings) -> list[Card]:
+    """The six farthest heads, taken in turn from the rankings by total variation and by output error."""
+    by_key = {head.key: head for head in findings.heads}
+    cards = []
+    for key, why in _reasons(findings).items():
+        example = report.examples.get(key)
+        bars, longest = _bars(example) if example is not None else ([], 0.0)
+        context = marked(example) if example is not None else ("", "", "")
+        picture = "" if example is None or example.picture is None else _picture(example, example.picture)
+        cards.append(Card(by_key[key], why, example, context, bars, short(longest), picture))
+    return cards
+
+
+_SIDE = 10  # of a patch in the drawing's own unit
+
+_LEAST_MOVED = 0.02  # of the largest move: what is smaller is not drawn
+
+_VEIL = 0.86
+
+
+def drawn_picture(picture: Picture, query: int | None) -> str:
+    """Three drawings as HTML; readable in grey, since what leaves is a ring and what comes a disc.
+
+    Under either answer, a patch is the more visible the more weight it has.
+
+    Args:
+        picture: The image and the weights.
+        query: Position of the query, from 1; None where it is no position of this image.
+
+    Returns:
+        HTML that is safe to put into a page: nothing in it comes from outside but the checked image.
+    """
+    first, exact = (unpacked(weights, Packing.FINE) for weights in (picture.first_order, picture.exact))
+    patch = None if query is None else query - 1 - picture.extra
+    marked = patch if patch is not None and 0 <= patch < picture.rows * picture.columns else None
+    moved = [after - before for before, after in zip(first, exact, strict=True)]
+    heaviest = max(*first[picture.extra :], *exact[picture.extra :], 1e-12)
+    parts = [
+        _drawing(picture, "attention (first order)", list(_veil(picture, first, heaviest)), marked),
+        _drawing(picture, "exact", list(_veil(picture, exact, heaviest)), marked),
+        _drawing(picture, "exact − attention", list(_marks(picture, moved)), marked),
+    ]
+    note = "The query’s patch has a frame. " if marked is not None else "The query is no patch. "
+    note += "A disc is weight that the exact answer adds, a ring weight that it takes away, by area."
+    if picture.extra:
+        on = (f"{100 * sum(one[: picture.extra]):.3g} %" for one in (first, exact))
+        note += " On tokens that are no patch lie {} of attention’s weight and {} of the exact one.".format(
+            *on
+        )
+    return f'<div class="picture">{"".join(parts)}</div><p class="note">{note}</p>'
+
+
+def _drawing(picture: Picture, title: str, shapes: Sequence[str], marked: int | None) -> str:
+    width, height = picture.columns * _SIDE, picture.rows * _SIDE
+    frame = ""
+    if marked is not None:
+        x, y = _corner(picture, marked)
+        box = f'x="{x}" y="{y}" width="{_SIDE}" height="{_SIDE}" fill="none"'
+        frame = (
+            f'<rect {box} stroke="#000" stroke-width="1.8"/><rect {box} stroke="#fff" stroke-width="0.8"/>'
+        )
+    return (
+        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="{title}">'
+        f'<image href="{picture.image}" width="{width}" height="{height}" preserveAspectRatio="none"/>'
+        f"{''.join(shapes)}{frame}</svg><figcaption>{title}</figcaption></figure>"
+    )
+
+
+def _corner(picture: Picture, patch: int) -> tuple[int, int]:
+    row, column = divmod(patch, picture.columns)
+    return column * _SIDE, row * _SIDE
+
+
+def _veil(picture: Picture, weights: Sequence[float], heaviest: float) -> Iterator[str]:
+    """A patch without weight is nearly black, the heaviest one is as it was."""
+    for patch, weight in enumerate(weights[picture.extra :]):
+        x, y = _corner(picture, patch)
+        # The square root, as of the discs: a patch with a tenth of the weight can still be seen.
+        opacity = round(_VEIL * (1 - (weight / heaviest) ** 0.5), 3)
+        if opacity > 0:
+            yield f'<rect x="{x}" y="{y}" width="{_SIDE}" height="{_SIDE}" fill="#000" fill-opacity="{opacity}"/>'
+
+
+def _marks(picture: Picture, moved: Sequence[float]) -> Iterator[str]:
+    yield (
+        f'<rect width="{picture.columns * _SIDE}" height="{picture.rows * _SIDE}" fill="#000" fill-opacity="0.6"/>'
+    )
+    own = moved[picture.extra :]
+    largest = max(map(abs, own), default=0.0)
+    for patch, change in enumerate(own):
+        if largest == 0 or abs(change) < _LEAST_MOVED * largest:
+            continue
+        x, y = _corner(picture, patch)
+        radius = round(0.46 * _SIDE * (abs(change) / largest) ** 0.5, 2)
+        look = 'fill="#a9d0fb"' if change > 0 else 'fill="none" stroke="#ffb454" stroke-width="1.1"'
+        if change < 0:
+            radius = round(max(radius - 0.55, 0.3), 2)  # the stroke lies on both sides of the circle
+        yield f'<circle cx="{x + _SIDE / 2:g}" cy="{y + _SIDE / 2:g}" r="{radius:g}" {look}/>'
+
 
 MOST_QUERIES = 1_200
+
 """Queries that a page shows, over all heads; those of the heads that are farthest."""
 
 MOST_MATRICES = 240
+
 """Heads whose attention in a sentence a page shows, likewise."""
 
 KIND_PREFIXES: dict[Kind, str] = {"encoder_self": "encoder-", "decoder_self": "decoder-", "cross": "cross-"}
+
 """How the addresses of heads begin that are not of the report's first kind."""
 
 _QUERIES_OF_A_HEAD = 4
+
 _NAMED = 5  # tokens that get too much, and too little, of a query
+
 _LEAST_NAMED = 0.001
+
 _BINS = 24
 
 

@@ -1,13 +1,25 @@
-"""The report in a terminal: a short table, and what to do next."""
+"""An audit in a terminal and in a notebook."""
 
 from __future__ import annotations
 
 import math
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.report.findings import SHORT_KIND_NAMES, STANDARD_ERROR, Findings, model_name
+from fenchel.auditing.heads import Kind
+from fenchel.auditing.report.findings import (
+    KIND_NAMES,
+    METRIC_NAMES,
+    SHORT_KIND_NAMES,
+    STANDARD_ERROR,
+    STATISTICS,
+    Findings,
+    model_name,
+    summary_sentence,
+)
+from fenchel.auditing.report.plots import Cell, HeatMap, heat_maps
 from fenchel.auditing.sampling import sample_words
-from fenchel.drawing import count, short, titled_table
+from fenchel.drawing import count, ink, scale, short, titled_table
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -16,7 +28,8 @@ if TYPE_CHECKING:
 
     from fenchel.auditing.results import AuditResults
 
-__all__ = ["COLUMNS", "terminal_table"]
+__all__ = ["COLUMNS", "notebook_html", "notebook_map", "terminal_table"]
+
 
 COLUMNS: dict[str, str] = {
     "total_variation": "Weight moved",
@@ -25,6 +38,7 @@ COLUMNS: dict[str, str] = {
     "predicted_deviation": "Predicted deviation",
     "certificate": "Deviation at most",
 }
+
 """The metrics of the short tables and what heads their columns."""
 
 _FARTHEST = 3
@@ -118,3 +132,103 @@ def _missed(findings: Findings) -> list[str]:
         for kind in findings.kinds
         if (missed := sum(head.not_converged for head in findings.of_kind(kind)))
     ]
+
+
+_METRIC = "total_variation"
+
+_MOST_CELLS = 2_000
+
+_FEW = 16  # heads beside each other in which numbers can be read
+
+_TABLE = 'style="border-collapse:separate;border-spacing:1px;font-size:11px;line-height:1.2;margin:.3em 0"'
+
+_LABEL = 'style="padding:0 .4em;text-align:right;font-weight:normal;opacity:.7"'
+
+_PLAIN = {"unbounded": ("#dde1e8", "#10131a"), "missing": ("#f6f7f9", "#596274")}
+
+
+def notebook_map(findings: Findings, kind: Kind) -> str:
+    """Layers by heads of one kind, coloured by the weight that would have to move, as in the report.
+
+    Args:
+        findings: The heads.
+        kind: The kind of attention.
+
+    Returns:
+        A ``table`` with a caption; for more than 2,000 heads a sentence that says where the map is.
+    """
+    name = f"{SHORT_KIND_NAMES[kind]}, " if len(findings.kinds) > 1 else ""
+    if len(findings.of_kind(kind)) > _MOST_CELLS:
+        return f"<p>{escape(name)}{METRIC_NAMES[_METRIC].lower()} by head: the map is in report.html.</p>"
+    shown = next(found for found in heat_maps(findings, kind) if found.metric == _METRIC)
+    said = (
+        f"{name}{METRIC_NAMES[_METRIC].lower()} of every head, {STATISTICS[shown.statistic]} (rows: layers, columns: "
+        f"heads; light: 0, dark: {short(shown.highest)})"
+    )
+    heads = "".join(f'<th scope="col" {_LABEL}>{head}</th>' for head in shown.heads)
+    rows = ""
+    for layer, row in shown.rows:
+        cells = "".join(_cell(cell, shown, layer, place) for place, cell in enumerate(row))
+        rows += f'<tr><th scope="row" {_LABEL}>{layer}</th>{cells}</tr>'
+    return (
+        f'<table {_TABLE}><caption style="text-align:left">{escape(said[0].upper() + said[1:])}</caption>'
+        f"<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+_COLOURS = scale()
+
+
+def _cell(cell: Cell | None, shown: HeatMap, layer: int, place: int) -> str:
+    if cell is None:
+        return "<td></td>"
+    if cell.style in _PLAIN:
+        paper, written = _PLAIN[cell.style]
+    else:
+        paper = _COLOURS[int(cell.style.removeprefix("q"))]
+        written = ink(paper)
+    few = len(shown.heads) <= _FEW
+    style = f"background:{paper};color:{written};padding:.1em .3em;text-align:center;min-width:{2 if few else 0.6}em"
+    title = f"layer {layer}, head {shown.heads[place]}: {cell.text}"
+    return f'<td style="{style}" title="{title}">{cell.text if few else ""}</td>'
+
+
+_MOST_LAYERS = 60
+
+_LEFT = 'style="text-align:left;padding:.1em .6em"'
+
+_RIGHT = 'style="text-align:right;padding:.1em .6em"'
+
+
+def notebook_html(report: AuditResults) -> str:
+    """How far every head is from exact, and the means of every layer, as HTML that needs nothing but itself.
+
+    Args:
+        report: The audit; its texts are escaped.
+
+    Returns:
+        A ``div``.
+    """
+    if not report.heads:
+        return "<div><p>An audit without a head: nothing has been measured.</p></div>"
+    findings = Findings.of(report)
+    header = "".join(
+        f'<th scope="col" {_RIGHT}>{words}</th>' for words in ("Layer", *COLUMNS.values(), "Queries")
+    )
+    rows = []
+    for kind in findings.kinds:
+        for i, layer in enumerate(findings.layers(kind)):
+            heads = [head for head in findings.of_kind(kind) if head.key.layer == layer]
+            numbers = [str(layer), *(short(findings.mean(metric, heads)) for metric in COLUMNS)]
+            numbers.append(count(sum(head.queries for head in heads)))
+            cells = "".join(f"<td {_RIGHT}>{number}</td>" for number in numbers)
+            name = KIND_NAMES[kind] if i == 0 else ""
+            rows.append(f"<tr><td {_LEFT}>{name}</td>{cells}</tr>")
+    left_out = len(rows) - _MOST_LAYERS
+    note = f"<p>{left_out} more layers are in the report.</p>" if left_out > 0 else ""
+    maps = "".join(notebook_map(findings, kind) for kind in findings.kinds)
+    return (
+        f"<div><p>{escape(summary_sentence(report))}</p>{maps}"
+        f'<table><thead><tr><th scope="col" {_LEFT}>Means over queries</th>{header}</tr>'
+        f"</thead><tbody>{''.join(rows[:_MOST_LAYERS])}</tbody></table>{note}</div>"
+    )

@@ -1,0 +1,353 @@
+"""The plots of the page: distributions, a heat map and scatter plots, as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fenchel.auditing.heads import HeadKey, Kind
+from fenchel.auditing.report.findings import Findings
+from fenchel.drawing import level, reading, short
+
+if TYPE_CHECKING:
+    from fenchel.auditing.statistics import AuditStatistics
+    from fenchel.auditing.swap_effects import SwapEffects
+
+__all__ = [
+    "AXES",
+    "HEAT_METRICS",
+    "MOST_PANELS",
+    "Axis",
+    "Cell",
+    "Distribution",
+    "HeatMap",
+    "Panel",
+    "Point",
+    "Scatter",
+    "Strip",
+    "distribution",
+    "head_panels",
+    "heat_maps",
+    "highest_finite",
+    "layer_panels",
+    "outline",
+    "scatters",
+    "strips",
+]
+
+
+BINS = 25
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The range over which a metric's distribution is drawn; what lies above is counted in the last bin."""
+
+    metric: str
+    upper: float
+
+
+AXES: tuple[Axis, ...] = (
+    Axis("relative_deviation", 0.5),
+    Axis("total_variation", 1.0),
+    Axis("mean_error", 1.0),
+)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Shares of the queries by bin, with their mean.
+
+    Args:
+        fractions: One a bin, summing to 1; all 0 where there were no queries.
+        mean: Over all queries, those above the range included.
+        queries: How many queries there were.
+    """
+
+    fractions: Sequence[float]
+    mean: float | None
+    queries: int
+
+
+def distribution(
+    statistics: AuditStatistics, axis: Axis, kind: Kind, layer: int, head: int | None = None
+) -> Distribution:
+    """The distribution of one metric over the queries of a head, or of the layer if ``head`` is None."""
+    counts = statistics.histogram(axis.metric, kind, layer, head, upper=axis.upper, bins=BINS)
+    queries = sum(counts)
+    mean = reading(statistics.mean(axis.metric, kind, layer, head)) if queries else None
+    return Distribution([c / queries if queries else 0.0 for c in counts], mean, queries)
+
+
+MOST_PANELS = 400
+
+"""Above this many heads of a kind, a layer's heads share one strip instead of having a panel each."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One distribution in a box of 100 by 100.
+
+    Args:
+        layer: The layer.
+        head: The head, or None for all heads of the layer.
+        path: The outline of the bars.
+        mean_at: Where the mean's line stands, from 0 to 100; None where there is no finite mean.
+        mean: The mean, written.
+        queries: How many queries the distribution counts.
+    """
+
+    layer: int
+    head: int | None
+    path: str
+    mean_at: float | None
+    mean: str
+    queries: int
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The means of a layer's heads as ticks on one line of length 100."""
+
+    layer: int
+    path: str
+    mean_at: float | None
+    mean: str
+
+
+def outline(fractions: Sequence[float]) -> str:
+    """The outline of bars of equal width, as an SVG path in a box of 100 by 100 whose y runs downwards.
+
+    Example:
+        >>> outline([0.5, 0.5, 0.0, 0.0])
+        'M0 100V50H50V100H100V100Z'
+    """
+    steps = ["M0 100"]
+    width = 100 / len(fractions)
+    previous = None
+    for i, fraction in enumerate(fractions):
+        height = f"{100 - 100 * fraction:.4g}"
+        if height != previous:
+            if i:
+                steps.append(f"H{i * width:.4g}")
+            steps.append(f"V{height}")
+            previous = height
+    return "".join(steps) + "H100V100Z"
+
+
+def _position(value: float | None, axis: Axis) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return round(min(100.0, 100 * value / axis.upper), 2)
+
+
+def _panel(statistics: AuditStatistics, axis: Axis, kind: Kind, layer: int, head: int | None) -> Panel:
+    shape = distribution(statistics, axis, kind, layer, head)
+    return Panel(
+        layer, head, outline(shape.fractions), _position(shape.mean, axis), short(shape.mean), shape.queries
+    )
+
+
+def layer_panels(statistics: AuditStatistics, findings: Findings, axis: Axis, kind: Kind) -> list[Panel]:
+    """One panel a layer, as in figure 4."""
+    return [_panel(statistics, axis, kind, layer, None) for layer in findings.layers(kind)]
+
+
+def head_panels(
+    statistics: AuditStatistics, findings: Findings, axis: Axis, kind: Kind
+) -> list[tuple[int, list[Panel | None]]]:
+    """One panel a head, a row a layer, as in figure 5; None where a layer lacks that head."""
+    present = {(head.key.layer, head.key.head) for head in findings.of_kind(kind)}
+    return [
+        (
+            layer,
+            [
+                _panel(statistics, axis, kind, layer, number) if (layer, number) in present else None
+                for number in findings.head_numbers(kind)
+            ],
+        )
+        for layer in findings.layers(kind)
+    ]
+
+
+def strips(findings: Findings, axis: Axis, kind: Kind) -> list[Strip]:
+    """One strip a layer, for models with too many heads for a panel each."""
+    drawn = []
+    for layer in findings.layers(kind):
+        means = [head.value(axis.metric) for head in findings.of_kind(kind) if head.key.layer == layer]
+        ticks = sorted({place for mean in means if (place := _position(mean, axis)) is not None})
+        average = findings.layer_mean(axis.metric, kind, layer)
+        path = "".join(f"M{place:g} 15V85" for place in ticks)
+        drawn.append(Strip(layer, path, _position(average, axis), short(average)))
+    return drawn
+
+
+HEAT_METRICS: tuple[str, ...] = ("relative_deviation", "total_variation", "mean_error", "certificate")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One head.
+
+    Args:
+        index: Its place among all heads of the report.
+        style: The CSS class of its colour: a step of the scale, ``unbounded`` or ``missing``.
+        text: Its number.
+    """
+
+    index: int
+    style: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """One metric of one kind of attention.
+
+    Args:
+        kind: The kind.
+        metric: The metric.
+        statistic: What is shown of it: its mean, or its median where some head's mean is unbounded.
+        heads: The numbers of the columns.
+        rows: A layer's number and its cells; None where a layer lacks that head.
+        highest: The upper end of the colour scale, which all kinds share; None where no number is finite.
+    """
+
+    kind: Kind
+    metric: str
+    statistic: str
+    heads: list[int]
+    rows: list[tuple[int, list[Cell | None]]]
+    highest: float | None
+
+    @property
+    def width(self) -> str:
+        """How wide the map is, as the CSS class that decides when its numbers are shown."""
+        return "few" if len(self.heads) <= 8 else "several" if len(self.heads) <= 12 else "many"
+
+    @property
+    def height(self) -> str:
+        """How tall the map is, as the CSS class of its rows."""
+        return "low" if len(self.rows) <= 16 else "tall"
+
+
+def highest_finite(values: Iterable[float | None]) -> float | None:
+    """The greatest finite value; None where there is none."""
+    return max((v for v in values if v is not None and math.isfinite(v)), default=None)
+
+
+def _style(value: float | None, highest: float | None) -> str:
+    if value is None:
+        return "missing"
+    if math.isinf(value) or highest is None:
+        return "unbounded"
+    return f"q{level(value, highest)}"
+
+
+def heat_maps(findings: Findings, kind: Kind) -> list[HeatMap]:
+    """The heat maps of one kind, one a metric."""
+    place = {head.key: index for index, head in enumerate(findings.heads)}
+    cells = {(head.key.layer, head.key.head): head for head in findings.of_kind(kind)}
+    columns = findings.head_numbers(kind)
+    maps = []
+    for metric in HEAT_METRICS:
+        statistic = findings.shown_statistic(metric)
+        highest = highest_finite(head.value(metric, statistic) for head in findings.heads)
+        rows: list[tuple[int, list[Cell | None]]] = []
+        for layer in findings.layers(kind):
+            row: list[Cell | None] = []
+            for number in columns:
+                head = cells.get((layer, number))
+                if head is None:
+                    row.append(None)
+                    continue
+                value = head.value(metric, statistic)
+                row.append(Cell(place[head.key], _style(value, highest), short(value)))
+            rows.append((layer, row))
+        maps.append(HeatMap(kind, metric, statistic, columns, rows, highest))
+    return maps
+
+
+_METRICS = ("total_variation", "relative_deviation")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One head; places run from 0 to 100, y upwards.
+
+    Args:
+        key: The head.
+        x: Place of its deviation.
+        y: Place of its effect.
+        low: Lower end of the effect's interval; None where it has none.
+        high: Upper end.
+        deviation: The deviation.
+        effect: The effect.
+    """
+
+    key: HeadKey
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    deviation: float
+    effect: float
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """One metric against the effect.
+
+    Args:
+        metric: The metric.
+        points: A point a head.
+        widest: The metric at the right end of the axis.
+        highest: The effect at the upper end.
+        rank_correlation: Spearman's; None where there is none.
+    """
+
+    metric: str
+    points: list[Point]
+    widest: float
+    highest: float
+    rank_correlation: float | None
+
+
+def scatters(effects: SwapEffects) -> list[Scatter]:
+    """Total variation and relative deviation against the change of the model's hidden states."""
+    return [made for metric in _METRICS if (made := _scatter(effects, metric)) is not None]
+
+
+def _scatter(effects: SwapEffects, metric: str) -> Scatter | None:
+    known = [
+        (head, deviation)
+        for head in effects.heads
+        if (deviation := head.deviations.get(metric)) is not None and math.isfinite(deviation)
+    ]
+    if not known:
+        return None
+    widest = _end([deviation for _, deviation in known])
+    highest = _end([max(head.effect, head.high or 0.0) for head, _ in known])
+
+    def up(value: float | None) -> float | None:
+        return None if value is None else round(100 * max(0.0, min(1.0, value / highest)), 2)
+
+    points = [
+        Point(
+            head.key,
+            round(100 * deviation / widest, 2),
+            up(head.effect) or 0.0,
+            up(head.low),
+            up(head.high),
+            deviation,
+            head.effect,
+        )
+        for head, deviation in known
+    ]
+    return Scatter(metric, points, widest, highest, effects.rank_correlation.get(metric))
+
+
+def _end(values: Sequence[float]) -> float:
+    return 1.05 * max(values) or 1.0
