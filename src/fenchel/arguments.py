@@ -473,6 +473,7 @@ ARGUMENTS: Final[Mapping[str, Rule]] = {
     "pairs": path_name("a file of scored pairs"),
     "text_column": maybe(text("the name of a column, such as text")),
     "target_column": maybe(text("the name of a column, such as summary")),
+    "label_column": maybe(text("the name of a column, such as label")),
     "column": text("the name of a column, such as sentence_A"),
     "dtype": Rule(f"one of {', '.join(_DTYPES)}", _as_dtype, _DTYPES),
     "figure": one_of("figure4", "figure5", "figures6-8"),

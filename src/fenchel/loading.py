@@ -184,6 +184,7 @@ class RunModel:
         dtype: Any,
         revision: str | None,
         with_head: bool = False,
+        classifies: bool = False,
     ) -> RunModel:
         """Load a named model, or move a loaded one.
 
@@ -194,6 +195,7 @@ class RunModel:
             dtype: What to run in, as torch has it or by name; None for what it is in, ``float32`` for a named one.
             revision: Revision of a named model.
             with_head: Whether a named model is loaded with its language-model head, if it has one.
+            classifies: Whether it is to have the head that names the class of a text.
 
         Raises:
             InputError: If the dtype is none to compute in, or a revision is asked of a loaded model or a folder.
@@ -209,6 +211,7 @@ class RunModel:
                 dtype=chosen or "float32",
                 revision=revision,
                 with_head=with_head,
+                classifies=classifies,
             )
             return cls(loaded, own if tokenizer is None else tokenizer, model, info.revision, named=True)
         if not isinstance(model, nn.Module) or not (hasattr(model, "config") or attention_layers(model)):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fenchel.closeness import AbstractCloseness
 
 __all__ = [
+    "ABLATIONS",
     "AuditOptions",
     "Option",
     "Options",
@@ -50,6 +51,10 @@ __all__ = [
     "declared",
     "takes",
 ]
+
+ABLATIONS = ("zero", "mean", "uniform", "preference")
+"""What a swap can put in place of a head's output: nothing, its mean output over the text, what equal weights on all it
+may see give, and what its preference alone gives (z = 0)."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -307,7 +312,7 @@ class ReadingOptions(Options):
     @property
     def of_text(self) -> dict[str, Any]:
         """How texts are read."""
-        return self.model_dump(include={"whole_file", "text_column", "target_column"})
+        return self.model_dump(include={"whole_file", "text_column", "target_column", "label_column"})
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -460,9 +465,9 @@ class SwapOptions(SourceOptions):
 
     estimators: tuple[str, ...] = _option(
         ("second_order", "exact"),
-        "What to swap in, of second_order and exact.",
+        "What to swap in, of second_order and exact; none for ablations alone.",
         "LIST",
-        some_of("second_order", "exact"),
+        some_of("second_order", "exact", "none"),
         recorded=True,
     )
     alphas: tuple[float, ...] = _option(
@@ -474,6 +479,24 @@ class SwapOptions(SourceOptions):
     )
     per_layer: bool = _option(False, "Also swap one layer at a time, with every control.", recorded=True)
     per_head: bool = _option(False, "Also swap one head at a time, with three controls.", recorded=True)
+    ablations: tuple[str, ...] | None = _option(
+        None,
+        "What else to put in place of the output of each layer (--per-layer) or head (--per-head): zero (nothing), mean "
+        "(its mean output over the text), uniform (equal weights on all it may see), preference (its weights without "
+        "the query).",
+        "LIST",
+        maybe(some_of(*ABLATIONS)),
+        default_text="none",
+        recorded=None,
+    )
+    label_column: str | None = _option(
+        None,
+        "Column of the class of each text in a table: measure the loss and accuracy of the model's own classification "
+        "head.",
+        "NAME",
+        default_text="no labels",
+        recorded=None,
+    )
     layers: tuple[int, ...] | None = _option(
         None,
         "Only these layers, from 1 in the order of the model's attention modules, such as 1,3-5.",
@@ -526,6 +549,13 @@ class SwapOptions(SourceOptions):
                 "as the control; give some of second_order, exact."
             )
         return value
+
+    @field_validator("estimators", mode="after")
+    @classmethod
+    def _or_none(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "none" in value and len(value) > 1:
+            raise InputError(f"estimators is {list(value)}; expected none alone, or some of second_order, exact.")
+        return () if value == ("none",) else value
 
     @field_validator("alphas", mode="after")
     @classmethod

@@ -139,7 +139,7 @@ def test_what_no_audit_can_have_saved_is_refused_though_it_is_sealed(
 
 
 def test_a_swap_is_no_audit(folder: Path) -> None:
-    from fenchel.swap.state import STATE_FORM as SWAP_FORM
+    from fenchel.swap.run import STATE_FORM as SWAP_FORM
 
     write_document(folder / STATE_FILE, SWAP_FORM, read_document(folder / STATE_FILE, STATE_FORM))
     message = refuses(folder / STATE_FILE, lambda: AuditReport.load(folder))

@@ -15,13 +15,9 @@ import torch
 from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.io.storage import write_document
 from fenchel.swap import SwapReport, swap
-from fenchel.swap.arms import make_arms
-from fenchel.swap.folder import SWAP
-from fenchel.swap.loop import SwapRun
-from fenchel.swap.report import RESULTS_FORM
-from fenchel.swap.site import sites_of
-from fenchel.swap.state import STATE_FILE, SwapState
-from fenchel.swap.wording import wording
+from fenchel.swap.conditions import make_arms, sites_of
+from fenchel.swap.report import RESULTS_FORM, finding, terminal_table, wording
+from fenchel.swap.run import STATE_FILE, SWAP, SwapRun, SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of
 
@@ -197,8 +193,6 @@ def test_repr_is_one_line(masked: SwapReport):
 def test_the_table_fits_the_terminal(masked: SwapReport, width: int):
     from rich.console import Console
 
-    from fenchel.swap.table import terminal_table
-
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(terminal_table(masked))
     text = console.export_text()
@@ -263,9 +257,9 @@ def test_a_solve_that_does_not_converge_says_what_to_do():
 
 def test_a_model_that_first_order_does_not_reproduce_is_refused(monkeypatch: pytest.MonkeyPatch):
     from fenchel.integrations.transformers.switching import use_backend
-    from fenchel.swap.arms import Arm
+    from fenchel.swap.conditions import Arm
 
-    def softer(self: Arm, model: Any, tol: float | None) -> Any:
+    def softer(self: Arm, model: Any, *_: Any) -> Any:
         return use_backend(model, "first_order", alpha=0.5)
 
     honest = Arm.installed
@@ -311,8 +305,6 @@ def test_without_anything_to_read_or_a_tokenizer():
 
 def test_the_finding_says_no_more_than_the_intervals(masked: SwapReport):
     from copy import deepcopy
-
-    from fenchel.swap.finding import finding
 
     def changed(difference: float, half: float, compared: float) -> str:
         results = deepcopy(masked.results)

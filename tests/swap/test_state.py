@@ -15,7 +15,7 @@ from fenchel.auditing.state import STATE_FORM as AUDIT_FORM
 from fenchel.errors import FenchelError, InputError
 from fenchel.io.storage import read_tensors, write_tensors
 from fenchel.swap import SwapReport
-from fenchel.swap.state import STATE_FILE, STATE_FORM, SwapState
+from fenchel.swap.run import STATE_FILE, STATE_FORM, SwapState
 from tests.auditing.small_audits import Interrupting, files_of
 from tests.damage import refuses, refuses_every_damage
 from tests.swap.small_swaps import SCORED, small_swap

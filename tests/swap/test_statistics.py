@@ -9,10 +9,16 @@ import torch
 from scipy import stats
 
 from fenchel.correlation import midranks, spearman
-from fenchel.swap.bootstrap import Bootstrap, Interval
-from fenchel.swap.control import against_best_control, halves
-from fenchel.swap.metric import RankingAgreement, ScoreCorrelation, TokenMean
-from fenchel.swap.sentences import sampled_pairs
+from fenchel.swap.statistics import (
+    Bootstrap,
+    Interval,
+    RankingAgreement,
+    ScoreCorrelation,
+    TokenMean,
+    against_best_control,
+    halves,
+)
+from fenchel.swap.tasks import sampled_pairs
 
 
 def values_with_ties(n: int = 80, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,11 +11,10 @@ import torch
 from fenchel.errors import InputError, ModelError
 from fenchel.io.documents import open_documents
 from fenchel.io.windows import TokenWindows
-from fenchel.swap.language import LanguageTask
-from fenchel.swap.observation import IGNORED, observe
-from fenchel.swap.pairs import PairColumns, read_pairs, scored_pairs
-from fenchel.swap.sentences import SentenceTask
-from fenchel.swap.step import Step
+from fenchel.options import PairColumns
+from fenchel.swap.observation import IGNORED, Step, observe
+from fenchel.swap.reading import read_pairs, scored_pairs
+from fenchel.swap.tasks import LanguageTask, SentenceTask
 from tests.auditing.small_audits import some_texts
 from tests.io.test_windows import word_tokenizer
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, tokenizer_of

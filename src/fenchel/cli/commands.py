@@ -200,8 +200,8 @@ def swap(
     columns = PairColumns(first_column, second_column, score_column)
     from fenchel.cli.terminal import observer_of_standard_error, show
     from fenchel.swap import swap
-    from fenchel.swap.folder import SWAP
-    from fenchel.swap.table import terminal_table
+    from fenchel.swap.report import terminal_table
+    from fenchel.swap.run import SWAP
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error("swapping"), SWAP, place) as observer:

@@ -16,7 +16,7 @@ from fenchel.comparing.moved import moved_heads
 from fenchel.comparing.table import METRIC, end
 from fenchel.comparing.trajectory import trajectories
 from fenchel.drawing import plain, short
-from fenchel.swap.finding import signed
+from fenchel.swap.report import signed
 
 if TYPE_CHECKING:
     from fenchel.comparing.comparison import Comparison

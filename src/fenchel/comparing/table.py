@@ -11,7 +11,7 @@ from fenchel.comparing.audited import CONFIDENCE
 from fenchel.comparing.interval import Interval
 from fenchel.drawing import count, short, titled_table
 from fenchel.errors import MissingExtraError
-from fenchel.swap.finding import signed
+from fenchel.swap.report import signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

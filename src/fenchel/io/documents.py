@@ -77,6 +77,7 @@ class Documents:
         unit: What a row is, ``line``, ``row`` or ``text``.
         columns: Column of the texts, and of what an encoder-decoder model is to write for each, if there is one.
         sha256: Hashes the content, or None where it cannot be known before it is read.
+        label: Which of the columns holds classes, whose numbers are taken for text.
     """
 
     def __init__(
@@ -86,9 +87,10 @@ class Documents:
         unit: str,
         columns: Sequence[str] = ("text",),
         sha256: Callable[[], str] | None = None,
+        label: str | None = None,
     ) -> None:
         self.description = description
-        self._rows, self._unit, self._columns = rows, unit, columns
+        self._rows, self._unit, self._columns, self._label = rows, unit, columns, label
         self._sha256 = sha256
         self._hash: str | None = None
 
@@ -108,7 +110,9 @@ class Documents:
         index, before = 0, 0.0
         for number, row, fraction in self._rows():
             where = f"{self._unit} {number} of {self.description}"
-            text, *target = (_text_of(row, column, where) for column in self._columns)
+            text, *target = (
+                _text_of(row, column, where, label=column == self._label) for column in self._columns
+            )
             if not text.strip():
                 continue
             start = None if fraction is None else before
@@ -120,10 +124,12 @@ class Documents:
             )
 
 
-def _text_of(row: Mapping[str, Any], column: str, where: str) -> str:
+def _text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> str:
     if column not in row:
         raise _missing(column, row, where)
     text = row[column]
+    if label and isinstance(text, int):
+        return str(int(text))
     if not isinstance(text, str):
         kind = "null" if text is None else f"of type {type(text).__name__}"
         raise InputError(f"{where}: column {column!r} is {kind}, not text. Mend or drop the row.")
@@ -133,8 +139,8 @@ def _text_of(row: Mapping[str, Any], column: str, where: str) -> str:
 
 def _missing(column: str, present: Collection[str], where: str) -> InputError:
     return InputError(
-        f"{where} has no column {shown(column)}; it has {listed_names(present)}. Name one of them as the text or "
-        "target column."
+        f"{where} has no column {shown(column)}; it has {listed_names(present)}. Name one of them as the text, "
+        "target or label column."
     )
 
 
@@ -178,6 +184,7 @@ def open_documents(
     whole_file: bool = False,
     text_column: str | None = None,
     target_column: str | None = None,
+    label_column: str | None = None,
 ) -> Documents:
     """Opens a source of texts; nothing but its beginning is read yet.
 
@@ -189,6 +196,8 @@ def open_documents(
         whole_file: Take a plain text file for one document.
         text_column: Column of a table that holds the texts. Default: ``text``.
         target_column: Column of a table that holds what an encoder-decoder model is to write for each text.
+        label_column: Column of a table that holds the class of each text, by name or number; documents then have it for
+            their target.
 
     Returns:
         The documents, to be iterated over as often as wanted (once, if ``source`` is an iterator).
@@ -200,9 +209,13 @@ def open_documents(
         >>> [(document.number, document.text) for document in open_documents(["a tree", " ", "a bird"])]
         [(1, 'a tree'), (3, 'a bird')]
     """
-    text_column, target_column = checked("text_column", text_column), checked("target_column", target_column)
-    columns = [text_column or "text", *([] if target_column is None else [target_column])]
-    columned = text_column is not None or target_column is not None
+    given = {"text_column": text_column, "target_column": target_column, "label_column": label_column}
+    named = {name: checked(name, value) for name, value in given.items() if value is not None}
+    if len({"target_column", "label_column"} & named.keys()) == 2:
+        raise InputError(
+            "a target column and a label column were named; a model that names classes writes nothing. Leave one out."
+        )
+    columns, columned = list({"text_column": "text", **named}.values()), bool(named)
     if not isinstance(source, str | Path):
         if isinstance(source, bytes | Mapping | type) or not isinstance(source, Iterable):
             raise InputError(f"texts is {shown(source)}; expected a path, a name of a dataset, or strings.")
@@ -213,7 +226,7 @@ def open_documents(
         path = Path(__file__).with_name("demo.txt")
     elif isinstance(source, str) and _is_dataset(source, path):
         _refuse(f"dataset {name!r}", whole_file=whole_file)
-        return Documents(name, lambda: _dataset_rows(name), "row", columns)
+        return Documents(name, lambda: _dataset_rows(name), "row", columns, label=label_column)
     readable_file(path)
     ending = next((ending.lower() for ending in reversed(path.suffixes) if ending != ".gz"), "")
     if ending in _TABLE_ENDINGS:
@@ -230,7 +243,7 @@ def open_documents(
     else:
         _refuse(f"plain text file {name}", columned=columned)
         rows, unit = lambda: _text_rows(path, whole_file=whole_file), "line"
-    return Documents(name, rows, unit, columns, lambda: file_sha256(path))
+    return Documents(name, rows, unit, columns, lambda: file_sha256(path), label_column)
 
 
 def _is_dataset(source: str, path: Path) -> bool:
@@ -245,7 +258,7 @@ def _refuse(what: str, *, whole_file: bool = False, columned: bool = False) -> N
         )
     if columned:
         raise InputError(
-            f"{what} has no columns. Leave the text and target columns out, or give jsonl or parquet."
+            f"{what} has no columns. Leave the text, target and label columns out, or give jsonl or parquet."
         )
 
 

@@ -1,20 +1,98 @@
-"""What one forward of a model says: losses, the states of every layer, and embeddings of sentences."""
+"""What a swap does at once, a batch that the model reads once for every arm, and what one forward of it says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fenchel.arguments import shown
 from fenchel.errors import ModelError
+from fenchel.integrations.transformers.attention_modules import attention_modules
+from fenchel.loading import on_device
+from fenchel.nn.inference import attention_layers
+from fenchel.swap.conditions import HeadOutput, Site, has_own_layers, replaced_outputs
 
-__all__ = ["IGNORED", "Observation", "Stack", "mean_pooled", "observe", "relative_change"]
+__all__ = [
+    "IGNORED",
+    "Observation",
+    "Place",
+    "Stack",
+    "Step",
+    "Task",
+    "mean_outputs",
+    "mean_pooled",
+    "observe",
+    "observe_layers",
+    "relative_change",
+]
 
 IGNORED = -100
 """A label that no loss counts."""
+
+_NAMED = ("logits", "last_hidden_state")
+
+Place = dict[str, int]
+"""Where the next step starts; plain integers, for JSON."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch.
+
+    Attributes:
+        inputs: The model's keyword arguments, on the CPU.
+        counted: (B, n) bool, tokens whose states count; None: all of them.
+        counted_decoder: (B, m) bool, the same for a decoder beside an encoder; None without one.
+        labels: (B, n) or (B, m), see ``observe``; None for embeddings.
+        units: (B,) numbers of the units (windows or sentences), from 0.
+        after: Where the next step starts.
+        documents: Documents read up to the end of the step.
+        tokens: Tokens counted up to the end of the step.
+        fraction: Share of the source read at the end of the step, if known.
+        target: What losses and scores of examples are worked out from, besides the output.
+        by_example: Whether a row is an example, with one loss.
+    """
+
+    inputs: dict[str, Tensor]
+    counted: Tensor | None
+    counted_decoder: Tensor | None
+    labels: Tensor | None
+    units: Tensor
+    after: Place
+    documents: int
+    tokens: int
+    fraction: float | None
+    target: Any = None
+    by_example: bool = False
+
+    @property
+    def label_counts(self) -> Tensor:
+        """(B,) float64, how many labels each row has: one where it is an example, else zeros without labels."""
+        if self.labels is None:
+            return torch.full((len(self.units),), float(self.by_example), dtype=torch.float64)
+        return (self.labels >= 0).sum(-1).double()
+
+
+class Task(Protocol):
+    """What the model is asked to do, as steps that are the same at every pass."""
+
+    def steps(self, place: Place) -> Iterator[Step]:
+        """The steps from a place on; an empty place is the beginning."""
+        ...
+
+    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+        """Run the model once on a step; ``inputs`` are the step's, where the model is."""
+        ...
+
+    def description(self) -> dict[str, Any]:
+        """What of it belongs in the manifest: JSON values."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -171,3 +249,155 @@ def relative_change(states: Tensor, other: Tensor, counted: Tensor, scale: Tenso
     length = (other if scale is None else scale).double().norm(dim=-1)
     ratio = torch.where(length > 0, difference / length, torch.zeros_like(difference))
     return ratio.masked_fill(~counted, 0.0).sum(-1).cpu()
+
+
+def observe_layers(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    counted: Tensor | None,
+    counted_decoder: Tensor | None = None,
+) -> tuple[Any, tuple[Stack, Stack]]:
+    """Run the model once.
+
+    Args:
+        model: In evaluation mode.
+        inputs: Its keyword arguments, of B rows.
+        counted: (B, n) bool, which positions count wherever there are n of them; None: all.
+        counted_decoder: (B, m) bool, the same of a decoder beside an encoder; of the output it is asked first.
+
+    Returns:
+        What the model returned, and two stacks: ``attention``, the outputs of its attention layers, and ``output``, its
+        own. Whatever a row's output is of, it counts once.
+
+    Raises:
+        ModelError: If a layer is not called, or what it or the model returns has no row for each of the inputs, or is
+            NaN or infinite.
+    """
+    rows = next((len(value) for value in inputs.values() if value.dim()), 1)
+    found: dict[str, list[Tensor]] = {}
+    with torch.no_grad(), _listening(model, found):
+        output = model(**inputs)
+    kind = type(model).__name__
+    layers = []
+    for name, layer in _layers(model).items():
+        called = name or kind
+        calls = [
+            _positions(one, rows, called, batch_first=getattr(layer, "batch_first", True))
+            for one in found.get(name, ())
+        ]
+        if not calls:
+            raise ModelError(
+                f"{called} did not attend in this forward, so nothing changes where it is swapped. Give the model "
+                "every input that it has layers for, or give the submodule that the inputs go through"
+            )
+        layers.append(torch.cat(calls, 1))
+    first = getattr(model, "batch_first", True) if model in attention_layers(model).values() else True
+    own = _positions(_tensor_of(output, kind), rows, f"the output of {kind}", batch_first=first)
+    if not bool(own.isfinite().all()):
+        raise ModelError(
+            f"{kind} has NaN or infinity in its output on these inputs. Check its weights, and its dtype: float16 "
+            "overflows where bfloat16 and float32 do not"
+        )
+    masks = [mask for mask in (counted, counted_decoder) if mask is not None]
+    return output, (_stack("attention", layers, masks), _stack("output", [own], masks[::-1]))
+
+
+@contextmanager
+def _listening(model: nn.Module, found: dict[str, list[Tensor]]) -> Iterator[None]:
+    def listener(name: str) -> Any:
+        def heard(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            found.setdefault(name, []).append(first)
+
+        return heard
+
+    hooks = [layer.register_forward_hook(listener(name)) for name, layer in _layers(model).items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Attention layers of ``fenchel.nn``; without any, the attention modules of transformers."""
+    if has_own_layers(model):
+        return {name: module for name, module in model.named_modules() if name in attention_layers(model)}
+    return {name: module for module, name in attention_modules(model).items()}
+
+
+def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> Tensor:
+    """(B, positions, width), whatever a row's output is shaped like."""
+    laid = output if batch_first or output.dim() < 2 else output.transpose(0, 1)
+    if not laid.dim() or len(laid) != rows:
+        raise ModelError(
+            f"{called} has shape {tuple(output.shape)} for {rows} rows of inputs, so which row is which is not known. "
+            "Have the model return a tensor with the rows first, and check batch_first of its layers"
+        )
+    if laid.dim() == 1:
+        laid = laid.unsqueeze(-1)
+    return laid.unsqueeze(1) if laid.dim() == 2 else laid.flatten(1, -2)
+
+
+def _tensor_of(output: Any, kind: str) -> Tensor:
+    if isinstance(output, Mapping):
+        output = next((output[name] for name in _NAMED if name in output), next(iter(output.values()), None))
+    elif not isinstance(output, Tensor):
+        named = next((getattr(output, name) for name in _NAMED if hasattr(output, name)), None)
+        output = (
+            named
+            if named is not None
+            else output[0]
+            if isinstance(output, Sequence) and len(output)
+            else output
+        )
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        raise ModelError(
+            f"{kind} returned {shown(output)}; expected a tensor of real numbers, or several of which the first or "
+            "logits is one. Wrap the model in one that returns what is to be compared"
+        )
+    return output
+
+
+def _stack(name: str, states: list[Tensor], masks: Sequence[Tensor]) -> Stack:
+    return Stack(name, tuple(states), tuple(_counted(one, masks) for one in states), by_row=True)
+
+
+def _counted(states: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    for counted in masks:
+        if counted.shape == states.shape[:2]:
+            return counted.to(states.device)
+    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+
+
+def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[int, Tensor]:
+    """The mean output of every head over all that counts of what a task reads, in one pass.
+
+    Args:
+        model: In evaluation mode.
+        task: What it is asked to do.
+        sites: The layers.
+
+    Returns:
+        By the number of a layer, (H, d_v) float64.
+    """
+    sums: dict[int, Tensor] = {}
+    counts = dict.fromkeys((site.number for site in sites), 0.0)
+    masks: list[Tensor] = []
+
+    def summed(site: Site, call: HeadOutput) -> Tensor:
+        states = call.output.transpose(1, 2)
+        # Where an encoder's sequence is as long as the decoder's, the name tells them apart.
+        own = masks[::-1] if "decoder" in site.name.split(".") else masks
+        counted = _counted(states, own)
+        found = states[counted].double().sum(0).cpu()
+        sums[site.number] = sums.get(site.number, torch.zeros_like(found)) + found
+        counts[site.number] += float(counted.sum())
+        return call.output
+
+    functions = {site.number: partial(summed, site) for site in sites}
+    with torch.no_grad(), replaced_outputs(model, functions):
+        for step in task.steps({}):
+            masks[:] = [mask for mask in (step.counted, step.counted_decoder) if mask is not None]
+            model(**on_device(step.inputs, model))
+    return {number: total / max(counts[number], 1.0) for number, total in sums.items()}

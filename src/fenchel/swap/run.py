@@ -1,32 +1,58 @@
-"""Swap the inference of a model's attention, and measure what that changes."""
+"""Swap the inference of a model's attention, and measure what that changes: every arm on every batch."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
 from torch import Tensor, nn
 
-from fenchel.errors import InputError, require_packages
-from fenchel.io.folder import claimed, versions
-from fenchel.io.storage import check_writable, removed_if_empty
-from fenchel.loading import device_and_dtype
+from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
+from fenchel.io.folder import RunKind, Saved, claimed, differences, versions
+from fenchel.io.schema import (
+    Field,
+    Mismatch,
+    Name,
+    OpenRecord,
+    Positive,
+    Record,
+    Seed,
+    Shown,
+    TensorSchema,
+    Whole,
+    check_tensors,
+)
+from fenchel.io.schema import Place as FromOne
+from fenchel.io.storage import Form, check_writable, read_tensors, removed_if_empty, write_tensors
+from fenchel.loading import device_and_dtype, evaluating, on_device, seeded
 from fenchel.options import SwapOptions, takes
-from fenchel.swap.arms import Arm, make_arms
-from fenchel.swap.bootstrap import Bootstrap
-from fenchel.swap.examples import ExampleTask, Measure
-from fenchel.swap.folder import SWAP, open_state
-from fenchel.swap.language import LanguageTask
-from fenchel.swap.loop import SwapRun, check_room
-from fenchel.swap.report import FILES, SwapReport
-from fenchel.swap.results import Pairings, tabulated
-from fenchel.swap.sentences import SentenceTask
-from fenchel.swap.site import sites_of
-from fenchel.swap.state import SCHEMA, SwapState
-from fenchel.swap.subject import Given, Subject
+from fenchel.progress import ProgressClock, ReadingObserver, SavingPace
+from fenchel.swap.conditions import Arm, Site, make_arms, sites_of
+from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
+from fenchel.swap.reading import Given, Subject
+from fenchel.swap.report import FILES, SCHEMA, SwapReport
+from fenchel.swap.statistics import Bootstrap, Pairings, tabulated
+from fenchel.swap.tasks import ExampleTask, LanguageTask, Measure, SentenceTask
 
-__all__ = ["Readable", "swap"]
+__all__ = ["STATE_FILE", "STATE_FORM", "SWAP", "Readable", "SwapRun", "SwapState", "swap"]
+
+STATE_FILE = "swap-state.safetensors"
+"""The file's name in a swap's folder."""
+
+# What is known at the end only, or may be elsewhere when it goes on.
+_FREE_TO_RESUME = frozenset({"documents", "tokens", "stacks", "python", "texts", "pairs"})
+_PLACES = {
+    True: frozenset({"sentence"}),
+    False: frozenset({"document", "window", "tokens", "documents", "unit"}),
+}
+
+_MOST_EMBEDDING_BYTES = 4 * 2**30
+_SAME = {torch.float64: 1e-6, torch.float32: 1e-3}
+_SAME_IN_HALF = 0.1
 
 Batched = Mapping[str, Tensor] | Tensor | tuple[Any, Any]
 """A batch that is ready for a model: its inputs, or these and a target."""
@@ -85,7 +111,7 @@ def swap(
         MissingExtraError: If an optional package is missing.
     """
     asked = SwapOptions.checked(**options)
-    given = Given(model, tokenizer, texts, pairs, asked.images, loss, score, asked.loader)
+    given = Given(model, tokenizer, texts, pairs, loss, score)
     require_packages("report", "scipy")
     folder, opened = asked.directory, given.opened(asked)
     with removed_if_empty(folder), claimed(folder, extra="report"):
@@ -95,28 +121,25 @@ def swap(
             SWAP.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
         subject = given.subject(opened, asked)
         swapped, task = subject.model, subject.task
+        sites = sites_of(swapped)
+        chosen = ("estimators", "alphas", "per_layer", "per_head", "layers", "heads")
         arms = make_arms(
-            sites_of(swapped),
-            estimators=asked.estimators,
-            alphas=asked.alphas,
-            per_layer=asked.per_layer,
-            per_head=asked.per_head,
-            layers=asked.layers,
-            heads=asked.heads,
+            sites, **{name: getattr(asked, name) for name in chosen}, ablations=asked.ablations or ()
         )
         if isinstance(task, SentenceTask):
-            check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
+            _check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
         manifest = _described(subject, asked)
         if folder is None:
             state = SwapState(dict(manifest))
         else:
-            state = open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
+            state = _open_state(folder, manifest, len(arms), overwrite=asked.overwrite)
         if not state.finished:
             SwapRun(
                 swapped,
                 task,
                 arms,
                 state,
+                sites=sites,
                 tol=asked.tol,
                 observer=asked.told,
                 directory=folder,
@@ -165,15 +188,382 @@ def _reported(
     pairings = None
     if isinstance(task, SentenceTask) and task.ranked is not None:
         pairings = Pairings(task.ranked, task.scored, task.scores, by_sentence=by_sentence)
+    unit = task.unit if isinstance(task, ExampleTask) else "windows"
     bootstrap = Bootstrap(options.bootstrap, options.seed)
-    return SwapReport(
-        state.manifest,
-        tabulated(
-            arms,
-            measured,
-            state.manifest["stacks"],
-            pairings,
-            bootstrap,
-            unit=task.unit if isinstance(task, ExampleTask) else "windows",
-        ),
+    tables = tabulated(arms, measured, state.manifest["stacks"], pairings, bootstrap, unit=unit)
+    return SwapReport(state.manifest, tables)
+
+
+class SwapRun:
+    """A swap under way.
+
+    Args:
+        model: The model, with a language-model head if the task has labels.
+        task: What it is asked to do.
+        arms: The arms, the model itself first.
+        state: What to start from, and what is added to.
+        sites: The layers that attend.
+        tol: Tolerance of the exact estimator, None for its default.
+        observer: Who is told about the progress.
+        directory: Where to save, or None to keep everything in memory.
+        seconds: Least time between two savings.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        arms: Sequence[Arm],
+        state: SwapState,
+        *,
+        sites: Sequence[Site],
+        tol: float | None,
+        observer: ReadingObserver,
+        directory: Path | None = None,
+        seconds: float = 60.0,
+    ) -> None:
+        self._model = model
+        self._task = task
+        self._arms = list(arms)
+        self._state = state
+        self._sites, self._tol = sites, tol
+        self._means: dict[int, Tensor] | None = None
+        self._observer = observer
+        self._directory = directory
+        self._pace = SavingPace(seconds)
+        self._clock = ProgressClock(state.tokens)
+        self._fraction = 0.0
+        self._checked = False
+
+    def run(self) -> None:
+        """Count every step that the state has not counted.
+
+        Whatever stops it, what complete steps gave is saved first, if there is a folder to save it in.
+
+        Raises:
+            InputError: If no step has a token that counts.
+            ModelError: If the model says something that cannot be compared.
+            ConvergenceError: If an exact solve does not reach its tolerance.
+        """
+        self._observer.started(self._state.manifest)
+        try:
+            with evaluating(self._model), seeded(int(self._state.manifest["seed"]), self._model):
+                ablated = {arm.layer for arm in self._arms if arm.estimator == "mean"}
+                if ablated:
+                    chosen = [site for site in self._sites if site.number in ablated]
+                    self._means = mean_outputs(self._model, self._task, chosen)
+                for step in self._task.steps(self._state.place):
+                    self._count(step)
+        except BaseException as error:
+            if not isinstance(error, OutputError):
+                with contextlib.suppress(Exception):  # the first error is the one to be told
+                    self._save()
+            raise
+        finally:
+            self._observer.finished()
+        self._save()
+
+    def _count(self, step: Step) -> None:
+        part = self._measure(step)
+        self._state.add(part, step.after, step.documents, step.tokens)
+        self._fraction = step.fraction or 0.0
+        if self._directory is not None and self._pace.due:
+            self._save()
+
+    def _save(self) -> None:
+        if self._directory is not None and self._state.parts:
+            self._state.write(self._directory)
+        self._pace.saved()
+
+    def _measure(self, step: Step) -> dict[str, Tensor]:
+        own = self._observe(self._arms[0], step)
+        self._check_control(own, step)
+        self._state.manifest["stacks"] = {stack.name: len(stack.states) for stack in own.stacks}
+        last = own.stacks[-1]
+        # The model and its controls come before the arms that are compared with them.
+        compared = [last]
+        columns: dict[str, list[Tensor]] = {
+            name: [] for name in ("hidden", "losses", "scores", "embeddings", "distances")
+        }
+        for done, arm in enumerate(self._arms, start=1):
+            seen = own if arm.estimator is None else self._observe(arm, step)
+            changes = [stack.changes(before) for stack, before in zip(seen.stacks, own.stacks, strict=True)]
+            columns["hidden"].append(torch.cat(changes, -1).float())
+            for name in ("losses", "scores", "embeddings"):
+                if (values := getattr(seen, name)) is not None:
+                    columns[name].append(values)
+            if seen.embeddings is None:
+                if arm.is_model_wide_control:
+                    compared.append(seen.stacks[-1])
+                elif arm.is_model_wide_estimator:
+                    apart = [seen.stacks[-1].apart(other, last) for other in compared]
+                    columns["distances"].append(torch.stack(apart, -1).float())
+            self._tell(step, done / len(self._arms))
+        return {
+            "units": step.units,
+            "tokens": torch.stack([stack.counts for stack in own.stacks], -1),
+            "labels": step.label_counts,
+            **{name: torch.stack(column, 1) for name, column in columns.items() if column},
+        }
+
+    def _observe(self, arm: Arm, step: Step) -> Observation:
+        try:
+            with arm.installed(self._model, self._tol, self._means):
+                return self._task.observed(self._model, step, on_device(step.inputs, self._model))
+        except ConvergenceError as error:
+            raise ConvergenceError(
+                f"swapping in {arm.key}: {error} Raise --tol (the default is 1e-5 in float32), or use --dtype float64; "
+                "what was measured before is saved for --resume with the same options."
+            ) from error
+
+    def _check_control(self, own: Observation, step: Step) -> None:
+        """First order at α = 1 has to be the model itself, or nothing that follows means anything. Looked at once."""
+        if self._checked:
+            return
+        again = self._observe(Arm("first_order"), step)
+        last, other = own.stacks[-1], again.stacks[-1]
+        mean = float(other.apart(last).sum() / last.counts.sum().clamp_min(1))
+        allowed = _SAME.get(last.states[-1].dtype, _SAME_IN_HALF)
+        if not mean <= allowed:
+            raise ModelError(
+                f"{type(self._model).__name__} under first order at alpha 1 is {mean:.1e} (relative) from itself, and "
+                f"at most {allowed:g} is rounding: its attention is not softmax(scaling·⟨q, k⟩ + log u)·v, so no swap "
+                "of it means anything. Use a model of another family"
+            )
+        self._checked = True
+
+    def _tell(self, step: Step, share: float) -> None:
+        fraction = None
+        if step.fraction is not None:
+            fraction = self._fraction + share * (step.fraction - self._fraction)
+        self._observer.advanced(self._clock.progress(step.documents, step.tokens, fraction))
+
+
+def _check_room(arms: int, sentences: int, width: int) -> None:
+    """Refuse more embeddings than memory may be expected to hold.
+
+    Raises:
+        InputError: If they take more than 4 GiB.
+    """
+    needed = 4 * arms * sentences * width
+    if needed > _MOST_EMBEDDING_BYTES:
+        raise InputError(
+            f"{arms} arms times {sentences} sentences of width {width} are {needed / 2**30:.1f} GiB of embeddings; at "
+            "most 4 are held. Lower --max-tokens or --max-pairs, give fewer --alphas, or choose --layers and --heads."
+        )
+
+
+class _SavedManifest(OpenRecord):
+    model: Name
+    model_class: Name
+    task: Literal["masked", "causal", "seq2seq", "embedding", "examples"]
+    estimators: list[Name]
+    alphas: Annotated[list[Positive], Field(min_length=1)]
+    bootstrap: FromOne
+    batch_size: FromOne
+    tol: Positive | None
+    seed: Seed
+    ablations: list[Name] = Field(default_factory=list)
+    per_layer: bool
+    per_head: bool
+    layers: list[FromOne] | None
+    heads: list[FromOne] | None
+    documents: Whole = 0
+    tokens: Whole = 0
+    sentences: Whole = 0
+    truncated: Whole = 0
+    scored_pairs: Whole = 0
+    ranked_pairs: Whole = 0
+    max_length: FromOne | None = None
+    stride: FromOne | None = None
+    max_tokens: FromOne | None = None
+    mask_probability: Annotated[float, Field(gt=0, le=1)] = 1.0
+    stacks: dict[str, Whole] = Field(default_factory=dict)
+    unit: Name = ""
+    trained_with: Name = ""
+    measures: dict[str, Name] = Field(default_factory=dict)
+
+
+class _SavedSwap(Record):
+    """What is saved of a swap besides tensors."""
+
+    manifest: _SavedManifest
+    place: dict[str, Whole]
+    documents: Whole
+    tokens: Whole
+    finished: bool
+
+
+STATE_FORM = Form(
+    name="saved swap",
+    version=SCHEMA,
+    schema=_SavedSwap,
+    advice="Put a good copy of it back, or start anew with --overwrite.",
+)
+"""What the file holds besides tensors."""
+
+
+@dataclass
+class SwapState:
+    """Everything that a swap knows between two steps.
+
+    Attributes:
+        manifest: What the swap is.
+        place: Where the next step starts.
+        documents: Documents read.
+        tokens: Tokens counted.
+        finished: Whether the last step was counted and every file was written.
+        parts: What each step measured, tensors by name whose first dimension are its units.
+    """
+
+    manifest: dict[str, Any]
+    place: Place = field(default_factory=dict)
+    documents: int = 0
+    tokens: int = 0
+    finished: bool = False
+    parts: list[dict[str, Tensor]] = field(default_factory=list)
+
+    def add(self, part: Mapping[str, Tensor], place: Place, documents: int, tokens: int) -> None:
+        """Counts a complete step."""
+        self.parts.append(dict(part))
+        self.place, self.documents, self.tokens = dict(place), documents, tokens
+        self.manifest.update(documents=documents, tokens=tokens)
+
+    @property
+    def arms(self) -> int | None:
+        """How many arms were measured; None before the first step."""
+        return self.parts[0]["hidden"].shape[1] if self.parts else None
+
+    def measured(self) -> dict[str, Tensor]:
+        """What all steps measured, the units in order."""
+        if not self.parts:
+            return {}
+        joined = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
+        self.parts = [joined]
+        order = joined["units"].argsort()
+        return {name: values[order] for name, values in joined.items()}
+
+    def write(self, directory: Path) -> None:
+        """Save into a folder, in one step: the file there is the old state or the new one."""
+        write_tensors(
+            directory / STATE_FILE,
+            STATE_FORM,
+            {name: values.contiguous() for name, values in self.measured().items()},
+            {name: getattr(self, name) for name in _SavedSwap.model_fields},
+        )
+
+    @classmethod
+    def read(cls, directory: Path) -> SwapState:
+        """Load what ``write`` saved.
+
+        Raises:
+            InputError: If the folder holds no state, one of another version, one that was changed after it was
+                written, or numbers that no swap can have given.
+        """
+        path = directory / STATE_FILE
+        tensors, saved = read_tensors(path, STATE_FORM)
+        with STATE_FORM.reading(path):
+            _check_place(saved["place"], saved["manifest"]["task"])
+            _check_measured(tensors, saved)
+        return cls(**saved, parts=[tensors] if tensors else [])
+
+
+def _check_place(place: Mapping[str, int], task: str) -> None:
+    """See that a place is one of the task, or the beginning.
+
+    Raises:
+        Mismatch: If it is not.
+    """
+    if place and set(place) != _PLACES[task == "embedding"]:
+        raise Mismatch("place", dict(place), f"{', '.join(sorted(_PLACES[task == 'embedding']))}, or nothing")
+
+
+def _check_measured(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
+    """See that the tensors are what the steps up to the place can have measured.
+
+    Args:
+        tensors: What was measured, the units in order; none before the first step.
+        saved: What ``_SavedSwap`` let pass.
+
+    Raises:
+        Mismatch: If they are not.
+    """
+    manifest, place = saved["manifest"], saved["place"]
+    if not tensors:
+        if place or saved["finished"]:
+            raise Mismatch("the list of tensors", Shown("empty"), "what was measured before the place")
+        return
+    embedding = manifest["task"] == "embedding"
+    check_tensors(
+        tensors,
+        _expected(manifest),
+        {
+            "stacks": len(manifest.get("stacks", {})),
+            "layers": sum(manifest.get("stacks", {}).values()),
+            "estimators": len(manifest["estimators"]),
+            "model and controls": 1 + len(manifest["alphas"]),
+        },
     )
+    units = tensors["units"]
+    done = place.get("sentence" if embedding else "unit", 0)
+    if len(units) != done:
+        raise Mismatch("tensor units", Shown(f"of length {len(units)}"), f"{done}, as many as were done")
+    # Windows are done in order, sentences the shortest first.
+    bound = manifest.get("sentences", 0) if embedding else done
+    if int(units[-1]) >= bound or (embedding and saved["finished"] and done != bound):
+        raise Mismatch("tensor units", Shown(f"up to {int(units[-1])}"), f"the numbers of {bound} units")
+
+
+_ANY = TensorSchema((torch.float64,), ("units", "arms"), finite=False)
+
+
+def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
+    """The tensors that the steps of a task give."""
+    found = {
+        "units": TensorSchema((torch.int64,), ("units",), least=0, rising=True),
+        "tokens": TensorSchema((torch.float64,), ("units", "stacks"), least=0),
+        "labels": TensorSchema((torch.float64,), ("units",), least=0),
+        "hidden": TensorSchema((torch.float32,), ("units", "arms", "layers"), least=0, finite=False),
+    }
+    if manifest["task"] == "embedding":
+        return found | {"embeddings": TensorSchema((torch.float32,), ("units", "arms", "width"))}
+    if manifest["task"] == "examples":
+        columns = {"loss": "losses", "score": "scores"}
+        found |= {column: _ANY for name, column in columns.items() if name in manifest.get("measures", {})}
+    else:
+        found["losses"] = replace(_ANY, least=0)
+    if manifest["estimators"]:
+        sizes = ("units", "estimators", "model and controls")
+        found["distances"] = TensorSchema((torch.float32,), sizes, least=0, finite=False)
+    return found
+
+
+def _saved(directory: Path) -> Saved:
+    state = SwapState.read(directory)
+    counts = {"document": state.documents, "token": state.tokens}
+    return Saved(str(state.manifest.get("model")), counts, state.finished)
+
+
+SWAP = RunKind("swap", STATE_FILE, FILES, _saved)
+"""What a swap leaves in its folder."""
+
+
+def _open_state(directory: Path, manifest: Mapping[str, Any], arms: int, *, overwrite: bool) -> SwapState:
+    """What a swap starts from in a folder that ``SWAP.refuse_occupied`` let pass: nothing, or what was saved.
+
+    Args:
+        directory: The folder.
+        manifest: The swap that is wanted.
+        arms: How many arms it has.
+        overwrite: Start anew whatever is there.
+
+    Raises:
+        InputError: If the folder holds another swap, or a damaged one.
+    """
+    if overwrite or not (directory / STATE_FILE).exists():
+        return SwapState(dict(manifest))
+    state = SwapState.read(directory)
+    there = {**state.manifest, "number of arms": arms if state.arms is None else state.arms}
+    asked = {**manifest, "number of arms": arms}
+    SWAP.refuse_other(directory, differences(there, asked, but=_FREE_TO_RESUME))
+    return state

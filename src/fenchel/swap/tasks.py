@@ -1,72 +1,524 @@
-"""What a model that is swapped is asked to do: predict words, or embed sentences."""
+"""What a swapped model is asked to do: to predict words, to embed sentences, or to answer for each example."""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
-from fenchel.errors import InputError
+import torch
+from torch import Tensor
+
+from fenchel.arguments import checked, shown
+from fenchel.errors import InputError, ModelError
+from fenchel.integrations.transformers.language_head import LanguageHead
+from fenchel.io.batches import Batch, Cursor
 from fenchel.io.documents import Documents
+from fenchel.io.tokens import (
+    check_known,
+    longest_window,
+    padding_token,
+    pieces,
+    special_tokens,
+    token_ids,
+)
 from fenchel.io.windows import TokenWindows
-from fenchel.loading import RunModel
-from fenchel.options import SwapOptions
-from fenchel.swap.language import LanguageTask
-from fenchel.swap.pairs import ScoredPairs
-from fenchel.swap.sentences import SentenceTask
+from fenchel.loading import device_and_dtype
+from fenchel.swap.observation import IGNORED, Observation, Place, Step, observe, observe_layers
 
-__all__ = ["task_of"]
+__all__ = [
+    "CutTexts",
+    "ExampleTask",
+    "Examples",
+    "LanguageTask",
+    "Measure",
+    "ScoredPairs",
+    "SentenceTask",
+    "Targets",
+    "sampled_pairs",
+]
+
+Measure = Callable[[Any, Any], Tensor]
+"""From what the model returned for B rows and their target to (B,) numbers."""
+
+Targets = Callable[[Batch], Any]
+"""What came with a batch, besides the model's inputs."""
 
 
-def task_of(
-    found: RunModel, documents: Documents | None, scored: ScoredPairs | None, options: SwapOptions
-) -> tuple[Any, LanguageTask | SentenceTask]:
-    """The model that is run, and what it is asked to do.
+def _cursor(place: Place) -> tuple[Cursor, int]:
+    """Where batches go on, and the number of the next unit."""
+    cursor = Cursor(**{name: count for name, count in place.items() if name != "unit"})
+    return cursor, place.get("unit", 0)
+
+
+def _step(batch: Batch, unit: int, **given: Any) -> Step:
+    """A step whose units are the rows of a batch."""
+    after = unit + len(batch.documents)
+    return Step(
+        **{
+            "inputs": dict(batch.inputs),
+            "counted": batch.counted,
+            "counted_decoder": batch.counted_decoder,
+            "labels": None,
+            "units": torch.arange(unit, after),
+            "after": {**asdict(batch.after), "unit": after},
+            "documents": batch.after.documents,
+            "tokens": batch.after.tokens,
+            "fraction": batch.fraction,
+            **given,
+        }
+    )
+
+
+class CutTexts:
+    """Texts as tokens with the special ones around them, those too long for the model cut off.
 
     Args:
-        found: The model and its tokenizer.
-        documents: The texts, if there are any.
-        scored: Pairs of sentences with scores, if there are any.
-        options: What was asked for.
+        tokenizer: A tokenizer of ``transformers``.
+        config: The model's configuration.
+        max_length: Tokens of a text, special ones included. Default: what tokenizer and model can take, at most 512.
+    """
+
+    def __init__(self, tokenizer: Any, config: Any, max_length: int | None) -> None:
+        self.tokenizer, self.config = tokenizer, config
+        self.max_length = longest_window(tokenizer, config, max_length)
+        self._padding = padding_token(tokenizer, config)
+        self.prefix, self.suffix = special_tokens(tokenizer)
+        self._room = self.max_length - len(self.prefix) - len(self.suffix)
+        if self._room < 1:
+            taken = self.max_length - self._room
+            raise InputError(
+                f"max length {self.max_length} leaves no room for text: this tokenizer adds {taken} "
+                f"special tokens to a sentence. Give at least {taken + 1}."
+            )
+        self.truncated = 0
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text."""
+        ids = list[int]()
+        for piece, _ in pieces(text):
+            ids += token_ids(self.tokenizer, piece)
+            if len(ids) > self._room:
+                break
+        check_known(ids[: self._room], self.tokenizer, self.config)
+        self.truncated += len(ids) > self._room
+        return (*self.prefix, *ids[: self._room], *self.suffix)
+
+    def batch(self, rows: list[tuple[int, ...]]) -> dict[str, Tensor]:
+        """The inputs of a model for some texts."""
+        ids = torch.full((len(rows), max(map(len, rows))), self._padding)
+        mask = torch.zeros_like(ids)
+        for row, own in enumerate(rows):
+            ids[row, : len(own)] = torch.tensor(own)
+            mask[row, : len(own)] = 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+
+class LanguageTask:
+    """Windows of text with the tokens that a language model has to predict.
+
+    * masked: of every window's counted tokens that are no special ones, a seeded ``mask_probability`` (at least one)
+      is replaced by the mask token, all of them, and is to be predicted. The choice depends on the seed, the document
+      and the window alone, so every arm, batch size and resumed session sees the same.
+    * causal: every counted token but the first of a window is to be predicted from those before it.
+    * seq2seq: the decoder reads the target (without one, the text itself) shifted right, and predicts it.
+
+    Args:
+        windows: The text.
+        head: What the model predicts.
+        mask_probability: Share of the tokens that are hidden, for masked models.
+        seed: Of the choice.
 
     Raises:
-        InputError: If there is no tokenizer, or an option is about the other task.
+        ModelError: If a masked model's tokenizer has no mask token.
     """
-    from fenchel.integrations.transformers.language_head import language_head
 
-    model, tokenizer = found.model, found.tokenizer
-    if tokenizer is None:
+    def __init__(
+        self, windows: TokenWindows, head: LanguageHead, *, mask_probability: float, seed: int
+    ) -> None:
+        self._windows = windows
+        self._head = head
+        self._mask_probability = mask_probability
+        self._seed = seed
+        tokenizer = windows.tokenizer
+        self._special = set(getattr(tokenizer, "all_special_ids", ()))
+        self._mask_token = getattr(tokenizer, "mask_token_id", None)
+        if head == "masked" and self._mask_token is None:
+            raise ModelError(
+                f"the tokenizer ({type(tokenizer).__name__}) has no mask token, and a masked language model predicts "
+                "what that stands for. Set tokenizer.mask_token, or use the tokenizer that the model was trained with"
+            )
+        suffix = special_tokens(tokenizer)[1]
+        self._last_label = suffix[-1] if suffix else IGNORED
+
+    def description(self) -> dict[str, Any]:
+        """See ``Task``."""
+        masking = {"mask_probability": self._mask_probability} if self._head == "masked" else {}
+        return {
+            "task": self._head,
+            "texts": self._windows.description,
+            "text_sha256": self._windows.text_sha256,
+            "max_length": self._windows.max_length,
+            "stride": self._windows.stride,
+            "max_tokens": self._windows.max_tokens,
+            **masking,
+        }
+
+    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+        """See ``Task``."""
+        assert step.counted is not None  # noqa: S101 - what ``steps`` gives
+        return observe(model, inputs, step.counted, step.counted_decoder, step.labels)
+
+    def steps(self, place: Place) -> Iterator[Step]:
+        """See ``Task``."""
+        cursor, unit = _cursor(place)
+        for batch in self._windows.batches(cursor):
+            inputs = dict(batch.inputs)
+            if batch.counted is None:
+                raise InputError("windows of text always say which of their tokens count")
+            labels = self._labels(batch, inputs, batch.counted)
+            yield _step(batch, unit, inputs=inputs, labels=labels)
+            unit += len(batch.documents)
+
+    def _labels(self, batch: Batch, inputs: dict[str, Tensor], counted: Tensor) -> Tensor:
+        if self._head == "masked":
+            return self._hide(batch, inputs, counted)
+        if self._head == "causal":
+            following = torch.full_like(inputs["input_ids"], IGNORED)
+            following[:, :-1] = inputs["input_ids"][:, 1:].masked_fill(~counted[:, 1:], IGNORED)
+            return following
+        return self._decoder_labels(batch, inputs)
+
+    def _hide(self, batch: Batch, inputs: dict[str, Tensor], counted: Tensor) -> Tensor:
+        ids = inputs["input_ids"]
+        candidates = counted & ~torch.isin(ids, torch.tensor(sorted(self._special), dtype=ids.dtype))
+        labels = torch.full_like(ids, IGNORED)
+        for row, (document, window) in enumerate(zip(batch.documents, batch.windows, strict=True)):
+            places = candidates[row].nonzero().flatten()
+            if not len(places):
+                continue
+            name = f"{self._seed}/{document}/{window}".encode()
+            digest = int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
+            generator = torch.Generator().manual_seed(digest)
+            draws = torch.rand(len(places), generator=generator)
+            chosen = draws < self._mask_probability
+            chosen[draws.argmin()] = True
+            labels[row, places[chosen]] = ids[row, places[chosen]]
+        inputs["input_ids"] = ids.masked_fill(labels != IGNORED, int(self._mask_token or 0))
+        return labels
+
+    def _decoder_labels(self, batch: Batch, inputs: dict[str, Tensor]) -> Tensor:
+        ids, real = inputs["decoder_input_ids"], inputs["decoder_attention_mask"].bool()
+        labels = torch.full_like(ids, IGNORED)
+        labels[:, :-1] = ids[:, 1:].masked_fill(~real[:, 1:], IGNORED)
+        # What follows the last token that the decoder reads is not in the batch: it is what ends every text.
+        last = real.sum(1) - 1
+        labels[torch.arange(len(ids)), last] = self._last_label
+        counted = batch.counted_decoder
+        return labels if counted is None else labels.masked_fill(~counted, IGNORED)
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Pairs of sentences with scores.
+
+    Attributes:
+        description: Where they are from.
+        sentences: Two sentences a pair.
+        scores: One score a pair, higher for more similar.
+        sha256: Of the file, None where there is none.
+    """
+
+    description: str
+    sentences: tuple[tuple[str, str], ...]
+    scores: tuple[float, ...]
+    sha256: str | None = None
+
+
+class SentenceTask:
+    """Different sentences, the shortest first, so that batches hold little padding.
+
+    A sentence that is longer than the model takes is cut off, as sentence encoders do; ``description`` says how many.
+
+    Args:
+        documents: Texts, each a sentence; None without.
+        pairs: Scored pairs; None without.
+        tokenizer: A tokenizer of ``transformers``.
+        config: The model's configuration.
+        max_length: Tokens of a sentence, special ones included. Default: what tokenizer and model can take, at most
+            512.
+        batch_size: Sentences in a batch.
+        max_tokens: Take documents until they have this many tokens. Default: all.
+        sample_pairs: How many pairs of documents to compare.
+        seed: Of the sample.
+
+    Raises:
+        InputError: If there are too few sentences or an option cannot be met.
+    """
+
+    def __init__(
+        self,
+        documents: Documents | None,
+        pairs: ScoredPairs | None,
+        tokenizer: Any,
+        *,
+        config: Any,
+        max_length: int | None,
+        batch_size: int,
+        max_tokens: int | None,
+        sample_pairs: int,
+        seed: int,
+    ) -> None:
+        self._documents, self._pairs = documents, pairs
+        self._batch_size = checked("batch_size", batch_size)
+        self._max_tokens = checked("max_tokens", max_tokens)
+        self._cut = CutTexts(tokenizer, config, max_length)
+        bare = len(self._cut.prefix) + len(self._cut.suffix)
+        self._numbers: dict[str, int] = {}
+        self._ids: list[tuple[int, ...]] = []
+
+        def number(text: str) -> int:
+            if text not in self._numbers:
+                self._numbers[text] = len(self._ids)
+                self._ids.append(self._cut.ids(text))
+            return self._numbers[text]
+
+        read: list[int] = []
+        tokens = 0
+        for document in documents or ():
+            if document.target is not None:
+                raise InputError(
+                    "a target column was named, but sentences are embedded and nothing is written for them. "
+                    "Leave it out."
+                )
+            if tokens >= (self._max_tokens or float("inf")):
+                break
+            known = len(self._ids)
+            read.append(number(document.text.strip()))
+            if len(self._ids) > known:
+                tokens += len(self._ids[-1])
+        self.documents = len(read)
+        of_documents = sorted(set(read))
+        different = len({self._ids[index] for index in of_documents})
+        if documents is not None and different < 3:
+            raise InputError(
+                f"{documents.description} has {different} sentence{'' if different == 1 else 's'} "
+                "that the tokenizer tells apart"
+                "; how a model ranks similarities needs at least 3, one a line. Give more, or scored pairs (--pairs)."
+            )
+        self.scored: Tensor | None = None
+        self.scores: Tensor | None = None
+        if pairs is not None:
+            self.scored = torch.tensor([[number(first), number(second)] for first, second in pairs.sentences])
+            self.scores = torch.tensor(pairs.scores, dtype=torch.float64)
+        if not any(len(ids) > bare for ids in self._ids):
+            source = " and ".join(given.description for given in (documents, pairs) if given is not None)
+            raise InputError(
+                f"{source} has no token to embed: the tokenizer turns every sentence into nothing. Check the file and "
+                "the tokenizer."
+            )
+        kinds = set() if self.scored is None else {self._kind(*pair) for pair in self.scored.tolist()}
+        if pairs is not None and len(kinds) < 2:
+            raise InputError(
+                f"{pairs.description} holds one pair of sentences again and again, or pairs of equal ones, as far as "
+                "the tokenizer tells them apart, so there are no similarities to rank. Give different pairs."
+            )
+        self.ranked = self.scored
+        if documents is not None:
+            self.ranked = torch.tensor(of_documents)[
+                sampled_pairs(len(of_documents), checked("sample_pairs", sample_pairs), seed)
+            ]
+        self._order = sorted(range(len(self._ids)), key=lambda index: (len(self._ids[index]), index))
+
+    def _kind(self, first: int, second: int) -> frozenset[tuple[int, ...]]:
+        """What the similarity of two sentences depends on, and 1 where they are equal."""
+        return (
+            frozenset({self._ids[first], self._ids[second]})
+            if self._ids[first] != self._ids[second]
+            else frozenset()
+        )
+
+    @property
+    def truncated(self) -> int:
+        """How many sentences were cut off."""
+        return self._cut.truncated
+
+    @property
+    def count(self) -> int:
+        """How many different sentences there are."""
+        return len(self._ids)
+
+    def description(self) -> dict[str, Any]:
+        """See ``Task``."""
+        documents, pairs = self._documents, self._pairs
+        content = hashlib.sha256(repr(self._ids).encode()).hexdigest()
+        return {
+            "task": "embedding",
+            "texts": None if documents is None else documents.description,
+            "text_sha256": None if documents is None else documents.text_sha256,
+            "pairs": None if pairs is None else pairs.description,
+            "pairs_sha256": None if pairs is None else pairs.sha256,
+            "scored_pairs": 0 if self.scored is None else len(self.scored),
+            "ranked_pairs": 0 if self.ranked is None else len(self.ranked),
+            "sentences": self.count,
+            "sentences_sha256": content,
+            "truncated": self.truncated,
+            "max_length": self._cut.max_length,
+            "max_tokens": self._max_tokens,
+        }
+
+    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+        """See ``Task``."""
+        assert step.counted is not None  # noqa: S101 - what ``steps`` gives
+        return observe(model, inputs, step.counted, step.counted_decoder, step.labels)
+
+    def steps(self, place: Place) -> Iterator[Step]:
+        """See ``Task``."""
+        lengths = [len(self._ids[index]) for index in self._order]
+        total = sum(lengths)
+        for begin in range(place.get("sentence", 0), self.count, self._batch_size):
+            end = min(begin + self._batch_size, self.count)
+            units = self._order[begin:end]
+            inputs = self._cut.batch([self._ids[unit] for unit in units])
+            tokens = sum(lengths[:end])
+            yield Step(
+                inputs=inputs,
+                counted=inputs["attention_mask"].bool(),
+                counted_decoder=None,
+                labels=None,
+                units=torch.tensor(units),
+                after={"sentence": end},
+                documents=end,
+                tokens=tokens,
+                fraction=tokens / total,
+            )
+
+
+def sampled_pairs(count: int, pairs: int, seed: int) -> Tensor:
+    """Different pairs of different things: all of them, or a seeded sample.
+
+    Args:
+        count: How many things there are.
+        pairs: How many pairs at most.
+        seed: Of the sample.
+
+    Returns:
+        (P, 2) numbers from 0, the smaller one first, in order.
+
+    Example:
+        >>> sampled_pairs(3, 10, 0).tolist()
+        [[0, 1], [0, 2], [1, 2]]
+    """
+    everything = count * (count - 1) // 2
+    if everything <= pairs:
+        return torch.combinations(torch.arange(count))
+    generator = torch.Generator().manual_seed(seed)
+    found: set[tuple[int, int]] = set()
+    while len(found) < pairs:
+        for first, second in torch.randint(count, (pairs, 2), generator=generator).tolist():
+            if first != second and len(found) < pairs:
+                found.add((min(first, second), max(first, second)))
+    return torch.tensor(sorted(found))
+
+
+class Examples(Protocol):
+    """Batches that can be read again from any place, such as ``ReadyBatches``."""
+
+    @property
+    def description(self) -> str:
+        """The source as it was given."""
+        ...
+
+    @property
+    def text_sha256(self) -> str | None:
+        """What tells them from others, if anything does."""
+        ...
+
+    def batches(self, start: Cursor = ...) -> Iterator[Batch]:
+        """The batches from a place on."""
+        ...
+
+
+class ExampleTask:
+    """Examples of which each is one unit, whatever its size.
+
+    Args:
+        examples: The batches.
+        unit: What an example is called, in the plural.
+        targets: What losses and scores are worked out from besides the output; the batch's inputs where None.
+        measures: By ``loss``, of which lower is better, and ``score``, of which higher is; None without.
+        names: What the loss and the score are called, where that is something else.
+        described: What else belongs in the manifest.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        *,
+        unit: str,
+        targets: Targets | None = None,
+        measures: Mapping[str, Measure | None] | None = None,
+        names: Mapping[str, str] | None = None,
+        described: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._examples, self.unit, self._targets = examples, unit, targets
+        self._measures = {name: one for name, one in (measures or {}).items() if one is not None}
+        self._names, self._described = dict(names or {}), dict(described or {})
+
+    def description(self) -> dict[str, Any]:
+        """See ``Task``."""
+        reads = getattr(self._examples, "reads", "text")
+        return {
+            "task": "examples",
+            "unit": self.unit,
+            "measures": {name: self._names.get(name, name) for name in self._measures},
+            "texts": self._examples.description,
+            **({} if reads == "text" else {"reads": reads}),
+            "text_sha256": self._examples.text_sha256,
+            **self._described,
+        }
+
+    def observed(self, model: Any, step: Step, inputs: dict[str, Tensor]) -> Observation:
+        """See ``Task``."""
+        output, stacks = observe_layers(model, inputs, step.counted, step.counted_decoder)
+        target = _moved(step.target, device_and_dtype(model)[0])
+        found = {
+            name: _measured(name, measure, output, target, len(step.units))
+            for name, measure in self._measures.items()
+        }
+        return Observation(stacks, found.get("loss"), None, found.get("score"))
+
+    def steps(self, place: Place) -> Iterator[Step]:
+        """See ``Task``."""
+        cursor, unit = _cursor(place)
+        for batch in self._examples.batches(cursor):
+            target = dict(batch.inputs) if self._targets is None else self._targets(batch)
+            yield _step(batch, unit, target=target, by_example=True)
+            unit += len(batch.documents)
+
+
+def _measured(name: str, measure: Measure, output: Any, target: Any, rows: int) -> Tensor:
+    with torch.no_grad():
+        found = measure(output, target)
+    if not isinstance(found, Tensor) or found.shape != (rows,):
+        got = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
         raise InputError(
-            f"{type(model).__name__} comes without a tokenizer, and texts need one. Give the tokenizer that it was "
-            "trained with, or a model that reads text."
+            f"{name} gave {got} for {rows} examples; expected a tensor of one number an example, ({rows},), such as "
+            'cross_entropy(output, target, reduction="none")'
         )
-    head = language_head(type(model).__name__) if scored is None else None
-    if head is not None and documents is not None:
-        windows = TokenWindows(
-            documents,
-            tokenizer,
-            config=model.config,
-            max_length=options.max_length,
-            stride=options.stride,
-            batch_size=options.batch_size,
-            max_tokens=options.max_tokens,
-        )
-        return model, LanguageTask(
-            windows, head, mask_probability=options.mask_probability, seed=options.seed
-        )
-    if options.stride is not None:
-        raise InputError(
-            f"stride is {options.stride}, but sentences are embedded one by one and not cut into windows. Leave it out."
-        )
-    # A sentence is embedded by the encoder alone, where there is one, and never by a head.
-    encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model.base_model
-    task = SentenceTask(
-        documents,
-        scored,
-        tokenizer,
-        config=encoder.config,
-        max_length=options.max_length,
-        batch_size=options.batch_size,
-        max_tokens=options.max_tokens,
-        sample_pairs=options.sample_pairs,
-        seed=options.seed,
-    )
-    return encoder, task
+    found = found.detach().double().cpu()
+    if bool(found.isnan().any()):
+        raise InputError(f"{name} gave NaN for an example, which no mean can be taken of. Mend the function.")
+    return found
+
+
+def _moved(target: Any, device: torch.device) -> Any:
+    if isinstance(target, Tensor):
+        return target.to(device)
+    if isinstance(target, Mapping):
+        return {name: _moved(value, device) for name, value in target.items()}
+    if isinstance(target, list | tuple):
+        moved = [_moved(value, device) for value in target]
+        return moved if isinstance(target, list) else tuple(moved)
+    return target

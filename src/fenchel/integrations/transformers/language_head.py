@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fenchel.errors import ModelError
 from fenchel.integrations.transformers.requirement import require_transformers
 
-__all__ = ["LanguageHead", "automatic_class", "language_head", "swaps_whole_model"]
+__all__ = ["LanguageHead", "automatic_class", "language_head", "names_classes", "swaps_whole_model"]
 
 LanguageHead = Literal["masked", "causal", "seq2seq"]
 """What a head predicts: tokens that are hidden, the next token, or the next token of another text."""
@@ -54,6 +54,19 @@ def language_head(class_name: str) -> LanguageHead | None:
     return next((head for head, table in tables if class_name in table.values()), None)
 
 
+def names_classes(class_name: str) -> bool:
+    """Whether a model class of transformers has a head that names the class of a text.
+
+    Example:
+        >>> names_classes("BertForSequenceClassification"), names_classes("BertForMaskedLM")
+        (True, False)
+    """
+    require_transformers()
+    from transformers.models.auto import modeling_auto
+
+    return class_name in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()
+
+
 def swaps_whole_model(model: Any) -> bool:
     """Whether a checkpoint is more than an encoder to whoever predicts tokens with it or embeds sentences.
 
@@ -71,21 +84,29 @@ def swaps_whole_model(model: Any) -> bool:
     )
 
 
-def automatic_class(config: Any, name: str) -> Any:
+def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
     """The automatic class of transformers that loads a checkpoint with its language-model head.
 
     Args:
         config: The checkpoint's configuration.
         name: What the user called it, for messages.
+        classifies: Load it with its head that names the class of a text instead.
 
     Returns:
         ``AutoModelForMaskedLM`` or the like; ``AutoModel`` for a checkpoint without a language-model head.
 
     Raises:
-        ModelError: If the configuration names several classes whose heads differ.
+        ModelError: If the configuration names several classes whose heads differ, or none with the head wanted.
     """
     transformers = require_transformers()
     classes = list(getattr(config, "architectures", None) or ())
+    if classifies:
+        if not any(map(names_classes, classes)):
+            raise ModelError(
+                f"{name} was saved as {', '.join(classes) or 'nothing known'}, which names no classes of texts; "
+                "expected one such as BertForSequenceClassification. Leave the label column out, or give a classifier"
+            )
+        return transformers.AutoModelForSequenceClassification
     heads: set[LanguageHead | None] = {language_head(class_name) for class_name in classes}
     if len(heads) > 1:
         raise ModelError(

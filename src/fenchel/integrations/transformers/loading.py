@@ -156,7 +156,9 @@ def _needs_no_weights(model: Any, key: str) -> bool:
     return worked_out or _UNUSED_BY_ATTENTION in key.split(".")
 
 
-def _load_weights(source: str, name: str, dtype: str, options: dict[str, Any], with_head: bool) -> Any:
+def _load_weights(
+    source: str, name: str, dtype: str, options: dict[str, Any], with_head: bool, classifies: bool
+) -> Any:
     transformers = require_transformers()
     register()  # a configuration may name attention of ours
     model_class = transformers.AutoModel
@@ -168,7 +170,7 @@ def _load_weights(source: str, name: str, dtype: str, options: dict[str, Any], w
                 f"the configuration of {name} asks for {layers:,} layers; expected at most {MOST_LAYERS:,}."
             )
         if with_head:
-            model_class = automatic_class(config, name)
+            model_class = automatic_class(config, name, classifies=classifies)
     model, report = model_class.from_pretrained(
         source,
         dtype=dtype,
@@ -239,6 +241,7 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     with_head: bool = False,
+    classifies: bool = False,
 ) -> tuple[Any, Any, ModelInfo]:
     """Load a pretrained model, in eval mode, with its tokenizer.
 
@@ -251,6 +254,7 @@ def load_model(
             audited here unless its class is not part of transformers.
         with_head: Whether to load the language-model head (masked, causal or sequence to sequence) of a
             checkpoint that was saved with one. Other heads, and by default all of them, are left out.
+        classifies: Whether that head is the one that names the class of a text.
 
     Returns:
         The model, its tokenizer (None for a model that does not read text), and what was loaded.
@@ -300,7 +304,8 @@ def load_model(
     part = "model"
     try:
         with quiet():
-            model, tokenizer = _load_weights(source, name, chosen_dtype, options, with_head), None
+            model = _load_weights(source, name, chosen_dtype, options, with_head, classifies)
+            tokenizer = None
             part = "tokenizer"
             if model.main_input_name == "input_ids":
                 tokenizer = _load_tokenizer(source, name, options)

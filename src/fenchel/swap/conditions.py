@@ -1,0 +1,480 @@
+"""The arms of a swap: the model itself, other estimators and ablations put into it, and the controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fenchel.auditing.sites import check_all_attend, own_estimators
+from fenchel.errors import InputError, ModelError
+from fenchel.functional.inference import estimator_object
+from fenchel.integrations.transformers.attention_modules import attention_modules, calls_registry
+from fenchel.nn.continuous import ContinuousAttention
+from fenchel.nn.estimator_switch import inferring_otherwise
+from fenchel.nn.inference import AttendingLayer, Inferred, LayerCall, OtherInference, attention_layers
+from fenchel.nn.inference import infer as infer_layer
+from fenchel.nn.transport import TransportAttention
+from fenchel.options import ABLATIONS
+
+__all__ = [
+    "MODEL",
+    "Arm",
+    "HeadOutput",
+    "Site",
+    "Where",
+    "as_first_order",
+    "has_own_layers",
+    "head_control_alphas",
+    "make_arms",
+    "replaced_outputs",
+    "sites_of",
+]
+
+Where = Literal["model", "layer", "head"]
+"""What of the model is swapped: all of it, one layer, or one head."""
+
+_HEAD_CONTROLS = 3
+_BACKEND, _REPLACEMENT = "fenchel_replaced_outputs", "_fenchel_replacement"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A layer that attends.
+
+    Attributes:
+        number: From 1, in the order in which the model holds its attention modules.
+        name: Qualified name of the attention module.
+        heads: How many heads it has.
+        together: Whether its heads infer together, so that none can be swapped alone.
+    """
+
+    number: int
+    name: str
+    heads: int
+    together: bool = False
+
+
+@dataclass(frozen=True)
+class HeadOutput:
+    """What the heads of a layer gave in one call.
+
+    Attributes:
+        output: (B, H, m, d_v).
+        without_query: The same with evidence z = 0, so that weights are the preference; with True, they are equal on
+            all that the preference lets a query see.
+    """
+
+    output: Tensor
+    without_query: Callable[[bool], Tensor]
+
+
+Replacement = Callable[[HeadOutput], Tensor]
+"""From what the heads of a layer gave to what is put in its place, (B, H, m, d_v)."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way in which the model's attention infers.
+
+    Attributes:
+        estimator: An estimator or one of ``ABLATIONS``; None for the model as it is.
+        alpha: Reliability of the evidence.
+        layer: Number of the only layer that is swapped, None for all.
+        head: Number of the only head that is swapped, None for all.
+        name: Qualified name of the swapped layer's attention module.
+    """
+
+    estimator: str | None = None
+    alpha: float = 1.0
+    layer: int | None = None
+    head: int | None = None
+    name: str | None = None
+
+    @property
+    def key(self) -> str:
+        """A name that no other arm of the same swap has.
+
+        Example:
+            >>> Arm().key, Arm("exact").key, Arm("first_order", 0.8, layer=2, head=5).key
+            ('model', 'exact', 'first_order@0.8/layer2/head5')
+        """
+        if self.estimator is None:
+            return "model"
+        layer = "" if self.layer is None else f"/layer{self.layer}"
+        head = f"/head{self.head}" if self.head else ""
+        return (f"{self.estimator}@{self.alpha:g}" if self.is_control else self.estimator) + layer + head
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it only makes attention softer or sharper: first order at some α."""
+        return self.estimator == "first_order"
+
+    @property
+    def is_model_wide_control(self) -> bool:
+        """Whether it is a control of the whole model."""
+        return self.is_control and self.layer is None
+
+    @property
+    def is_model_wide_estimator(self) -> bool:
+        """Whether it swaps another estimator into the whole model."""
+        return self.estimator is not None and not self.is_control and self.layer is None
+
+    @property
+    def where(self) -> Where:
+        """What of the model is swapped."""
+        return "model" if self.layer is None else "layer" if self.head is None else "head"
+
+    def installed(
+        self, model: Any, tol: float | None, means: Mapping[int, Tensor] | None = None
+    ) -> AbstractContextManager[None]:
+        """Has the model infer so until the block ends.
+
+        Args:
+            model: A transformers model, or one with attention layers of ``fenchel.nn``, whose own α is multiplied.
+            tol: Tolerance of the exact estimator, None for its default.
+            means: By layer, the mean output of each head over the text, (H, d_v); for the ablation ``mean``.
+        """
+        if self.estimator is None:
+            return nullcontext()
+        if self.estimator in ABLATIONS and self.layer is not None:
+            mean = None if means is None else means.get(self.layer)
+            return replaced_outputs(
+                model, {self.layer: partial(_ablated, how=self.estimator, head=self.head, mean=mean)}
+            )
+        if has_own_layers(model):
+            return _switched_layers(model, self, tol)
+        from fenchel.integrations.transformers.switching import use_backend
+
+        return use_backend(
+            model,
+            self.estimator,
+            alpha=self.alpha,
+            layers=None if self.name is None else [self.name],
+            heads=None if self.head is None else [self.head],
+            tol=tol,
+        )
+
+
+MODEL = Arm()
+"""The model as it is."""
+
+
+def head_control_alphas(alphas: Sequence[float]) -> list[float]:
+    """The α of the controls of single heads, of which there are many: the lowest, one in the middle, the highest.
+
+    Example:
+        >>> head_control_alphas([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3])
+        [0.5, 0.8, 1.3]
+    """
+    # Below 1 first order is smoother, which is what exact inference does too, so that is where the middle one is.
+    others = sorted(alpha for alpha in set(alphas) if alpha != 1)
+    if len(others) <= _HEAD_CONTROLS:
+        return others
+    return [others[0], others[(len(others) - 1) // 2], others[-1]]
+
+
+def make_arms(
+    sites: Sequence[Site],
+    *,
+    estimators: Sequence[str],
+    alphas: Sequence[float],
+    per_layer: bool,
+    per_head: bool,
+    ablations: Sequence[str] = (),
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+) -> list[Arm]:
+    """Every arm of a swap: the model itself, the controls of the whole model, its estimators, layers, heads.
+
+    A layer has all the controls that the whole model has, but for α = 1, which is the model itself; a head has three.
+
+    Args:
+        sites: The layers that attend.
+        estimators: What is swapped in.
+        alphas: The α of the controls.
+        per_layer: Also swap one layer at a time.
+        per_head: Also swap one head at a time.
+        ablations: What is put in place of the output of a layer or head that is swapped alone.
+        layers: Numbers of the layers to swap alone, None for all.
+        heads: Numbers of the heads to swap alone, None for all.
+
+    Returns:
+        The arms.
+
+    Raises:
+        InputError: If a layer or a head does not exist, is chosen for nothing, or cannot be swapped alone.
+    """
+    either = ("--per-layer or --per-head", per_layer or per_head)
+    for option, chosen, (flags, wanted) in (
+        ("layers", layers, either),
+        ("heads", heads, ("--per-head", per_head)),
+        ("ablations", ablations or None, either),
+    ):
+        if chosen is not None and not wanted:
+            raise InputError(
+                f"{option} {sorted(chosen)} were chosen, but none is swapped alone. Add {flags}."
+            )
+    own = [site for site in sites if layers is None or site.number in layers]
+    missing = sorted(set(layers or ()) - {site.number for site in sites})
+    if missing:
+        listed = ", ".join(f"{site.number} {site.name}" for site in (sites[0], sites[-1]))
+        raise InputError(
+            f"layers {missing} do not exist: this model has {len(sites)} that attend ({listed})."
+        )
+    most = max((site.heads for site in own), default=0)
+    missing = sorted(head for head in heads or () if head > most)
+    if missing:
+        raise InputError(f"heads {missing} do not exist: these layers have heads 1 to {most}.")
+    if per_head or ablations:
+        _refuse_together(sites, own, ablated=bool(ablations))
+
+    estimated = [(estimator, 1.0) for estimator in estimators]
+    alone = [*estimated, *((ablation, 1.0) for ablation in ablations)]
+    arms = [MODEL, *(Arm("first_order", alpha) for alpha in alphas), *(Arm(*way) for way in estimated)]
+    if per_layer:
+        ways = [*alone, *(("first_order", alpha) for alpha in alphas if alpha != 1)]
+        arms += [Arm(*way, layer=site.number, name=site.name) for site in own for way in ways]
+    if per_head:
+        ways = [*alone, *(("first_order", alpha) for alpha in head_control_alphas(alphas))]
+        arms += [
+            Arm(*way, layer=site.number, head=head, name=site.name)
+            for site in own
+            for head in range(1, site.heads + 1)
+            if heads is None or head in heads
+            for way in ways
+        ]
+    return arms
+
+
+def _refuse_together(sites: Sequence[Site], chosen: Sequence[Site], *, ablated: bool) -> None:
+    together = next((site for site in chosen if site.together), None)
+    if together is None:
+        return
+    others = ",".join(str(site.number) for site in sites if not site.together)
+    otherwise = "Leave the ablations out" if ablated else "Use --per-layer"
+    raise InputError(
+        f"layer {together.number}, {together.name}, has heads that infer together, so none can "
+        f"be swapped alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
+    )
+
+
+def sites_of(model: Any) -> list[Site]:
+    """The layers of a model that attend.
+
+    Raises:
+        ModelError: If there are none, some attention bypasses the attention registry or is none of ``fenchel.nn``, or a
+            layer does not say how many heads it has.
+    """
+    if has_own_layers(model):
+        return [
+            Site(
+                number,
+                name or type(model).__name__,
+                layer.num_heads,
+                isinstance(layer, TransportAttention | ContinuousAttention),
+            )
+            for number, (name, layer) in enumerate(_switchable_layers(model).items(), start=1)
+        ]
+    return [
+        Site(number, name, _heads(module, name))
+        for number, (module, name) in enumerate(attention_modules(model).items(), start=1)
+    ]
+
+
+def _heads(module: Any, name: str) -> int:
+    for holder in (module, getattr(module, "config", None)):
+        for attribute in ("num_attention_heads", "num_heads", "n_heads", "n_head"):
+            found = getattr(holder, attribute, None)
+            if isinstance(found, int):
+                return found
+    raise ModelError(
+        f"{name} ({type(module).__name__}) does not say how many heads it has, so none can be swapped alone"
+    )
+
+
+def has_own_layers(model: object) -> bool:
+    """Whether a model's attention is switched in its layers, and not in the attention registry of transformers."""
+    if not isinstance(model, nn.Module) or not attention_layers(model):
+        return False
+    pretrained = any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
+    return not pretrained or not calls_registry(model)
+
+
+def as_first_order(model: Any) -> str | None:
+    """Has every attention of a trained model infer by first order, of which a swap starts.
+
+    Args:
+        model: Changed.
+
+    Returns:
+        The estimators that it was trained with, where one is another.
+    """
+    layers = attention_layers(model).values()
+    trained_with = {layer.estimator for layer in layers}
+    for layer in layers:
+        layer.estimator = "first_order"
+    if not trained_with:
+        trained_with = {*own_estimators(model).values()}
+        if trained_with != {"first_order"}:
+            model.set_attn_implementation("fenchel_first_order")
+    return " and ".join(sorted(trained_with - {"first_order"})) or None
+
+
+def _switchable_layers(model: nn.Module) -> dict[str, AttendingLayer]:
+    """The attention layers of ``fenchel.nn`` in a model, by qualified name, in its order.
+
+    Raises:
+        ModelError: If some attention is none of them, or a layer infers by another estimator than first order, of which
+            a swap starts.
+    """
+    check_all_attend(model)
+    layers = attention_layers(model)
+    for name, layer in layers.items():
+        called = name or type(model).__name__
+        if layer.other is not None:
+            raise ModelError(
+                f"{called} is inside of fenchel.nn.use_estimator, and a swap switches layers itself. Swap the model "
+                "outside of that block."
+            )
+        if layer.estimator != "first_order":
+            raise ModelError(
+                f"{called} infers by {layer.estimator!r}, and a swap starts from first-order attention. Set its "
+                "estimator to 'first_order' and swap the model then, or leave it as it is and compare outputs yourself "
+                "inside and outside of fenchel.nn.use_estimator(model, ...)."
+            )
+    return layers
+
+
+def _switched_layers(model: nn.Module, arm: Arm, tol: float | None) -> AbstractContextManager[None]:
+    """Attention layers of ``fenchel.nn`` that infer as an arm says, with a multiple of their own α."""
+    layers = attention_layers(model)
+    solver = estimator_object(str(arm.estimator), tol)
+    heads = None if arm.head is None else (arm.head,)
+    others = {
+        name: OtherInference(name, solver, None, heads, times=arm.alpha)
+        if arm.layer in (None, number)
+        else OtherInference(name)
+        for number, name in enumerate(layers, start=1)
+    }
+    return inferring_otherwise(layers, others)
+
+
+def _ablated(call: HeadOutput, *, how: str, head: int | None, mean: Tensor | None) -> Tensor:
+    """What is put in place of a head's output, or of all of a layer's."""
+    output = call.output
+    if how == "zero":
+        other = torch.zeros_like(output)
+    elif how == "mean":
+        if mean is None:
+            raise ModelError("the mean outputs of heads are not known, so none can be put in their place")
+        other = mean[None, :, None, :].to(output).expand_as(output)
+    else:
+        other = call.without_query(how == "uniform")
+    if head is None:
+        return other
+    found = output.clone()
+    found[:, head - 1] = other[:, head - 1]
+    return found
+
+
+@contextmanager
+def replaced_outputs(model: nn.Module, functions: Mapping[int, Replacement]) -> Iterator[None]:
+    """Have layers hand on what functions make of the outputs of their heads until the block ends.
+
+    Args:
+        model: A model whose attention is first order.
+        functions: By the number of a layer, see ``Site``.
+    """
+    if has_own_layers(model):
+        with _replaced_in_layers(model, functions):
+            yield
+        return
+    from fenchel.integrations.transformers.backend import closeness_of
+    from fenchel.integrations.transformers.head_inference import OWN
+    from fenchel.integrations.transformers.registry import attention_implementation, register_backend
+
+    modules = attention_modules(model)
+    register_backend(_BACKEND, _attention)
+    for number, (module, name) in enumerate(modules.items(), start=1):
+        own = replace(OWN, closeness=closeness_of(module))
+        setattr(module, _REPLACEMENT, (name, own, functions.get(number)))
+    try:
+        with attention_implementation(model, _BACKEND):
+            yield
+    finally:
+        for module in modules:
+            delattr(module, _REPLACEMENT)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **arguments: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """First order, and what a replacement makes of it, as an attention function of transformers."""
+    from fenchel.integrations.transformers.backend import attend
+    from fenchel.integrations.transformers.call_preference import call_preference
+    from fenchel.integrations.transformers.head_inference import AttentionProblem, infer
+
+    site, own, function = getattr(module, _REPLACEMENT)
+    output, weights = attend(
+        module, query, key, value, attention_mask, how=own, own=own, site=site, **arguments
+    )
+    if function is None:
+        return output, weights
+
+    def without_query(uniform: bool) -> Tensor:
+        causal = arguments.get("is_causal")
+        causal = getattr(module, "is_causal", None) if causal is None else causal
+        preference = call_preference(site, query, key, attention_mask, arguments.get("position_bias"), causal)
+        u = _support(preference) if uniform else preference
+        problem = AttentionProblem(torch.zeros_like(query), key, value, u, arguments.get("scaling"), 0.0)
+        return infer(problem, own, site=site).output
+
+    replaced = function(HeadOutput(output.transpose(1, 2), without_query))
+    return replaced.transpose(1, 2).contiguous(), weights
+
+
+@contextmanager
+def _replaced_in_layers(model: nn.Module, functions: Mapping[int, Replacement]) -> Iterator[None]:
+    layers = attention_layers(model)
+    chosen = [(layer, functions[n]) for n, layer in enumerate(layers.values(), start=1) if n in functions]
+    with inferring_otherwise(layers, {name: OtherInference(name) for name in layers}):
+        for layer, function in chosen:
+            layer.answer = partial(_answered, layer.answer, function)
+        try:
+            yield
+        finally:
+            for layer, _ in chosen:
+                del layer.answer
+
+
+def _answered(
+    own: Callable[..., Inferred], function: Replacement, call: LayerCall, **options: Any
+) -> Inferred:
+    found = own(call, **options)
+
+    def without_query(uniform: bool) -> Tensor:
+        problem = call.problem._replace(evidence=torch.zeros_like(call.problem.evidence))
+        u = _support(call.log_preference) if uniform else call.log_preference
+        return infer_layer(
+            problem, u, estimator="first_order", dropout=0.0, need_weights=False, need_certificate=False
+        ).output
+
+    return found._replace(output=function(HeadOutput(found.output, without_query)))
+
+
+def _support(preference: Tensor | None) -> Tensor | None:
+    """Where a preference lets a query see, as a mask."""
+    if preference is None or preference.dtype == torch.bool:
+        return preference
+    return preference > -torch.inf

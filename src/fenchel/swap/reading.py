@@ -1,0 +1,605 @@
+"""What a swap is given to work on: a model, and texts, pairs of sentences, labels, images or batches for it to read."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fenchel.arguments import checked, shown
+from fenchel.errors import InputError, ModelError
+from fenchel.io.batches import Batch, Cursor
+from fenchel.io.documents import (
+    Documents,
+    check_text,
+    file_lines,
+    file_sha256,
+    listed_names,
+    open_documents,
+    readable_file,
+)
+from fenchel.io.images import ImageBatches, open_images
+from fenchel.io.windows import ReadyBatches, TokenWindows
+from fenchel.loading import LoadedRun, RunModel, image_processor, load_run, refuse_beside_loader
+from fenchel.options import PairColumns, SwapOptions
+from fenchel.swap.conditions import as_first_order, has_own_layers
+from fenchel.swap.tasks import CutTexts, ExampleTask, LanguageTask, Measure, ScoredPairs, SentenceTask
+
+__all__ = ["Given", "LabelledTexts", "Subject", "read_pairs", "scored_pairs"]
+
+_FEWEST = 3
+_LONGEST_LINE = 1 << 20
+
+
+def read_pairs(path: str | Path, columns: PairColumns, max_pairs: int | None = None) -> ScoredPairs:
+    """Reads a table of pairs: UTF-8, columns parted by tabs, their names in the first line.
+
+    Args:
+        path: The file; a name that ends in ``.gz`` is decompressed.
+        columns: Names of the columns.
+        max_pairs: Read only the first so many. Default: all.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        InputError: If the file cannot be read, a column is missing, or a sentence or score is not one.
+    """
+    file = readable_file(checked("pairs", path))
+    rows = _rows(file, columns)
+    chosen = list(rows if max_pairs is None else islice(rows, max_pairs))
+    return _checked(str(path), chosen, file_sha256(file))
+
+
+def scored_pairs(pairs: Iterable[Sequence[object]]) -> ScoredPairs:
+    """Takes pairs from Python.
+
+    Args:
+        pairs: (sentence, sentence, score) each.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        InputError: If one is anything else, or there are too few.
+    """
+    found = []
+    if not isinstance(pairs, Iterable) or isinstance(pairs, Mapping):
+        raise InputError(f"pairs is {shown(pairs)}; expected a path, or pairs such as [('a', 'b', 3.5)].")
+    for number, pair in enumerate(pairs, start=1):
+        whole = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 3
+        if not whole or not all(isinstance(sentence, str) and sentence.strip() for sentence in pair[:2]):
+            raise InputError(
+                f"pair {number} is {shown(pair)}; expected two sentences and a score, such as ('a', 'b', 3.5)."
+            )
+        check_text(f"{pair[0]} {pair[1]}", f"pair {number}")
+        found.append((str(pair[0]), str(pair[1]), _score(str(pair[2]), f"pair {number}")))
+    return _checked("Python pairs", found, None)
+
+
+def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
+    lines = file_lines(path, longest=_LONGEST_LINE)
+    _, header, _ = next(lines)
+    names = header.split("\t")
+    wanted = {"first": columns.first, "second": columns.second, "score": columns.score}
+    for name in wanted.values():
+        if names.count(name) != 1:
+            raise InputError(
+                f"{path} has {names.count(name) or 'no'} column{'s' if names.count(name) else ''} {shown(name)}; its "
+                f"first line names {listed_names(names)}, parted by tabs. Name the sentences' columns with "
+                "--first-column and --second-column and the score's with --score-column."
+            )
+    places = {role: names.index(name) for role, name in wanted.items()}
+    for number, line, _ in lines:
+        if not line.strip():
+            continue
+        cells = line.split("\t")
+        where = f"line {number} of {path}"
+        if len(cells) != len(names):
+            raise InputError(
+                f"{where} has {len(cells)} columns, and the first line has {len(names)}. Mend the line."
+            )
+        first, second = cells[places["first"]].strip(), cells[places["second"]].strip()
+        if not first or not second:
+            raise InputError(f"{where} has an empty sentence. Mend or drop the line.")
+        yield first, second, _score(cells[places["score"]], where)
+
+
+def _score(text: str, where: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{where} has the score {shown(text)}, which is not a number. Mend or drop it.")
+    return score
+
+
+def _checked(description: str, rows: list[tuple[str, str, float]], sha256: str | None) -> ScoredPairs:
+    if len(rows) < _FEWEST:
+        raise InputError(
+            f"{description} has {len(rows)} pair{'' if len(rows) == 1 else 's'}; a rank correlation needs at least "
+            f"{_FEWEST}. Give more."
+        )
+    scores = tuple(score for _, _, score in rows)
+    if len(set(scores)) == 1:
+        raise InputError(
+            f"{description} gives every pair the score {scores[0]:g}, so there is no ranking to compare with."
+        )
+    return ScoredPairs(description, tuple((first, second) for first, second, _ in rows), scores, sha256)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that is swapped, and what it is asked to do.
+
+    Attributes:
+        found: What was given, loaded.
+        model: What of it is run.
+        task: What it is asked to do.
+    """
+
+    found: RunModel
+    model: Any
+    task: LanguageTask | SentenceTask | ExampleTask
+
+
+@dataclass(frozen=True)
+class _Opened:
+    documents: Documents | None = None
+    scored: ScoredPairs | None = None
+    images: Any = None
+    batches: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a swap is given to work on.
+
+    Attributes:
+        model: A model, or the name or folder of one.
+        tokenizer: Its tokenizer or image processor, if one was given.
+        texts: Texts; or batches of ready-made inputs.
+        pairs: Scored pairs of sentences.
+        loss: Of an output and its target, for each example.
+        score: Likewise, higher is better.
+    """
+
+    model: str | nn.Module
+    tokenizer: Any
+    texts: Any
+    pairs: Any
+    loss: Measure | None
+    score: Measure | None
+
+    def __post_init__(self) -> None:
+        for name, measure in (("loss", self.loss), ("score", self.score)):
+            if measure is not None and not callable(measure):
+                raise InputError(
+                    f"{name} is {shown(measure)}; expected a function of what the model returns and the target."
+                )
+
+    def _reads_texts(self, options: SwapOptions) -> bool:
+        """Whether a model of transformers reads texts or pairs, and not examples as any model does."""
+        batches = isinstance(self.texts, Sequence) and len(self.texts) and isinstance(self.texts[0], Mapping)
+        return not has_own_layers(self.model) and options.images is None and not batches
+
+    def opened(self, options: SwapOptions) -> _Opened:
+        """The texts, pairs and images, seen to be there before a model is loaded.
+
+        Raises:
+            InputError: If there is nothing to read, or something that does not go with the model.
+        """
+        if options.loader is not None:
+            given = {name: getattr(self, name) for name in ("tokenizer", "texts", "pairs", "loss", "score")}
+            also = {name: getattr(options, name) for name in ("images", "revision", "max_pairs")}
+            refuse_beside_loader(options.loader, **given, **also)
+            _refuse_options_of_text(options, "what a loader loads were")
+            return _Opened()
+        if self._reads_texts(options):
+            return self._opened_texts(options)
+        if self.pairs is not None or options.max_pairs is not None:
+            raise InputError(
+                "scored pairs are for models of transformers that embed sentences, and nothing is read beside them. "
+                "Leave them out; with batches a score of each example can be given: fenchel.swap.swap(model, None, "
+                "batches, score=function)."
+            )
+        if (self.texts is None) == (options.images is None):
+            raise InputError(
+                "there is nothing to read: give batches of inputs, such as [{'images': tensor}], or images "
+                "(--images FOLDER)."
+                if self.texts is None
+                else "both texts and images were given; a swap reads one of them. Leave --text or --images out."
+            )
+        if options.images is not None:
+            _refuse_options_of_text(options, "images were", "max_tokens")
+            return _Opened(images=open_images(options.images))
+        of_texts = isinstance(self.texts, Sequence) and len(self.texts) and isinstance(self.texts[0], str)
+        if isinstance(self.texts, str | Path) or of_texts:
+            return _Opened(open_documents(self.texts, **options.of_text))
+        _refuse_options_of_text(options, "ready-made inputs were", "max_tokens")
+        if isinstance(self.texts, Tensor | Mapping) or not isinstance(self.texts, Iterable):
+            raise InputError(
+                f"texts is {shown(self.texts)}; expected a list of batches, each the inputs of the model by name, or a "
+                "pair of inputs and their target. Write [inputs]."
+            )
+        return _Opened(batches=list(self.texts))
+
+    def _opened_texts(self, options: SwapOptions) -> _Opened:
+        if self.texts is None and self.pairs is None:
+            raise InputError(
+                "there is nothing to read: give texts (--text FILE), scored pairs (--pairs FILE), or both; or the file "
+                "that loads the folder of a run (--loader FILE)."
+            )
+        given = {"loss": self.loss, "score": self.score}
+        wrong = next((name for name, value in given.items() if value is not None), None)
+        if wrong is not None:
+            raise InputError(
+                f"{wrong} cannot be given with a model of transformers, of which a swap measures the loss or the "
+                "embeddings of texts (--text FILE). It is for batches of inputs, from Python, or for a model with "
+                "attention layers of fenchel.nn."
+            )
+        if options.label_column is not None and (self.texts is None or self.pairs is not None):
+            raise InputError(
+                "label column names the classes of texts, and scored pairs were given. Give texts alone (--text FILE)."
+            )
+        documents = None if self.texts is None else open_documents(self.texts, **options.of_text)
+        return _Opened(documents, _scored(options, self.pairs))
+
+    def subject(self, opened: _Opened, options: SwapOptions) -> Subject:
+        """The model, loaded, with its task.
+
+        Args:
+            opened: What ``opened`` gave.
+            options: What was asked for.
+
+        Raises:
+            InputError: If the model does not read what was given.
+            ModelError: If it cannot be loaded.
+        """
+        where = {name: getattr(options, name) for name in ("device", "dtype", "revision")}
+        if options.loader is not None:
+            run = load_run(options.loader, self.model)
+            found = RunModel.of_run(run, **where)
+            return Subject(found, found.model, _examples_of_run(found, run, options))
+        reads_texts, classifies = self._reads_texts(options), options.label_column is not None
+        found = RunModel.of(
+            self.model,
+            self.tokenizer,
+            **where,
+            with_head=not reads_texts or opened.scored is None,
+            classifies=classifies,
+        )
+        if reads_texts:
+            return Subject(found, *_task_of_texts(found, opened.documents, opened.scored, options))
+        return Subject(found, found.model, self._examples(found, opened, options))
+
+    def _examples(self, found: RunModel, opened: _Opened, options: SwapOptions) -> ExampleTask:
+        config, measures = getattr(found.model, "config", None), {"loss": self.loss, "score": self.score}
+        if opened.images is not None:
+            processor = image_processor(found, options.revision)
+            images = ImageBatches(
+                opened.images, processor, config=config or processor, batch_size=options.batch_size
+            )
+            return ExampleTask(images, unit="images", measures=measures)
+        if opened.documents is not None:
+            if found.tokenizer is None:
+                raise InputError(
+                    f"{type(found.model).__name__} was given texts without a tokenizer. Give its tokenizer, or batches "
+                    "of ready-made inputs such as [{'images': tensor}]."
+                )
+            return ExampleTask(
+                _windows(opened.documents, found.tokenizer, None, options), unit="windows", measures=measures
+            )
+        inputs, targets = _parted(opened.batches or [], found.model)
+        ready = ReadyBatches(inputs, config=config)
+        own = own_measures(inputs) if self.loss is None and self.score is None else {}
+        if own:
+            return ExampleTask(ready, unit="examples", targets=_whole, measures=own)
+
+        def target(batch: Batch) -> Any:
+            return targets[batch.after.document - 1]
+
+        paired = any(one is not None for one in targets)
+        return ExampleTask(ready, unit="examples", targets=target if paired else None, measures=measures)
+
+
+def _examples_of_run(found: RunModel, run: LoadedRun, options: SwapOptions) -> ExampleTask:
+    """What a loader gave, each row an example."""
+    trained_with = as_first_order(found.model)
+    ready = ReadyBatches(
+        run.batches,
+        config=getattr(found.model, "config", None),
+        max_tokens=options.max_tokens,
+        loader=run.loader,
+    )
+    described = {**run.manifest, "max_tokens": options.max_tokens}
+    if trained_with is not None:
+        described["trained_with"] = trained_with
+    own = own_measures(run.batches)
+    return ExampleTask(ready, unit="examples", targets=_whole, measures=own, described=described)
+
+
+def _windows(documents: Documents, tokenizer: Any, config: Any, options: SwapOptions) -> TokenWindows:
+    return TokenWindows(
+        documents,
+        tokenizer,
+        config=config,
+        max_length=options.max_length,
+        stride=options.stride,
+        batch_size=options.batch_size,
+        max_tokens=options.max_tokens,
+    )
+
+
+def _task_of_texts(
+    found: RunModel, documents: Documents | None, scored: ScoredPairs | None, options: SwapOptions
+) -> tuple[Any, LanguageTask | SentenceTask | ExampleTask]:
+    """The model of transformers that is run on texts, and what it is asked: to name classes, to predict, to embed."""
+    from fenchel.integrations.transformers.language_head import language_head, names_classes
+
+    model, tokenizer = found.model, found.tokenizer
+    if tokenizer is None:
+        raise InputError(
+            f"{type(model).__name__} comes without a tokenizer, and texts need one. Give the tokenizer that it was "
+            "trained with, or a model that reads text."
+        )
+    cut = {name: getattr(options, name) for name in ("max_length", "batch_size", "max_tokens")}
+    if documents is not None and options.label_column is not None:
+        _refuse_stride(options, "texts with labels are read one by one")
+        if not names_classes(type(model).__name__):
+            raise ModelError(
+                f"{type(model).__name__} names no classes of texts; expected a model such as "
+                "BertForSequenceClassification. Leave the label column out, or give a classifier"
+            )
+        texts = LabelledTexts(documents, tokenizer, config=model.config, **cut)
+        return model, ExampleTask(
+            texts,
+            unit="texts",
+            targets=_whole,
+            measures={name: own_measure(name) for name in ("loss", "score")},
+            names={"score": "accuracy"},
+            described=texts.described,
+        )
+    head = language_head(type(model).__name__) if scored is None else None
+    if head is not None and documents is not None:
+        windows = _windows(documents, tokenizer, model.config, options)
+        return model, LanguageTask(
+            windows, head, mask_probability=options.mask_probability, seed=options.seed
+        )
+    _refuse_stride(options, "sentences are embedded one by one")
+    # A sentence is embedded by the encoder alone, where there is one, and never by a head.
+    encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model.base_model
+    return encoder, SentenceTask(
+        documents,
+        scored,
+        tokenizer,
+        config=encoder.config,
+        **cut,
+        sample_pairs=options.sample_pairs,
+        seed=options.seed,
+    )
+
+
+def _refuse_stride(options: SwapOptions, why: str) -> None:
+    if options.stride is not None:
+        raise InputError(f"stride is {options.stride}, but {why} and not cut into windows. Leave it out.")
+
+
+def own_measures(batches: Iterable[Any]) -> dict[str, Measure]:
+    """The loss and the score that batches bring with them, by what the first of them has."""
+    first = next(iter(batches), None)
+    if not isinstance(first, Mapping) or not isinstance(first.get("inputs"), Mapping):
+        return {}
+    return {name: own_measure(name) for name in ("loss", "score") if first.get(name) is not None}
+
+
+def own_measure(name: str) -> Measure:
+    """The loss or the score that each batch brings with it, as a measure whose target is the batch."""
+
+    def measure(output: Any, batch: Batch) -> Tensor:
+        own = getattr(batch, name)
+        if own is None:
+            raise InputError(
+                f"batch {batch.after.document} has no {name} and the first has one; expected one for each, or none."
+            )
+        return own(_on_processor(output))
+
+    return measure
+
+
+def _on_processor(output: Any) -> Any:
+    """What a model returned on the CPU, where batches are, and in float32 if it was in half precision."""
+    if isinstance(output, Tensor):
+        return output.float().cpu() if output.dtype in (torch.float16, torch.bfloat16) else output.cpu()
+    if isinstance(output, Mapping):
+        return type(output)(**{name: _on_processor(value) for name, value in output.items()})
+    if isinstance(output, list | tuple):
+        moved = map(_on_processor, output)
+        return type(output)(*moved) if hasattr(output, "_fields") else type(output)(moved)
+    return output
+
+
+def _whole(batch: Batch) -> Batch:
+    return batch
+
+
+def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Tensor]], list[Any]]:
+    """The inputs of each batch by name, and what came with them."""
+    inputs, targets, rows = [], [], 0
+    for number, batch in enumerate(batches, start=1):
+        own, target = batch, None
+        if isinstance(batch, list | tuple):
+            if len(batch) != 2:
+                raise InputError(
+                    f"batch {number} is a {type(batch).__name__} of {len(batch)}; expected the model's inputs by name, "
+                    "or a pair of inputs and their target."
+                )
+            own, target = batch
+        if isinstance(own, Tensor):
+            own = {_first_argument(model): own}
+        said = own if isinstance(own, Mapping) and isinstance(own.get("inputs"), Mapping) else {}
+        own = said.get("inputs", own)
+        if not isinstance(own, Mapping) or not all(isinstance(value, Tensor) for value in own.values()):
+            raise InputError(
+                f"batch {number} is {shown(own)}; expected the model's inputs, a mapping of names to tensors or one "
+                "tensor, or a pair of these and their target."
+            )
+        _check_names(model, own)
+        inputs.append(dict(said or own))
+        targets.append(target)
+        rows += sum(len(value) for value in own.values() if value.dim())
+    if inputs and not rows:
+        raise InputError("there are no examples: the batches have no rows. Give at least one.")
+    without = next((number for number, one in enumerate(targets, start=1) if one is None), None)
+    if without is not None and any(one is not None for one in targets):
+        raise InputError(
+            f"batch {without} has no target and others have one; expected a target for each, or none."
+        )
+    return inputs, targets
+
+
+def _check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    from fenchel.auditing.sites import check_names
+
+    forward = inspect.signature(model.forward).parameters.values()
+    if not any(one.kind is one.VAR_KEYWORD for one in forward):
+        check_names(model, inputs)
+
+
+def _first_argument(model: nn.Module) -> str:
+    named = (
+        name
+        for name, one in inspect.signature(model.forward).parameters.items()
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.POSITIONAL_ONLY)
+    )
+    first = next(named, None)
+    if first is None:
+        raise InputError(
+            f"the forward of {type(model).__name__} names no argument, so batches have to be mappings of names to "
+            "tensors."
+        )
+    return first
+
+
+def _refuse_options_of_text(options: SwapOptions, read: str, *besides: str) -> None:
+    own = ("sample_pairs", "mask_probability", "columns", "label_column")
+    options.refuse_options_of_text(read, *besides, *own)
+
+
+def _scored(
+    options: SwapOptions, pairs: str | Path | Iterable[Sequence[object]] | None
+) -> ScoredPairs | None:
+    """The scored pairs, if there are any.
+
+    Raises:
+        InputError: If they cannot be read, or an option is about pairs and there are none.
+    """
+    if isinstance(pairs, str | Path):
+        return read_pairs(pairs, options.columns, options.max_pairs)
+    if pairs is not None:
+        found = scored_pairs(pairs)
+        return replace(
+            found, sentences=found.sentences[: options.max_pairs], scores=found.scores[: options.max_pairs]
+        )
+    if options.max_pairs is not None:
+        raise InputError(
+            f"max pairs is {options.max_pairs}, but no scored pairs were given. Add --pairs, or leave it out."
+        )
+    if options.columns != PairColumns():
+        raise InputError("columns of pairs were named, but no scored pairs were given. Add --pairs FILE.")
+    return None
+
+
+class LabelledTexts:
+    """Texts with the class of each, whose batches bring the loss and the accuracy of a classifier with them.
+
+    Args:
+        documents: The texts, with labels for targets: names of classes, or their numbers.
+        tokenizer: A tokenizer of ``transformers``.
+        config: The model's configuration, which names its classes.
+        max_length: As for ``SentenceTask``.
+        batch_size: Texts in a batch.
+        max_tokens: Take texts until they have this many tokens. Default: all.
+
+    Raises:
+        InputError: If a label is none of the model's classes.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        tokenizer: Any,
+        *,
+        config: Any,
+        max_length: int | None,
+        batch_size: int,
+        max_tokens: int | None,
+    ) -> None:
+        self.description, self.text_sha256 = documents.description, documents.text_sha256
+        self._batch_size = checked("batch_size", batch_size)
+        self._cut = CutTexts(tokenizer, config, max_length)
+        self._rows: list[tuple[int, ...]] = []
+        self._labels: list[int] = []
+        tokens, most = 0, checked("max_tokens", max_tokens) or float("inf")
+        for document in documents:
+            if tokens >= most:
+                break
+            self._rows.append(self._cut.ids(document.text))
+            self._labels.append(_class_number(document.target, config, document.number))
+            tokens += len(self._rows[-1])
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What belongs in the manifest besides where the texts are from."""
+        return {"max_length": self._cut.max_length, "truncated": self._cut.truncated}
+
+    def batches(self, start: Cursor = Cursor()) -> Iterator[Batch]:  # noqa: B008 - it cannot be changed
+        """The batches from a place on."""
+        lengths = [len(row) for row in self._rows]
+        for begin in range(start.document, len(self._rows), self._batch_size):
+            end = min(begin + self._batch_size, len(self._rows))
+            inputs = self._cut.batch(self._rows[begin:end])
+            labels = torch.tensor(self._labels[begin:end])
+
+            def loss(output: Any, labels: Tensor = labels) -> Tensor:
+                return cross_entropy(output.logits, labels, reduction="none")
+
+            def score(output: Any, labels: Tensor = labels) -> Tensor:
+                return (output.logits.argmax(-1) == labels).double()
+
+            done = sum(lengths[:end])
+            yield Batch(
+                inputs=inputs,
+                counted=inputs["attention_mask"].bool(),
+                counted_decoder=None,
+                documents=tuple(range(begin + 1, end + 1)),
+                windows=(1,) * (end - begin),
+                tokens=sum(lengths[begin:end]),
+                after=Cursor(end, 0, done, end),
+                fraction=done / sum(lengths),
+                loss=loss,
+                score=score,
+            )
+
+
+def _class_number(label: str | None, config: Any, number: int) -> int:
+    known = {str(name): int(place) for name, place in (getattr(config, "label2id", None) or {}).items()}
+    count = int(getattr(config, "num_labels", 0))
+    text = "" if label is None else label.strip()
+    if text in known:
+        return known[text]
+    if text.isdecimal() and int(text) < count:
+        return int(text)
+    raise InputError(
+        f"document {number} has the label {shown(label)}, which is no class of the model; expected a number from 0 to "
+        f"{count - 1} or one of {', '.join(list(known)[:10])}."
+    )

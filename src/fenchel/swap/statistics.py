@@ -1,0 +1,604 @@
+"""From what every unit gave under every arm to the tables of a swap: paired effects with bootstrap intervals.
+
+Every arm is looked at on the same resamples of the same units. ``scipy.stats.bootstrap`` draws other resamples from the
+same seed, so published intervals would move, and gives none where the statistic is undefined in one resample, such as a
+correlation with a constant.
+
+Is a change more than smoothing? An arm is compared with the best of the controls, which are first order at other α.
+The control is chosen by the same measure as it is compared by, so choosing and comparing on the same units would
+flatter it: the units are split into two halves at random, and the control for each half is chosen on the other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fenchel.correlation import correlation, midranks, spearman
+from fenchel.errors import ModelError
+from fenchel.swap.conditions import Arm
+
+__all__ = [
+    "AbstractMetric",
+    "AgainstControl",
+    "Bootstrap",
+    "Interval",
+    "Pairings",
+    "RankingAgreement",
+    "ScoreCorrelation",
+    "TokenMean",
+    "against_best_control",
+    "halves",
+    "named",
+    "ranking",
+    "tabulated",
+]
+
+_ELEMENTS_AT_ONCE = 500_000
+_LEVEL = 0.95
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % bootstrap interval.
+
+    Attributes:
+        estimate: From the sample itself.
+        low: 2.5 % of the resamples are below; None where no interval can be given.
+        high: 2.5 % of the resamples are above; None likewise.
+    """
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+
+Statistic = Callable[[Tensor], Tensor]
+"""From (R, N) weights of the units in R samples to R numbers."""
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Resamples of N units with replacement, the same ones whenever they are asked for.
+
+    Attributes:
+        repetitions: How many resamples.
+        seed: Of their random numbers.
+    """
+
+    repetitions: int = 2000
+    seed: int = 0
+
+    def samples(self, statistic: Statistic, strata: list[Tensor], units: int) -> Tensor:
+        """A statistic of every resample.
+
+        Args:
+            statistic: What to compute.
+            strata: Groups of unit numbers, each resampled for itself; one group is the usual bootstrap.
+            units: N.
+
+        Returns:
+            (``repetitions``,) float64.
+        """
+        return torch.cat([statistic(weights) for weights in self._weights(strata, units)])
+
+    def interval(self, statistic: Statistic, units: int, strata: list[Tensor] | None = None) -> Interval:
+        """A statistic of the units with its percentile interval; without one where fewer than two units are in a group.
+
+        Args:
+            statistic: What to compute.
+            units: N.
+            strata: As in ``samples``. Default: one group.
+        """
+        strata = [torch.arange(units)] if strata is None else strata
+        estimate = float(statistic(torch.ones(1, units, dtype=torch.float64)))
+        if self.repetitions == 0 or min(map(len, strata)) < 2:
+            return Interval(estimate)
+        return self.around(estimate, self.samples(statistic, strata, units))
+
+    @staticmethod
+    def around(estimate: float, samples: Tensor) -> Interval:
+        """The percentile interval of resampled values. Resamples in which the statistic is not defined are left out."""
+        defined = samples[samples.isfinite()]
+        if not len(defined):
+            return Interval(estimate)
+        tail = (1 - _LEVEL) / 2
+        low, high = torch.quantile(defined, torch.tensor([tail, 1 - tail], dtype=defined.dtype)).tolist()
+        return Interval(estimate, low, high)
+
+    def _weights(self, strata: list[Tensor], units: int) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+        block = max(1, _ELEMENTS_AT_ONCE // units)
+        for begin in range(0, self.repetitions, block):
+            rows = min(block, self.repetitions - begin)
+            weights = torch.zeros(units, rows, dtype=torch.float64)
+            for members in strata:
+                size = len(members)
+                drawn = members[torch.randint(size, (size, rows), generator=generator)]
+                weights.scatter_add_(0, drawn, torch.ones(size, rows, dtype=torch.float64))
+            yield weights.T
+
+
+class AbstractMetric(ABC):
+    """A number for each arm and each weighting of the units.
+
+    Attributes:
+        units: How many units there are to resample.
+        lower_is_better: Whether less is better.
+    """
+
+    units: int
+    lower_is_better: bool
+
+    @abstractmethod
+    def __call__(self, arm: str, weights: Tensor) -> Tensor:
+        """The metric of an arm in every weighted sample.
+
+        Args:
+            arm: Key of the arm.
+            weights: (R, N), how often each of R samples holds each unit.
+
+        Returns:
+            (R,) float64.
+        """
+
+    def of_all(self, arm: str) -> float:
+        """The metric of an arm on all units."""
+        return float(self(arm, torch.ones(1, self.units, dtype=torch.float64)))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenMean(AbstractMetric):
+    """Sum of a quantity over the units, divided by the sum of what it is counted in (tokens, for a loss).
+
+    Attributes:
+        sums: (N,) for each arm.
+        counts: (N,), at least 0.
+    """
+
+    sums: Mapping[str, Tensor]
+    counts: Tensor
+    lower_is_better: bool = True
+
+    @property
+    def units(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """N."""
+        return len(self.counts)
+
+    def __call__(self, arm: str, weights: Tensor) -> Tensor:
+        """See ``AbstractMetric``."""
+        return weights @ self.sums[arm].to(torch.float64) / (weights @ self.counts.to(torch.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCorrelation(AbstractMetric):
+    """Spearman's correlation of an arm's similarities with scores that people gave; the unit is a pair.
+
+    Attributes:
+        similarities: (N,) for each arm.
+        scores: (N,).
+    """
+
+    similarities: Mapping[str, Tensor]
+    scores: Tensor
+    lower_is_better: bool = False
+
+    @property
+    def units(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """N."""
+        return len(self.scores)
+
+    def __call__(self, arm: str, weights: Tensor) -> Tensor:
+        """See ``AbstractMetric``."""
+        return spearman(self.similarities[arm], self.scores, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class RankingAgreement(AbstractMetric):
+    """Spearman's correlation of an arm's similarities of pairs with the model's own; the unit is a sentence.
+
+    A sentence is in many pairs, so pairs are not drawn one by one: a pair counts as often as both of its sentences were
+    drawn together, which is the product of their counts.
+
+    Attributes:
+        similarities: (P,) for each arm.
+        model: Key of the model's own arm.
+        pairs: (P, 2) numbers of the sentences.
+        units: How many sentences.
+    """
+
+    similarities: Mapping[str, Tensor]
+    model: str
+    pairs: Tensor
+    units: int
+    lower_is_better: bool = False
+
+    def __call__(self, arm: str, weights: Tensor) -> Tensor:
+        """See ``AbstractMetric``."""
+        first, second = self.pairs.T
+        found = []
+        # There are more pairs than sentences, so what fits in memory for sentences may not for pairs.
+        for rows in weights.split(max(1, 4_000_000 // max(1, len(first)))):
+            both = rows[:, first] * rows[:, second]
+            own, other = (midranks(self.similarities[key], both) for key in (self.model, arm))
+            found.append(correlation(own, other, both))
+        return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class AgainstControl:
+    """An arm against the best control.
+
+    Attributes:
+        chosen: The control chosen for each half on the other; empty where there are too few units to split.
+        best: The best control on all units, for reading only.
+        compared: Mean over the halves of the arm's metric minus that of the control chosen for the half, or of the
+            control's alone, with an interval; None where there are too few units.
+    """
+
+    chosen: tuple[str, ...]
+    best: str
+    compared: Interval | None
+
+
+def halves(units: int, seed: int) -> list[Tensor]:
+    """The unit numbers in two random halves, each in order."""
+    order = torch.randperm(units, generator=torch.Generator().manual_seed(seed))
+    return [order[0::2].sort().values, order[1::2].sort().values]
+
+
+def _best(metric: AbstractMetric, controls: Sequence[str], weights: Tensor) -> str:
+    values = [float(metric(control, weights)) for control in controls]
+    sign = 1 if metric.lower_is_better else -1
+    # An undefined value (all similarities equal) is never the best.
+    return min(
+        zip(controls, values, strict=True),
+        key=lambda pair: sign * pair[1] if pair[1] == pair[1] else float("inf"),
+    )[0]
+
+
+def against_best_control(
+    metric: AbstractMetric, arm: str | None, controls: Sequence[str], bootstrap: Bootstrap
+) -> AgainstControl:
+    """Compare an arm with the best control, chosen on one half of the units and compared on the other, both ways.
+
+    Args:
+        metric: What is compared.
+        arm: The arm; None to look at the chosen controls' metric itself.
+        controls: The controls, at least one.
+        bootstrap: Resamples each half for itself; the choice stays as it is, so the interval says nothing about the
+            choice's own uncertainty.
+
+    Returns:
+        The comparison.
+    """
+    everything = torch.ones(1, metric.units, dtype=torch.float64)
+    best = _best(metric, controls, everything)
+    split = halves(metric.units, bootstrap.seed)
+    if min(map(len, split)) < 2:
+        return AgainstControl((), best, None)
+    inside = [torch.zeros(metric.units, dtype=torch.float64).index_fill_(0, half, 1.0) for half in split]
+    chosen = tuple(_best(metric, controls, other[None]) for other in reversed(inside))
+
+    def difference(weights: Tensor) -> Tensor:
+        found = []
+        for members, control in zip(inside, chosen, strict=True):
+            value = metric(control, weights * members)
+            found.append(value if arm is None else metric(arm, weights * members) - value)
+        return torch.stack(found).mean(0)
+
+    return AgainstControl(chosen, best, bootstrap.interval(difference, metric.units, split))
+
+
+def named(name: str, interval: Interval | None) -> Record:
+    """An estimate and the ends of its interval under a name, missing where they are not known."""
+    values = (None, None, None) if interval is None else (interval.estimate, interval.low, interval.high)
+    # An undefined value (a ranking of equal similarities) is missing: JSON knows no NaN.
+    return {
+        key: None if value is None or value != value else float(value)
+        for key, value in zip((name, f"{name}_low", f"{name}_high"), values, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Pairings:
+    """The pairs of sentences that similarities are worked out for.
+
+    Attributes:
+        ranked: (P, 2) numbers of sentences, whose ranking is compared with the model's own.
+        scored: (N, 2) those that have scores, or None.
+        scores: (N,) or None.
+        by_sentence: Whether the ranked pairs are all or a sample of those of some sentences, so that sentences and not
+            pairs are what can be resampled.
+    """
+
+    ranked: Tensor
+    scored: Tensor | None
+    scores: Tensor | None
+    by_sentence: bool
+
+
+def tabulated(
+    arms: Sequence[Arm],
+    measured: Mapping[str, Tensor],
+    stacks: Mapping[str, int],
+    pairings: Pairings | None,
+    bootstrap: Bootstrap,
+    *,
+    unit: str = "windows",
+) -> Record:
+    """The tables.
+
+    Args:
+        arms: The arms, the model itself first.
+        measured: What ``SwapRun`` added to the state; the first dimension are the units.
+        stacks: Number of layers of each stack, the one of the output last.
+        pairings: Pairs of sentences, None for language modelling and for examples.
+        bootstrap: How intervals are made.
+        unit: What is resampled where there are no pairs, in the plural.
+
+    Returns:
+        ``arms`` (a record each), ``layers`` (change of every layer's output under every model-wide arm),
+        ``against_control`` (better or worse than the best control, where there is a loss or a score), ``smoothing``
+        (what the nearest control leaves of the change) and ``ranking`` (see there): JSON values only.
+    """
+    tables = _Tables(list(arms), measured, stacks, pairings, bootstrap, unit)
+    records = tables.arms()
+    return {
+        "units": tables.units,
+        "quality": tables.quality_name,
+        "arms": records,
+        "layers": tables.layers(),
+        "against_control": tables.against_control(),
+        "smoothing": tables.smoothing(),
+        "ranking": ranking(records, tables.quality_name),
+    }
+
+
+def ranking(arms: Sequence[Record], quality: str | None) -> list[Record]:
+    """Heads, or layers where no head was swapped alone, in the order of their measured effect.
+
+    Args:
+        arms: The records of a swap.
+        quality: The loss or score by which arms are compared; without one the change at the output is the effect.
+
+    Returns:
+        A record an estimator or ablation: ``estimator``, ``where`` (``head`` or ``layer``), ``measure`` and ``order``,
+        the most harmful first; where the measure is no quality, what changes most first. Of each ``layer``, ``head``,
+        ``module`` and its ``effect``, the difference from the model, with ``effect_low`` and ``effect_high``.
+    """
+    alone = [arm for arm in arms if arm["where"] != "model" and not arm["control"]]
+    where = "head" if any(arm["where"] == "head" for arm in alone) else "layer"
+    measure = quality or ("embedding_change" if "embedding_change" in arms[0] else "hidden_change")
+    name, worse = (f"{quality}_difference", 1 if quality == "loss" else -1) if quality else (measure, 1)
+
+    def place(record: Record) -> tuple[bool, float]:
+        return record["effect"] is None, -worse * (record["effect"] or 0.0)
+
+    found = []
+    for estimator in dict.fromkeys(arm["estimator"] for arm in alone):
+        order = [
+            {
+                **{key: arm[key] for key in ("layer", "head", "module")},
+                **{f"effect{end}": arm[f"{name}{end}"] for end in ("", "_low", "_high")},
+            }
+            for arm in alone
+            if arm["where"] == where and arm["estimator"] == estimator
+        ]
+        found.append(
+            {
+                "estimator": estimator,
+                "where": where,
+                "measure": measure,
+                "order": sorted(order, key=place),
+            }
+        )
+    return found
+
+
+class _Tables:
+    def __init__(
+        self,
+        arms: list[Arm],
+        measured: Mapping[str, Tensor],
+        stacks: Mapping[str, int],
+        pairings: Pairings | None,
+        bootstrap: Bootstrap,
+        unit: str,
+    ) -> None:
+        self._arms, self._measured, self._stacks, self._bootstrap = arms, measured, stacks, bootstrap
+        self._keys = [arm.key for arm in arms]
+        self._controls = [arm for arm in arms if arm.is_model_wide_control]
+        # Without α = 1, which is the model itself.
+        self._others = {arm.key: arm.alpha for arm in self._controls if arm.alpha != 1}
+        self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
+        self._embeddings = measured.get("embeddings")
+        self.units = {unit if pairings is None else "sentences": len(measured["units"])}
+        self._qualities: dict[str, AbstractMetric] = {}
+        self._ranking: AbstractMetric | None = None
+        if pairings is not None and self._embeddings is not None:
+            self._similar(pairings, self._embeddings)
+        if (losses := measured.get("losses")) is not None:
+            self._qualities["loss"] = TokenMean(self._columns(losses), measured["labels"])
+        if (scores := measured.get("scores")) is not None:
+            ones = torch.ones(len(scores), dtype=torch.float64)
+            self._qualities["score"] = TokenMean(self._columns(scores), ones, lower_is_better=False)
+
+    @property
+    def quality_name(self) -> str | None:
+        """The first of the qualities, by which arms are compared."""
+        return next(iter(self._qualities), None)
+
+    def _columns(self, values: Tensor) -> dict[str, Tensor]:
+        return {key: values[:, index].double() for index, key in enumerate(self._keys)}
+
+    def _similar(self, pairings: Pairings, embeddings: Tensor) -> None:
+        def similarities(pairs: Tensor) -> dict[str, Tensor]:
+            # An arm at a time: all of them at once would be several times the embeddings.
+            found = {}
+            for index, key in enumerate(self._keys):
+                first, second = (embeddings[side, index].double() for side in pairs.T)
+                found[key] = (first * second).sum(-1)
+            return found
+
+        ranked = similarities(pairings.ranked)
+        own = ranked[self._keys[0]]
+        if not bool((own != own[0]).any()):
+            raise ModelError(
+                f"the model finds all {len(own)} pairs of sentences equally similar ({float(own[0]):.4g}), so there is "
+                "no ranking that could change. Use a model whose embeddings differ from sentence to sentence."
+            )
+        if pairings.by_sentence:
+            self._ranking = RankingAgreement(ranked, self._keys[0], pairings.ranked, len(embeddings))
+        else:
+            self._ranking = ScoreCorrelation(ranked, own)
+        if pairings.scored is not None and pairings.scores is not None:
+            self.units["pairs"] = len(pairings.scored)
+            scored = similarities(pairings.scored)
+            self._qualities["score_correlation"] = ScoreCorrelation(scored, pairings.scores)
+
+    def arms(self) -> list[Record]:
+        changes = TokenMean(
+            self._columns(self._measured["hidden"][:, :, -1]), self._measured["tokens"][:, -1]
+        )
+        embedding = self._embedding_change()
+        own = {name: self._samples(metric, self._keys[0]) for name, metric in self._qualities.items()}
+        records = []
+        for arm in self._arms:
+            record: Record = {
+                "where": arm.where,
+                "estimator": arm.estimator or "model",
+                "alpha": arm.alpha,
+                "control": arm.is_control,
+                "layer": arm.layer,
+                "head": arm.head,
+                "module": arm.name,
+            }
+            for name, metric in self._qualities.items():
+                record |= self._quality(name, metric, arm.key, own[name])
+            record |= self._interval("hidden_change", changes, arm.key)
+            if embedding is not None:
+                record |= self._interval("embedding_change", embedding, arm.key)
+                record["embedding_change_p95"] = float(torch.quantile(embedding.sums[arm.key], 0.95))
+            if self._ranking is not None:
+                # One head of many changes it by next to nothing; thousands of resamples each would take longest of all.
+                with_interval = arm.where == "model" and arm.estimator is not None
+                record |= self._interval("ranking_agreement", self._ranking, arm.key, with_interval)
+            records.append(record)
+        return records
+
+    def _samples(self, metric: AbstractMetric, arm: str) -> Tensor | None:
+        if metric.units < 2 or self._bootstrap.repetitions == 0:
+            return None
+        units = torch.arange(metric.units)
+        return self._bootstrap.samples(lambda weights: metric(arm, weights), [units], metric.units)
+
+    def _quality(self, name: str, metric: AbstractMetric, arm: str, own: Tensor | None) -> Record:
+        """A metric of an arm and its difference from the model's, on the same resamples."""
+        value = metric.of_all(arm)
+        difference = value - metric.of_all(self._keys[0])
+        samples = own if arm == self._keys[0] else self._samples(metric, arm)
+        if samples is None or own is None:
+            level, apart = Interval(value), Interval(difference)
+        else:
+            level, apart = Bootstrap.around(value, samples), Bootstrap.around(difference, samples - own)
+        return named(name, level) | named(f"{name}_difference", apart)
+
+    def layers(self) -> list[Record]:
+        records, place = [], 0
+        for stack_number, (stack, count) in enumerate(self._stacks.items()):
+            tokens = self._measured["tokens"][:, stack_number]
+            for layer in range(1, count + 1):
+                metric = TokenMean(self._columns(self._measured["hidden"][:, :, place]), tokens)
+                place += 1
+                records += [
+                    {
+                        "stack": stack,
+                        "layer": layer,
+                        "estimator": arm.estimator,
+                        "alpha": arm.alpha,
+                        **self._interval("hidden_change", metric, arm.key),
+                    }
+                    for arm in [*self._controls, *self._estimators]
+                ]
+        return records
+
+    def against_control(self) -> list[Record]:
+        name = self.quality_name
+        if name is None or not self._others:
+            return []
+        records = []
+        for arm in self._estimators:
+            metric = self._qualities[name]
+            found = against_best_control(metric, arm.key, list(self._others), self._bootstrap)
+            records.append(
+                {
+                    "estimator": arm.estimator,
+                    "measure": name,
+                    "best_alpha": self._others[found.best],
+                    "chosen_alphas": [self._others[key] for key in found.chosen],
+                    **named("difference", found.compared),
+                }
+            )
+        return records
+
+    def smoothing(self) -> list[Record]:
+        records = []
+        for number, arm in enumerate(self._estimators if self._others else ()):
+            apart = self._distances(number, arm)
+            own = apart.pop(self._keys[0])
+            if not float(own.sum()) > 0:
+                continue
+            metric = TokenMean(apart, own)
+            found = against_best_control(metric, None, list(self._others), self._bootstrap)
+            embeds = self._embeddings is not None
+            count = float(len(own) if embeds else self._measured["tokens"][:, -1].sum())
+            records.append(
+                {
+                    "estimator": arm.estimator,
+                    "measure": "embedding_change" if embeds else "hidden_change",
+                    "distance_to_model": float(own.sum()) / count,
+                    "distance_to_control": [
+                        {"alpha": control.alpha, "distance": float(apart[control.key].sum()) / count}
+                        for control in self._controls
+                    ],
+                    "nearest_alpha": self._others[found.best],
+                    "chosen_alphas": [self._others[key] for key in found.chosen],
+                    **named("share_left", found.compared),
+                }
+            )
+        return records
+
+    def _embedding_change(self) -> TokenMean | None:
+        embeddings = self._embeddings
+        if embeddings is None:
+            return None
+        sums = {key: _apart(embeddings[:, index], embeddings[:, 0]) for index, key in enumerate(self._keys)}
+        return TokenMean(sums, torch.ones(len(embeddings), dtype=torch.float64))
+
+    def _distances(self, number: int, arm: Arm) -> dict[str, Tensor]:
+        """Distance a unit of an estimator's arm to the model and to each control."""
+        others = [self._keys[0], *(control.key for control in self._controls)]
+        embeddings = self._embeddings
+        if embeddings is None:
+            distances = self._measured["distances"][:, number].double()
+            return {key: distances[:, place] for place, key in enumerate(others)}
+        own = embeddings[:, self._keys.index(arm.key)]
+        return {key: _apart(own, embeddings[:, self._keys.index(key)]) for key in others}
+
+    def _interval(self, name: str, metric: AbstractMetric, arm: str, with_interval: bool = True) -> Record:
+        if not with_interval or arm == self._keys[0]:
+            return named(name, Interval(metric.of_all(arm)))
+        return named(name, self._bootstrap.interval(lambda weights: metric(arm, weights), metric.units))
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """1 - cosine of vectors of length 1, without cancellation where they are close."""
+    return (one.double() - other.double()).square().sum(-1) / 2

@@ -1,0 +1,369 @@
+"""Ablations of heads and layers: against forward hooks written by hand, and what a swap says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fenchel.errors import InputError, ModelError
+from fenchel.nn import MultiheadAttention, TransportAttention
+from fenchel.options import ABLATIONS
+from fenchel.swap import SwapReport, swap
+from fenchel.swap.conditions import Arm, sites_of
+from fenchel.swap.observation import mean_outputs
+from fenchel.swap.rendering import rankings, render_html
+from fenchel.swap.report import share_left_in_words
+from fenchel.swap.statistics import ranking
+from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
+from tests.swap.test_layers import batches, classifier
+from tests.vision_models import saved_vision_model
+
+HEADS, LAYER, HEAD = 4, 2, 3
+
+
+def text_inputs(family: str) -> dict[str, Tensor]:
+    inputs = dict(tokenizer_of(family)(["w1 w2 w3 w4 w5 w6", "w7 w8 w9"], padding=True, return_tensors="pt"))
+    inputs.pop("token_type_ids", None)
+    if family == "t5":
+        inputs |= {"decoder_input_ids": inputs["input_ids"][:, :4]}
+    return inputs
+
+
+def visible(family: str, inputs: dict[str, Tensor], queries: int, keys: int) -> Tensor:
+    """Which keys each query of the ablated layer may see, (B, 1, m, n)."""
+    if family == "vit":
+        return torch.ones(1, 1, queries, keys, dtype=torch.bool)
+    mask = inputs["attention_mask"].bool()[:, None, None]
+    seen = mask.expand(-1, 1, queries, keys)
+    return seen & torch.ones(queries, keys, dtype=torch.bool).tril() if family == "gpt2" else seen
+
+
+@contextmanager
+def hooked(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """What goes into the map that joins heads, changed by hand: (B, m, H, d)."""
+
+    def before(_module: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+        return (change(given[0].unflatten(-1, (HEADS, -1))).flatten(-2),)
+
+    hook = module.register_forward_pre_hook(before)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+class Kept:
+    """What a module returned last."""
+
+    def __init__(self, module: nn.Module) -> None:
+        module.register_forward_hook(self._keep)
+
+    def _keep(self, _module: nn.Module, _given: Any, output: Tensor) -> None:
+        self.output = output
+
+
+def parts(family: str, model: Any) -> tuple[nn.Module, nn.Module]:
+    """The maps that make the values of the second layer, and that join its heads."""
+    if family == "bert":
+        layer = model.base_model.encoder.layer[1].attention
+        return layer.self.value, layer.output.dense
+    if family == "gpt2":
+        return model.transformer.h[1].attn.c_attn, model.transformer.h[1].attn.c_proj
+    if family == "t5":
+        layer = model.encoder.block[1].layer[0].SelfAttention
+        return layer.v, layer.o
+    layer = model.layers[1].attention if hasattr(model, "layers") else model.encoder.layer[1].attention
+    named = dict(layer.named_modules())
+    value = next(part for name, part in named.items() if name.endswith(("value", "v_proj")))
+    joined = next(part for name, part in named.items() if name.endswith(("output.dense", "o_proj")))
+    return value, joined
+
+
+def loaded(family: str, folder: Path) -> tuple[Any, dict[str, Tensor]]:
+    if family == "vit":
+        model = saved_vision_model(folder).double()
+        pixels = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return model, {"pixel_values": pixels}
+    return language_model(family), text_inputs(family)
+
+
+@pytest.mark.parametrize("head", [None, HEAD])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "vit"])
+@pytest.mark.parametrize("how", ABLATIONS)
+def test_an_ablation_is_what_a_hook_gives(family: str, how: str, head: int | None, tmp_path: Path) -> None:
+    model, inputs = loaded(family, tmp_path)
+    value_map, joins = parts(family, model)
+    kept = Kept(value_map)
+    with torch.no_grad():
+        own = model(**inputs)[0]
+        values = kept.output
+        values = values[..., -values.shape[-1] // 3 :] if family == "gpt2" else values
+        values = values.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    heads = [head - 1] if head else list(range(HEADS))
+    mean = torch.randn(
+        HEADS, values.shape[-1], generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+
+    def change(output: Tensor) -> Tensor:
+        seen = visible(family, inputs, output.shape[1], values.shape[2])
+        u = seen.double().log()
+        if how == "preference" and family == "t5":
+            biased = model.encoder.block[0].layer[0].SelfAttention
+            u = u + biased.compute_bias(output.shape[1], values.shape[2])
+        by_weights = (u.softmax(-1) @ values).transpose(1, 2)
+        other = {"zero": torch.zeros_like(output), "mean": mean.expand_as(output)}.get(how, by_weights)
+        found = output.clone()
+        found[:, :, heads] = other[:, :, heads]
+        return found
+
+    with torch.no_grad(), hooked(joins, change):
+        expected = model(**inputs)[0]
+    name = sites_of(model)[LAYER - 1].name
+    with torch.no_grad(), Arm(how, layer=LAYER, head=head, name=name).installed(model, None, {LAYER: mean}):
+        found = model(**inputs)[0]
+    real = inputs.get("attention_mask") if family in ("bert", "gpt2") else None
+    chosen = slice(None) if real is None else real.bool()
+    torch.testing.assert_close(found[chosen], expected[chosen], rtol=1e-11, atol=1e-11)
+    assert float((found - own)[chosen].abs().max()) > 1e-6
+    with torch.no_grad():
+        assert torch.equal(model(**inputs)[0], own)
+
+
+@pytest.mark.parametrize("how", ABLATIONS)
+def test_layers_of_our_own_are_ablated_likewise(how: str) -> None:
+    model, inputs = classifier(), batches()[0][0]
+    layer = model.first
+    mean = torch.ones(4, 2, dtype=torch.float64)
+    x = inputs["x"]
+    with torch.no_grad():
+        values = torch.nn.functional.linear(
+            x, *(part.chunk(3)[2] for part in (layer.in_proj_weight, layer.in_proj_bias))
+        )
+        equal = values.mean(1, keepdim=True).expand_as(values).unflatten(-1, (4, -1))
+        other = {"zero": torch.zeros_like(equal), "mean": mean.expand_as(equal)}.get(how, equal)
+        with Arm(how, layer=1, name="first").installed(model, None, {1: mean}):
+            found = model(x)
+        x = x + layer.out_proj(other.flatten(-2))
+        x = x + model.second(x, x, x, need_weights=False)[0]
+        torch.testing.assert_close(found, model.classes(x.mean(1)), rtol=1e-11, atol=1e-11)
+    assert "answer" not in layer.__dict__
+    assert layer.other is None
+
+
+@pytest.fixture(scope="module")
+def ablated() -> SwapReport:
+    return small_swap("gpt2", estimators=["none"], ablations=ABLATIONS, per_head=True, per_layer=True)
+
+
+def test_losses_are_those_under_hooks(ablated: SwapReport) -> None:
+    model, tokenizer = language_model("gpt2"), tokenizer_of("gpt2")
+    texts = ["w1 w2 w3 w4 w5 w6", "w3 w9 w2"]
+    report = small_swap("gpt2", texts, estimators=["none"], ablations=["zero", "mean"], per_head=True)
+    kept: list[Tensor] = []
+    joins = parts("gpt2", model)[1]
+    rows = [tokenizer(text, return_tensors="pt")["input_ids"] for text in texts]
+    with torch.no_grad(), hooked(joins, lambda output: kept.append(output[0]) or output):
+        for ids in rows:
+            model(ids)
+    mean = torch.cat(kept).mean(0)
+    for how, other in (("zero", torch.zeros_like(mean)), ("mean", mean)):
+
+        def change(output: Tensor, other: Tensor = other) -> Tensor:
+            output[:, :, HEAD - 1] = other[HEAD - 1]
+            return output
+
+        with torch.no_grad(), hooked(joins, change):
+            losses = [cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none") for ids in rows]
+        arm = report.arm(how, layer=LAYER, head=HEAD)
+        assert arm["loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-6)
+        assert arm["loss_difference"] == pytest.approx(arm["loss"] - report.arm("model")["loss"], abs=1e-12)
+    assert ablated.manifest["ablations"] == list(ABLATIONS)
+
+
+def test_a_mean_is_taken_over_what_counts() -> None:
+    from fenchel.io.documents import open_documents
+    from fenchel.swap.tasks import SentenceTask
+
+    model = language_model("bert").base_model
+    texts = ["w1 w2 w3 w4 w5", "w7", "w8 w9"]
+    task = SentenceTask(
+        open_documents(texts), None, tokenizer_of("bert"), config=model.config, max_length=None, batch_size=3,
+        max_tokens=None, sample_pairs=10, seed=0,
+    )  # fmt: skip
+    found = mean_outputs(model, task, sites_of(model))
+    kept: list[Tensor] = []
+    with torch.no_grad(), hooked(parts("bert", model)[1], lambda output: kept.append(output[0]) or output):
+        for text in texts:
+            model(**tokenizer_of("bert")(text, return_tensors="pt"))
+    torch.testing.assert_close(found[LAYER], torch.cat(kept).mean(0), rtol=1e-11, atol=1e-12)
+
+
+def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -> None:
+    assert [one["estimator"] for one in ablated.ranking] == list(ABLATIONS)
+    for ranked in ablated.ranking:
+        assert (ranked["where"], ranked["measure"], len(ranked["order"])) == ("head", "loss", 8)
+        effects = [one["effect"] for one in ranked["order"]]
+        assert effects == sorted(effects, reverse=True)
+        for one in ranked["order"]:
+            arm = ablated.arm(ranked["estimator"], layer=one["layer"], head=one["head"])
+            assert one["effect"] == arm["loss_difference"]
+            assert one["effect_low"] <= one["effect"] <= one["effect_high"]
+    for name in ("no output", "mean output", "equal weights", "preference alone"):
+        assert (
+            f"With {name} in place of one head, the loss per token changes most by layer" in ablated.finding
+        )
+    ablated.save(tmp_path)
+    assert json.loads((tmp_path / "swap.json").read_text())["ranking"] == ablated.ranking
+    assert SwapReport.load(tmp_path) == ablated
+    page = render_html(ablated)
+    assert "Which heads matter" in page
+    assert page.count("<td>Layer 2, head 3</td>") == len(rankings(ablated)) == 4
+
+
+def test_scores_are_ranked_the_other_way_and_changes_by_size() -> None:
+    def arm(head: int, **numbers: float) -> dict[str, Any]:
+        spread = {f"{name}{end}": value for name, value in numbers.items() for end in ("", "_low", "_high")}
+        return {
+            "where": "head",
+            "control": False,
+            "estimator": "zero",
+            "layer": 1,
+            "head": head,
+            "module": "m",
+            **spread,
+        }
+
+    arms = [
+        arm(1, score_difference=-0.2, hidden_change=0.1),
+        arm(2, score_difference=-0.5, hidden_change=0.05),
+    ]
+    for quality, order in (("score", [2, 1]), (None, [1, 2])):
+        assert [one["head"] for one in ranking(arms, quality)[0]["order"]] == order
+    assert ranking([{**arms[0], "where": "model"}], "score") == []
+
+
+def test_an_encoder_is_ranked_by_its_embeddings_or_scores() -> None:
+    model = language_model("bert").base_model
+    options: dict[str, Any] = {
+        "model": model,
+        "estimators": ["none"],
+        "ablations": ["zero"],
+        "per_layer": True,
+    }
+    report = small_swap("bert", **options)
+    assert report.ranking[0]["measure"] == "embedding_change"
+    assert report.ranking[0]["where"] == "layer"
+    assert small_swap("bert", **options, pairs=SCORED).ranking[0]["measure"] == "score_correlation"
+
+
+def test_an_interrupted_swap_of_means_goes_on(tmp_path: Path) -> None:
+    from tests.auditing.small_audits import Interrupting
+
+    options: dict[str, Any] = {"estimators": ["none"], "ablations": ["mean"], "per_layer": True}
+    options["checkpoint_seconds"] = 0.0
+    whole = small_swap("gpt2", **options)
+    with pytest.raises(KeyboardInterrupt):
+        small_swap("gpt2", **options, directory=tmp_path, observer=Interrupting(12, KeyboardInterrupt()))
+    assert small_swap("gpt2", **options, directory=tmp_path, resume=True).results == whole.results
+    with pytest.raises(InputError, match="they differ in ablations"):
+        small_swap("gpt2", **{**options, "ablations": ["zero"]}, directory=tmp_path, resume=True)
+
+
+def saved_classifier(folder: Path) -> Any:
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    body = language_model("bert").base_model
+    torch.manual_seed(2)
+    config = BertConfig(
+        **{
+            **body.config.to_dict(),
+            "num_labels": 2,
+            "id2label": {0: "bad", 1: "good"},
+            "label2id": {"bad": 0, "good": 1},
+        }
+    )
+    model = BertForSequenceClassification(config).double().eval()
+    model.save_pretrained(folder)
+    tokenizer: PreTrainedTokenizerFast = tokenizer_of("bert")
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 1, 0], ["bad", "good", "good", "bad"]])
+def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[Any]) -> None:
+    model = saved_classifier(tmp_path / "model")
+    texts = ["w1 w2 w3", "w5 w6", "w9", "w2 w4 w6 w8"]
+    rows = [json.dumps({"text": text, "mood": label}) for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
+    report = swap(
+        str(tmp_path / "model"), None, str(tmp_path / "texts.jsonl"), label_column="mood", dtype="float64",
+        estimators=["none"], ablations=["zero"], per_head=True, alphas=[0.5], bootstrap=100, batch_size=3,
+    )  # fmt: skip
+    numbers = torch.tensor([0, 1, 1, 0])
+    tokenizer = tokenizer_of("bert")
+    with torch.no_grad():
+        logits = torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in texts])
+    record = report.arm("model")
+    assert record["loss"] == pytest.approx(float(cross_entropy(logits, numbers)), rel=1e-9)
+    assert record["score"] == float((logits.argmax(-1) == numbers).double().mean())
+    assert report.results["units"] == {"texts": 4}
+    assert report.manifest["measures"] == {"loss": "loss", "score": "accuracy"}
+    assert report.ranking[0]["measure"] == "loss"
+    assert report.arm("zero", layer=1, head=1)["hidden_change"] > 0
+
+
+def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"ablations \['zero'\] were chosen, but none is swapped alone. Add --per"
+    ):
+        small_swap("gpt2", ablations=["zero"])
+    with pytest.raises(InputError, match="ablations names 'one'; expected some of zero, mean"):
+        small_swap("gpt2", ablations=["one"])
+    with pytest.raises(InputError, match="expected none alone"):
+        small_swap("gpt2", estimators=["none", "exact"])
+
+    class Transports(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = TransportAttention(8, 2, gamma=2.0, cost="squared_euclidean", batch_first=True)
+            self.b = MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(*[self.a(x)] * 3)[0]
+
+    with pytest.raises(InputError, match=r"layer 1, a, has heads that infer together.*--layers 2\.$"):
+        swap(Transports().double(), None, [batches()[0][0]], ablations=["zero"], per_layer=True, alphas=[0.5])
+    table = tmp_path / "texts.jsonl"
+    table.write_text('{"text": "w1", "mood": "odd", "n": 1.5}\n')
+    with pytest.raises(ModelError, match="names no classes of texts"):
+        small_swap("bert", str(table), label_column="mood")
+    saved_classifier(tmp_path / "model")
+    given: dict[str, Any] = {"alphas": [0.5], "bootstrap": 100}
+    for column, message in (
+        ("mood", "document 1 has the label 'odd', which is no class"),
+        ("n", "column 'n' is of type float"),
+    ):
+        with pytest.raises(InputError, match=message):
+            swap(str(tmp_path / "model"), None, str(table), label_column=column, **given)
+    with pytest.raises(InputError, match="a target column and a label column were named"):
+        swap(str(tmp_path / "model"), None, str(table), label_column="mood", target_column="n", **given)
+    with pytest.raises(
+        InputError, match="label column names the classes of texts, and scored pairs were given"
+    ):
+        swap(str(tmp_path / "model"), None, str(table), pairs=SCORED, label_column="mood", **given)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(0.29, 0.31, "not what one α"), (0.22, 7.4, "cannot be told"), (1.2, 10.9, "no α comes nearer")],
+)
+def test_what_is_left_follows_the_interval(low: float, high: float, said: str) -> None:
+    assert said in share_left_in_words({"share_left_low": low, "share_left_high": high})
