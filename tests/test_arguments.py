@@ -28,7 +28,7 @@ ARGUMENTS = dict(SHARED) | {
 }
 HUGE = 10**5000
 WORTHLESS = [float("nan"), math.inf, -math.inf, HUGE, -HUGE, "", "many", "\udcff", b"1", object(), [], {}, 1j]
-WORDS = {"text_column", "target_column", "column", "revision"}
+WORDS = {"text_column", "target_column", "label_column", "column", "revision"}
 NUMBERS = sorted(name for name, rule in ARGUMENTS.items() if rule.kind in (int, float))
 
 

@@ -23,7 +23,7 @@ from fenchel.auditing.run import audit
 from fenchel.auditing.sampling import QuerySample, SampledQueries, sample_words
 from fenchel.auditing.solution import solutions_of
 from fenchel.comparing import compare
-from fenchel.comparing.table import terminal_table as comparing_table
+from fenchel.comparing.report import terminal_table as comparing_table
 from fenchel.errors import InputError
 from tests.auditing.small_audits import (
     PLACE,

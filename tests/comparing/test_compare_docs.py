@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fenchel.comparing.audited import CONFIDENCE
-from fenchel.comparing.interval import median_ranks
+from fenchel.comparing.comparison import CONFIDENCE, median_ranks
 from tests.pages import page, run_blocks
 
 NAME = "docs/compare.md"

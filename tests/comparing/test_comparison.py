@@ -15,8 +15,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report import render_html
 from fenchel.comparing import ComparisonReport, compare
-from fenchel.comparing.audited import CONFIDENCE
-from fenchel.comparing.interval import median_ranks
+from fenchel.comparing.comparison import CONFIDENCE, median_ranks
 from fenchel.errors import InputError
 from fenchel.io.storage import parse_json
 from tests.auditing.small_audits import files_of

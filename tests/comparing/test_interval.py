@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from fenchel.comparing.interval import Interval, difference, median_ranks
+from fenchel.comparing.comparison import Interval, difference, median_ranks
 
 ERROR = 0.1
 REPETITIONS = 400

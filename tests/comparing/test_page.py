@@ -10,9 +10,7 @@ import pytest
 
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.comparing import ComparisonReport, compare
-from fenchel.comparing.diverging import STEPS, style
-from fenchel.comparing.html import render_html, signed_short
-from fenchel.comparing.trajectory import path, trajectories
+from fenchel.comparing.report import STEPS, path, render_html, signed_short, style, trajectories
 from tests.auditing.report.samples import HOSTILE
 from tests.auditing.report.test_browser import Watched
 from tests.comparing.small_comparisons import known_audit, known_values
@@ -60,7 +58,7 @@ def test_a_cell_says_what_the_head_did(visit: Any) -> None:
     head = seen.page.locator(cell("total_variation", place))
     change = found.changes[RAISED]["total_variation"]
     assert head.text_content() == signed_short(change.median)
-    assert head.get_attribute("class") == f"r{STEPS} moved"
+    assert head.get_attribute("class") == f"more by{STEPS} moved"
     head.hover()
     tooltip = seen.page.locator("#tooltip")
     assert "Encoder self, layer 2, head 3" in tooltip.inner_text()
@@ -77,7 +75,7 @@ def test_medians_and_means_can_be_chosen(visit: Any) -> None:
 
     def shown() -> list[tuple[str, str]]:
         return [
-            (one.text_content(), one.get_attribute("class").split()[0])
+            (one.text_content(), one.get_attribute("class").removesuffix(" moved"))
             for one in (seen.page.locator(cell("gap", place)) for place in range(len(found.keys)))
         ]
 
@@ -145,11 +143,11 @@ def test_only_a_trajectory_is_drawn_as_one() -> None:
 def test_lines_go_through_the_medians() -> None:
     found = comparison(3)
     shown = next(
-        one for one in trajectories(found, METRICS) if (one.metric, one.kind) == ("gap", "encoder_self")
+        one for one in trajectories(found, METRICS) if (one["metric"], one["kind"]) == ("gap", "encoder_self")
     )
     medians = [audit.layers["encoder_self", 2]["gap"].median for audit in found.audits]
-    assert shown.panels[1].line == path(medians, shown.highest)
-    assert shown.highest == max(
+    assert shown["panels"][1]["line"] == path(medians, shown["highest"])
+    assert shown["highest"] == max(
         audit.heads[key]["gap"].median for audit in found.audits for key in found.keys
     )
     assert path([0.0, 1.0], 1.0) == "M0 100L100 0"
@@ -157,10 +155,10 @@ def test_lines_go_through_the_medians() -> None:
 
 def test_falls_and_rises_have_other_classes_of_equal_strength() -> None:
     assert [style(value, 2.0) for value in (-2.0, -0.1, 0.0, 0.1, 2.0, None)] == [
-        "f8",
-        "f1",
-        "z",
-        "r1",
-        "r8",
+        "less by8",
+        "less by1",
+        "",
+        "more by1",
+        "more by8",
         "missing",
     ]

@@ -10,8 +10,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.run import audit
 from fenchel.errors import InputError, ModelError
 from fenchel.reproducing import reproduce
-from fenchel.reproducing.reproduction_report import ReproductionReport
-from fenchel.reproducing.table import finding, layer_rows, markdown
+from fenchel.reproducing.reproduction import Reproduction, finding, layer_rows, markdown
 from tests.auditing.small_audits import some_texts
 from tests.cli.conftest import saved
 
@@ -29,12 +28,12 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ReproductionReport, Path]:
+def found(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
     folder = tmp_path_factory.mktemp("reproduced")
     return reproduce("figure5", some_texts(), model=str(bert), directory=folder, **SMALL), folder
 
 
-def test_our_numbers_are_those_of_the_audits_below(found: tuple[ReproductionReport, Path]) -> None:
+def test_our_numbers_are_those_of_the_audits_below(found: tuple[Reproduction, Path]) -> None:
     report, folder = found
     [result] = report.panels
     there = AuditReport.load(folder / "audit")
@@ -58,7 +57,7 @@ def test_our_numbers_are_those_of_the_audits_below(found: tuple[ReproductionRepo
     assert report.problems == 2 * AuditReport.load(folder / "audit").summary["queries"]
 
 
-def test_the_files_say_what_the_report_says(found: tuple[ReproductionReport, Path]) -> None:
+def test_the_files_say_what_the_report_says(found: tuple[Reproduction, Path]) -> None:
     report, folder = found
     written = json.loads((folder / "figure5.json").read_text())
     assert written["panels"] == json.loads(json.dumps(report.to_json()["panels"]))
@@ -71,16 +70,14 @@ def test_the_files_say_what_the_report_says(found: tuple[ReproductionReport, Pat
     assert finding(report) in repr(report)
 
 
-def test_a_row_a_layer_of_whichever_has_more(found: tuple[ReproductionReport, Path]) -> None:
+def test_a_row_a_layer_of_whichever_has_more(found: tuple[Reproduction, Path]) -> None:
     rows = layer_rows(found[0].panels[0])
     assert len(rows) == 12
     assert rows[2][2:] == ["–"] * 5
     assert rows[0][1] == "0.072 (0.033–0.142)"
 
 
-def test_the_other_figure_of_one_audit_costs_no_other(
-    bert: Path, found: tuple[ReproductionReport, Path]
-) -> None:
+def test_the_other_figure_of_one_audit_costs_no_other(bert: Path, found: tuple[Reproduction, Path]) -> None:
     _, folder = found
     before = (folder / "audit" / "state.json").stat().st_mtime_ns
     report = reproduce("figure4", some_texts(), model=str(bert), directory=folder, resume=True, **SMALL)

@@ -18,9 +18,9 @@ from fenchel.nn import MultiheadAttention, TransportAttention
 from fenchel.options import ABLATIONS
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Arm, sites_of
+from fenchel.swap.findings import share_left_in_words
 from fenchel.swap.observation import mean_outputs
-from fenchel.swap.rendering import rankings, render_html
-from fenchel.swap.report import share_left_in_words
+from fenchel.swap.report import rankings, render_html
 from fenchel.swap.statistics import ranking
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import batches, classifier

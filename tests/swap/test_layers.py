@@ -27,7 +27,7 @@ from fenchel.nn import (
 from fenchel.nn.evidence import TransformerXL
 from fenchel.progress import SilentObserver
 from fenchel.swap import SwapReport, swap
-from fenchel.swap.rendering import render_html
+from fenchel.swap.report import render_html
 from tests.auditing.small_audits import some_texts
 from tests.io.test_windows import word_tokenizer
 from tests.small_models import AttentionPooling, ViT

@@ -16,7 +16,8 @@ from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.io.storage import write_document
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import make_arms, sites_of
-from fenchel.swap.report import RESULTS_FORM, finding, terminal_table, wording
+from fenchel.swap.findings import finding, terminal_table, wording
+from fenchel.swap.report import RESULTS_FORM
 from fenchel.swap.run import STATE_FILE, SWAP, SwapRun, SwapState
 from tests.auditing.small_audits import Interrupting, files_of, some_texts
 from tests.swap.small_swaps import FAMILIES, SCORED, language_model, small_swap, tokenizer_of

@@ -12,11 +12,12 @@ from fenchel.correlation import midranks, spearman
 from fenchel.swap.statistics import (
     Bootstrap,
     Interval,
-    RankingAgreement,
-    ScoreCorrelation,
-    TokenMean,
+    Metric,
     against_best_control,
     halves,
+    ranking_agreement,
+    score_correlation,
+    token_mean,
 )
 from fenchel.swap.tasks import sampled_pairs
 
@@ -57,17 +58,19 @@ def test_a_constant_has_no_ranking():
     assert bool(spearman(torch.ones(4), torch.arange(4.0)).isnan())
 
 
-def means(difference: float, n: int, seed: int, noise: float = 0.1) -> TokenMean:
+def means(difference: float, n: int, seed: int, noise: float = 0.1) -> Metric:
     """Two arms whose per-token difference is known, on windows that differ far more among themselves."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.randint(5, 20, (n,), generator=generator).double()
     level = 3 * torch.randn(n, generator=generator, dtype=torch.float64)
     own = noise * torch.randn(n, generator=generator, dtype=torch.float64)
-    return TokenMean({"model": level * counts, "arm": (level + difference + own) * counts}, counts)
+    return token_mean({"model": level * counts, "arm": (level + difference + own) * counts}, counts)
 
 
-def paired(metric: TokenMean, bootstrap: Bootstrap) -> Interval:
-    return bootstrap.interval(lambda weights: metric("arm", weights) - metric("model", weights), metric.units)
+def paired(metric: Metric, bootstrap: Bootstrap) -> Interval:
+    return bootstrap.interval(
+        lambda weights: metric.of("arm", weights) - metric.of("model", weights), metric.units
+    )
 
 
 def test_intervals_cover_a_known_difference_as_often_as_they_say():
@@ -86,7 +89,7 @@ def test_pairing_sees_a_difference_that_the_windows_hide():
     pair = paired(metric, Bootstrap(200))
     assert pair.low is not None
     assert pair.low > 0
-    alone = Bootstrap(200).interval(lambda weights: metric("arm", weights), metric.units)
+    alone = Bootstrap(200).interval(lambda weights: metric.of("arm", weights), metric.units)
     assert alone.low is not None
     assert alone.high is not None
     assert alone.high - alone.low > 10 * 0.05
@@ -115,7 +118,7 @@ def test_choosing_on_the_other_half_does_not_flatter_the_control():
     crossed, naive = [], []
     for seed in range(60):
         noise = torch.randn(11, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        metric = TokenMean({str(k): row for k, row in enumerate(noise)}, torch.ones(40, dtype=torch.float64))
+        metric = token_mean({str(k): row for k, row in enumerate(noise)}, torch.ones(40, dtype=torch.float64))
         controls = [str(k) for k in range(1, 11)]
         found = against_best_control(metric, "0", controls, Bootstrap(100, seed))
         assert found.compared is not None
@@ -129,7 +132,7 @@ def test_choosing_on_the_other_half_does_not_flatter_the_control():
 def test_a_better_arm_is_found_better_than_every_control():
     _, y = values_with_ties(200)
     noise = torch.randn(3, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    metric = ScoreCorrelation({"arm": y + 0.1 * noise[0], "a": y + 8 * noise[1], "b": y + 9 * noise[2]}, y)
+    metric = score_correlation({"arm": y + 0.1 * noise[0], "a": y + 8 * noise[1], "b": y + 9 * noise[2]}, y)
     found = against_best_control(metric, "arm", ["a", "b"], Bootstrap(200))
     assert found.best == "a"
     assert found.compared is not None
@@ -138,7 +141,7 @@ def test_a_better_arm_is_found_better_than_every_control():
 
 
 def test_too_few_units_to_split_give_no_comparison():
-    metric = TokenMean({"arm": torch.ones(3), "a": torch.ones(3)}, torch.ones(3))
+    metric = token_mean({"arm": torch.ones(3), "a": torch.ones(3)}, torch.ones(3))
     assert against_best_control(metric, "arm", ["a"], Bootstrap(100)).compared is None
 
 
@@ -147,14 +150,14 @@ def test_ranking_agreement_draws_sentences():
     similarities = {
         key: torch.randn(36, generator=torch.Generator().manual_seed(k)) for k, key in enumerate("ma")
     }
-    metric = RankingAgreement(similarities, "m", pairs, 9)
+    metric = ranking_agreement(similarities, "m", pairs, 9)
     assert metric.of_all("m") == pytest.approx(1.0)
     expected = by_scipy(similarities["m"], similarities["a"])
     assert metric.of_all("a") == pytest.approx(expected, abs=1e-12)
     without_first = torch.ones(1, 9).index_fill_(1, torch.tensor([0]), 0.0).double()
     kept = (pairs != 0).all(1)
     expected = by_scipy(similarities["m"][kept], similarities["a"][kept])
-    assert float(metric("a", without_first)) == pytest.approx(expected, abs=1e-12)
+    assert float(metric.of("a", without_first)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_sampled_pairs_are_different_pairs_of_different_things():

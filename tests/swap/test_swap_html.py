@@ -12,8 +12,8 @@ import pytest
 
 from fenchel.drawing import WhiskerAxis, decimal, level, short
 from fenchel.swap import SwapReport
-from fenchel.swap.rendering import arm_tables, head_maps, render_html, stacks
-from fenchel.swap.report import signed
+from fenchel.swap.findings import signed
+from fenchel.swap.report import arm_tables, head_maps, render_html, stacks
 from tests.auditing.report.samples import HOSTILE
 from tests.auditing.report.test_browser import Watched
 from tests.swap.small_swaps import SCORED, small_swap
@@ -95,12 +95,14 @@ def test_bars_of_layers_are_the_layers_of_the_swap(masked: SwapReport, translate
 
 
 def test_the_maps_are_the_heads_of_the_swap(masked: SwapReport, embedded: SwapReport) -> None:
-    assert [shown.estimator for shown in head_maps(masked)] == ["second_order", "exact"]
-    exact = head_maps(masked)[1]
+    assert [estimator for estimator, _ in head_maps(masked)] == ["second_order", "exact"]
+    exact = head_maps(masked)[1][1]
     for layer, row in exact.rows:
         for head, cell in zip(exact.heads, row, strict=True):
             change = masked.arm("exact", layer=layer, head=head)["hidden_change"]
-            assert cell == (f"q{level(change, exact.highest)}", short(change))
+            assert cell is not None
+            assert exact.highest is not None
+            assert (cell.style, cell.text) == (f"q{level(change, exact.highest)}", short(change))
     assert head_maps(embedded) == []
     assert 'id="heads"' not in render_html(embedded)
 

@@ -154,7 +154,8 @@ def compare(
     place: Path = checked("folder", out, name="out")
     from fenchel.cli.terminal import show
     from fenchel.comparing import compare
-    from fenchel.comparing.table import finding, terminal_table
+    from fenchel.comparing.comparison import finding
+    from fenchel.comparing.report import terminal_table
 
     report = compare(*directories, directory=place, overwrite=overwrite)
     show(terminal_table(report), finding(report))
@@ -200,7 +201,7 @@ def swap(
     columns = PairColumns(first_column, second_column, score_column)
     from fenchel.cli.terminal import observer_of_standard_error, show
     from fenchel.swap import swap
-    from fenchel.swap.report import terminal_table
+    from fenchel.swap.findings import terminal_table
     from fenchel.swap.run import SWAP
 
     place = cast("Path", options.directory)
@@ -261,7 +262,7 @@ def reproduce(
     from fenchel.auditing.audit_report import AUDIT
     from fenchel.cli.terminal import observer_of_standard_error, show
     from fenchel.reproducing import reproduce
-    from fenchel.reproducing.table import finding, terminal_table
+    from fenchel.reproducing.reproduction import finding, terminal_table
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error(), AUDIT, place / "audit") as observer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fenchel.comparing.comparison import Change, Comparison
-from fenchel.comparing.comparison_report import ComparisonReport
+from fenchel.comparing.report import ComparisonReport
 from fenchel.comparing.run import compare
 
 __all__ = ["Change", "Comparison", "ComparisonReport", "compare"]

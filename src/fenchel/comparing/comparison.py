@@ -3,25 +3,230 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 
+from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
-from fenchel.comparing.audited import CONFIDENCE, Audited, Distribution
-from fenchel.comparing.convention import what_differs
-from fenchel.comparing.interval import Interval, difference
+from fenchel.auditing.manifest import KEYS
+from fenchel.auditing.report.findings import METRIC_NAMES
+from fenchel.auditing.sampling import sample_words
+from fenchel.auditing.statistics import AuditStatistics
 from fenchel.correlation import spearman
+from fenchel.drawing import count
+from fenchel.errors import InputError
+from fenchel.swap.findings import signed
 
-__all__ = ["SCHEMA", "Change", "Comparison"]
+__all__ = [
+    "CONFIDENCE",
+    "METRIC",
+    "UNKNOWN",
+    "Audited",
+    "Change",
+    "Comparison",
+    "Distribution",
+    "Interval",
+    "difference",
+    "finding",
+    "median_ranks",
+]
 
-SCHEMA = 1
-"""Version of ``compare.json``."""
+CONFIDENCE = 0.95
+"""With which all intervals of a metric hold at once."""
+
+METRIC = "total_variation"
+"""What tells models apart and is asked first: the share of attention's weight that would have to move."""
 
 _FEWEST_RANKS = 3
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Two ends, the lower one possibly −∞ and the upper one ∞ where nothing is known."""
+
+    low: float
+    high: float
+
+    @property
+    def direction(self) -> int:
+        """1 if all of it lies above 0, −1 if all of it lies below, else 0.
+
+        Example:
+            >>> Interval(0.1, math.inf).direction, Interval(-0.1, 0.1).direction
+            (1, 0)
+        """
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    @property
+    def least(self) -> float:
+        """How far from 0 it is at least.
+
+        Example:
+            >>> Interval(-0.5, -0.2).least, Interval(-0.5, 0.2).least
+            (0.2, 0.0)
+        """
+        return max(self.low, -self.high, 0.0)
+
+
+UNKNOWN = Interval(-math.inf, math.inf)
+"""What too few numbers tell."""
+
+
+@lru_cache(maxsize=4096)
+def median_ranks(count: int, error: float) -> tuple[int, int] | None:
+    r"""Ranks of the order statistics between which the median lies, but for a probability of at most ``error``.
+
+    Of N independent numbers the count below their distribution's median m is at most binomial (N, ½), and so is the
+    count above. With k the largest rank for which P(Bin(N, ½) < k) ≤ error / 2,
+
+    $$P\bigl(x_{(k)} \le m \le x_{(N + 1 - k)}\bigr) \ge 1 - \mathrm{error},$$
+
+    whatever the distribution, continuous or not.
+
+    Args:
+        count: N.
+        error: Above 0 and below 1.
+
+    Returns:
+        k and N + 1 − k, from 1; None where N is too small for any two.
+
+    Reference:
+        W. R. Thompson, On confidence ranges for the median and other expectation distributions, 1936.
+
+    Example:
+        >>> median_ranks(10, 0.05), median_ranks(5, 0.05)
+        ((2, 9), None)
+    """
+    from scipy.stats import binom
+
+    if count < 1:
+        return None
+    rank = int(binom.ppf(error / 2, count, 0.5))  # the least rank whose probability is at least error / 2
+    while rank > 0 and binom.cdf(rank - 1, count, 0.5) > error / 2:
+        rank -= 1
+    return (rank, count + 1 - rank) if rank else None
+
+
+def difference(first: Interval, second: Interval) -> Interval:
+    """Where the second median minus the first lies, if each lies in its interval.
+
+    If either misses its median with probability at most ε, this one misses the difference with at most 2ε, however the
+    two samples depend on each other: two models that read the same text need not be independent.
+
+    Example:
+        >>> difference(Interval(0.25, 0.5), Interval(0.75, 1.0))
+        Interval(low=0.25, high=0.75)
+    """
+    low = -math.inf if math.isinf(first.high) else second.low - first.high
+    high = math.inf if math.isinf(second.high) else second.high - first.low
+    return Interval(low, high)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A metric over the queries of a head, or of a layer.
+
+    Attributes:
+        mean: Infinite if the metric of one query is; NaN if there is no query.
+        median: Likewise.
+        interval: Where the median lies.
+    """
+
+    mean: float
+    median: float
+    interval: Interval = UNKNOWN
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What one audit found.
+
+    Attributes:
+        name: What the user calls it.
+        manifest: What it is.
+        queries: How many queries each head had.
+        not_converged: How many of all queries missed the tolerance.
+        heads: By head, the distribution of each metric.
+        layers: By kind and layer, the same over all its heads.
+    """
+
+    name: str
+    manifest: dict[str, Any]
+    queries: dict[HeadKey, int]
+    not_converged: int
+    heads: dict[HeadKey, dict[str, Distribution]]
+    layers: dict[tuple[Kind, int], dict[str, Distribution]]
+
+    @property
+    def sample(self) -> str | None:
+        """Which of its queries were measured; None where all were."""
+        return sample_words(self.manifest.get("queries"))
+
+    @classmethod
+    def of(cls, name: str, report: AuditReport) -> Audited:
+        """Take from an audit what is compared.
+
+        Raises:
+            InputError: If it holds no head.
+        """
+        statistics = report.statistics
+        keys = statistics.keys()
+        if not keys:
+            raise InputError(
+                f"{name} holds an audit without a head: no document fell into its share. Give one that has some."
+            )
+        # Either median of a difference may be missed, and one of every head's.
+        error = (1 - CONFIDENCE) / (2 * len(keys))
+        return cls(
+            name=name,
+            manifest=report.manifest,
+            queries={key: statistics.queries(key) for key in keys},
+            not_converged=sum(statistics.not_converged(kind, layer) for kind, layer in statistics.layers()),
+            heads={
+                key: {metric: _distribution(statistics, metric, key, error) for metric in METRICS}
+                for key in keys
+            },
+            layers={
+                site: {
+                    metric: Distribution(
+                        statistics.mean(metric, *site), statistics.quantile(metric, 0.5, *site)
+                    )
+                    for metric in METRICS
+                }
+                for site in statistics.layers()
+            },
+        )
+
+
+def _distribution(statistics: AuditStatistics, metric: str, key: HeadKey, error: float) -> Distribution:
+    mean, median = statistics.mean(metric, *key), statistics.quantile(metric, 0.5, *key)
+    ranks = median_ranks(statistics.queries(key), error)
+    if ranks is None:
+        return Distribution(mean, median)
+    low, high = statistics.ranked(metric, ranks, key)
+    return Distribution(mean, median, Interval(low, high))
+
+
+def what_differs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The entries in which manifests differ although they can be compared: model, text, options, versions.
+
+    Args:
+        manifests: Of two audits or more.
+
+    Returns:
+        By name, the value of each.
+
+    Example:
+        >>> what_differs([{"model": "a", "seed": 0}, {"model": "b", "seed": 0}])
+        {'model': ['a', 'b']}
+    """
+    names = [*KEYS, *sorted({name for manifest in manifests for name in manifest} - set(KEYS))]
+    values = {name: [manifest.get(name) for manifest in manifests] for name in names}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found[1:])}
 
 
 @dataclass(frozen=True)
@@ -237,3 +442,20 @@ def _minus(second: float, first: float) -> float | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def finding(comparison: Comparison) -> str:
+    """What came out for the weight that would have to move, in words that say no more than the intervals do."""
+    rose, fell = comparison.directions(METRIC)
+    heads = len(comparison.keys)
+    kept = comparison.rank_correlation(METRIC)
+    moved = (
+        f"{METRIC_NAMES[METRIC].lower()} rose in {count(rose)} and fell in {count(fell)} of {count(heads)} heads"
+        if rose or fell
+        else f"{METRIC_NAMES[METRIC].lower()} changed in none of {count(heads)} heads by more than the counts can tell"
+    )
+    order = "" if kept is None else f"; the rank correlation of the heads is {signed(kept)}"
+    return (
+        f"From {comparison.first.name} to {comparison.last.name}: {moved} (intervals of medians, {CONFIDENCE:.0%} for "
+        f"all at once){order}."
+    )

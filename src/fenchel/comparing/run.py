@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fenchel.arguments import checked, shown
 from fenchel.auditing.audit_report import AuditReport
-from fenchel.comparing.audited import Audited, opened
-from fenchel.comparing.comparison_report import ComparisonReport
-from fenchel.comparing.convention import refuse_other_convention, refuse_other_heads
+from fenchel.auditing.heads import HeadKey
+from fenchel.auditing.state import STATE_FILE
+from fenchel.comparing.comparison import Audited
+from fenchel.comparing.report import ComparisonReport
 from fenchel.errors import InputError, require_packages
+from fenchel.io.folder import differences
 
 __all__ = ["compare"]
 
 _MOST_AUDITS = 200
+_CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "convention")
+"""What decides what a number of an audit means: versions of files and package, problem, tolerance."""
+
+_UNSAID = {"closeness": "softmax"}
+"""What a convention is that a manifest has only where it is another."""
+
+_ADVICE = "Audit one of them again with the options of the other."
 
 
 def compare(
@@ -67,10 +77,10 @@ def compare(
     _refuse_repetition(given, called)
     found: list[Audited] = []
     for audit, name in zip(given, called, strict=True):
-        found.append(Audited.of(name, audit if isinstance(audit, AuditReport) else opened(audit, name)))
+        found.append(Audited.of(name, audit if isinstance(audit, AuditReport) else _opened(audit, name)))
         pair = (found[0].name, name)
-        refuse_other_convention(pair, (found[0].manifest, found[-1].manifest))
-        refuse_other_heads(pair, (list(found[0].heads), list(found[-1].heads)))
+        _refuse_other_convention(pair, (found[0].manifest, found[-1].manifest))
+        _refuse_other_heads(pair, (list(found[0].heads), list(found[-1].heads)))
     report = ComparisonReport(tuple(found))
     if folder is not None:
         report.save(folder, overwrite=overwrite)
@@ -114,3 +124,98 @@ def _refuse_repetition(given: Sequence[Path | AuditReport], names: Sequence[str]
             twice = f"{name} is given twice" if seen[key] == name else f"{seen[key]} and {name} are one audit"
             raise InputError(f"{twice}; expected another audit to compare it with.")
         seen[key] = name
+
+
+def _opened(folder: Path, name: str) -> AuditReport:
+    """The audit in a folder.
+
+    Args:
+        folder: The folder.
+        name: What the user calls it.
+
+    Raises:
+        InputError: If the folder is not there, holds no audit, one of another version, a damaged one, an unfinished one
+            or only what was made from one.
+    """
+    if not folder.exists():
+        raise InputError(
+            f"{name} is not there; expected the folder of an audit, which fenchel audit --out makes."
+        )
+    if not folder.is_dir():
+        raise InputError(f"{name} is a file; expected the folder of an audit that holds {STATE_FILE}.")
+    if not (folder / STATE_FILE).exists():
+        raise InputError(f"{name} {_what_is_there(folder)}")
+    return AuditReport.load(folder)
+
+
+def _what_is_there(folder: Path) -> str:
+    if (folder / "heads.json").exists():
+        return (
+            f"holds heads.json but not {STATE_FILE}, which names the queries that intervals are made of: it was copied "
+            "without them, or comes from fenchel 0.1. Copy the whole folder, or audit again with --overwrite."
+        )
+    if any(folder.glob(f"shard-*-of-*/{STATE_FILE}")):
+        return f"holds the shards of an audit, not yet one audit. Put them together first: fenchel merge {folder}"
+    return f"holds no audit: there is no {STATE_FILE} in it. Give the folder that fenchel audit --out named."
+
+
+def _refuse_other_convention(
+    names: tuple[str, str], manifests: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> None:
+    """Refuse two audits whose numbers mean different things.
+
+    Args:
+        names: What the user calls them.
+        manifests: Their manifests.
+
+    Raises:
+        InputError: With every convention in which they differ, and both values.
+    """
+    first, second = (
+        {key: manifest.get(key, _UNSAID.get(key)) for key in _CONVENTIONS} for manifest in manifests
+    )
+    # What is taken for a template follows from the space, and for attention from the closeness, in a word each.
+    but = {"convention"} if any(first[name] != second[name] for name in ("space", "closeness")) else set()
+    differing = differences(first, second, but=but, said=(f"in {names[0]}", f"in {names[1]}"))
+    if differing:
+        raise InputError(
+            f"{names[0]} and {names[1]} cannot be compared, their numbers mean different things: "
+            f"{'; '.join(differing)}. {_ADVICE}"
+        )
+
+
+def _refuse_other_heads(names: tuple[str, str], heads: tuple[Sequence[HeadKey], Sequence[HeadKey]]) -> None:
+    """Refuse two audits of other heads, since heads are compared by their place.
+
+    Args:
+        names: What the user calls them.
+        heads: The heads of each.
+
+    Raises:
+        InputError: With the first layer in which they differ.
+    """
+    first, second = (_by_layer(keys) for keys in heads)
+    for site in sorted({*first, *second}):
+        ours, theirs = first.get(site), second.get(site)
+        if ours != theirs:
+            kind, layer = site
+            raise InputError(
+                f"{names[0]} and {names[1]} cannot be compared, they have other heads: {kind} layer {layer} has "
+                f"{_said(ours)} in {names[0]} and {_said(theirs)} in {names[1]}. Compare models of one shape, and "
+                "audit the same --layers and --heads of both."
+            )
+
+
+def _by_layer(keys: Sequence[HeadKey]) -> dict[tuple[str, int], list[int]]:
+    found: dict[tuple[str, int], list[int]] = {}
+    for key in keys:
+        found.setdefault((key.kind, key.layer), []).append(key.head)
+    return found
+
+
+def _said(heads: list[int] | None) -> str:
+    if heads is None:
+        return "none"
+    if heads == list(range(1, len(heads) + 1)):
+        return f"heads 1 to {len(heads)}" if len(heads) > 1 else "head 1"
+    return f"heads {', '.join(map(str, heads))}"

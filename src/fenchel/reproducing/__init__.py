@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fenchel.reproducing.paper import FIGURES, PaperPanel
-from fenchel.reproducing.reproduction import PanelResult, Reproduction
-from fenchel.reproducing.run import reproduce
+from fenchel.reproducing.reproduction import PanelResult, Reproduction, reproduce
 
 __all__ = ["FIGURES", "PanelResult", "PaperPanel", "Reproduction", "reproduce"]

@@ -1,23 +1,57 @@
-"""The papers' numbers beside ours, with what ours are worth."""
+"""A figure of the papers reproduced: the papers' numbers beside a model's, as JSON, as Markdown and in a terminal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fenchel.auditing.results import AuditResults
+from fenchel.arguments import checked
+from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.heads import KINDS, Kind
+from fenchel.auditing.report.findings import KIND_NAMES
+from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.reproducing.paper import PaperPanel
+from fenchel.drawing import count, short, titled_table
+from fenchel.errors import MissingExtraError, ModelError
+from fenchel.io.documents import open_documents
+from fenchel.io.schema import OpenRecord
+from fenchel.io.storage import Form, check_writable, write_document, write_text
+from fenchel.loading import RunModel
+from fenchel.options import ReproduceOptions, takes
+from fenchel.reproducing.paper import BERT, FIGURES, SETTING, T5, UNSAID, PaperPanel
 
-__all__ = ["SCHEMA", "PanelResult", "Reproduction", "panel_result"]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
-SCHEMA = 1
-"""Version of the JSON that a reproduction writes."""
+__all__ = [
+    "PanelResult",
+    "Reproduction",
+    "finding",
+    "layer_rows",
+    "markdown",
+    "reproduce",
+    "terminal_table",
+]
 
 _BESIDE = ("predicted_deviation", "total_variation", "mean_error")
+_COLUMNS = ("Layer", "Paper", "Ours", "Twin", "Predicted", "Total variation", "Twin's")
 
 Means = tuple[tuple[float, ...], ...]
+
+
+class _SavedReproduction(OpenRecord):
+    figure: str
+
+
+_FORM = Form(
+    name="reproduction",
+    version=1,
+    schema=_SavedReproduction,
+    advice="Make it again: run the command with --resume.",
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +121,8 @@ class Reproduction:
     @property
     def is_the_papers_model(self) -> bool:
         """Whether the name is that of the papers' model; a folder may hold anything."""
-        return self.model in {name for panel in self.panels for name in _names(panel.panel.model)}
+        theirs = {result.panel.model for result in self.panels}
+        return self.model in theirs | {name.rpartition("/")[2] for name in theirs}
 
     @property
     def standing(self) -> str:
@@ -111,36 +146,275 @@ class Reproduction:
             "not_converged": self.not_converged,
         }
 
+    def save(self, directory: str | Path) -> Path:
+        """Write ``FIGURE.json`` and ``FIGURE.md``; each is whole or not there.
 
-def panel_result(panel: PaperPanel, audit: AuditResults) -> PanelResult | None:
-    """A panel beside what an audit with its twin found; None where the model does not attend in that way."""
-    if audit.twin is None or not any(kind == panel.kind for kind, _ in audit.statistics.layers()):
-        return None
-    return PanelResult(
-        panel=panel,
-        ours=_means(panel, audit.statistics),
-        twin=_means(panel, audit.twin),
-        beside=_beside(panel, audit.statistics),
-        twin_beside=_beside(panel, audit.twin),
+        Args:
+            directory: The folder; made if it is not there.
+
+        Returns:
+            Path of the Markdown file.
+
+        Raises:
+            OutputError: If something cannot be written.
+        """
+        folder = Path(directory).expanduser()
+        check_writable(folder)
+        write_document(folder / f"{self.figure}.json", _FORM, self.to_json())
+        page = folder / f"{self.figure}.md"
+        write_text(page, markdown(self))
+        return page
+
+    def __repr__(self) -> str:
+        return f"<Reproduction of {self.figure} with {self.model}. {finding(self)}>"
+
+
+@takes(ReproduceOptions)
+def reproduce(
+    figure: str,
+    texts: Any,
+    **options: Any,
+) -> Reproduction:
+    """Set a figure of the papers beside the same of a model: mean relative deviations by layer or by head.
+
+    The model is audited as the papers say, in space ``input`` with α = 1, but each λ* is solved to a certificate. Its
+    untrained twin reads the same text, since a small deviation alone does not tell a trained model from one that never
+    learnt anything.
+
+    Args:
+        figure: ``figure4``, ``figure5`` or ``figures6-8``.
+        texts: What to read, as for ``fenchel.audit``; the papers do not say what they read.
+        **options: The options of :class:`fenchel.options.ReproduceOptions`.
+
+    Returns:
+        The papers' numbers and ours.
+
+    Raises:
+        InputError: If the figure is not one of them, or an option, the text or the folder cannot be used.
+        ModelError: If the model cannot be loaded, or has none of the attention that the figure shows.
+        OutputError: If the folder cannot be written to.
+    """
+    figure = checked("figure", figure)
+    asked = ReproduceOptions.checked(**options)
+    if isinstance(texts, str | Path):
+        open_documents(texts, **asked.of_text)  # a mistake in it shows before a model is loaded
+    name = FIGURES[figure][0].model if asked.model is None else str(asked.model)
+    found = RunModel.of(name, None, device=asked.device, dtype=asked.dtype, revision=asked.revision)
+    wanted = _panels(figure, name, _kinds(found))
+    del found  # the audit of a named model loads it itself, and so knows the digest of its weights
+    folder = asked.directory
+    same = {**asked.model_dump(exclude={"model", "directory"}), "observer": asked.observer}
+    done = audit(
+        name,
+        None,
+        texts,
+        space="input",
+        baseline="twin",
+        directory=None if folder is None else folder / "audit",
+        **same,
+    )
+    report = _reproduced(figure, wanted, done)
+    if folder is not None:
+        report.save(folder)
+    return report
+
+
+def _kinds(found: RunModel) -> set[Kind]:
+    """How a model attends, from one short sentence: before hours are spent on a figure that it has nothing for."""
+    looked_at = audit(found.model, found.tokenizer, ["Attention is inference."], tol=1e-2)
+    return {kind for kind, _ in looked_at.statistics.layers()}
+
+
+def _panels(figure: str, name: str, kinds: set[Kind]) -> tuple[PaperPanel, ...]:
+    """The panels that a model stands beside: of figure 4, an encoder beside BERT, what also decodes beside T5."""
+    panels = FIGURES[figure]
+    if figure == "figure4":
+        theirs = BERT if kinds == {"encoder_self"} else T5
+        panels = tuple(panel for panel in panels if panel.model == theirs)
+    shown: set[Kind] = {panel.kind for panel in panels}
+    if not kinds & shown:
+        raise ModelError(
+            f"{name} has {_words(kinds)} attention only, and {figure} shows {_words(shown)}. Give a model that has it."
+        )
+    return panels
+
+
+def _words(kinds: set[Kind]) -> str:
+    return " and ".join(kind.replace("_", " ") for kind in KINDS if kind in kinds)
+
+
+def _reproduced(figure: str, panels: tuple[PaperPanel, ...], done: AuditReport) -> Reproduction:
+    """The panels beside what an audit with its twin found, but for those whose attention the model has none of."""
+    heads, kinds = [*done.heads, *done.twin_heads], {kind for kind, _ in done.statistics.layers()}
+    results, missing = [], []
+    for panel in panels:
+        if panel.kind in kinds and done.twin is not None:
+            ours, twin = _of_panel(panel, done.statistics), _of_panel(panel, done.twin)
+            results.append(PanelResult(panel, ours[0], twin[0], ours[1], twin[1]))
+        else:
+            missing.append(f"{panel.name} ({_words({panel.kind})})")
+    return Reproduction(
+        figure=figure,
+        panels=tuple(results),
+        missing=tuple(missing),
+        manifest=done.manifest,
+        problems=sum(head["queries"] for head in heads),
+        not_converged=sum(head["not_converged"] for head in heads),
     )
 
 
-def _means(panel: PaperPanel, statistics: AuditStatistics) -> Means:
+def _of_panel(panel: PaperPanel, statistics: AuditStatistics) -> tuple[Means, dict[str, tuple[float, ...]]]:
+    """The means that a panel shows, and those of each layer that stand beside them."""
+    layers = [site for site in statistics.layers() if site[0] == panel.kind]
     rows = []
-    for kind, layer in statistics.layers():
-        if kind != panel.kind:
-            continue
+    for site in layers:
         heads: Sequence[int | None] = [None]
         if panel.by == "head":
-            heads = [key.head for key in statistics.keys() if key[:2] == (kind, layer)]  # noqa: SIM118
-        rows.append(tuple(statistics.mean("relative_deviation", kind, layer, head) for head in heads))
-    return tuple(rows)
+            heads = [key.head for key in statistics.keys() if key[:2] == site]  # noqa: SIM118
+        rows.append(tuple(statistics.mean("relative_deviation", *site, head) for head in heads))
+    beside = {metric: tuple(statistics.mean(metric, *site) for site in layers) for metric in _BESIDE}
+    return tuple(rows), beside
 
 
-def _beside(panel: PaperPanel, statistics: AuditStatistics) -> dict[str, tuple[float, ...]]:
-    layers = [site for site in statistics.layers() if site[0] == panel.kind]
-    return {metric: tuple(statistics.mean(metric, *site) for site in layers) for metric in _BESIDE}
+def finding(found: Reproduction) -> str:
+    """What came out, in the measures that tell a trained model from an untrained one and those that do not."""
+    ours = [_mean(row) for result in found.panels for row in result.ours]
+    twin = [_mean(row) for result in found.panels for row in result.twin]
+    moved = [_mean(result.beside["total_variation"]) for result in found.panels]
+    twin_moved = [_mean(result.twin_beside["total_variation"]) for result in found.panels]
+    solved = (
+        f"{count(found.not_converged)} of {count(found.problems)} exact problems are NOT certified"
+        if found.not_converged
+        else f"All {count(found.problems)} exact problems are certified in float64"
+    )
+    return (
+        f"The layers' mean relative deviation is {_range(ours)} in {_called(found.model)} and {_range(twin)} in its "
+        f"untrained twin; the weight that would have to move is {short(_mean(moved))} and {short(_mean(twin_moved))}. "
+        f"{solved}."
+    )
 
 
-def _names(model: str) -> tuple[str, str]:
-    return model, model.rpartition("/")[2]
+def markdown(found: Reproduction) -> str:
+    """The reproduction as a page of Markdown."""
+    manifest = found.manifest
+    text = Path(str(manifest.get("texts"))).name
+    lines = [
+        f"# {found.figure} of the paper, with {_escaped(_called(found.model))}",
+        "",
+        _escaped(found.standing),
+        "",
+        f"Read: {_escaped(text)}, {count(manifest.get('tokens'))} tokens in windows of at most "
+        f"{manifest.get('max_length')}. In the papers {SETTING}. They do not say {UNSAID}. Here every λ* is solved to "
+        f"a certificate of {manifest.get('tol'):g}.",
+        "",
+        _escaped(finding(found)),
+        "",
+        "*Predicted* is what the covariance of the preference alone makes of the deviation; *twin* is the same "
+        "configuration with weights that were never trained, on the same text.",
+    ]
+    by_head = any(result.panel.by == "head" for result in found.panels)
+    lines += ["", f"The distributions are drawn in audit/figure{5 if by_head else 4}.png."]
+    for result in found.panels:
+        lines += ["", f"## {_title(result)}", ""]
+        if result.panel.remark:
+            lines += [f"Of the paper's numbers: {result.panel.remark}.", ""]
+        lines += _markdown_table(_COLUMNS, layer_rows(result))
+        if result.panel.by == "head":
+            for name, rows in (
+                (f"Paper, {result.panel.model}", result.panel.printed),
+                ("Ours", result.ours),
+                ("Untrained twin", result.twin),
+            ):
+                heads = max(len(row) for row in rows)
+                table = [
+                    [str(layer), *(short(value) for value in row), *["–"] * (heads - len(row))]
+                    for layer, row in enumerate(rows, start=1)
+                ]
+                lines += ["", f"### {_escaped(name)}, by head", ""]
+                lines += _markdown_table(["Layer", *(f"Head {n + 1}" for n in range(heads))], table)
+    if found.missing:
+        lines += ["", f"Not shown, since the model has no such attention: {', '.join(found.missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+def layer_rows(result: PanelResult) -> list[list[str]]:
+    """Layer by layer: the paper's number, ours, the twin's, and what tells them apart; by head, means and ranges."""
+
+    def cell(rows: Sequence[Sequence[float]], place: int) -> str:
+        if place >= len(rows):
+            return "–"
+        row = rows[place]
+        if len(row) == 1:
+            return short(row[0])
+        return f"{short(_mean(row))} ({short(min(row))}–{short(max(row))})"
+
+    def value(values: Sequence[float], place: int) -> str:
+        return short(values[place]) if place < len(values) else "–"
+
+    return [
+        [
+            str(place + 1),
+            cell(result.panel.printed, place),
+            cell(result.ours, place),
+            cell(result.twin, place),
+            value(result.beside["predicted_deviation"], place),
+            value(result.beside["total_variation"], place),
+            value(result.twin_beside["total_variation"], place),
+        ]
+        for place in range(max(len(result.panel.printed), len(result.ours)))
+    ]
+
+
+def terminal_table(found: Reproduction) -> RenderableType:
+    """A table a panel, for rich.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+    """
+    try:
+        from rich.console import Group
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    tables: list[Any] = []
+    for result in found.panels:
+        made = titled_table(_title(result))
+        for name in _COLUMNS:
+            made.add_column(name.replace(" ", "\n"), justify="right")
+        for row in layer_rows(result):
+            made.add_row(*map(_narrow, row))
+        tables.append(made)
+    return Group(*tables)
+
+
+def _narrow(cell: str) -> str:
+    """A mean and its range in two lines, without the zeros before the points."""
+    mean, _, spread = cell.partition(" (")
+    return f"{mean}\n{spread.rstrip(')').replace('0.', '.')}" if spread else mean
+
+
+def _title(result: PanelResult) -> str:
+    name = f"{result.panel.name.capitalize()}, {KIND_NAMES[result.panel.kind].lower()}"
+    return name + (": mean over heads (least–largest head)" if result.panel.by == "head" else "")
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = short(min(values)), short(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _called(model: str) -> str:
+    # Of a folder the last part: a page that is published need not say where on a disk it lay.
+    return Path(model).name or model
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in " ".join(text.split()))

@@ -1,61 +1,102 @@
-"""A finished swap: its tables, what it found in sentences that say no more than the intervals, and its files."""
+"""A finished swap as files: tables, one self-contained page and a figure for print, all numbers those of ``swap.json``.
+
+The page needs no network, and all text in it is escaped. The figure is read in grey and by the colour-blind: every
+estimator has its marker, line and hatching, and colours differ in lightness.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fenchel.drawing import count, percent, short, titled_table
-from fenchel.errors import InputError, MissingExtraError
-from fenchel.io.schema import Field, OpenRecord, Place, Positive, Record, Whole
+from fenchel.auditing.report.heatmap import Cell, HeadGrid
+from fenchel.auditing.report.reproduce import manifest_entries
+from fenchel.auditing.report.self_contained import page_environment, page_files
+from fenchel.drawing import (
+    GRID,
+    INK,
+    LEVELS,
+    SETTINGS,
+    WhiskerAxis,
+    level,
+    scale,
+    short,
+    stylesheet,
+    write_figure,
+)
+from fenchel.errors import InputError
+from fenchel.io.schema import Field, OpenRecord, Place, Positive, Whole
+from fenchel.io.schema import Record as SavedRecord
 from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
 from fenchel.options import ABLATIONS
+from fenchel.swap.findings import (
+    ESTIMATORS,
+    SwapTables,
+    arm_name,
+    by_alpha,
+    share_left_in_words,
+    signed,
+    wording,
+)
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = [
-    "ESTIMATORS",
     "FILES",
     "RESULTS_FORM",
     "SCHEMA",
+    "Ranking",
     "SwapReport",
-    "Wording",
-    "arm_name",
-    "by_alpha",
-    "finding",
-    "share_left_in_words",
-    "signed",
-    "terminal_table",
-    "within",
-    "wording",
+    "arm_tables",
+    "head_maps",
+    "rankings",
+    "render_html",
+    "stacks",
+    "write_figures",
 ]
+
+Record = dict[str, Any]
+
+_PACKAGE = "fenchel.swap"
+_MEASURES = {
+    "embedding_change": "change of the sentence embeddings, 1 − cosine",
+    "ranking_agreement": "Spearman’s correlation with the model’s own ranking",
+}
+_ROLES = ("model", "control", "swap")
+_BARS = {"exact": "exact", "second_order": "second", "first_order": "control"}
+# Colour, marker, hatching and line.
+_STYLE: dict[str, tuple[str, str, str, Any]] = {
+    "second_order": ("#5b9bd5", "s", "////", (0, (4, 2))),
+    "exact": ("#8a2b06", "D", "", "-"),
+}
+_CONTROL: dict[str, Any] = {
+    "color": "#3b4252",
+    "marker": "o",
+    "linestyle": (0, (1, 1.5)),
+    "markersize": 4,
+    "markerfacecolor": "white",
+    "linewidth": 1,
+}
+_SETTINGS: dict[Any, Any] = {
+    **SETTINGS,
+    "svg.hashsalt": "fenchel",  # without it, two figures of the same swap differ
+    "svg.fonttype": "path",
+}
+_LONGEST_AXIS = 40
+_UNSEALED = 1
 
 FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png", "swap.html")
 """What a swap writes for people, in the order in which it is written."""
 
 SCHEMA = 2
 """Version of the files that a swap writes; since 2 they have a digest."""
-
-ESTIMATORS = {
-    "model": "model",
-    "second_order": "second order",
-    "exact": "exact",
-    "zero": "no output",
-    "mean": "mean output",
-    "uniform": "equal weights",
-    "preference": "preference alone",
-}
-"""What estimators and ablations are called in tables and figures."""
-
-_SENTENCE_NAMES = {"exact": "Exact inference", "second_order": "Second-order inference"}
-_HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
-_MOST = 5
-_UNSEALED = 1
 
 
 class _SavedArm(OpenRecord):
@@ -72,7 +113,7 @@ class _SavedManifest(OpenRecord):
     model: str
 
 
-class _SavedResults(Record):
+class _SavedResults(SavedRecord):
     manifest: _SavedManifest
     finding: str
     units: dict[str, Whole]
@@ -93,374 +134,400 @@ RESULTS_FORM = Form(
 """What ``swap.json`` holds."""
 
 
-@dataclass(frozen=True)
-class Wording:
-    """Words for the numbers of a swap, which depend on what the model was asked to do.
-
-    Attributes:
-        qualities: What says whether an arm is better or worse, in words for axes, by its name in the records.
-        sentences: The same in the middle of a sentence.
-        tiles: The same as a heading of few words.
-        output: What changes at the model's output.
-        change: The same as a heading of few words.
-        formula: How that change is measured.
-        read: What the model read, after "the same weights".
-        labels: What the source of it is called, by its name in the manifest.
-        multiplied: Whether the control's α multiplies one that layers have of their own.
-    """
-
-    qualities: Mapping[str, str]
-    sentences: Mapping[str, str]
-    tiles: Mapping[str, str]
-    labels: Mapping[str, str]
-    output: str = "last hidden states"
-    change: str = "hidden change"
-    formula: str = "‖h′ − h‖ / ‖h‖ of a token at the output, on average"
-    read: str = "read the same text"
-    multiplied: bool = False
-
-
-_CORRELATION = "Spearman's correlation with the scores"
-_OF_TEXT = Wording(
-    qualities={"loss": "loss per token, nats", "score_correlation": _CORRELATION},
-    sentences={"loss": "the loss per token", "score_correlation": _CORRELATION},
-    tiles={"loss": "Loss per token", "score_correlation": "Correlation with scores"},
-    labels={"texts": "Text", "pairs": "Pairs"},
-)
-
-
-def wording(manifest: Mapping[str, Any]) -> Wording:
-    """The words for a swap.
-
-    Example:
-        >>> wording({"task": "masked"}).qualities["loss"]
-        'loss per token, nats'
-        >>> wording({"task": "examples", "unit": "images", "measures": {"score": "accuracy"}}).tiles["score"]
-        'Accuracy'
-    """
-    if manifest.get("task") != "examples":
-        return _OF_TEXT
-    names = manifest.get("measures", {})
-    unit = manifest.get("unit", "examples")
-    return Wording(
-        qualities=names,
-        sentences={name: f"the {words}" for name, words in names.items()},
-        tiles={name: words[:1].upper() + words[1:] for name, words in names.items()},
-        output="outputs",
-        change="output change",
-        formula="‖y′ − y‖ / ‖y‖ of an output, on average",
-        read=f"read the same {unit}",
-        multiplied=unit != "texts",
-        labels={"texts": "Images" if manifest.get("reads") == "images" else "Inputs"},
-    )
-
-
-def signed(value: float | None) -> str:
-    """A difference with its sign, to about three digits.
-
-    Example:
-        >>> signed(0.00331), signed(-1.5), signed(None), signed(0.0)
-        ('+0.0033', '−1.50', '–', '0')
-    """
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0"
-    size = abs(value)
-    digits = 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 1e-3 else 6 if size >= 1e-5 else 0
-    text = f"{size:.{digits}f}" if digits else f"{size:.0e}"
-    return ("+" if value > 0 else "−") + text
-
-
-def within(record: Mapping[str, Any], name: str) -> str:
-    """An interval in brackets, such as ``[−0.001, +0.003]``.
-
-    Example:
-        >>> within({"x_low": -0.001, "x_high": 0.0031}, "x")
-        '[−0.0010, +0.0031]'
-    """
-    return f"[{signed(record[f'{name}_low'])}, {signed(record[f'{name}_high'])}]"
-
-
-def arm_name(record: Mapping[str, Any]) -> str:
-    """What an arm is called in tables and figures.
-
-    Example:
-        >>> arm_name({"estimator": "first_order", "alpha": 0.8}), arm_name({"estimator": "exact", "alpha": 1.0})
-        ('α = 0.8', 'exact')
-    """
-    if record["estimator"] == "first_order":
-        return f"α = {record['alpha']:g}"
-    return ESTIMATORS.get(record["estimator"], str(record["estimator"]))
-
-
-def by_alpha(arms: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> tuple[float, float] | None:
-    """The least and the greatest change at the output that a control gives in the same layer or head, if it was run."""
-    same = [
-        arm["hidden_change"]
-        for arm in arms
-        if arm["control"] and (arm["layer"], arm["head"]) == (place["layer"], place["head"])
-    ]
-    return (min(same), max(same)) if same else None
-
-
-def finding(results: Mapping[str, Any], words: Wording) -> str:
-    """What came out for the exact estimator, or for the last one where exact was not asked for, and of ablations.
+def render_html(report: SwapTables) -> str:
+    """A swap as one HTML page that needs no network and runs no script.
 
     Args:
-        results: What ``tabulated`` returned.
-        words: What its numbers are called.
+        report: The swap. Its texts (model, text, modules) are escaped, whatever they hold.
 
     Returns:
-        A few sentences; empty if there is neither an estimator nor an ablation.
+        The page.
+
+    Raises:
+        MissingExtraError: If jinja2 is not installed.
     """
-    removed = list(_removed(results, words))
-    arms = [arm for arm in results["arms"] if arm["where"] == "model"]
-    estimators = [arm for arm in arms if not arm["control"] and arm["estimator"] != "model"]
-    if not estimators:
-        return " ".join(removed)
-    arm = next((arm for arm in estimators if arm["estimator"] == "exact"), estimators[-1])
-    name = _SENTENCE_NAMES.get(arm["estimator"], str(arm["estimator"]))
-    quality = results["quality"]
-    if quality is None:
-        first = _moved(name, arm, words)
-    else:
-        compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
-        controls = [other for other in arms if other["control"] and other["alpha"] != 1]
-        first = _changed(name, arm, arms[0], quality, results["units"], compared, controls, words)
-        first = " ".join([first, *_beside(name, arm, arms[0], quality, words)])
-    smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
-    return " ".join(part for part in (first, _smoothed(smoothing, words), *removed) if part)
-
-
-def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
-    """A sentence an ablation: of how many heads it says that they matter, and which most."""
-    quality = results["quality"]
-    for record in results.get("ranking", ()):
-        if record["estimator"] not in ABLATIONS or not record["order"]:
-            continue
-        order, where = record["order"], record["where"]
-        measure = words.sentences.get(record["measure"]) or (
-            "the sentence embeddings" if record["measure"] == "embedding_change" else f"the {words.output}"
-        )
-        first = order[0]
-        place = f"layer {first['layer']}" + (f", head {first['head']}" if where == "head" else "")
-        told = [one for one in order if one["effect_low"] is not None]
-        sure = sum(one["effect_low"] > 0 or one["effect_high"] < 0 for one in told)
-        spread = within(first, "effect") if first["effect_low"] is not None else "without an interval"
-        sentence = (
-            f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
-            f"{'changes' if quality else 'move'} most by {place}: {signed(first['effect'])} {spread}"
-        )
-        if told and quality:
-            sentence += (
-                f"; of {count(len(told))} {where}s, the 95 % intervals of {count(sure)} leave 0 out, of which about "
-                f"{max(1, round(0.05 * len(told)))} would by chance"
-            )
-        yield f"{sentence}."
-
-
-def _level(value: float | None) -> str:
-    """A value to four digits; a rank correlation has none where all similarities of an arm are equal."""
-    return "undefined" if value is None else f"{value:.4f}"
-
-
-def _changed(
-    name: str,
-    arm: Mapping[str, Any],
-    model: Mapping[str, Any],
-    quality: str,
-    units: Mapping[str, int],
-    compared: Mapping[str, Any] | None,
-    controls: Sequence[Mapping[str, Any]],
-    words: Wording,
-) -> str:
-    difference = arm[f"{quality}_difference"]
-    better = -1 if quality == "loss" else 1
-    head = f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}"
-    unit = "pairs" if quality == "score_correlation" else next(iter(units))
-    number = units[unit]
-    low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
-    if low is None or high is None:
-        few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
-        return f"{head}, by {signed(difference)}; {few} no interval, so this may be chance."
-    head += (
-        f", by {signed(difference)} {within(arm, f'{quality}_difference')} (95 % over {count(number)} {unit})"
-    )
-    if low <= 0 <= high:
-        head += ", which cannot be told from no change"
-    else:
-        head += ", an improvement" if (difference > 0) == (better > 0) else ", for the worse"
-    return f"{head}. {_controlled(arm, quality, better, compared, controls)}".strip()
-
-
-def _beside(
-    called: str, arm: Mapping[str, Any], model: Mapping[str, Any], quality: str, words: Wording
-) -> Iterator[str]:
-    """A sentence for every quality besides the first."""
-    for name in words.sentences:
-        if name == quality or arm.get(name) is None:
-            continue
-        spread = "" if arm[f"{name}_difference_low"] is None else f" {within(arm, f'{name}_difference')}"
-        yield (
-            f"{called} takes {words.sentences[name]} from {_level(model[name])} to {_level(arm[name])}, by "
-            f"{signed(arm[f'{name}_difference'])}{spread}."
-        )
-
-
-def _controlled(
-    arm: Mapping[str, Any],
-    quality: str,
-    better: int,
-    compared: Mapping[str, Any] | None,
-    controls: Sequence[Mapping[str, Any]],
-) -> str:
-    if compared is None:
-        return "No control was run, so it may be smoothing."
-    values = [control[quality] for control in controls if control[quality] is not None]
-    spans, place = "", ""
-    if len(values) > 1:
-        spans = f"α alone spans {min(values):.4f} to {max(values):.4f}"
-        inside = arm[quality] is not None and min(values) <= arm[quality] <= max(values)
-        place = f", and this lies {'within' if inside else 'outside'}"
-    elif values:
-        spans = f"the control alone gives {values[0]:.4f}"
-    low, high = compared["difference_low"], compared["difference_high"]
-    if low is None or high is None:
-        return f"There are too few units to choose a control on one half and compare on the other; {spans}."
-    sentence = (
-        f"Against the best control (first order at α = {_alphas(compared)}, chosen on one half and compared on the "
-        f"other) it is {signed(compared['difference'])} {within(compared, 'difference')}"
-    )
-    if low <= 0 <= high:
-        sentence += ": no evidence of more than smoothing"
-    elif (compared["difference"] > 0) == (better > 0):
-        sentence += ": better than the best of them"
-    else:
-        sentence += ": α alone does better"
-    return f"{sentence}; {spans}{place}."
-
-
-def _alphas(record: Mapping[str, Any]) -> str:
-    return " and ".join(f"{alpha:g}" for alpha in sorted(set(record["chosen_alphas"])))
-
-
-def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
-    if arm.get("embedding_change") is None:
-        low, high = arm["hidden_change_low"], arm["hidden_change_high"]
-        spread = "" if low is None else f" [{percent(low)}, {percent(high)}]"
-        moved = f"{percent(arm['hidden_change'])}{spread}"
-        return f"{name} changes the {words.output} by {moved} of their length on average."
-    return (
-        f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them "
-        f"by at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman "
-        f"correlation of {_level(arm['ranking_agreement'])}"
-        + (
-            f" [{arm['ranking_agreement_low']:.4f}, {arm['ranking_agreement_high']:.4f}]."
-            if arm["ranking_agreement_low"] is not None
-            else "; no interval can be given for so few sentences."
-        )
+    environment = page_environment(_PACKAGE)
+    environment.filters.update(signed=signed, left=share_left_in_words)
+    colours = scale()
+    swaps = [arm for arm in report.arms if arm["where"] == "model" and _role(arm) == "swap"]
+    layers = report.manifest.get("stacks", {}).items()
+    listed = [f"{name}: {count} layers" for name, count in layers if name != "output"]
+    return environment.get_template("swap.html.jinja").render(
+        manifest=report.manifest,
+        finding=report.finding,
+        units=report.results["units"],
+        words=wording(report.manifest),
+        quality=report.results["quality"],
+        smoothing=report.results["smoothing"],
+        # The exact estimator, or the last one where exact was not asked for.
+        main=next((arm for arm in swaps if arm["estimator"] == "exact"), swaps[-1] if swaps else None),
+        model=next(arm for arm in report.arms if _role(arm) == "model"),
+        tables=arm_tables(report),
+        stacks=stacks(report),
+        maps=head_maps(report),
+        rankings=rankings(report),
+        names={name: words[:1].upper() + words[1:] for name, words in ESTIMATORS.items()},
+        levels=range(LEVELS),
+        entries=sorted(manifest_entries({**report.manifest, "stacks": listed})),
+        style=page_files(_PACKAGE, "report.css"),
+        light_scale=stylesheet(colours),
+        dark_scale=stylesheet(colours[::-1]),
     )
 
 
-def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
-    """What the interval of the share that the nearest control leaves of a change says, and no more.
+def _role(record: Record) -> str:
+    return "control" if record["control"] else "model" if record["estimator"] == "model" else "swap"
 
-    Example:
-        >>> share_left_in_words({"share_left_low": 0.22, "share_left_high": 7.4})
-        'whether any α comes nearer than the model itself cannot be told'
+
+def arm_tables(report: SwapTables) -> list[Record]:
+    """A table of all model-wide arms for each measure, the quality first, where there is one.
+
+    Returns:
+        Of each its ``measure``, what it is in ``words``, whether the difference from the model is drawn
+        (``of_difference``), where the model stands (``model_at``), and ``rows``: the model, the controls by α, the
+        estimators, with what is ``shown`` and its interval as numbers and as a ``whisker``.
     """
-    if smoothing["share_left_high"] < 1:
-        return "that part is not what one α for all heads gives"
-    if smoothing["share_left_low"] > 1:
-        return "no α comes nearer than the model itself"
-    return "whether any α comes nearer than the model itself cannot be told"
+    words = wording(report.manifest)
+    known = {**words.qualities, "hidden_change": f"relative change of the {words.output}", **_MEASURES}
+    whole = [record for record in report.arms if record["where"] == "model"]
+    whole.sort(key=lambda record: (_ROLES.index(_role(record)), record["alpha"]))
+    tables = []
+    for measure, called in known.items():
+        if measure not in whole[0]:
+            continue
+        of_difference = measure in words.qualities
+        drawn = f"{measure}_difference" if of_difference else measure
+        at_model = 0.0 if of_difference else float(whole[0][measure] or 0.0)
+        spans = [tuple(record[f"{drawn}{end}"] for end in ("", "_low", "_high")) for record in whole]
+        axis = WhiskerAxis.of([end for span in spans for end in span], through=at_model)
+        rows = [
+            {
+                "name": arm_name(record),
+                "role": _role(record),
+                "value": record[measure],
+                "shown": span[0],
+                "low": span[1],
+                "high": span[2],
+                "whisker": axis.whisker(*span),
+            }
+            for record, span in zip(whole, spans, strict=True)
+        ]
+        tables.append(
+            {
+                "measure": measure,
+                "words": called,
+                "of_difference": of_difference,
+                "rows": rows,
+                "model_at": axis.place(at_model),
+            }
+        )
+    return tables
 
 
-def _smoothed(smoothing: Mapping[str, Any] | None, words: Wording) -> str:
-    if smoothing is None:
-        return ""
-    what = words.output if smoothing["measure"] == "hidden_change" else "embeddings"
-    share = smoothing["share_left"]
-    if share is None or smoothing["share_left_low"] is None:
-        return f"The nearest control for its {what} is first order at α = {smoothing['nearest_alpha']:g}."
-    left = (
-        f"{percent(share)} [{percent(smoothing['share_left_low'])}, {percent(smoothing['share_left_high'])}]"
-    )
+def _nearest_alpha(report: SwapTables) -> float | None:
+    """The α of the control that is nearest to exact, or to the first estimator."""
+    nearest = {record["estimator"]: record["nearest_alpha"] for record in report.results["smoothing"]}
+    return nearest.get("exact", next(iter(nearest.values()), None))
+
+
+def stacks(report: SwapTables) -> list[Record]:
+    """The change of every layer's output under the estimators and under the control that is nearest to exact.
+
+    Returns:
+        Of each stack its ``name`` and its ``layers``: the ``layer``'s number, ``bars`` (arm, change, length in percent
+        of the longest) and, by estimator, the change at the output where it ``alone`` was swapped.
+    """
+    alpha = _nearest_alpha(report)
+    shown = [
+        record for record in report.layers if record["estimator"] != "first_order" or record["alpha"] == alpha
+    ]
+    shown.sort(key=lambda record: list(_BARS).index(record["estimator"]))
+    longest = max((record["hidden_change"] for record in shown), default=0.0) or 1.0
+    names = list(dict.fromkeys(record["stack"] for record in report.layers)) if shown else []
+    of_layers = [name for name in names if name != "output"]
+    found = []
+    for name in names:
+        own = [record for record in shown if record["stack"] == name]
+        layers = [
+            {
+                "layer": layer,
+                "bars": [
+                    (
+                        _BARS[record["estimator"]],
+                        record["hidden_change"],
+                        round(100 * record["hidden_change"] / longest, 2),
+                    )
+                    for record in own
+                    if record["layer"] == layer
+                ],
+                "alone": {
+                    arm["estimator"]: arm["hidden_change"]
+                    for arm in report.arms
+                    if of_layers == [name] and arm["where"] == "layer" and arm["layer"] == layer
+                    if not arm["control"]
+                },
+            }
+            for layer in sorted({record["layer"] for record in own})
+        ]
+        found.append({"name": name, "layers": layers})
+    return found
+
+
+def head_maps(report: SwapTables) -> list[tuple[str, HeadGrid]]:
+    """What one head alone does to the model's output under each estimator and ablation; none where none was swapped.
+
+    Estimators share a scale, and so do ablations.
+    """
+    changes: dict[str, dict[tuple[int, int], float]] = {}
+    for arm in report.arms:
+        if arm["where"] == "head" and not arm["control"]:
+            changes.setdefault(arm["estimator"], {})[arm["layer"], arm["head"]] = arm["hidden_change"]
+    highest = dict.fromkeys((True, False), 0.0)
+    for estimator, own in changes.items():
+        highest[estimator in ABLATIONS] = max(highest[estimator in ABLATIONS], *own.values())
+    found = []
+    for estimator, own in changes.items():
+        most = highest[estimator in ABLATIONS]
+        cells = {
+            place: Cell(number, f"q{level(value, most)}", short(value))
+            for number, (place, value) in enumerate(own.items())
+        }
+        found.append((estimator, HeadGrid.of(cells, most)))
+    return found
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Heads, or layers, in the order of their measured effect, drawn.
+
+    Attributes:
+        estimator: What was swapped in.
+        where: ``head`` or ``layer``.
+        measure: What the effect is of, in words.
+        of_quality: Whether that is a loss or a score.
+        rows: Of each place its entry of ``SwapReport.ranking``, its arm, its effect drawn, and the least and greatest
+            change that the control gives there.
+        zero_at: Where 0 stands.
+        sure: Of how many the interval leaves 0 out.
+    """
+
+    estimator: str
+    where: str
+    measure: str
+    of_quality: bool
+    rows: list[Record]
+    zero_at: float
+    sure: int
+
+
+def rankings(report: SwapTables) -> list[Ranking]:
+    """The rankings of a swap, those of ablations first."""
+    words = wording(report.manifest)
+    arms = {(arm["estimator"], arm["layer"], arm["head"]): arm for arm in report.arms if not arm["control"]}
+    found = []
+    for ranked in sorted(report.ranking, key=lambda record: record["estimator"] not in ABLATIONS):
+        order, measure = ranked["order"], ranked["measure"]
+        spans = [tuple(one[f"effect{end}"] for end in ("", "_low", "_high")) for one in order]
+        axis = WhiskerAxis.of([end for span in spans for end in span], through=0.0)
+        rows = [
+            {
+                **one,
+                "arm": arms[ranked["estimator"], one["layer"], one["head"]],
+                "whisker": axis.whisker(*span),
+                "by_alpha": by_alpha(report.arms, one),
+            }
+            for one, span in zip(order, spans, strict=True)
+        ]
+        sure = sum(low is not None and (low > 0 or high < 0) for _, low, high in spans)
+        called = words.qualities.get(
+            measure, _MEASURES.get(measure, f"relative change of the {words.output}")
+        )
+        of_quality = measure in words.qualities
+        found.append(
+            Ranking(ranked["estimator"], ranked["where"], called, of_quality, rows, axis.place(0.0), sure)
+        )
+    return found
+
+
+def write_figures(report: SwapTables, directory: Path) -> Path:
+    """Write ``swap.svg`` and ``swap.png``.
+
+    Args:
+        report: The swap.
+        directory: An existing folder.
+
+    Returns:
+        Path of ``swap.png``.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+        OutputError: If a file cannot be written; an earlier one of that name is then intact.
+    """
+    png = directory / "swap.png"
+    write_figure(lambda: _draw(report), _SETTINGS, [png.with_suffix(".svg"), png], extra="report")
+    return png
+
+
+def _draw(report: SwapTables) -> Figure:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+
+    heads = [arm for arm in report.arms if arm["where"] == "head" and arm["estimator"] in _STYLE]
+    maps = list(dict.fromkeys(arm["estimator"] for arm in heads))
+    tall = min(6.0, 1.3 + 0.22 * len({arm["layer"] for arm in heads})) if heads else 0.0
+    caption = textwrap.wrap(_caption(report), 118, break_on_hyphens=False)
+    height = 3.5 + tall + 0.15 * len(caption)
+    figure = Figure(figsize=(8.4, height), facecolor="white")
+
+    def place(left: float, right: float, top: float, tallness: float) -> Axes:
+        return figure.add_axes((left, 1 - (top + tallness) / height, right - left, tallness / height))
+
+    estimated = any(record["estimator"] in _STYLE for record in report.layers)
+    _against_alpha(place(0.085, 0.48 if estimated else 0.985, 0.35, 2.4), report)
+    if estimated:
+        _by_layer(place(0.59, 0.985, 0.35, 2.4), report)
+    width = 0.84 / max(1, len(maps))
+    highest = max((arm["hidden_change"] for arm in heads), default=0.0)
+    for number, estimator in enumerate(maps):
+        axes = place(0.085 + number * width, 0.025 + (number + 1) * width, 3.75, tall - 0.85)
+        own = {
+            (arm["layer"], arm["head"]): arm["hidden_change"]
+            for arm in heads
+            if arm["estimator"] == estimator
+        }
+        layers, columns = (sorted(set(side)) for side in zip(*own, strict=True))
+        grid = [[own.get((layer, head), float("nan")) for head in columns] for layer in layers]
+        drawn = axes.imshow(grid, cmap=ListedColormap(scale()), vmin=0, vmax=highest or 1.0, aspect="auto")
+        for ticks, numbers in ((axes.set_xticks, columns), (axes.set_yticks, layers)):
+            every = 1 + len(numbers) // _LONGEST_AXIS
+            ticks(range(0, len(numbers), every), [str(one) for one in numbers[::every]])
+        axes.set(xlabel="head", ylabel="layer")
+        axes.set_title(f"(c) One head swapped: {ESTIMATORS[estimator]}", fontsize=9, loc="left")
+        if estimator == maps[-1]:
+            bar = figure.colorbar(drawn, cax=place(0.905, 0.92, 3.75, tall - 0.85))
+            bar.set_label("change at the output", fontsize=7)
+            bar.ax.tick_params(labelsize=6)
+    figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=INK, va="bottom", parse_math=False)
+    return figure
+
+
+def _against_alpha(axes: Axes, report: SwapTables) -> None:
+    words, name = wording(report.manifest), report.results["quality"]
+    # Where it is a quality, the interval of the difference is shown: that of the level is mostly the text's.
+    spread, label = f"{name}_difference", words.qualities.get(name or "", "")
+    if name is None:
+        ranked = "ranking_agreement" in report.arms[0]
+        name = spread = "ranking_agreement" if ranked else "hidden_change"
+        label = (
+            "Spearman's correlation with the model's ranking"
+            if ranked
+            else f"relative change of the {words.output}"
+        )
+    whole = [record for record in report.arms if record["where"] == "model" and record[name] is not None]
+    controls = sorted((record for record in whole if record["control"]), key=lambda record: record["alpha"])
+
+    def bars(records: Sequence[Record]) -> list[list[float]]:
+        found = []
+        for record in records:
+            ends: list[Any] = [record.get(f"{spread}{end}") for end in ("", "_low", "_high")]
+            middle, low, high = (0.0, 0.0, 0.0) if None in ends else ends
+            found.append((max(0.0, middle - low), max(0.0, high - middle)))
+        return [[below for below, _ in found], [above for _, above in found]]
+
+    alphas = [record["alpha"] for record in controls]
+    values = [record[name] for record in controls]
+    style: dict[str, Any] = {**_CONTROL, "capsize": 2, "label": "control: first order at α"}
+    axes.errorbar(alphas, values, bars(controls), **style)
+    least, most = min(alphas, default=1.0), max(alphas, default=1.0)
+    for record in whole:
+        estimator = record["estimator"]
+        if estimator == "model":
+            axes.axhline(record[name], color=INK, linewidth=0.8, label="the model")
+        elif estimator in _STYLE:
+            colour, marker, _, line = _STYLE[estimator]
+            axes.axhline(record[name], color=colour, linestyle=line, linewidth=0.8, alpha=0.8)
+            place = most + (0.08 + 0.09 * list(_STYLE).index(estimator)) * (most - least or 1.0)
+            style = {"markersize": 5, "capsize": 3, "linestyle": "none", "label": ESTIMATORS[estimator]}
+            axes.errorbar([place], [record[name]], bars([record]), color=colour, marker=marker, **style)
+    # Where the estimators stand is no α, so the axis must not name one there.
+    axes.set_xticks([tick for tick in axes.get_xticks() if least - 1e-9 <= tick <= most + 1e-9])
+    axes.set(xlabel="α of the control (estimators, at α = 1, on the right)", ylabel=label)
+    _finish(axes, "(a) Against smoothing", "both", "best")
+
+
+def _by_layer(axes: Axes, report: SwapTables) -> None:
+    changes: dict[tuple[str, float], dict[tuple[str, int], float]] = {}
+    for record in report.layers:
+        own = changes.setdefault((record["estimator"], record["alpha"]), {})
+        own[record["stack"], record["layer"]] = record["hidden_change"]
+    places = list(next(iter(changes.values())))
+    of_layers = list(dict.fromkeys(stack for stack, _ in places if stack != "output"))
+    shown = [name for name in _STYLE if (name, 1.0) in changes]
+    width = 0.8 / max(1, len(shown))
+    for number, name in enumerate(shown):
+        colour, marker, hatch, _ = _STYLE[name]
+        middles = [i + (number - (len(shown) - 1) / 2) * width for i in range(len(places))]
+        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+        heights = [changes[name, 1.0][place] for place in places]
+        axes.bar(middles, heights, width * 0.92, label=f"all layers swapped: {ESTIMATORS[name]}", **style)
+        alone = {
+            arm["layer"]: arm["hidden_change"]
+            for arm in report.arms
+            if arm["where"] == "layer" and arm["estimator"] == name
+        }
+        there = [
+            (x, alone[layer])
+            for x, (stack, layer) in zip(middles, places, strict=True)
+            if [stack] == of_layers and layer in alone
+        ]
+        if there:
+            style = {"linestyle": "none", "markersize": 5, "color": "white", "markeredgecolor": INK}
+            label = f"only this layer, at the output: {ESTIMATORS[name]}"
+            axes.plot(*zip(*there, strict=True), marker=marker, label=label, **style)
+    alpha = _nearest_alpha(report)
+    if alpha is not None:
+        control = changes["first_order", alpha]
+        label = f"all layers: control, α = {alpha:g}"
+        axes.plot(range(len(places)), [control[place] for place in places], **_CONTROL, label=label)
+    every, several = 1 + len(places) // _LONGEST_AXIS, len(of_layers) > 1
+    names = [
+        f"{f'{stack[:3]} ' if several else ''}{layer}" if stack in of_layers else "output"
+        for stack, layer in places[::every]
+    ]
+    axes.set_xticks(range(0, len(places), every), names, rotation=90 if several else 0)
+    axes.set(xlabel="output of layer", ylabel="relative change")
+    axes.margins(y=0.25)
+    _finish(axes, "(b) Where the change arises", "y", "upper left")
+
+
+def _finish(axes: Axes, title: str, grid: Literal["both", "y"], legend: Any) -> None:
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.legend(fontsize=6.5 if grid == "both" else 6, frameon=False, loc=legend)
+    axes.grid(axis=grid, color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def _caption(report: SwapTables) -> str:
+    manifest, words = report.manifest, wording(report.manifest)
+    units = " and ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
+    sources = [Path(str(manifest[key])).name for key in ("texts", "pairs") if manifest.get(key) is not None]
+    name = Path(str(manifest["model"])).name
+    ranked = "the correlation" if "ranking_agreement" in report.arms[0] else "the change"
+    what = "paired differences from the model" if report.results["quality"] else ranked
     return (
-        f"Of the change of its {what}, {left} is left between it and the nearest control (first order at α = "
-        f"{_alphas(smoothing)}), so {share_left_in_words(smoothing)}."
+        f"{name} on {units} of {' and '.join(sources)}; nothing retrained. Bars in (a): 95 % bootstrap intervals of "
+        f"{what}. Change: {words.formula}."
     )
 
 
 @dataclass(frozen=True, repr=False)
-class SwapReport:
+class SwapReport(SwapTables):
     """What was swapped and what came of it, and the files that show it.
 
     Attributes:
         manifest: The model, the text, the options and the versions.
         results: The tables, see ``fenchel.swap.statistics.tabulated``.
     """
-
-    manifest: dict[str, Any]
-    results: dict[str, Any]
-
-    @property
-    def arms(self) -> list[dict[str, Any]]:
-        """A record for the model itself, every control and every swap."""
-        return self.results["arms"]
-
-    @property
-    def layers(self) -> list[dict[str, Any]]:
-        """A record for every layer and model-wide arm: how far its output moved."""
-        return self.results["layers"]
-
-    @property
-    def ranking(self) -> list[dict[str, Any]]:
-        """Heads, or layers, in the order of their measured effect, for every estimator and ablation."""
-        return self.results.get("ranking", [])
-
-    @property
-    def finding(self) -> str:
-        """What came out, in words that say no more than the intervals."""
-        found = finding(self.results, wording(self.manifest))
-        trained_with = self.manifest.get("trained_with")
-        if trained_with is None:
-            return found
-        return (
-            f"{found} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
-            "the model here is the same weights under first order."
-        )
-
-    def __repr__(self) -> str:
-        """One line: what was swapped, on how much, and the first of what came out."""
-        units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
-        first, _, _ = f"{self.finding} ".partition(". ")
-        said = f": {first}" if first.strip() else ""
-        return f"<{type(self).__name__} of {self.manifest.get('model')}, {len(self.arms):,} arms on {units}{said}>"
-
-    def arm(
-        self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
-    ) -> dict[str, Any]:
-        """The record of one arm.
-
-        Args:
-            estimator: ``model``, ``first_order``, ``second_order``, ``exact`` or an ablation.
-            alpha: Of the control.
-            layer: Number of the only layer that was swapped.
-            head: Number of the only head that was swapped.
-
-        Raises:
-            InputError: If there was no such arm.
-        """
-        wanted = {"estimator": estimator, "alpha": alpha, "layer": layer, "head": head}
-        for record in self.arms:
-            if all(record[name] == value for name, value in wanted.items()):
-                return record
-        where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
-        raise InputError(
-            f"no arm {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
-        )
 
     def save(self, directory: str | Path) -> Path:
         """Write every file into a folder; each is whole or not there.
@@ -475,8 +542,6 @@ class SwapReport:
             OutputError: If something cannot be written.
             MissingExtraError: If matplotlib or jinja2 is not installed.
         """
-        from fenchel.swap.rendering import render_html, write_figures
-
         folder = Path(directory).expanduser()
         check_writable(folder)
         saved = {"manifest": self.manifest, "finding": self.finding, **self.results}
@@ -510,90 +575,3 @@ class SwapReport:
         saved = read_document(path, RESULTS_FORM, unsealed_version=_UNSEALED)
         results = {name: saved[name] for name in saved if name not in ("manifest", "finding")}
         return cls(saved["manifest"], results)
-
-
-def terminal_table(report: SwapReport) -> RenderableType:
-    """The tables, for rich; they fit 80 columns and break headers in narrower terminals.
-
-    Args:
-        report: The swap.
-
-    Returns:
-        Something that ``rich.print`` prints. Names in it are never read as markup.
-
-    Raises:
-        MissingExtraError: If rich is not installed.
-    """
-    try:
-        from rich.console import Group
-        from rich.text import Text
-    except ImportError as error:
-        raise MissingExtraError("rich", "cli") from error
-    whole = [record for record in report.arms if record["where"] == "model"]
-    units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
-    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
-    for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
-        arms = [record for record in report.arms if record["where"] == where and not record["control"]]
-        if not arms:
-            continue
-        furthest = sorted(arms, key=lambda record: -record["hidden_change"])[:_MOST]
-        shown = (
-            f"the {len(furthest)} of {len(arms)} that move the output most" if len(arms) > _MOST else "all"
-        )
-        parts.append(_table(f"One {where} swapped alone: {shown}", furthest, report, labels))
-    if whole[0].get("score_correlation", 0) is None:
-        parts.append(
-            Text("The model gives every pair the same similarity, so there is no ranking.", style="bold")
-        )
-    return Group(*parts)
-
-
-def _table(title: str, records: list[dict[str, Any]], report: SwapReport, labels: list[str]) -> Any:
-    from rich.text import Text
-
-    made = titled_table(title)
-    columns = [*labels, "Attention"]
-    words = wording(report.manifest)
-    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
-    qualities = [name for name in words.qualities if name in records[0]][: 1 if labels else None]
-    for name in qualities:
-        columns += [_HEADINGS.get(name, words.tiles[name]), "Difference [95 %]"]
-    columns += [words.change.capitalize(), *(["The same by α"] if labels else [])]
-    embedding = "embedding_change" in records[0]
-    if embedding:
-        columns += ["1 − cosine", "Ranking kept"]
-    for column in columns:
-        made.add_column(
-            column.replace(" ", "\n", 1),
-            justify="left" if column == "Attention" else "right",
-            min_width=len("[−0.0001,") if column.startswith("Difference") else None,
-            overflow="fold",
-        )
-    for record in records:
-        cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
-        for quality in qualities:
-            cells += [_number(record[quality]), _difference(record, quality)]
-        cells.append(_number(record["hidden_change"]))
-        if labels:
-            same = by_alpha(report.arms, record)
-            cells.append(f"{short(same[0])} to {short(same[1])}" if same else "–")
-        if embedding:
-            cells += [_number(record["embedding_change"]), _number(record["ranking_agreement"])]
-        made.add_row(*map(Text, cells))
-    return made
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
-
-
-def _difference(record: dict[str, Any], quality: str) -> str:
-    name = f"{quality}_difference"
-    if record["estimator"] == "model":
-        return ""
-    if record[f"{name}_low"] is None:
-        return signed(record[name])
-    interval = within(record, name)
-    return "0" if interval == "[0, 0]" else f"{signed(record[name])}\n{interval}"

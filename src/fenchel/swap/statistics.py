@@ -11,7 +11,6 @@ flatter it: the units are split into two halves at random, and the control for e
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,19 +23,19 @@ from fenchel.errors import ModelError
 from fenchel.swap.conditions import Arm
 
 __all__ = [
-    "AbstractMetric",
     "AgainstControl",
     "Bootstrap",
     "Interval",
+    "Metric",
     "Pairings",
-    "RankingAgreement",
-    "ScoreCorrelation",
-    "TokenMean",
     "against_best_control",
     "halves",
     "named",
     "ranking",
+    "ranking_agreement",
+    "score_correlation",
     "tabulated",
+    "token_mean",
 ]
 
 _ELEMENTS_AT_ONCE = 500_000
@@ -126,110 +125,77 @@ class Bootstrap:
             yield weights.T
 
 
-class AbstractMetric(ABC):
-    """A number for each arm and each weighting of the units.
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """What an arm is measured by: a number from what every unit gave and the weights of the units in a sample.
 
     Attributes:
         units: How many units there are to resample.
+        of: From the key of an arm and (R, N) weights, how often each of R samples holds each unit, to (R,) float64.
         lower_is_better: Whether less is better.
     """
 
     units: int
-    lower_is_better: bool
-
-    @abstractmethod
-    def __call__(self, arm: str, weights: Tensor) -> Tensor:
-        """The metric of an arm in every weighted sample.
-
-        Args:
-            arm: Key of the arm.
-            weights: (R, N), how often each of R samples holds each unit.
-
-        Returns:
-            (R,) float64.
-        """
+    of: Callable[[str, Tensor], Tensor]
+    lower_is_better: bool = False
 
     def of_all(self, arm: str) -> float:
         """The metric of an arm on all units."""
-        return float(self(arm, torch.ones(1, self.units, dtype=torch.float64)))
+        return float(self.of(arm, torch.ones(1, self.units, dtype=torch.float64)))
 
 
-@dataclass(frozen=True, eq=False)
-class TokenMean(AbstractMetric):
+def token_mean(sums: Mapping[str, Tensor], counts: Tensor, *, lower_is_better: bool = True) -> Metric:
     """Sum of a quantity over the units, divided by the sum of what it is counted in (tokens, for a loss).
 
-    Attributes:
+    Args:
         sums: (N,) for each arm.
         counts: (N,), at least 0.
+        lower_is_better: Whether less is better.
     """
-
-    sums: Mapping[str, Tensor]
-    counts: Tensor
-    lower_is_better: bool = True
-
-    @property
-    def units(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """N."""
-        return len(self.counts)
-
-    def __call__(self, arm: str, weights: Tensor) -> Tensor:
-        """See ``AbstractMetric``."""
-        return weights @ self.sums[arm].to(torch.float64) / (weights @ self.counts.to(torch.float64))
+    counts = counts.to(torch.float64)
+    return Metric(
+        len(counts),
+        lambda arm, weights: weights @ sums[arm].to(torch.float64) / (weights @ counts),
+        lower_is_better,
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreCorrelation(AbstractMetric):
+def score_correlation(similarities: Mapping[str, Tensor], scores: Tensor) -> Metric:
     """Spearman's correlation of an arm's similarities with scores that people gave; the unit is a pair.
 
-    Attributes:
+    Args:
         similarities: (N,) for each arm.
         scores: (N,).
     """
-
-    similarities: Mapping[str, Tensor]
-    scores: Tensor
-    lower_is_better: bool = False
-
-    @property
-    def units(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """N."""
-        return len(self.scores)
-
-    def __call__(self, arm: str, weights: Tensor) -> Tensor:
-        """See ``AbstractMetric``."""
-        return spearman(self.similarities[arm], self.scores, weights)
+    return Metric(len(scores), lambda arm, weights: spearman(similarities[arm], scores, weights))
 
 
-@dataclass(frozen=True, eq=False)
-class RankingAgreement(AbstractMetric):
+def ranking_agreement(
+    similarities: Mapping[str, Tensor], model: str, pairs: Tensor, sentences: int
+) -> Metric:
     """Spearman's correlation of an arm's similarities of pairs with the model's own; the unit is a sentence.
 
     A sentence is in many pairs, so pairs are not drawn one by one: a pair counts as often as both of its sentences were
     drawn together, which is the product of their counts.
 
-    Attributes:
+    Args:
         similarities: (P,) for each arm.
         model: Key of the model's own arm.
         pairs: (P, 2) numbers of the sentences.
-        units: How many sentences.
+        sentences: How many.
     """
+    first, second = pairs.T
 
-    similarities: Mapping[str, Tensor]
-    model: str
-    pairs: Tensor
-    units: int
-    lower_is_better: bool = False
-
-    def __call__(self, arm: str, weights: Tensor) -> Tensor:
-        """See ``AbstractMetric``."""
-        first, second = self.pairs.T
+    def agreement(arm: str, weights: Tensor) -> Tensor:
         found = []
         # There are more pairs than sentences, so what fits in memory for sentences may not for pairs.
         for rows in weights.split(max(1, 4_000_000 // max(1, len(first)))):
             both = rows[:, first] * rows[:, second]
-            own, other = (midranks(self.similarities[key], both) for key in (self.model, arm))
+            own, other = (midranks(similarities[key], both) for key in (model, arm))
             found.append(correlation(own, other, both))
         return torch.cat(found)
+
+    return Metric(sentences, agreement)
 
 
 @dataclass(frozen=True)
@@ -254,8 +220,8 @@ def halves(units: int, seed: int) -> list[Tensor]:
     return [order[0::2].sort().values, order[1::2].sort().values]
 
 
-def _best(metric: AbstractMetric, controls: Sequence[str], weights: Tensor) -> str:
-    values = [float(metric(control, weights)) for control in controls]
+def _best(metric: Metric, controls: Sequence[str], weights: Tensor) -> str:
+    values = [float(metric.of(control, weights)) for control in controls]
     sign = 1 if metric.lower_is_better else -1
     # An undefined value (all similarities equal) is never the best.
     return min(
@@ -265,7 +231,7 @@ def _best(metric: AbstractMetric, controls: Sequence[str], weights: Tensor) -> s
 
 
 def against_best_control(
-    metric: AbstractMetric, arm: str | None, controls: Sequence[str], bootstrap: Bootstrap
+    metric: Metric, arm: str | None, controls: Sequence[str], bootstrap: Bootstrap
 ) -> AgainstControl:
     """Compare an arm with the best control, chosen on one half of the units and compared on the other, both ways.
 
@@ -290,8 +256,8 @@ def against_best_control(
     def difference(weights: Tensor) -> Tensor:
         found = []
         for members, control in zip(inside, chosen, strict=True):
-            value = metric(control, weights * members)
-            found.append(value if arm is None else metric(arm, weights * members) - value)
+            value = metric.of(control, weights * members)
+            found.append(value if arm is None else metric.of(arm, weights * members) - value)
         return torch.stack(found).mean(0)
 
     return AgainstControl(chosen, best, bootstrap.interval(difference, metric.units, split))
@@ -421,15 +387,15 @@ class _Tables:
         self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
         self._embeddings = measured.get("embeddings")
         self.units = {unit if pairings is None else "sentences": len(measured["units"])}
-        self._qualities: dict[str, AbstractMetric] = {}
-        self._ranking: AbstractMetric | None = None
+        self._qualities: dict[str, Metric] = {}
+        self._ranking: Metric | None = None
         if pairings is not None and self._embeddings is not None:
             self._similar(pairings, self._embeddings)
         if (losses := measured.get("losses")) is not None:
-            self._qualities["loss"] = TokenMean(self._columns(losses), measured["labels"])
+            self._qualities["loss"] = token_mean(self._columns(losses), measured["labels"])
         if (scores := measured.get("scores")) is not None:
             ones = torch.ones(len(scores), dtype=torch.float64)
-            self._qualities["score"] = TokenMean(self._columns(scores), ones, lower_is_better=False)
+            self._qualities["score"] = token_mean(self._columns(scores), ones, lower_is_better=False)
 
     @property
     def quality_name(self) -> str | None:
@@ -456,19 +422,20 @@ class _Tables:
                 "no ranking that could change. Use a model whose embeddings differ from sentence to sentence."
             )
         if pairings.by_sentence:
-            self._ranking = RankingAgreement(ranked, self._keys[0], pairings.ranked, len(embeddings))
+            self._ranking = ranking_agreement(ranked, self._keys[0], pairings.ranked, len(embeddings))
         else:
-            self._ranking = ScoreCorrelation(ranked, own)
+            self._ranking = score_correlation(ranked, own)
         if pairings.scored is not None and pairings.scores is not None:
             self.units["pairs"] = len(pairings.scored)
             scored = similarities(pairings.scored)
-            self._qualities["score_correlation"] = ScoreCorrelation(scored, pairings.scores)
+            self._qualities["score_correlation"] = score_correlation(scored, pairings.scores)
 
     def arms(self) -> list[Record]:
-        changes = TokenMean(
+        changes = token_mean(
             self._columns(self._measured["hidden"][:, :, -1]), self._measured["tokens"][:, -1]
         )
-        embedding = self._embedding_change()
+        apart = self._embedding_changes()
+        embedding = None if apart is None else token_mean(apart, torch.ones(len(self._measured["units"])))
         own = {name: self._samples(metric, self._keys[0]) for name, metric in self._qualities.items()}
         records = []
         for arm in self._arms:
@@ -484,9 +451,9 @@ class _Tables:
             for name, metric in self._qualities.items():
                 record |= self._quality(name, metric, arm.key, own[name])
             record |= self._interval("hidden_change", changes, arm.key)
-            if embedding is not None:
+            if embedding is not None and apart is not None:
                 record |= self._interval("embedding_change", embedding, arm.key)
-                record["embedding_change_p95"] = float(torch.quantile(embedding.sums[arm.key], 0.95))
+                record["embedding_change_p95"] = float(torch.quantile(apart[arm.key], 0.95))
             if self._ranking is not None:
                 # One head of many changes it by next to nothing; thousands of resamples each would take longest of all.
                 with_interval = arm.where == "model" and arm.estimator is not None
@@ -494,13 +461,13 @@ class _Tables:
             records.append(record)
         return records
 
-    def _samples(self, metric: AbstractMetric, arm: str) -> Tensor | None:
+    def _samples(self, metric: Metric, arm: str) -> Tensor | None:
         if metric.units < 2 or self._bootstrap.repetitions == 0:
             return None
         units = torch.arange(metric.units)
-        return self._bootstrap.samples(lambda weights: metric(arm, weights), [units], metric.units)
+        return self._bootstrap.samples(lambda weights: metric.of(arm, weights), [units], metric.units)
 
-    def _quality(self, name: str, metric: AbstractMetric, arm: str, own: Tensor | None) -> Record:
+    def _quality(self, name: str, metric: Metric, arm: str, own: Tensor | None) -> Record:
         """A metric of an arm and its difference from the model's, on the same resamples."""
         value = metric.of_all(arm)
         difference = value - metric.of_all(self._keys[0])
@@ -516,7 +483,7 @@ class _Tables:
         for stack_number, (stack, count) in enumerate(self._stacks.items()):
             tokens = self._measured["tokens"][:, stack_number]
             for layer in range(1, count + 1):
-                metric = TokenMean(self._columns(self._measured["hidden"][:, :, place]), tokens)
+                metric = token_mean(self._columns(self._measured["hidden"][:, :, place]), tokens)
                 place += 1
                 records += [
                     {
@@ -556,7 +523,7 @@ class _Tables:
             own = apart.pop(self._keys[0])
             if not float(own.sum()) > 0:
                 continue
-            metric = TokenMean(apart, own)
+            metric = token_mean(apart, own)
             found = against_best_control(metric, None, list(self._others), self._bootstrap)
             embeds = self._embeddings is not None
             count = float(len(own) if embeds else self._measured["tokens"][:, -1].sum())
@@ -576,12 +543,11 @@ class _Tables:
             )
         return records
 
-    def _embedding_change(self) -> TokenMean | None:
+    def _embedding_changes(self) -> dict[str, Tensor] | None:
         embeddings = self._embeddings
         if embeddings is None:
             return None
-        sums = {key: _apart(embeddings[:, index], embeddings[:, 0]) for index, key in enumerate(self._keys)}
-        return TokenMean(sums, torch.ones(len(embeddings), dtype=torch.float64))
+        return {key: _apart(embeddings[:, index], embeddings[:, 0]) for index, key in enumerate(self._keys)}
 
     def _distances(self, number: int, arm: Arm) -> dict[str, Tensor]:
         """Distance a unit of an estimator's arm to the model and to each control."""
@@ -593,10 +559,10 @@ class _Tables:
         own = embeddings[:, self._keys.index(arm.key)]
         return {key: _apart(own, embeddings[:, self._keys.index(key)]) for key in others}
 
-    def _interval(self, name: str, metric: AbstractMetric, arm: str, with_interval: bool = True) -> Record:
+    def _interval(self, name: str, metric: Metric, arm: str, with_interval: bool = True) -> Record:
         if not with_interval or arm == self._keys[0]:
             return named(name, Interval(metric.of_all(arm)))
-        return named(name, self._bootstrap.interval(lambda weights: metric(arm, weights), metric.units))
+        return named(name, self._bootstrap.interval(lambda weights: metric.of(arm, weights), metric.units))
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:

@@ -52,7 +52,8 @@ __all__ = [
     "manifest_entries",
     "page_data",
     "page_environment",
-    "page_file",
+    "page_files",
+    "page_script",
     "render_html",
     "script_hash",
 ]
@@ -136,11 +137,11 @@ def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> di
     }
 
 
-_FOLDER = "page"
+_SHARED, _FOLDER = "fenchel.auditing.report", "page"
 
 
 def page_environment(package: str) -> Environment:
-    """Templates of a package's folder ``page``, in which every text is escaped and numbers are written as in reports.
+    """Templates of a package's folder ``page`` and of what all pages share, in which every text is escaped.
 
     Args:
         package: Such as ``fenchel.auditing.report``.
@@ -149,11 +150,11 @@ def page_environment(package: str) -> Environment:
         MissingExtraError: If jinja2 is not installed.
     """
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     except ImportError as error:
         raise MissingExtraError("jinja2", "report") from error
     environment = Environment(
-        loader=PackageLoader(package, _FOLDER),
+        loader=ChoiceLoader([PackageLoader(one, _FOLDER) for one in dict.fromkeys((package, _SHARED))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -169,9 +170,20 @@ def page_environment(package: str) -> Environment:
     return environment
 
 
-def page_file(package: str, name: str) -> str:
-    """The text of a file in a package's folder ``page``."""
-    return (resources.files(package) / _FOLDER / name).read_text(encoding="utf-8")
+def page_files(package: str, *names: str) -> str:
+    """The texts of files in a package's folder ``page``, or among what all pages share, one after the other."""
+    found = []
+    for name in names:
+        own = resources.files(package) / _FOLDER / name
+        place = own if own.is_file() else resources.files(_SHARED) / _FOLDER / name
+        found.append(place.read_text(encoding="utf-8"))
+    return "".join(found)
+
+
+def page_script(package: str, *names: str) -> str:
+    """One script of all parts, so that its hash is the only one that the page's policy names."""
+    parts = page_files(package, *(f"{name}.js" for name in names))
+    return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
 def script_hash(script: str) -> str:
@@ -278,7 +290,9 @@ def manifest_entries(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 _MOST_ROWS = 200
 
 _SCRIPTS = (
+    "numbers",
     "format",
+    "grid",
     "maps",
     "choices",
     "sentence",
@@ -373,12 +387,6 @@ def _difference(value: float | None, other: float | None, write: Callable[[float
     return f"{'−' if value < other else '+'}{write(abs(value - other))}"
 
 
-def _script() -> str:
-    """One script of all parts, so that its hash is the only one that the page's policy names."""
-    parts = "".join(page_file(_PACKAGE, f"{name}.js") for name in _SCRIPTS)
-    return f'(() => {{\n"use strict";\n{parts}}})();\n'
-
-
 def render_html(report: AuditResults) -> str:
     """The report as one HTML page that needs no network.
 
@@ -395,7 +403,7 @@ def render_html(report: AuditResults) -> str:
     environment = _environment()
     findings = Findings.of(report)
     highest = _highest_order_mean(findings)
-    script = _script()
+    script = page_script(_PACKAGE, *_SCRIPTS)
     colours = scale()
     return environment.get_template("report.html.jinja").render(
         report=report,
@@ -420,7 +428,7 @@ def render_html(report: AuditResults) -> str:
         entries=manifest_entries(report.manifest),
         light_scale=stylesheet(colours),
         dark_scale=stylesheet(colours[::-1]),
-        style="".join(page_file(_PACKAGE, name) for name in ("report.css", "opened.css")),
+        style=page_files(_PACKAGE, "report.css", "opened.css"),
         script=script,
         script_hash=script_hash(script),
         data=embedded_json(page_data(report, findings, most_rows=_MOST_ROWS)),

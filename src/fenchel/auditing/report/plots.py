@@ -203,24 +203,25 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class HeatMap:
-    """One metric of one kind of attention.
+class HeadGrid:
+    """Layers by heads.
 
     Args:
-        kind: The kind.
-        metric: The metric.
-        statistic: What is shown of it: its mean, or its median where some head's mean is unbounded.
         heads: The numbers of the columns.
         rows: A layer's number and its cells; None where a layer lacks that head.
-        highest: The upper end of the colour scale, which all kinds share; None where no number is finite.
+        highest: The upper end of the colour scale; None where no number is finite.
     """
 
-    kind: Kind
-    metric: str
-    statistic: str
     heads: list[int]
     rows: list[tuple[int, list[Cell | None]]]
     highest: float | None
+
+    @classmethod
+    def of(cls, cells: Mapping[tuple[int, int], Cell], highest: float | None) -> HeadGrid:
+        """The grid of cells by layer and head."""
+        heads = sorted({head for _, head in cells})
+        layers = sorted({layer for layer, _ in cells})
+        return cls(heads, [(layer, [cells.get((layer, head)) for head in heads]) for layer in layers], highest)
 
     @property
     def width(self) -> str:
@@ -231,6 +232,21 @@ class HeatMap:
     def height(self) -> str:
         """How tall the map is, as the CSS class of its rows."""
         return "low" if len(self.rows) <= 16 else "tall"
+
+
+@dataclass(frozen=True)
+class HeatMap(HeadGrid):
+    """One metric of one kind of attention, on a scale that all kinds share.
+
+    Args:
+        kind: The kind.
+        metric: The metric.
+        statistic: What is shown of it: its mean, or its median where some head's mean is unbounded.
+    """
+
+    kind: Kind
+    metric: str
+    statistic: str
 
 
 def highest_finite(values: Iterable[float | None]) -> float | None:
@@ -249,24 +265,16 @@ def _style(value: float | None, highest: float | None) -> str:
 def heat_maps(findings: Findings, kind: Kind) -> list[HeatMap]:
     """The heat maps of one kind, one a metric."""
     place = {head.key: index for index, head in enumerate(findings.heads)}
-    cells = {(head.key.layer, head.key.head): head for head in findings.of_kind(kind)}
-    columns = findings.head_numbers(kind)
     maps = []
     for metric in HEAT_METRICS:
         statistic = findings.shown_statistic(metric)
         highest = highest_finite(head.value(metric, statistic) for head in findings.heads)
-        rows: list[tuple[int, list[Cell | None]]] = []
-        for layer in findings.layers(kind):
-            row: list[Cell | None] = []
-            for number in columns:
-                head = cells.get((layer, number))
-                if head is None:
-                    row.append(None)
-                    continue
-                value = head.value(metric, statistic)
-                row.append(Cell(place[head.key], _style(value, highest), short(value)))
-            rows.append((layer, row))
-        maps.append(HeatMap(kind, metric, statistic, columns, rows, highest))
+        cells = {}
+        for head in findings.of_kind(kind):
+            value = head.value(metric, statistic)
+            cells[head.key.layer, head.key.head] = Cell(place[head.key], _style(value, highest), short(value))
+        grid = HeadGrid.of(cells, highest)
+        maps.append(HeatMap(grid.heads, grid.rows, highest, kind, metric, statistic))
     return maps
 
 

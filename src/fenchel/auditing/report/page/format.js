@@ -1,5 +1,5 @@
 // The page's data, and numbers written as Python writes them.
-const data = JSON.parse(document.getElementById("audit-data").textContent);
+const data = JSON.parse(document.getElementById("page-data").textContent);
 const column = Object.fromEntries(data.columns.map((name, place) => [name, place]));
 const levels = document.querySelector(".ramp")?.children.length ?? 1;
 const read = (row, name) => {
@@ -7,32 +7,6 @@ const read = (row, name) => {
   return value === "inf" ? Infinity : value ?? null;
 };
 
-// The same digits as the Python functions `short` and `decimal`.
-const fixed = (value, digits) => {
-  // Where a number is exactly in the middle, which takes a whole number of such parts, Python takes the even digit.
-  const below = Math.floor(value * 10 ** digits);
-  const tie = Number.isInteger(value * 2 ** (digits + 1)) && value * 10 ** digits - below === 0.5;
-  return tie && below % 2 === 0 ? (below / 10 ** digits).toFixed(digits) : value.toFixed(digits);
-};
-const scientific = (value) => value.toExponential(1).replace("e+", "e");
-const unusual = (value) => (value === null ? "–" : value === Infinity ? "∞" : null);
-const short = (value) =>
-  unusual(value) ?? (value >= 1e4 ? scientific(value) : fixed(value, value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0));
-const decimal = (value) => {
-  if (unusual(value) !== null) return unusual(value);
-  if (value === 0) return "0";
-  if (value < 1e-4 || value >= 1e5) return scientific(value);
-  return fixed(value, value < 1 ? 4 : value < 10 ? 3 : value < 100 ? 2 : 1);
-};
-const count = (value) => value.toLocaleString("en-US");
-const element = (name, text, className) => {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-};
-
-const signed = (value) => (value === null ? "–" : `${value < 0 ? "−" : "+"}${short(Math.abs(value))}`);
 // What bounds and does not measure is written as a bound.
 const bounds = new Set(["certificate"]);
 const measured = (metric, value) => (bounds.has(metric) && Number.isFinite(value) && value !== null ? `≤ ${decimal(value)}` : decimal(value));
@@ -49,10 +23,4 @@ function numberOf(index, source, metric, statistic) {
   if (source === "twin") return twin;
   return Number.isFinite(own) && Number.isFinite(twin) && own !== null && twin !== null ? own - twin : null;
 }
-// Steps of the two-sided scale: more is plain and less is hatched, so that grey tells them apart.
-const steps = 8;
-function change(value, most) {
-  if (value === null || !(most > 0)) return value === null ? "missing" : "";
-  const step = Math.min(steps, Math.ceil((steps * Math.abs(value)) / most - 1e-9));
-  return step === 0 ? "" : `${value > 0 ? "more" : "less"} by${step}`;
-}
+

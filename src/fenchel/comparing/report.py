@@ -1,0 +1,351 @@
+"""A comparison as files, one self-contained page, and in a terminal: all numbers are those of ``compare.json``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fenchel.auditing.heads import METRICS, HeadKey, Kind
+from fenchel.auditing.report.embedded import embedded_json
+from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
+from fenchel.auditing.report.heatmap import Cell, HeadGrid, highest_finite
+from fenchel.auditing.report.self_contained import page_environment, page_files, page_script, script_hash
+from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, Interval, finding
+from fenchel.drawing import WhiskerAxis, count, plain, short, titled_table
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.io.schema import OpenRecord
+from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
+from fenchel.swap.findings import signed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+__all__ = [
+    "STEPS",
+    "ComparisonReport",
+    "path",
+    "render_html",
+    "signed_short",
+    "style",
+    "terminal_table",
+    "trajectories",
+]
+
+STEPS = 8
+"""How many steps each side of the scale has, the CSS classes ``less by8`` to ``more by8``."""
+
+_PACKAGE = "fenchel.comparing"
+_SCHEMA, _JSON, _PAGE = 1, "compare.json", "compare.html"
+_ORDER = (METRIC, *(metric for metric in METRICS if metric != METRIC))
+_STATISTICS = {"p50": "median", "mean": "mean"}
+_ENTRY_NAMES = {"texts": "text", "text_sha256": "SHA-256 of the text", "tol": "tolerance"}
+_MOST_ROWS, _MOST_IN_TERMINAL = 12, 5
+
+
+class _SavedAudit(OpenRecord):
+    name: str
+
+
+class _SavedComparison(OpenRecord):
+    audits: list[_SavedAudit]
+
+
+_FORM = Form(
+    name="comparison",
+    version=_SCHEMA,
+    schema=_SavedComparison,
+    advice="Replace it with --overwrite, or choose another folder with --out.",
+)
+
+
+def signed_short(value: float | None) -> str:
+    """A difference for a cell: its sign and three digits.
+
+    Example:
+        >>> [signed_short(v) for v in (0.0123, -1.5, 0.0, 0.0001, None)]
+        ['+.012', '−1.50', '0', '+.000', '–']
+    """
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    written = short(abs(value))
+    return ("+" if value > 0 else "−") + written.removeprefix("0")
+
+
+def style(value: float | None, highest: float | None) -> str:
+    """The CSS class of a difference, where ``highest`` is the largest size on the scale.
+
+    Example:
+        >>> style(0.5, 1.0), style(-1.0, 1.0), style(0.001, 1.0), style(0.0, 1.0), style(None, 1.0)
+        ('more by4', 'less by8', 'more by1', '', 'missing')
+    """
+    if value is None:
+        return "missing"
+    if value == 0 or not highest:
+        return ""
+    step = min(STEPS, math.ceil(STEPS * abs(value) / highest - 1e-9))
+    return f"{'more' if value > 0 else 'less'} by{step}" if step > 0 else ""
+
+
+def render_html(comparison: Comparison) -> str:
+    """A comparison as one HTML page that needs no network.
+
+    Args:
+        comparison: The comparison. Its texts (names, models, texts) are escaped, whatever they hold.
+
+    Returns:
+        The page.
+
+    Raises:
+        MissingExtraError: If jinja2 is not installed.
+    """
+    environment = page_environment(_PACKAGE)
+    environment.filters.update(signed=signed, signed_short=signed_short)
+    script = page_script(_PACKAGE, "numbers", "grid", "choices", "compare")
+    return environment.get_template("compare.html.jinja").render(
+        comparison=comparison,
+        first=comparison.first,
+        last=comparison.last,
+        metric=METRIC,
+        metrics=_ORDER,
+        metric_names=METRIC_NAMES,
+        statistics=_STATISTICS,
+        several_kinds=len(comparison.kinds) > 1,
+        confidence=CONFIDENCE,
+        differing=[
+            (_ENTRY_NAMES.get(name, name.replace("_", " ")), [_entry(value) for value in values])
+            for name, values in comparison.differing.items()
+        ],
+        maps=[(KIND_NAMES[kind], _maps(comparison, kind)) for kind in comparison.kinds],
+        moved=[(metric, *_moved(comparison, metric)) for metric in _ORDER],
+        trajectories=trajectories(comparison, _ORDER) if len(comparison.audits) > 2 else [],
+        kind_names=KIND_NAMES,
+        style=page_files(_PACKAGE, "report.css"),
+        script=script,
+        script_hash=script_hash(script),
+        data=embedded_json(_data(comparison)),
+    )
+
+
+def _maps(comparison: Comparison, kind: Kind) -> list[tuple[str, HeadGrid]]:
+    """By metric, the differences of the heads of a kind."""
+    made = []
+    for metric in _ORDER:
+        changes = {key: comparison.changes[key][metric] for key in comparison.keys}
+        sizes = [None if change.median is None else abs(change.median) for change in changes.values()]
+        highest, cells = highest_finite(sizes), {}
+        for place, (key, change) in enumerate(changes.items()):
+            if key.kind == kind:
+                moved = " moved" if change.interval.direction else ""
+                cells[key.layer, key.head] = Cell(
+                    place, style(change.median, highest) + moved, signed_short(change.median)
+                )
+        made.append((metric, HeadGrid.of(cells, highest)))
+    return made
+
+
+def _moved(comparison: Comparison, metric: str) -> tuple[list[dict[str, Any]], float]:
+    """The heads that moved most, each with its interval drawn on an axis that all of them share; and where 0 stands."""
+    changes = {key: comparison.changes[key][metric] for key in comparison.moved(metric)[:_MOST_ROWS]}
+    spans = [(change.median, change.interval.low, change.interval.high) for change in changes.values()]
+    axis = WhiskerAxis.of([end for span in spans for end in span], through=0.0)
+    rows = [
+        {
+            "key": key,
+            "change": change,
+            "interval": _between(change.interval),
+            "whisker": axis.whisker(*span),
+        }
+        for (key, change), span in zip(changes.items(), spans, strict=True)
+    ]
+    return rows, axis.place(0.0)
+
+
+def _data(comparison: Comparison) -> dict[str, Any]:
+    """What the page's script reads: a row a head, nine numbers a metric."""
+    rows = []
+    for key in comparison.keys:
+        changes = comparison.changes[key]
+        numbers = [
+            [
+                *(_number(value) for value in (change.first.median, change.second.median)),
+                *(_number(value) for value in (change.first.mean, change.second.mean)),
+                _number(change.median),
+                _number(change.mean),
+                _end(change.interval.low),
+                _end(change.interval.high),
+                change.interval.direction,
+            ]
+            for change in (changes[metric] for metric in _ORDER)
+        ]
+        rows.append([SHORT_KIND_NAMES[key.kind], key.layer, key.head, numbers])
+    return {"metrics": list(_ORDER), "metric_names": METRIC_NAMES, "rows": rows}
+
+
+def _number(value: float | None) -> float | str | None:
+    if value is None or math.isnan(value):
+        return None
+    return "inf" if math.isinf(value) else float(f"{value:.6g}")
+
+
+def _entry(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
+
+
+def _between(interval: Interval) -> str:
+    """An interval in brackets, open where nothing is known."""
+    return f"[{_end(interval.low)}, {_end(interval.high)}]"
+
+
+def _end(value: float) -> str:
+    return ("∞" if value > 0 else "−∞") if math.isinf(value) else signed(value)
+
+
+def path(values: Sequence[float], highest: float) -> str:
+    """An SVG path through values at equal distances, in a box of 100 by 100 whose y runs downwards.
+
+    A value that is not finite, or beyond the axis, leaves a gap.
+
+    Example:
+        >>> path([0.0, 0.5, math.inf, 1.0, 0.5], 1.0)
+        'M0 100L25 50M75 0L100 50'
+    """
+    steps, pen = [], "M"
+    for place, value in enumerate(values):
+        if not math.isfinite(value) or value > highest:
+            pen = "M"
+            continue
+        x = 100 * place / (len(values) - 1)
+        steps.append(f"{pen}{x:.4g} {100 - 100 * value / highest:.4g}")
+        pen = "L"
+    return "".join(steps)
+
+
+def trajectories(comparison: Comparison, metrics: Iterable[str]) -> list[dict[str, Any]]:
+    """How medians go from audit to audit: a panel a layer, a line a head, on an axis that all panels of a metric share.
+
+    Returns:
+        By ``metric`` and ``kind``, the upper end of the axis, ``highest``, and ``panels``: of each ``layer`` the lines
+        of its ``heads`` and its own ``line`` as SVG paths, and what that line shows, ``values``.
+    """
+    made = []
+    for metric in metrics:
+        medians = {
+            key: [audit.heads[key][metric].median for audit in comparison.audits] for key in comparison.keys
+        }
+        highest = highest_finite(value for values in medians.values() for value in values) or 1.0
+        for kind in comparison.kinds:
+            panels = []
+            for site in comparison.sites:
+                if site[0] != kind:
+                    continue
+                own = [audit.layers[site][metric].median for audit in comparison.audits]
+                heads = [medians[key] for key in comparison.keys if (key.kind, key.layer) == site]
+                panels.append(
+                    {
+                        "layer": site[1],
+                        "heads": "".join(path(values, highest) for values in heads),
+                        "line": path(own, highest),
+                        "values": [short(value) for value in own],
+                    }
+                )
+            made.append({"metric": metric, "kind": kind, "highest": highest, "panels": panels})
+    return made
+
+
+def terminal_table(comparison: Comparison) -> RenderableType:
+    """How each metric changed, and the heads that moved most, for rich.
+
+    Args:
+        comparison: The comparison.
+
+    Returns:
+        Something that ``rich.print`` prints. Names in it are never read as markup.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+    """
+    try:
+        from rich.console import Group
+        from rich.text import Text
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    several = len(comparison.kinds) > 1
+
+    def table(title: str, *columns: str) -> Table:
+        made = titled_table(title)
+        for place, words in enumerate(columns):
+            made.add_column(words, justify="left" if place == 0 else "right", no_wrap=place > 0)
+        return made
+
+    heads = table(
+        f"Medians of {count(len(comparison.keys))} heads, last against first",
+        *("Metric", "rose", "fell", "rank\ncorrelation"),
+    )
+    for metric in METRICS:
+        kept = comparison.rank_correlation(metric)
+        numbers = [count(number) for number in comparison.directions(metric)]
+        heads.add_row(METRIC_NAMES[metric], *numbers, "–" if kept is None else signed(kept))
+    title = f"{METRIC_NAMES[METRIC]}: the heads that moved most"
+    moved = table(title, "Head", "first", "last", "change", "95 %")
+    for key in comparison.moved(METRIC)[:_MOST_IN_TERMINAL]:
+        change = comparison.changes[key][METRIC]
+        medians = [short(change.first.median), short(change.second.median), signed(change.median)]
+        moved.add_row(_called(key, several), *medians, _between(change.interval))
+    parts: list[Any] = [heads, moved]
+    if len(comparison.audits) > 2:
+        numbers = [str(n + 1) for n in range(len(comparison.audits))]
+        by_layer = table(f"{METRIC_NAMES[METRIC]} by layer, medians", "Layer", *numbers)
+        for kind, layer in comparison.sites:
+            name = f"{SHORT_KIND_NAMES[kind]} {layer}" if several else str(layer)
+            medians = [short(audit.layers[kind, layer][METRIC].median) for audit in comparison.audits]
+            by_layer.add_row(name, *medians)
+        parts.append(by_layer)
+    parts += [
+        Text(f"{audit.name}: {audit.sample} were measured.") for audit in comparison.audits if audit.sample
+    ]
+    return Group(*parts)
+
+
+def _called(key: HeadKey, several: bool) -> str:
+    kind = f"{SHORT_KIND_NAMES[key.kind]}, " if several else ""
+    return f"{kind}layer {key.layer}, head {key.head}"
+
+
+class ComparisonReport(Comparison):
+    """Audits side by side, and the files that show them."""
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
+        """Write ``compare.json`` and ``compare.html``; each is whole or not there.
+
+        Args:
+            directory: The folder; made if it is not there.
+            overwrite: Replace the other comparison that the folder may hold.
+
+        Returns:
+            Path of ``compare.html``.
+
+        Raises:
+            InputError: If the folder holds another comparison and ``overwrite`` is false.
+            OutputError: If something cannot be written.
+        """
+        folder = Path(directory).expanduser()
+        page = render_html(self)
+        check_writable(folder)
+        if not overwrite and (folder / _JSON).exists():
+            there = read_document(folder / _JSON, _FORM)
+            if there["audits"] != self.to_json()["audits"]:
+                names = ", ".join(audit["name"] for audit in there["audits"])
+                raise InputError(f"{folder} holds another comparison, of {names[:200]}. {_FORM.advice}")
+        write_document(folder / _JSON, _FORM, self.to_json())
+        write_text(folder / _PAGE, page)
+        return folder / _PAGE
+
+    def __repr__(self) -> str:
+        return f"<ComparisonReport of {', '.join(self.names)}: {len(self.keys)} heads. {finding(self)}>"

@@ -1,0 +1,500 @@
+"""What a swap found: its tables, sentences that say no more than the intervals, and a table for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fenchel.drawing import count, percent, short, titled_table
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.options import ABLATIONS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "ESTIMATORS",
+    "SwapTables",
+    "Wording",
+    "arm_name",
+    "by_alpha",
+    "finding",
+    "share_left_in_words",
+    "signed",
+    "terminal_table",
+    "within",
+    "wording",
+]
+
+ESTIMATORS = {
+    "model": "model",
+    "second_order": "second order",
+    "exact": "exact",
+    "zero": "no output",
+    "mean": "mean output",
+    "uniform": "equal weights",
+    "preference": "preference alone",
+}
+"""What estimators and ablations are called in tables and figures."""
+
+_SENTENCE_NAMES = {"exact": "Exact inference", "second_order": "Second-order inference"}
+_HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
+_MOST = 5
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Words for the numbers of a swap, which depend on what the model was asked to do.
+
+    Attributes:
+        qualities: What says whether an arm is better or worse, in words for axes, by its name in the records.
+        sentences: The same in the middle of a sentence.
+        tiles: The same as a heading of few words.
+        output: What changes at the model's output.
+        change: The same as a heading of few words.
+        formula: How that change is measured.
+        read: What the model read, after "the same weights".
+        labels: What the source of it is called, by its name in the manifest.
+        multiplied: Whether the control's α multiplies one that layers have of their own.
+    """
+
+    qualities: Mapping[str, str]
+    sentences: Mapping[str, str]
+    tiles: Mapping[str, str]
+    labels: Mapping[str, str]
+    output: str = "last hidden states"
+    change: str = "hidden change"
+    formula: str = "‖h′ − h‖ / ‖h‖ of a token at the output, on average"
+    read: str = "read the same text"
+    multiplied: bool = False
+
+
+_CORRELATION = "Spearman's correlation with the scores"
+_OF_TEXT = Wording(
+    qualities={"loss": "loss per token, nats", "score_correlation": _CORRELATION},
+    sentences={"loss": "the loss per token", "score_correlation": _CORRELATION},
+    tiles={"loss": "Loss per token", "score_correlation": "Correlation with scores"},
+    labels={"texts": "Text", "pairs": "Pairs"},
+)
+
+
+def wording(manifest: Mapping[str, Any]) -> Wording:
+    """The words for a swap.
+
+    Example:
+        >>> wording({"task": "masked"}).qualities["loss"]
+        'loss per token, nats'
+        >>> wording({"task": "examples", "unit": "images", "measures": {"score": "accuracy"}}).tiles["score"]
+        'Accuracy'
+    """
+    if manifest.get("task") != "examples":
+        return _OF_TEXT
+    names = manifest.get("measures", {})
+    unit = manifest.get("unit", "examples")
+    return Wording(
+        qualities=names,
+        sentences={name: f"the {words}" for name, words in names.items()},
+        tiles={name: words[:1].upper() + words[1:] for name, words in names.items()},
+        output="outputs",
+        change="output change",
+        formula="‖y′ − y‖ / ‖y‖ of an output, on average",
+        read=f"read the same {unit}",
+        multiplied=unit != "texts",
+        labels={"texts": "Images" if manifest.get("reads") == "images" else "Inputs"},
+    )
+
+
+def signed(value: float | None) -> str:
+    """A difference with its sign, to about three digits.
+
+    Example:
+        >>> signed(0.00331), signed(-1.5), signed(None), signed(0.0)
+        ('+0.0033', '−1.50', '–', '0')
+    """
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    size = abs(value)
+    digits = 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 1e-3 else 6 if size >= 1e-5 else 0
+    text = f"{size:.{digits}f}" if digits else f"{size:.0e}"
+    return ("+" if value > 0 else "−") + text
+
+
+def within(record: Mapping[str, Any], name: str) -> str:
+    """An interval in brackets, such as ``[−0.001, +0.003]``.
+
+    Example:
+        >>> within({"x_low": -0.001, "x_high": 0.0031}, "x")
+        '[−0.0010, +0.0031]'
+    """
+    return f"[{signed(record[f'{name}_low'])}, {signed(record[f'{name}_high'])}]"
+
+
+def arm_name(record: Mapping[str, Any]) -> str:
+    """What an arm is called in tables and figures.
+
+    Example:
+        >>> arm_name({"estimator": "first_order", "alpha": 0.8}), arm_name({"estimator": "exact", "alpha": 1.0})
+        ('α = 0.8', 'exact')
+    """
+    if record["estimator"] == "first_order":
+        return f"α = {record['alpha']:g}"
+    return ESTIMATORS.get(record["estimator"], str(record["estimator"]))
+
+
+def by_alpha(arms: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The least and the greatest change at the output that a control gives in the same layer or head, if it was run."""
+    same = [
+        arm["hidden_change"]
+        for arm in arms
+        if arm["control"] and (arm["layer"], arm["head"]) == (place["layer"], place["head"])
+    ]
+    return (min(same), max(same)) if same else None
+
+
+def finding(results: Mapping[str, Any], words: Wording) -> str:
+    """What came out for the exact estimator, or for the last one where exact was not asked for, and of ablations.
+
+    Args:
+        results: What ``tabulated`` returned.
+        words: What its numbers are called.
+
+    Returns:
+        A few sentences; empty if there is neither an estimator nor an ablation.
+    """
+    removed = list(_removed(results, words))
+    arms = [arm for arm in results["arms"] if arm["where"] == "model"]
+    estimators = [arm for arm in arms if not arm["control"] and arm["estimator"] != "model"]
+    if not estimators:
+        return " ".join(removed)
+    arm = next((arm for arm in estimators if arm["estimator"] == "exact"), estimators[-1])
+    name = _SENTENCE_NAMES.get(arm["estimator"], str(arm["estimator"]))
+    quality = results["quality"]
+    if quality is None:
+        first = _moved(name, arm, words)
+    else:
+        compared = next((c for c in results["against_control"] if c["estimator"] == arm["estimator"]), None)
+        controls = [other for other in arms if other["control"] and other["alpha"] != 1]
+        first = _changed(name, arm, arms[0], quality, results["units"], compared, controls, words)
+        first = " ".join([first, *_beside(name, arm, arms[0], quality, words)])
+    smoothing = next((s for s in results["smoothing"] if s["estimator"] == arm["estimator"]), None)
+    return " ".join(part for part in (first, _smoothed(smoothing, words), *removed) if part)
+
+
+def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
+    """A sentence an ablation: of how many heads it says that they matter, and which most."""
+    quality = results["quality"]
+    for record in results.get("ranking", ()):
+        if record["estimator"] not in ABLATIONS or not record["order"]:
+            continue
+        order, where = record["order"], record["where"]
+        measure = words.sentences.get(record["measure"]) or (
+            "the sentence embeddings" if record["measure"] == "embedding_change" else f"the {words.output}"
+        )
+        first = order[0]
+        place = f"layer {first['layer']}" + (f", head {first['head']}" if where == "head" else "")
+        told = [one for one in order if one["effect_low"] is not None]
+        sure = sum(one["effect_low"] > 0 or one["effect_high"] < 0 for one in told)
+        spread = within(first, "effect") if first["effect_low"] is not None else "without an interval"
+        sentence = (
+            f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
+            f"{'changes' if quality else 'move'} most by {place}: {signed(first['effect'])} {spread}"
+        )
+        if told and quality:
+            sentence += (
+                f"; of {count(len(told))} {where}s, the 95 % intervals of {count(sure)} leave 0 out, of which about "
+                f"{max(1, round(0.05 * len(told)))} would by chance"
+            )
+        yield f"{sentence}."
+
+
+def _level(value: float | None) -> str:
+    """A value to four digits; a rank correlation has none where all similarities of an arm are equal."""
+    return "undefined" if value is None else f"{value:.4f}"
+
+
+def _changed(
+    name: str,
+    arm: Mapping[str, Any],
+    model: Mapping[str, Any],
+    quality: str,
+    units: Mapping[str, int],
+    compared: Mapping[str, Any] | None,
+    controls: Sequence[Mapping[str, Any]],
+    words: Wording,
+) -> str:
+    difference = arm[f"{quality}_difference"]
+    better = -1 if quality == "loss" else 1
+    head = f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}"
+    unit = "pairs" if quality == "score_correlation" else next(iter(units))
+    number = units[unit]
+    low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
+    if low is None or high is None:
+        few = f"one {unit[:-1]} gives" if number == 1 else f"{count(number)} {unit} give"
+        return f"{head}, by {signed(difference)}; {few} no interval, so this may be chance."
+    head += (
+        f", by {signed(difference)} {within(arm, f'{quality}_difference')} (95 % over {count(number)} {unit})"
+    )
+    if low <= 0 <= high:
+        head += ", which cannot be told from no change"
+    else:
+        head += ", an improvement" if (difference > 0) == (better > 0) else ", for the worse"
+    return f"{head}. {_controlled(arm, quality, better, compared, controls)}".strip()
+
+
+def _beside(
+    called: str, arm: Mapping[str, Any], model: Mapping[str, Any], quality: str, words: Wording
+) -> Iterator[str]:
+    """A sentence for every quality besides the first."""
+    for name in words.sentences:
+        if name == quality or arm.get(name) is None:
+            continue
+        spread = "" if arm[f"{name}_difference_low"] is None else f" {within(arm, f'{name}_difference')}"
+        yield (
+            f"{called} takes {words.sentences[name]} from {_level(model[name])} to {_level(arm[name])}, by "
+            f"{signed(arm[f'{name}_difference'])}{spread}."
+        )
+
+
+def _controlled(
+    arm: Mapping[str, Any],
+    quality: str,
+    better: int,
+    compared: Mapping[str, Any] | None,
+    controls: Sequence[Mapping[str, Any]],
+) -> str:
+    if compared is None:
+        return "No control was run, so it may be smoothing."
+    values = [control[quality] for control in controls if control[quality] is not None]
+    spans, place = "", ""
+    if len(values) > 1:
+        spans = f"α alone spans {min(values):.4f} to {max(values):.4f}"
+        inside = arm[quality] is not None and min(values) <= arm[quality] <= max(values)
+        place = f", and this lies {'within' if inside else 'outside'}"
+    elif values:
+        spans = f"the control alone gives {values[0]:.4f}"
+    low, high = compared["difference_low"], compared["difference_high"]
+    if low is None or high is None:
+        return f"There are too few units to choose a control on one half and compare on the other; {spans}."
+    sentence = (
+        f"Against the best control (first order at α = {_alphas(compared)}, chosen on one half and compared on the "
+        f"other) it is {signed(compared['difference'])} {within(compared, 'difference')}"
+    )
+    if low <= 0 <= high:
+        sentence += ": no evidence of more than smoothing"
+    elif (compared["difference"] > 0) == (better > 0):
+        sentence += ": better than the best of them"
+    else:
+        sentence += ": α alone does better"
+    return f"{sentence}; {spans}{place}."
+
+
+def _alphas(record: Mapping[str, Any]) -> str:
+    return " and ".join(f"{alpha:g}" for alpha in sorted(set(record["chosen_alphas"])))
+
+
+def _moved(name: str, arm: Mapping[str, Any], words: Wording) -> str:
+    if arm.get("embedding_change") is None:
+        low, high = arm["hidden_change_low"], arm["hidden_change_high"]
+        spread = "" if low is None else f" [{percent(low)}, {percent(high)}]"
+        moved = f"{percent(arm['hidden_change'])}{spread}"
+        return f"{name} changes the {words.output} by {moved} of their length on average."
+    return (
+        f"{name} moves the sentence embeddings by 1 − cosine = {arm['embedding_change']:.2g} on average (95 % of them "
+        f"by at most {arm['embedding_change_p95']:.2g}) and keeps the ranking of similarities to a Spearman "
+        f"correlation of {_level(arm['ranking_agreement'])}"
+        + (
+            f" [{arm['ranking_agreement_low']:.4f}, {arm['ranking_agreement_high']:.4f}]."
+            if arm["ranking_agreement_low"] is not None
+            else "; no interval can be given for so few sentences."
+        )
+    )
+
+
+def share_left_in_words(smoothing: Mapping[str, Any]) -> str:
+    """What the interval of the share that the nearest control leaves of a change says, and no more.
+
+    Example:
+        >>> share_left_in_words({"share_left_low": 0.22, "share_left_high": 7.4})
+        'whether any α comes nearer than the model itself cannot be told'
+    """
+    if smoothing["share_left_high"] < 1:
+        return "that part is not what one α for all heads gives"
+    if smoothing["share_left_low"] > 1:
+        return "no α comes nearer than the model itself"
+    return "whether any α comes nearer than the model itself cannot be told"
+
+
+def _smoothed(smoothing: Mapping[str, Any] | None, words: Wording) -> str:
+    if smoothing is None:
+        return ""
+    what = words.output if smoothing["measure"] == "hidden_change" else "embeddings"
+    share = smoothing["share_left"]
+    if share is None or smoothing["share_left_low"] is None:
+        return f"The nearest control for its {what} is first order at α = {smoothing['nearest_alpha']:g}."
+    left = (
+        f"{percent(share)} [{percent(smoothing['share_left_low'])}, {percent(smoothing['share_left_high'])}]"
+    )
+    return (
+        f"Of the change of its {what}, {left} is left between it and the nearest control (first order at α = "
+        f"{_alphas(smoothing)}), so {share_left_in_words(smoothing)}."
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class SwapTables:
+    """What was swapped and what came of it.
+
+    Attributes:
+        manifest: The model, the text, the options and the versions.
+        results: The tables, see ``fenchel.swap.statistics.tabulated``.
+    """
+
+    manifest: dict[str, Any]
+    results: dict[str, Any]
+
+    @property
+    def arms(self) -> list[dict[str, Any]]:
+        """A record for the model itself, every control and every swap."""
+        return self.results["arms"]
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """A record for every layer and model-wide arm: how far its output moved."""
+        return self.results["layers"]
+
+    @property
+    def ranking(self) -> list[dict[str, Any]]:
+        """Heads, or layers, in the order of their measured effect, for every estimator and ablation."""
+        return self.results.get("ranking", [])
+
+    @property
+    def finding(self) -> str:
+        """What came out, in words that say no more than the intervals."""
+        found = finding(self.results, wording(self.manifest))
+        trained_with = self.manifest.get("trained_with")
+        if trained_with is None:
+            return found
+        return (
+            f"{found} The model was trained with its {str(trained_with).replace('_', ' ')} estimate; what is called "
+            "the model here is the same weights under first order."
+        )
+
+    def __repr__(self) -> str:
+        """One line: what was swapped, on how much, and the first of what came out."""
+        units = ", ".join(f"{number:,} {unit}" for unit, number in self.results["units"].items())
+        first, _, _ = f"{self.finding} ".partition(". ")
+        said = f": {first}" if first.strip() else ""
+        return f"<{type(self).__name__} of {self.manifest.get('model')}, {len(self.arms):,} arms on {units}{said}>"
+
+    def arm(
+        self, estimator: str, alpha: float = 1.0, *, layer: int | None = None, head: int | None = None
+    ) -> dict[str, Any]:
+        """The record of one arm.
+
+        Args:
+            estimator: ``model``, ``first_order``, ``second_order``, ``exact`` or an ablation.
+            alpha: Of the control.
+            layer: Number of the only layer that was swapped.
+            head: Number of the only head that was swapped.
+
+        Raises:
+            InputError: If there was no such arm.
+        """
+        wanted = {"estimator": estimator, "alpha": alpha, "layer": layer, "head": head}
+        for record in self.arms:
+            if all(record[name] == value for name, value in wanted.items()):
+                return record
+        where = "" if layer is None else f" in layer {layer}" + ("" if head is None else f", head {head}")
+        raise InputError(
+            f"no arm {estimator!r} with alpha {alpha:g}{where} was run. See report.arms for those that were."
+        )
+
+
+def terminal_table(report: SwapTables) -> RenderableType:
+    """The tables, for rich; they fit 80 columns and break headers in narrower terminals.
+
+    Args:
+        report: The swap.
+
+    Returns:
+        Something that ``rich.print`` prints. Names in it are never read as markup.
+
+    Raises:
+        MissingExtraError: If rich is not installed.
+    """
+    try:
+        from rich.console import Group
+        from rich.text import Text
+    except ImportError as error:
+        raise MissingExtraError("rich", "cli") from error
+    whole = [record for record in report.arms if record["where"] == "model"]
+    units = ", ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
+    parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
+    for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
+        arms = [record for record in report.arms if record["where"] == where and not record["control"]]
+        if not arms:
+            continue
+        furthest = sorted(arms, key=lambda record: -record["hidden_change"])[:_MOST]
+        shown = (
+            f"the {len(furthest)} of {len(arms)} that move the output most" if len(arms) > _MOST else "all"
+        )
+        parts.append(_table(f"One {where} swapped alone: {shown}", furthest, report, labels))
+    if whole[0].get("score_correlation", 0) is None:
+        parts.append(
+            Text("The model gives every pair the same similarity, so there is no ranking.", style="bold")
+        )
+    return Group(*parts)
+
+
+def _table(title: str, records: list[dict[str, Any]], report: SwapTables, labels: list[str]) -> Any:
+    from rich.text import Text
+
+    made = titled_table(title)
+    columns = [*labels, "Attention"]
+    words = wording(report.manifest)
+    # Tables of single layers and heads have columns of their own, so there the first quality has to do.
+    qualities = [name for name in words.qualities if name in records[0]][: 1 if labels else None]
+    for name in qualities:
+        columns += [_HEADINGS.get(name, words.tiles[name]), "Difference [95 %]"]
+    columns += [words.change.capitalize(), *(["The same by α"] if labels else [])]
+    embedding = "embedding_change" in records[0]
+    if embedding:
+        columns += ["1 − cosine", "Ranking kept"]
+    for column in columns:
+        made.add_column(
+            column.replace(" ", "\n", 1),
+            justify="left" if column == "Attention" else "right",
+            min_width=len("[−0.0001,") if column.startswith("Difference") else None,
+            overflow="fold",
+        )
+    for record in records:
+        cells = [str(record[label.lower()]) for label in labels] + [arm_name(record)]
+        for quality in qualities:
+            cells += [_number(record[quality]), _difference(record, quality)]
+        cells.append(_number(record["hidden_change"]))
+        if labels:
+            same = by_alpha(report.arms, record)
+            cells.append(f"{short(same[0])} to {short(same[1])}" if same else "–")
+        if embedding:
+            cells += [_number(record["embedding_change"]), _number(record["ranking_agreement"])]
+        made.add_row(*map(Text, cells))
+    return made
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
+
+
+def _difference(record: dict[str, Any], quality: str) -> str:
+    name = f"{quality}_difference"
+    if record["estimator"] == "model":
+        return ""
+    if record[f"{name}_low"] is None:
+        return signed(record[name])
+    interval = within(record, name)
+    return "0" if interval == "[0, 0]" else f"{signed(record[name])}\n{interval}"
