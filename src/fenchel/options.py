@@ -481,9 +481,9 @@ class SwapOptions(SourceOptions):
     per_head: bool = _option(False, "Also swap one head at a time, with three controls.", recorded=True)
     ablations: tuple[str, ...] | None = _option(
         None,
-        "What else to put in place of the output of each layer (--per-layer) or head (--per-head): zero (nothing), mean "
-        "(its mean output over the text), uniform (equal weights on all it may see), preference (its weights without "
-        "the query).",
+        "What else to put in place of the output of each layer (--per-layer) or head (--per-head): zero (nothing), "
+        "mean (its mean output over the text), uniform (equal weights on all it may see), preference (its weights "
+        "without the query).",
         "LIST",
         maybe(some_of(*ABLATIONS)),
         default_text="none",
@@ -554,7 +554,9 @@ class SwapOptions(SourceOptions):
     @classmethod
     def _or_none(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if "none" in value and len(value) > 1:
-            raise InputError(f"estimators is {list(value)}; expected none alone, or some of second_order, exact.")
+            raise InputError(
+                f"estimators is {list(value)}; expected none alone, or some of second_order, exact."
+            )
         return () if value == ("none",) else value
 
     @field_validator("alphas", mode="after")

@@ -434,6 +434,10 @@ def _whole(batch: Batch) -> Batch:
 
 def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Tensor]], list[Any]]:
     """The inputs of each batch by name, and what came with them."""
+    from fenchel.auditing.sites import check_names
+
+    forward = inspect.signature(model.forward).parameters.values()
+    anything = any(one.kind is one.VAR_KEYWORD for one in forward)
     inputs, targets, rows = [], [], 0
     for number, batch in enumerate(batches, start=1):
         own, target = batch, None
@@ -453,7 +457,8 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Te
                 f"batch {number} is {shown(own)}; expected the model's inputs, a mapping of names to tensors or one "
                 "tensor, or a pair of these and their target."
             )
-        _check_names(model, own)
+        if not anything:
+            check_names(model, own)
         inputs.append(dict(said or own))
         targets.append(target)
         rows += sum(len(value) for value in own.values() if value.dim())
@@ -467,21 +472,10 @@ def _parted(batches: Sequence[Any], model: nn.Module) -> tuple[list[dict[str, Te
     return inputs, targets
 
 
-def _check_names(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-    from fenchel.auditing.sites import check_names
-
-    forward = inspect.signature(model.forward).parameters.values()
-    if not any(one.kind is one.VAR_KEYWORD for one in forward):
-        check_names(model, inputs)
-
-
 def _first_argument(model: nn.Module) -> str:
-    named = (
-        name
-        for name, one in inspect.signature(model.forward).parameters.items()
-        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.POSITIONAL_ONLY)
-    )
-    first = next(named, None)
+    taken = inspect.signature(model.forward).parameters.items()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    first = next((name for name, one in taken if one.kind in kinds), None)
     if first is None:
         raise InputError(
             f"the forward of {type(model).__name__} names no argument, so batches have to be mappings of names to "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ __all__ = [
     "Axis",
     "Cell",
     "Distribution",
+    "HeadGrid",
     "HeatMap",
     "Panel",
     "Point",
