@@ -1,30 +1,21 @@
-"""Numbers, colours, intervals, figures and tables, as pages and terminals show them."""
+"""Numbers, colours, intervals and tables, as pages and terminals show them."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from fenchel.errors import MissingExtraError, require_packages
-from fenchel.io.storage import atomic_path, guarded_writing
+from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 __all__ = [
-    "FONT",
-    "GRID",
     "INFINITE",
-    "INK",
     "LEVELS",
     "MISSING",
-    "MUTED",
-    "SETTINGS",
     "Whisker",
     "WhiskerAxis",
     "count",
@@ -39,23 +30,7 @@ __all__ = [
     "short",
     "stylesheet",
     "titled_table",
-    "write_figure",
 ]
-
-FONT: Final = "DejaVu Sans"
-"""It comes with matplotlib, so that figures are the same everywhere."""
-
-INK: Final = "#1b2130"
-"""Of text, axes and what matters most."""
-
-MUTED: Final = "#6b7484"
-"""Of what stands behind it."""
-
-GRID: Final = "#d5d9e0"
-
-SETTINGS: Final[dict[Any, Any]] = {"font.family": FONT, "font.size": 8, "axes.edgecolor": INK}
-"""Settings of matplotlib that every figure begins with."""
-
 
 LEVELS = 24
 """How many steps the scale has; a step is a CSS class ``q0`` to ``q23``."""
@@ -338,44 +313,6 @@ class WhiskerAxis:
         return Whisker(
             middle if low is None else self.place(low), middle if high is None else self.place(high), at
         )
-
-
-_DOTS_PER_INCH = 160
-
-
-def write_figure(
-    draw: Callable[[], Figure], settings: Mapping[str, Any], paths: Sequence[Path], *, extra: str
-) -> None:
-    """Draw a figure once and write it in the format of each file's name.
-
-    Args:
-        draw: Makes the figure.
-        settings: Of matplotlib, while it is drawn and written.
-        paths: The files, ``.png`` or ``.svg``; their folders must exist.
-        extra: The extra of ``fenchel`` that brings matplotlib for this command.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-        OutputError: If a file cannot be written; an earlier one of that name is then intact.
-    """
-    require_packages(extra, "matplotlib")
-    import matplotlib
-
-    chosen: Any = dict(settings)
-    with matplotlib.rc_context(chosen):
-        figure = draw()
-        for path in paths:
-            kind = path.suffix.removeprefix(".")
-            written = io.BytesIO()
-            # A date would make two files of the same numbers differ.
-            figure.savefig(
-                written,
-                format=kind,
-                dpi=_DOTS_PER_INCH,
-                metadata={"Date": None} if kind == "svg" else None,
-            )
-            with atomic_path(path) as temporary, guarded_writing(path):
-                temporary.write_bytes(written.getvalue())
 
 
 def titled_table(title: str) -> Table:

@@ -209,7 +209,6 @@ def swap(
         given: dict[str, Any] = {**_given(options, observer), "columns": columns}
         report = swap(model, None, text, pairs=pairs, **given)
     show(terminal_table(report), report.finding)
-    typer.echo(f"Figure: {place / 'swap.png'}")
     typer.echo(f"Page: {place / 'swap.html'}")
 
 

@@ -312,8 +312,7 @@ def markdown(found: Reproduction) -> str:
         "*Predicted* is what the covariance of the preference alone makes of the deviation; *twin* is the same "
         "configuration with weights that were never trained, on the same text.",
     ]
-    by_head = any(result.panel.by == "head" for result in found.panels)
-    lines += ["", f"The distributions are drawn in audit/figure{5 if by_head else 4}.png."]
+    lines += ["", "The distributions are drawn in audit/report.html."]
     for result in found.panels:
         lines += ["", f"## {_title(result)}", ""]
         if result.panel.remark:

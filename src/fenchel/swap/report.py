@@ -1,33 +1,23 @@
-"""A finished swap as files: tables, one self-contained page and a figure for print, all numbers those of ``swap.json``.
-
-The page needs no network, and all text in it is escaped. The figure is read in grey and by the colour-blind: every
-estimator has its marker, line and hatching, and colours differ in lightness.
-"""
+"""A finished swap as files: tables and one self-contained page, all numbers those of ``swap.json``."""
 
 from __future__ import annotations
 
 import csv
 import io
-import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fenchel.auditing.report.heatmap import Cell, HeadGrid
 from fenchel.auditing.report.reproduce import manifest_entries
 from fenchel.auditing.report.self_contained import page_environment, page_files
 from fenchel.drawing import (
-    GRID,
-    INK,
     LEVELS,
-    SETTINGS,
     WhiskerAxis,
     level,
     scale,
     short,
     stylesheet,
-    write_figure,
 )
 from fenchel.errors import InputError
 from fenchel.io.schema import Field, OpenRecord, Place, Positive, Whole
@@ -44,10 +34,6 @@ from fenchel.swap.findings import (
     wording,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 __all__ = [
     "FILES",
     "RESULTS_FORM",
@@ -59,7 +45,6 @@ __all__ = [
     "rankings",
     "render_html",
     "stacks",
-    "write_figures",
 ]
 
 Record = dict[str, Any]
@@ -71,28 +56,9 @@ _MEASURES = {
 }
 _ROLES = ("model", "control", "swap")
 _BARS = {"exact": "exact", "second_order": "second", "first_order": "control"}
-# Colour, marker, hatching and line.
-_STYLE: dict[str, tuple[str, str, str, Any]] = {
-    "second_order": ("#5b9bd5", "s", "////", (0, (4, 2))),
-    "exact": ("#8a2b06", "D", "", "-"),
-}
-_CONTROL: dict[str, Any] = {
-    "color": "#3b4252",
-    "marker": "o",
-    "linestyle": (0, (1, 1.5)),
-    "markersize": 4,
-    "markerfacecolor": "white",
-    "linewidth": 1,
-}
-_SETTINGS: dict[Any, Any] = {
-    **SETTINGS,
-    "svg.hashsalt": "fenchel",  # without it, two figures of the same swap differ
-    "svg.fonttype": "path",
-}
-_LONGEST_AXIS = 40
 _UNSEALED = 1
 
-FILES = ("swap.json", "swap.csv", "swap.svg", "swap.png", "swap.html")
+FILES = ("swap.json", "swap.csv", "swap.html")
 """What a swap writes for people, in the order in which it is written."""
 
 SCHEMA = 2
@@ -349,177 +315,6 @@ def rankings(report: SwapTables) -> list[Ranking]:
     return found
 
 
-def write_figures(report: SwapTables, directory: Path) -> Path:
-    """Write ``swap.svg`` and ``swap.png``.
-
-    Args:
-        report: The swap.
-        directory: An existing folder.
-
-    Returns:
-        Path of ``swap.png``.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-        OutputError: If a file cannot be written; an earlier one of that name is then intact.
-    """
-    png = directory / "swap.png"
-    write_figure(lambda: _draw(report), _SETTINGS, [png.with_suffix(".svg"), png], extra="report")
-    return png
-
-
-def _draw(report: SwapTables) -> Figure:
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-
-    heads = [arm for arm in report.arms if arm["where"] == "head" and arm["estimator"] in _STYLE]
-    maps = list(dict.fromkeys(arm["estimator"] for arm in heads))
-    tall = min(6.0, 1.3 + 0.22 * len({arm["layer"] for arm in heads})) if heads else 0.0
-    caption = textwrap.wrap(_caption(report), 118, break_on_hyphens=False)
-    height = 3.5 + tall + 0.15 * len(caption)
-    figure = Figure(figsize=(8.4, height), facecolor="white")
-
-    def place(left: float, right: float, top: float, tallness: float) -> Axes:
-        return figure.add_axes((left, 1 - (top + tallness) / height, right - left, tallness / height))
-
-    estimated = any(record["estimator"] in _STYLE for record in report.layers)
-    _against_alpha(place(0.085, 0.48 if estimated else 0.985, 0.35, 2.4), report)
-    if estimated:
-        _by_layer(place(0.59, 0.985, 0.35, 2.4), report)
-    width = 0.84 / max(1, len(maps))
-    highest = max((arm["hidden_change"] for arm in heads), default=0.0)
-    for number, estimator in enumerate(maps):
-        axes = place(0.085 + number * width, 0.025 + (number + 1) * width, 3.75, tall - 0.85)
-        own = {
-            (arm["layer"], arm["head"]): arm["hidden_change"]
-            for arm in heads
-            if arm["estimator"] == estimator
-        }
-        layers, columns = (sorted(set(side)) for side in zip(*own, strict=True))
-        grid = [[own.get((layer, head), float("nan")) for head in columns] for layer in layers]
-        drawn = axes.imshow(grid, cmap=ListedColormap(scale()), vmin=0, vmax=highest or 1.0, aspect="auto")
-        for ticks, numbers in ((axes.set_xticks, columns), (axes.set_yticks, layers)):
-            every = 1 + len(numbers) // _LONGEST_AXIS
-            ticks(range(0, len(numbers), every), [str(one) for one in numbers[::every]])
-        axes.set(xlabel="head", ylabel="layer")
-        axes.set_title(f"(c) One head swapped: {ESTIMATORS[estimator]}", fontsize=9, loc="left")
-        if estimator == maps[-1]:
-            bar = figure.colorbar(drawn, cax=place(0.905, 0.92, 3.75, tall - 0.85))
-            bar.set_label("change at the output", fontsize=7)
-            bar.ax.tick_params(labelsize=6)
-    figure.text(0.02, 0.1 / height, "\n".join(caption), fontsize=7, color=INK, va="bottom", parse_math=False)
-    return figure
-
-
-def _against_alpha(axes: Axes, report: SwapTables) -> None:
-    words, name = wording(report.manifest), report.results["quality"]
-    # Where it is a quality, the interval of the difference is shown: that of the level is mostly the text's.
-    spread, label = f"{name}_difference", words.qualities.get(name or "", "")
-    if name is None:
-        ranked = "ranking_agreement" in report.arms[0]
-        name = spread = "ranking_agreement" if ranked else "hidden_change"
-        label = (
-            "Spearman's correlation with the model's ranking"
-            if ranked
-            else f"relative change of the {words.output}"
-        )
-    whole = [record for record in report.arms if record["where"] == "model" and record[name] is not None]
-    controls = sorted((record for record in whole if record["control"]), key=lambda record: record["alpha"])
-
-    def bars(records: Sequence[Record]) -> list[list[float]]:
-        found = []
-        for record in records:
-            ends: list[Any] = [record.get(f"{spread}{end}") for end in ("", "_low", "_high")]
-            middle, low, high = (0.0, 0.0, 0.0) if None in ends else ends
-            found.append((max(0.0, middle - low), max(0.0, high - middle)))
-        return [[below for below, _ in found], [above for _, above in found]]
-
-    alphas = [record["alpha"] for record in controls]
-    values = [record[name] for record in controls]
-    style: dict[str, Any] = {**_CONTROL, "capsize": 2, "label": "control: first order at α"}
-    axes.errorbar(alphas, values, bars(controls), **style)
-    least, most = min(alphas, default=1.0), max(alphas, default=1.0)
-    for record in whole:
-        estimator = record["estimator"]
-        if estimator == "model":
-            axes.axhline(record[name], color=INK, linewidth=0.8, label="the model")
-        elif estimator in _STYLE:
-            colour, marker, _, line = _STYLE[estimator]
-            axes.axhline(record[name], color=colour, linestyle=line, linewidth=0.8, alpha=0.8)
-            place = most + (0.08 + 0.09 * list(_STYLE).index(estimator)) * (most - least or 1.0)
-            style = {"markersize": 5, "capsize": 3, "linestyle": "none", "label": ESTIMATORS[estimator]}
-            axes.errorbar([place], [record[name]], bars([record]), color=colour, marker=marker, **style)
-    # Where the estimators stand is no α, so the axis must not name one there.
-    axes.set_xticks([tick for tick in axes.get_xticks() if least - 1e-9 <= tick <= most + 1e-9])
-    axes.set(xlabel="α of the control (estimators, at α = 1, on the right)", ylabel=label)
-    _finish(axes, "(a) Against smoothing", "both", "best")
-
-
-def _by_layer(axes: Axes, report: SwapTables) -> None:
-    changes: dict[tuple[str, float], dict[tuple[str, int], float]] = {}
-    for record in report.layers:
-        own = changes.setdefault((record["estimator"], record["alpha"]), {})
-        own[record["stack"], record["layer"]] = record["hidden_change"]
-    places = list(next(iter(changes.values())))
-    of_layers = list(dict.fromkeys(stack for stack, _ in places if stack != "output"))
-    shown = [name for name in _STYLE if (name, 1.0) in changes]
-    width = 0.8 / max(1, len(shown))
-    for number, name in enumerate(shown):
-        colour, marker, hatch, _ = _STYLE[name]
-        middles = [i + (number - (len(shown) - 1) / 2) * width for i in range(len(places))]
-        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
-        heights = [changes[name, 1.0][place] for place in places]
-        axes.bar(middles, heights, width * 0.92, label=f"all layers swapped: {ESTIMATORS[name]}", **style)
-        alone = {
-            arm["layer"]: arm["hidden_change"]
-            for arm in report.arms
-            if arm["where"] == "layer" and arm["estimator"] == name
-        }
-        there = [
-            (x, alone[layer])
-            for x, (stack, layer) in zip(middles, places, strict=True)
-            if [stack] == of_layers and layer in alone
-        ]
-        if there:
-            style = {"linestyle": "none", "markersize": 5, "color": "white", "markeredgecolor": INK}
-            label = f"only this layer, at the output: {ESTIMATORS[name]}"
-            axes.plot(*zip(*there, strict=True), marker=marker, label=label, **style)
-    alpha = _nearest_alpha(report)
-    if alpha is not None:
-        control = changes["first_order", alpha]
-        label = f"all layers: control, α = {alpha:g}"
-        axes.plot(range(len(places)), [control[place] for place in places], **_CONTROL, label=label)
-    every, several = 1 + len(places) // _LONGEST_AXIS, len(of_layers) > 1
-    names = [
-        f"{f'{stack[:3]} ' if several else ''}{layer}" if stack in of_layers else "output"
-        for stack, layer in places[::every]
-    ]
-    axes.set_xticks(range(0, len(places), every), names, rotation=90 if several else 0)
-    axes.set(xlabel="output of layer", ylabel="relative change")
-    axes.margins(y=0.25)
-    _finish(axes, "(b) Where the change arises", "y", "upper left")
-
-
-def _finish(axes: Axes, title: str, grid: Literal["both", "y"], legend: Any) -> None:
-    axes.set_title(title, fontsize=9, loc="left")
-    axes.legend(fontsize=6.5 if grid == "both" else 6, frameon=False, loc=legend)
-    axes.grid(axis=grid, color=GRID, linewidth=0.5)
-    axes.set_axisbelow(True)
-
-
-def _caption(report: SwapTables) -> str:
-    manifest, words = report.manifest, wording(report.manifest)
-    units = " and ".join(f"{number:,} {unit}" for unit, number in report.results["units"].items())
-    sources = [Path(str(manifest[key])).name for key in ("texts", "pairs") if manifest.get(key) is not None]
-    name = Path(str(manifest["model"])).name
-    ranked = "the correlation" if "ranking_agreement" in report.arms[0] else "the change"
-    what = "paired differences from the model" if report.results["quality"] else ranked
-    return (
-        f"{name} on {units} of {' and '.join(sources)}; nothing retrained. Bars in (a): 95 % bootstrap intervals of "
-        f"{what}. Change: {words.formula}."
-    )
-
-
 @dataclass(frozen=True, repr=False)
 class SwapReport(SwapTables):
     """What was swapped and what came of it, and the files that show it.
@@ -536,20 +331,19 @@ class SwapReport(SwapTables):
             directory: The folder; made if it is not there.
 
         Returns:
-            Path of ``swap.png``.
+            Path of ``swap.html``.
 
         Raises:
             OutputError: If something cannot be written.
-            MissingExtraError: If matplotlib or jinja2 is not installed.
+            MissingExtraError: If jinja2 is not installed.
         """
         folder = Path(directory).expanduser()
         check_writable(folder)
         saved = {"manifest": self.manifest, "finding": self.finding, **self.results}
         write_document(folder / FILES[0], RESULTS_FORM, saved)
         write_text(folder / "swap.csv", self.csv())
-        figure = write_figures(self, folder)
         write_text(folder / "swap.html", render_html(self))
-        return figure
+        return folder / "swap.html"
 
     def csv(self) -> str:
         """The arms as a table with commas, a line an arm; empty where a number is missing."""

@@ -116,7 +116,7 @@ def swap(
     folder, opened = asked.directory, given.opened(asked)
     with removed_if_empty(folder), claimed(folder, extra="report"):
         if folder is not None:
-            require_packages("report", "matplotlib", "jinja2")
+            require_packages("report", "jinja2")
             check_writable(folder)
             SWAP.refuse_occupied(folder, resume=asked.resume, overwrite=asked.overwrite)
         subject = given.subject(opened, asked)
