@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
-from fenchel.auditing.report.embedded import embedded_json
 from fenchel.auditing.report.findings import KIND_NAMES, METRIC_NAMES, SHORT_KIND_NAMES
-from fenchel.auditing.report.heatmap import Cell, HeadGrid, highest_finite
-from fenchel.auditing.report.self_contained import page_environment, page_files, page_script, script_hash
+from fenchel.auditing.report.html import (
+    embedded_json,
+    page_environment,
+    page_files,
+    page_script,
+    script_hash,
+)
+from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, Interval, finding
 from fenchel.drawing import WhiskerAxis, count, plain, short, titled_table
 from fenchel.errors import InputError, MissingExtraError

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from fenchel.auditing.report.heatmap import Cell, HeadGrid
-from fenchel.auditing.report.reproduce import manifest_entries
-from fenchel.auditing.report.self_contained import page_environment, page_files
+from fenchel.auditing.report.html import manifest_entries, page_environment, page_files
+from fenchel.auditing.report.plots import Cell, HeadGrid
 from fenchel.drawing import (
     LEVELS,
     WhiskerAxis,

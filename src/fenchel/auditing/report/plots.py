@@ -222,7 +222,9 @@ class HeadGrid:
         """The grid of cells by layer and head."""
         heads = sorted({head for _, head in cells})
         layers = sorted({layer for layer, _ in cells})
-        return cls(heads, [(layer, [cells.get((layer, head)) for head in heads]) for layer in layers], highest)
+        return cls(
+            heads, [(layer, [cells.get((layer, head)) for head in heads]) for layer in layers], highest
+        )
 
     @property
     def width(self) -> str:
