@@ -24,16 +24,6 @@ def test_an_estimate_without_gradients_is_not_given_to_who_wants_them() -> None:
         assert not wanting.solve("exact").mean.requires_grad
 
 
-def test_weights_of_a_problem_carry_gradients() -> None:
-    templates = torch.randn(
-        4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).requires_grad_()
-    problem = InferenceProblem(Discrete(templates), torch.ones(1, 3, dtype=torch.float64))
-    problem.weights(problem.evidence).square().sum().backward()
-    assert templates.grad is not None
-    assert float(templates.grad.abs().max()) > 0
-
-
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact", "gradient_ascent"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_estimates_have_the_problems_shape_dtype_and_consistent_parts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fenchel import KL, Discrete, InferenceProblem
+from fenchel import Discrete, InferenceProblem
 from tests.problems import random_problem
 
 T = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -25,28 +25,10 @@ def test_objectives_are_the_formulas_written_out() -> None:
     torch.testing.assert_close(problem.dual(lam), dual)
 
 
-def test_the_gradient_is_the_derivative_of_the_dual() -> None:
-    problem = random_problem(batch=(2,), masked=2, per_query=True)
-    lam = torch.randn(
-        2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
-    ).requires_grad_()
-    (numeric,) = torch.autograd.grad(problem.dual(lam).sum(), lam)
-    torch.testing.assert_close(problem.dual_gradient(lam.detach()), numeric)
-
-
 def test_the_primal_is_infinite_outside_the_support() -> None:
     mask = torch.tensor([True, True, True, True, True, False])
     problem = InferenceProblem(Discrete(T, mask), Z)
     assert bool(torch.isinf(problem.primal(torch.full((4, 6), 1 / 6, dtype=torch.float64))).all())
-
-
-def test_weak_duality() -> None:
-    problem = random_problem(alpha=4.0)
-    generator = torch.Generator().manual_seed(5)
-    for _ in range(50):
-        p = torch.rand(4, 12, dtype=torch.float64, generator=generator).softmax(-1)
-        lam = 3 * torch.randn(4, 5, dtype=torch.float64, generator=generator)
-        assert bool((problem.primal(p) >= problem.dual(lam)).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -63,7 +45,3 @@ def test_the_same_problem_in_another_dtype() -> None:
     wide = problem.to(torch.float64)
     assert wide.dtype == torch.float64
     torch.testing.assert_close(wide.dual(wide.evidence).float(), problem.dual(problem.evidence))
-
-
-def test_a_closeness_can_be_given() -> None:
-    assert "KL()" in repr(InferenceProblem(Discrete(T), Z, closeness=KL()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel import Discrete, Gaussian, InferenceProblem
+from fenchel import Gaussian, InferenceProblem
 from fenchel.catalogue import Difference, GaussianParts, Parts, Verdict, difference, entry
 from fenchel.closeness.coupling import transport_value
 from fenchel.nn import MultiheadAttention
-from fenchel.nn.preference import ALiBi, AttentionInputs
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -40,57 +38,6 @@ def test_sinkhorn_attention_is_the_entropic_plan_of_all_queries_together():
     log_keys = torch.full((1, 2, 1, n), 1 / n, dtype=torch.float64).log()
     least = transport_value(even, log_keys, -scores, torch.ones(1, 1, dtype=torch.float64))
     torch.testing.assert_close(reached, least.squeeze(-1))
-
-
-def test_sinkhorn_attention_couples_queries_and_softmax_does_not():
-    for name, coupled in (("sinkhorn", True), ("scaled-dot", False)):
-        inputs = entry(name).inputs()
-        changed = inputs["query"].clone()
-        changed[:, :, 0] += 1
-        moved = entry(name).run(**{**inputs, "query": changed}).output - entry(name).run(**inputs).output
-        assert bool(moved[:, :, 1:].abs().max() > 1e-3) is coupled
-
-
-def test_the_energy_of_a_hopfield_network_falls_and_one_update_is_attention():
-    inputs = entry("hopfield").inputs()
-    beta, patterns = inputs["beta"], inputs["patterns"]
-    answer = entry("hopfield").run(**inputs)
-    states = [parts.evidence for parts in answer.inferences] + [answer.output]
-
-    def energy(state: Tensor) -> Tensor:
-        return state.square().sum(-1) / 2 - (beta * state @ patterns.mT).logsumexp(-1) / beta
-
-    for before, after in itertools.pairwise(states):
-        assert bool((energy(after) <= energy(before) + 1e-12).all())
-    once = nn.functional.scaled_dot_product_attention(states[0], patterns, patterns, scale=float(beta))
-    torch.testing.assert_close(states[1], once)
-
-
-def test_a_hopfield_network_retrieves_what_it_is_near_to():
-    patterns = nn.functional.normalize(drawn(1, 1, 6, 32), dim=-1)
-    near = patterns[:, :, 2:3] + 0.05 * drawn(1, 1, 1, 32, seed=1)
-    beta = torch.tensor(40.0, dtype=torch.float64)
-    found = entry("hopfield").run(state=near, patterns=patterns, beta=beta).output
-    torch.testing.assert_close(found, patterns[:, :, 2:3], atol=1e-6, rtol=0)
-
-
-def test_the_fixed_point_of_a_hopfield_network_is_no_exact_answer():
-    inputs = entry("hopfield").inputs()
-    state, patterns, beta = inputs["state"], inputs["patterns"], inputs["beta"]
-    for _ in range(300):
-        state = (beta * state @ patterns.mT).softmax(-1) @ patterns
-    problem = InferenceProblem(Discrete(patterns), inputs["state"], beta)
-    assert (problem.solve("exact").mean - state).norm() > 0.1
-    torch.testing.assert_close(state, problem.weights(beta * state) @ patterns)
-
-
-def test_through_induced_points_the_weights_have_at_most_their_rank():
-    inputs = entry("induced-points").inputs()
-    one, two = entry("induced-points").run(**inputs).weights
-    product = two @ one
-    assert product.shape == (1, 2, 6, 6)
-    torch.testing.assert_close(product.sum(-1), torch.ones_like(product[..., 0]))
-    assert int(torch.linalg.matrix_rank(product, tol=1e-9).max()) <= 3
 
 
 def test_a_sink_is_what_gpt_oss_does():
@@ -218,23 +165,6 @@ def test_the_distance_of_two_normal_distributions_is_what_is_integrated():
     torch.testing.assert_close(parts.total_variation().squeeze(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_softmax_under_the_same_decay_is_alibi():
-    inputs = entry("forgetting").inputs()
-    slopes = torch.tensor([0.3, 0.05], dtype=torch.float64)
-    same = {**inputs, "gate": (-slopes).exp().view(1, 2, 1).expand(1, 2, 6)}
-    (parts,) = entry("forgetting").run(**same).inferences
-    alibi = ALiBi(heads=2, learned=True).double()
-    assert alibi.log_slopes is not None
-    with torch.no_grad():
-        alibi.log_slopes.copy_(slopes.log())
-        log_u = alibi(AttentionInputs(1, 2, 6, 6, torch.device("cpu"), torch.float64))
-    assert log_u is not None
-    causal = torch.ones(6, 6, dtype=torch.bool).tril()
-    torch.testing.assert_close(
-        parts.log_preference, log_u.masked_fill(~causal, -torch.inf).expand(1, 2, 6, 6)
-    )
-
-
 def test_the_mesa_layer_is_ridge_regression_and_the_exact_answer_of_linear_attention():
     inputs = entry("mesa").inputs()
     answer = entry("mesa").run(**inputs)
@@ -249,17 +179,6 @@ def test_the_mesa_layer_is_ridge_regression_and_the_exact_answer_of_linear_atten
     linear = (inputs["query"] @ inputs["key"].mT * inputs["seen"]) @ inputs["value"] / ridge
     torch.testing.assert_close(first, linear)
     assert bool((coefficients("mesa", **inputs) < 0).any())
-
-
-def test_retention_without_decay_is_the_first_order_answer_of_the_mesa_layer():
-    inputs = entry("mesa").inputs()
-    tokens = {name: inputs[name] for name in ("query", "key", "value")}
-    one = torch.tensor(1.0, dtype=torch.float64)
-    kept = entry("retention").run(decay=one.expand(2), **tokens)
-    mesa = entry("mesa").run("first_order", seen=inputs["seen"], ridge=one, **tokens)
-    torch.testing.assert_close(kept.output, mesa.output)
-    exact = entry("retention").run("exact", decay=one.expand(2), **tokens).output
-    torch.testing.assert_close(exact, entry("mesa").run(seen=inputs["seen"], ridge=one, **tokens).output)
 
 
 def test_what_is_published_of_the_mesa_layer_is_exact():
@@ -287,17 +206,6 @@ def test_a_gated_delta_rule_is_what_qwen3_next_does():
     # Theirs divides queries by the root of their dimension.
     found = entry("gated-delta").run(**inputs).output
     torch.testing.assert_close(found / 2, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
-
-
-def test_a_delta_rule_is_a_step_down_a_slope():
-    key, value = nn.functional.normalize(drawn(3), dim=0), drawn(2, seed=1)
-    state = drawn(2, 3, seed=2).requires_grad_()
-    loss = (value - state @ key).square().sum() / 2
-    (slope,) = torch.autograd.grad(loss, state)
-    rate = 0.3
-    expected = state - rate * slope
-    erased = state @ (torch.eye(3, dtype=torch.float64) - rate * torch.outer(key, key))
-    torch.testing.assert_close(erased + rate * torch.outer(value, key), expected)
 
 
 def test_a_gated_delta_rule_is_no_inference_from_its_pairs():

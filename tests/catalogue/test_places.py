@@ -15,7 +15,6 @@ from fenchel import functional as F
 from fenchel.catalogue import entry
 from fenchel.nn import MultiheadAttention, sinusoids
 from fenchel.nn.evidence import RelativeKeys, Rotary, TransformerXL
-from fenchel.nn.preference import ALiBi, AttentionInputs, Causal
 from tests.catalogue.references.places import causal_scores, heads_of, sinusoidal_code
 
 ESTIMATORS = ("first_order", "second_order", "exact")
@@ -54,46 +53,12 @@ def test_with_places_the_scores_are_four_terms_of_which_one_is_without():
     assert all(term.abs().max() > 1e-3 for term in terms.values())
 
 
-def test_sinusoids_are_the_papers_and_their_products_see_distances_alone():
-    code = sinusoids(torch.arange(7, dtype=torch.float64), 6)
-    torch.testing.assert_close(code, sinusoidal_code(7, 6))
-    products = code @ code.T
-    for apart in range(7):
-        along = products.diagonal(apart)
-        torch.testing.assert_close(along, along[:1].expand_as(along))
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_model_without_places_is_one_whose_places_are_alike(estimator):
-    given = entry("learned-absolute").inputs()
-    order = torch.tensor([3, 0, 4, 1, 2])
-    alike = {**given, "places": given["places"][:1].expand(5, -1)}
-    plain = output("learned-absolute", estimator, **alike)
-    moved = output("learned-absolute", estimator, **{**alike, "x": given["x"][:, order]})
-    torch.testing.assert_close(moved, plain[:, :, order], rtol=1e-6, atol=1e-8)
-    apart = output("learned-absolute", estimator, **{**given, "x": given["x"][:, order]})
-    assert (apart - output("learned-absolute", estimator, **given)[:, :, order]).abs().max() > 1e-3
-
-
 def test_the_biases_of_mpt_are_one_belief_with_those_of_the_paper():
     given = entry("alibi").inputs()
     query, key, value = given["query"], given["key"], given["value"]
     bias = build_mpt_alibi_tensor(2, 6).to(query.dtype) + causal_scores(query)
     expected = (query @ key.mT / 2 + bias).softmax(-1) @ value
     torch.testing.assert_close(output("alibi"), expected)
-
-
-@pytest.mark.parametrize("heads", [2, 3, 4, 8])
-def test_slopes_are_those_of_bloom(heads):
-    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-
-    inputs = AttentionInputs(1, heads, 5, 5, torch.device("cpu"), torch.float64)
-    ours = (Causal() * ALiBi(heads))(inputs)
-    theirs = build_alibi_tensor(torch.ones(1, 5), heads, torch.float64).view(1, heads, 1, 5)
-    assert ours is not None
-    shared = torch.arange(5.0, dtype=torch.float64)[:, None] * ALiBi(heads).slopes.double()[:, None, None]
-    expected = theirs - shared + torch.full((5, 5), -torch.inf, dtype=torch.float64).triu(1)
-    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_rotary_in_halves_is_llamas():
@@ -155,14 +120,6 @@ def test_key_strength_is_evidence_or_reliability_at_first_order_only(estimator):
     )
     apart = float((as_alpha - asked.answer(estimator)).abs().max())
     assert (apart < 1e-9) is (estimator == "first_order")
-
-
-def test_local_p_answers_with_less_than_a_mean():
-    ones = torch.ones_like(entry("local-p").inputs()["value"])
-    share = output("local-p", value=ones)
-    assert ((share > 0) & (share < 1)).all()
-    wide = entry("local-p").run().inferences[1]
-    torch.testing.assert_close(wide.weights().sum(-1), torch.ones_like(share[..., 0]))
 
 
 def test_what_no_query_asks_for_is_belief_and_exact_inference_tells():
@@ -234,13 +191,6 @@ def test_places_are_distances_for_every_estimator(name, estimator):
     torch.testing.assert_close(there, here, rtol=1e-6, atol=1e-8)
 
 
-def test_without_vectors_of_places_they_are_scaled_dot_product_attention():
-    given = entry("shaw").inputs()
-    given["network"].weight.data.zero_()
-    found = output("shaw", **{**given, "value_vectors": torch.zeros_like(given["value_vectors"])})
-    torch.testing.assert_close(found, F.attention(*heads_of(given["x"], given["project"])))
-
-
 def xlnet_layer() -> tuple[XLNetRelativeAttention, XLNetModel]:
     torch.manual_seed(0)
     config = XLNetConfig(
@@ -279,34 +229,6 @@ def test_two_streams_are_those_of_transformers_up_to_its_output(order):
     for stream, answer, expected in zip((x, asking), ours, theirs, strict=True):
         made = layer.layer_norm(torch.einsum("bhnd,whd->bnw", answer, layer.o) + stream)
         torch.testing.assert_close(made, expected.transpose(0, 1), rtol=1e-4, atol=1e-5)
-
-
-def test_in_the_order_of_the_text_the_content_stream_is_transformer_xl():
-    given = entry("xlnet").inputs()
-    content = output("xlnet", **{**given, "order": torch.arange(5)})[0]
-    shared = {name: given[name] for name in ("x", "memory", "project", "network")}
-    torch.testing.assert_close(content, output("transformer-xl", **shared))
-
-
-def test_no_query_stream_sees_its_own_token():
-    given = entry("xlnet").inputs()
-    plain = output("xlnet", **given)
-    changed = given["x"].clone()
-    changed[:, 2] += 1
-    moved = output("xlnet", **{**given, "x": changed})
-    later = given["order"] > given["order"][2]
-    assert ((moved - plain)[1].abs().amax((0, 1, 3)) > 1e-9).equal(later)
-    own = later.clone()
-    own[2] = True
-    assert ((moved - plain)[0].abs().amax((0, 1, 3)) > 1e-9).equal(own)
-
-
-def test_every_pixel_sees_the_pixels_around_it_and_none_else():
-    asked = entry("stand-alone").run().inferences[0]
-    seen = (asked.weights("exact") > 0)[0, 0]
-    rows, columns = torch.arange(8) // 4, torch.arange(8) % 4
-    near = ((rows[:, None] - rows).abs() <= 1) & ((columns[:, None] - columns).abs() <= 1)
-    assert seen.equal(near)
 
 
 def test_shifted_windows_join_what_plain_windows_part():

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
 
-from fenchel import functional as F
 from fenchel.catalogue import GaussianParts, Parts, Verdict, entry
 
 
@@ -39,17 +36,6 @@ def test_location_is_evidence_on_templates_of_places_at_first_order_alone():
     assert bool(((parts.weights("exact") - as_belief).abs() > 1e-3).any())
 
 
-def test_what_is_most_like_a_query_may_gain_by_exact_inference():
-    key, query = 2 * drawn(200, 1, 7, 3), 2 * drawn(200, 1, 5, 3, seed=1)
-    first, exact = (
-        F.attention_weights(query, key, scale=1.0, estimator=estimator)
-        for estimator in ("first_order", "exact")
-    )
-    most = first.argmax(-1, keepdim=True)
-    gained = (exact.gather(-1, most) > first.gather(-1, most)).double().mean()
-    assert 0 < float(gained) < 0.1
-
-
 @pytest.mark.parametrize("beta", [0.7, 5.0])
 def test_iterated_exact_inference_forgets_what_was_asked(beta):
     inputs = entry("hopfield").inputs()
@@ -67,19 +53,6 @@ def test_exact_linear_attention_takes_off_the_evidence_what_a_feature_has_gained
     exact, believed = parts.weights("exact"), parts.believed()
     lifted = (exact / believed).log() - (parts.evidence - (exact - believed))
     torch.testing.assert_close(lifted, lifted[..., :1].expand_as(lifted), rtol=1e-6, atol=1e-7)
-
-
-def test_the_more_reliable_evidence_is_the_less_of_the_error_is_left():
-    inputs = entry("precision").inputs()
-    (parts,) = entry("precision").run(**inputs).inferences
-    left = []
-    for factor in (0.1, 1.0, 10.0, 100.0):
-        sharper = {**inputs, "precision": factor * inputs["precision"]}
-        (weights,) = entry("precision").run("exact", **sharper).weights
-        mean = inputs["key"].mean(-2, keepdim=True)
-        left.append((mean + parts.evidence - weights @ inputs["key"]).norm(dim=-1))
-    for one, another in itertools.pairwise(left):
-        assert bool((another < one + 1e-9).all())
 
 
 def test_the_dot_product_form_is_the_mean_under_a_normal_distribution_on_pairs():

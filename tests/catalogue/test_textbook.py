@@ -19,19 +19,6 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("d", [4, 64])
-def test_scores_of_independent_entries_have_variance_one_when_scaled(d):
-    query, key = drawn(400, d), drawn(400, d, seed=1)
-    key = key - key.mean()
-    parts = [
-        Parts(templates=key[None, None] * scale, evidence=query[None, None], values=key[None, None])
-        for scale in (d**-0.5, 1.0)
-    ]
-    scaled, plain = (one.evidence @ one.templates.mT for one in parts)
-    assert abs(float(scaled.var()) - 1) < 0.1
-    assert abs(float(plain.var()) / d - 1) < 0.1
-
-
 def test_a_large_negative_score_masks_while_a_key_is_visible():
     inputs = entry("masked").inputs()
     query, key, visible = inputs["query"], inputs["key"], inputs["visible"]
@@ -86,16 +73,6 @@ def test_only_first_order_kernel_regression_knows_no_origin(estimator):
     assert (apart < 1e-9) if estimator == "first_order" else (apart > 1e-2)
 
 
-def test_a_wider_bandwidth_goes_to_the_mean_and_a_narrow_one_to_the_nearest():
-    regression = entry("nadaraya-watson")
-    inputs = regression.inputs()
-    wide = regression.run(**{**inputs, "w": torch.full((2, 1), 1e-5, dtype=torch.float64)}).output
-    narrow = regression.run(**{**inputs, "w": torch.full((2, 1), 1e3, dtype=torch.float64)}).output
-    torch.testing.assert_close(wide, inputs["value"].mean(-2, keepdim=True).expand_as(wide))
-    nearest = torch.cdist(inputs["query"], inputs["key"]).argmin(-1, keepdim=True)
-    torch.testing.assert_close(narrow, inputs["value"].gather(-2, nearest.expand(-1, -1, -1, 3)))
-
-
 def test_scores_read_as_evidence_have_the_same_first_order_answer_and_another_exact_one():
     inputs = entry("soft-dictionary").inputs()
     scores = inputs["score"](inputs["query"], inputs["key"])
@@ -105,23 +82,6 @@ def test_scores_read_as_evidence_have_the_same_first_order_answer_and_another_ex
     as_belief = entry("soft-dictionary").run(**inputs)
     torch.testing.assert_close(as_evidence.answer(), as_belief.output)
     assert (as_evidence.weights("exact") - as_belief.weights[0]).abs().max() > 0.01
-
-
-def test_with_nothing_asked_every_estimator_gives_the_preference():
-    for name in ("soft-dictionary", "additive"):
-        first, *others = (entry(name).run(way).output for way in ("first_order", "second_order", "exact"))
-        for other in others:
-            torch.testing.assert_close(other, first)
-
-
-def test_soft_attention_is_the_mean_of_hard_draws():
-    inputs = entry("soft").inputs()
-    answer = entry("soft").run(**inputs)
-    generator = torch.Generator().manual_seed(0)
-    weights, value = answer.weights[0][0], inputs["value"][0]
-    drawn_places = torch.multinomial(weights.flatten(0, 1), 20_000, replacement=True, generator=generator)
-    shares = torch.nn.functional.one_hot(drawn_places, weights.shape[-1]).double().mean(1).view_as(weights)
-    torch.testing.assert_close(shares @ value, answer.output[0], atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("form", ["kl", "bregman", "csiszar"])

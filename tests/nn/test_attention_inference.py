@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional
-from fenchel.errors import ConvergenceError, ProblemError
+from fenchel.errors import ProblemError
 from fenchel.functional import flex
 from fenchel.nn import MixtureAttention, MultiheadAttention
 from fenchel.nn.arguments import torch_masks
@@ -52,27 +52,6 @@ def test_estimator_and_alpha(estimator):
     torch.testing.assert_close(with_weights, expected, atol=1e-9, rtol=0)
     torch.testing.assert_close(without_weights, expected, atol=1e-9, rtol=0)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-
-
-def test_estimators_differ_and_may_be_changed():
-    layer, x = build(), tokens()
-    outputs = []
-    for layer.estimator in ESTIMATORS:
-        outputs.append(layer(x, x, x)[0])
-    assert (outputs[0] - outputs[1]).abs().max() > 1e-3
-    assert (outputs[1] - outputs[2]).abs().max() > 1e-4
-
-
-def test_tolerance_and_steps_reach_the_solver():
-    x = tokens()
-    rough, fine = build(estimator="exact", tol=0.5), build(estimator="exact")
-    rough.load_state_dict(fine.state_dict())
-    rough.keep_certificate = fine.keep_certificate = True
-    for layer in (rough, fine):
-        layer(x, x, x)
-    assert rough.last_certificate.dual_error.max() > 100 * fine.last_certificate.dual_error.max()
-    with pytest.raises(ConvergenceError):
-        build(estimator="exact", max_steps=1, alpha=20.0)(x, x, x)
 
 
 # ---- preferences
@@ -170,34 +149,6 @@ def test_evidence():
 # ---- α and the norm of templates
 
 
-def test_learned_alpha_starts_at_alpha_and_learns():
-    fixed, learned, x = build(alpha=0.7), build(alpha=0.7, learn_alpha=True), tokens()
-    learned.load_state_dict(fixed.state_dict(), strict=False)
-    torch.testing.assert_close(learned.alpha, torch.full((HEADS,), 0.7, dtype=torch.float64))
-    for estimator in ESTIMATORS:
-        fixed.estimator = learned.estimator = estimator
-        torch.testing.assert_close(learned(x, x, x)[0], fixed(x, x, x)[0], atol=1e-9, rtol=0)
-    learned(x, x, x)[0].square().sum().backward()
-    assert (gradient(learned.log_alpha) != 0).all()
-    learned.state_dict()["log_alpha"][0] = -30.0
-    assert isinstance(learned.alpha, Tensor)
-    assert 0 < learned.alpha[0] < 1e-12
-    changed = learned(x, x, x, average_attn_weights=False)[1] - fixed(x, x, x, average_attn_weights=False)[1]
-    assert changed[:, 0].abs().max() > 1e-3
-    assert changed[:, 1:].abs().max() < 1e-9
-    assert set(learned.state_dict()) - set(fixed.state_dict()) == {"log_alpha"}
-
-
-@pytest.mark.parametrize("learn_alpha", [True, False])
-def test_alpha_can_be_assigned(learn_alpha):
-    layer, other, x = build(learn_alpha=learn_alpha), build(alpha=2.0), tokens()
-    other.load_state_dict(layer.state_dict(), strict=False)
-    layer.alpha = 2.0
-    torch.testing.assert_close(layer(x, x, x), other(x, x, x))
-    with pytest.raises(ProblemError, match=r"alpha of MultiheadAttention is -1\.0"):
-        layer.alpha = -1.0
-
-
 @pytest.mark.parametrize("learn_radius", [True, False])
 def test_normalised_templates(learn_radius):
     layer = build(
@@ -236,12 +187,6 @@ def test_last_certificate(estimator, need_weights):
     torch.testing.assert_close(layer(x, x, x, need_weights=need_weights)[0], output, atol=1e-9, rtol=0)
     with pytest.raises(ProblemError, match=r"no certificate of a last call; set keep_certificate = True"):
         _ = layer.last_certificate
-
-
-def test_certificate_without_a_batch():
-    layer, x = build(keep_certificate=True), tokens()
-    layer(x[0], x[0], x[0])
-    assert layer.last_certificate.gap.shape == (HEADS, KEYS)
 
 
 # ---- the fused form, precision, compilation, representation
@@ -302,37 +247,6 @@ def test_fused_form_is_taken_only_where_it_computes_what_was_asked():
         {"num_heads": 6},
     ):
         assert not can_fuse(variant(**options)), options
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_half_precision_and_autocast(estimator):
-    layer = MultiheadAttention(
-        WIDTH,
-        HEADS,
-        batch_first=True,
-        estimator=estimator,
-        add_bias_kv=True,
-        learn_alpha=True,
-        preference=Causal(),
-    )
-    x = torch.randn(BATCH, KEYS, WIDTH)
-    expected, expected_weights = layer(x, x, x)
-    with torch.autocast("cpu", torch.bfloat16):
-        output, weights = layer(x, x, x)
-    torch.testing.assert_close(output.float(), expected, atol=0.05, rtol=0)
-    torch.testing.assert_close(weights.float(), expected_weights, atol=0.05, rtol=0)
-    half = layer.to(torch.bfloat16)
-    output, _ = half(*(x.bfloat16(),) * 3, need_weights=False)
-    assert output.dtype == torch.bfloat16
-    torch.testing.assert_close(output.float(), expected, atol=0.05, rtol=0)
-
-
-def test_compiles_without_graph_breaks():
-    layer, x = build(preference=Causal()), tokens().requires_grad_()
-    compiled = torch.compile(
-        lambda x: layer(x, x, x, need_weights=False)[0], fullgraph=True, backend="aot_eager"
-    )
-    torch.testing.assert_close(compiled(x), layer(x, x, x, need_weights=False)[0])
 
 
 def test_repr():

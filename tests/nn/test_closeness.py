@@ -11,9 +11,7 @@ from torch import nn
 
 from fenchel import KL, Tsallis
 from fenchel import functional as F
-from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.preference import Causal
-from tests.compiling import compiled_afresh
 from tests.nn.small_layers import BATCH, HEADS, KEYS, build, gradient, heads, tokens
 
 SPARSE = Tsallis(1.5)
@@ -67,22 +65,6 @@ def test_kl_and_none_are_one_layer() -> None:
     assert torch.equal(plain(x, x, x, need_weights=False)[0], named(x, x, x, need_weights=False)[0])
 
 
-def test_estimators_are_switched_for_heads_with_orders_of_their_own() -> None:
-    torch.manual_seed(0)
-    layer = build(closeness=SPARSE, learn_order=True).eval()
-    assert layer.raw_order is not None
-    nn.init.normal_(layer.raw_order, std=2.0)
-    x = tokens()
-    first = layer(x, x, x, average_attn_weights=False)[1]
-    with use_estimator(layer, "exact"):
-        exact = layer(x, x, x, average_attn_weights=False)[1]
-    with use_estimator(layer, "exact", heads=[2]):
-        part = layer(x, x, x, average_attn_weights=False)[1]
-    torch.testing.assert_close(part[:, [0, 2]], first[:, [0, 2]])
-    torch.testing.assert_close(part[:, 1], exact[:, 1])
-    assert float((part[:, 1] - first[:, 1]).detach().abs().max()) > 1e-3
-
-
 def test_certificate_gap_dropout_and_copies() -> None:
     torch.manual_seed(0)
     layer = build(closeness=SPARSE, keep_certificate=True, keep_gap=True, dropout=0.5)
@@ -98,30 +80,6 @@ def test_certificate_gap_dropout_and_copies() -> None:
     _, _, v = heads(layer, x)
     output, weights = layer(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(output, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
-
-
-def test_from_torch_and_inside_of_torchs_layers() -> None:
-    torch.manual_seed(0)
-    block = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
-    block.self_attn = MultiheadAttention.from_torch(block.self_attn, closeness=Tsallis(2), learn_order=False)
-    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False).eval()
-    x = tokens().float()
-    with torch.inference_mode():
-        fast = encoder(x)
-    torch.testing.assert_close(encoder(x), fast)
-
-
-def test_a_compiled_training_step_is_that_of_eager() -> None:
-    torch.manual_seed(0)
-    layer = build(closeness=SPARSE, learn_order=True, learn_alpha=True, preference=Causal())
-    x, found = tokens(), []
-    with compiled_afresh():
-        for run in (copy.deepcopy(layer), layer):
-            step = torch.compile(run, backend="aot_eager") if run is not layer else run
-            output = step(x, x, x, need_weights=False)[0]
-            output.sin().sum().backward()
-            found.append([output, *(p.grad for p in run.parameters())])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-8)
 
 
 def test_numbers_of_heads_go_where_the_layer_goes() -> None:

@@ -15,7 +15,6 @@ from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import InputError, ModelError
 from fenchel.nn import ContinuousAttention, use_estimator
 from fenchel.nn.continuous import Bumps, evidence_of, grid_places
-from tests.compiling import compiled_afresh
 
 WIDTH, HEADS, GRID = 12, 3, (5, 7)
 CASES = [(1, "content"), (1, "query"), (2, "content"), (2, "query")]
@@ -165,20 +164,6 @@ def test_padding_is_as_good_as_absent(dimensions: int, evidence: str) -> None:
         torch.testing.assert_close(moved[0], output[0])
 
 
-@pytest.mark.parametrize("dimensions", [1, 2])
-def test_layouts(dimensions: int) -> None:
-    layer = build(dimensions)
-    query, signal = tokens()
-    output, density = layer(query, signal, **grid_of(layer))
-    single, alone = layer(query[0], signal[0], **grid_of(layer))
-    torch.testing.assert_close(single, output[0])
-    torch.testing.assert_close(alone.mean()[0], density.mean()[0])
-    layer.batch_first = False
-    turned = layer(query.transpose(0, 1), signal.transpose(0, 1), need_density=False, **grid_of(layer))
-    torch.testing.assert_close(turned[0].transpose(0, 1), output)
-    assert turned[1] is None
-
-
 def test_an_image_keeps_its_orientation() -> None:
     """A bright spot at the right of the first row is found there: x near 1, y near 0."""
     layer: Any = ContinuousAttention(2, 1, dimensions=2, width=0.02)
@@ -229,38 +214,6 @@ def test_it_learns_where_to_look() -> None:
         optimiser.step()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.3 * sum(losses[:10])
-
-
-# Torch looks at what a graph breaks off at, hiding its own warning in a way that pytest does not see.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize(("dimensions", "estimator"), [(2, "first_order"), (1, "exact")])
-def test_a_compiled_training_step_is_that_of_eager(dimensions: int, estimator: str) -> None:
-    layer = build(dimensions, estimator=estimator, learn_preference=True, learn_alpha=True)
-    query, signal = tokens(2)
-    found = []
-    with compiled_afresh():
-        for run in (copy.deepcopy(layer), layer):
-            step = torch.compile(run, backend="aot_eager") if run is not layer else run
-            output = step(query, signal, need_density=False, **grid_of(layer))[0]
-            output.sin().sum().backward()
-            found.append([output, *(p.grad for p in run.parameters())])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("evidence", ["content", "query"])
-def test_half_types_and_autocast(evidence: str) -> None:
-    torch.manual_seed(0)
-    layer = ContinuousAttention(WIDTH, HEADS, evidence=evidence, estimator="exact")
-    query, signal = (x.float() for x in tokens())
-    expected, density = layer(query, signal)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output, same = layer(query, signal)
-    assert output.dtype == torch.bfloat16
-    assert same.mean().dtype == density.mean().dtype == torch.float32
-    torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
-    half = layer.to(torch.bfloat16)(query.bfloat16(), signal.bfloat16())
-    assert half[0].dtype == torch.bfloat16
-    torch.testing.assert_close(half[0].float(), expected, rtol=0.1, atol=0.1)
 
 
 def test_states_switches_and_refusals() -> None:

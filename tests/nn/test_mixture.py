@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from torch import Tensor, nn
 from fenchel import functional as F
 from fenchel.auditing.layer_capture import LayerCapture
 from fenchel.errors import ModelError
-from fenchel.nn import MixtureAttention, MultiheadAttention, use_estimator
+from fenchel.nn import MixtureAttention, MultiheadAttention
 from fenchel.nn.preference import ALiBi, Causal
-from tests.compiling import compiled_afresh
 from tests.nn.small_layers import BATCH, HEADS, KEYS, WIDTH, heads, tokens
 
 KINDS = ("input", "learned", "given")
@@ -174,79 +172,6 @@ def test_added_memories_are_certain(variances: str) -> None:
     s = torch.cat([s, 0 * s[:, :, :2]], 2)
     expected = layer.out_proj(F.mixture_attention(q, k, s).transpose(1, 2).flatten(2))
     torch.testing.assert_close(output, expected)
-
-
-def test_certificates_switches_and_dropout() -> None:
-    layer = build(keep_certificate=True, dropout=0.5)
-    x = tokens()
-    layer(x, x, x, need_weights=False)
-    q, k, v = heads(layer, x)
-    s = variances_of(layer, x, {})
-    _, expected = F.mixture_attention_with_certificate(q, k, s, v)
-    torch.testing.assert_close(layer.last_certificate.gap, expected.gap)
-    layer.eval()
-    first = layer(x, x, x, average_attn_weights=False)[1]
-    with use_estimator(layer, "exact", heads=[2], alpha=0.5):
-        part = layer(x, x, x, average_attn_weights=False)[1]
-    assert torch.equal(part[:, [0, 2]], first[:, [0, 2]])
-    exact = F.mixture_attention_weights(q, k, s, estimator="exact", alpha=0.5)
-    torch.testing.assert_close(part[:, 1], exact[:, 1])
-    layer.train()
-    output, weights = layer(x, x, x, average_attn_weights=False)
-    assert 0.3 < float((weights == 0).double().mean()) < 0.7
-    torch.testing.assert_close(output, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
-
-
-def test_its_state_survives_a_file_and_a_copy() -> None:
-    layer, other = build(learn_alpha=True), build(learn_alpha=True)
-    nn.init.zeros_(other.in_proj_weight)
-    other.load_state_dict(layer.state_dict())
-    x = tokens()
-    torch.testing.assert_close(other(x, x, x)[0], layer(x, x, x)[0])
-    torch.testing.assert_close(copy.deepcopy(layer)(x, x, x)[0], layer(x, x, x)[0])
-    assert {"variance_proj.weight", "variance_proj.bias", "in_proj_weight", "log_alpha"} < set(
-        layer.state_dict()
-    )
-    assert "variances='input', answer='values'" in repr(layer)
-    assert "memories=6" in repr(build(variances="learned", spherical=True))
-
-
-def test_it_takes_the_place_of_torchs_self_attention() -> None:
-    torch.manual_seed(0)
-    block = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True)
-    block.self_attn = MixtureAttention.from_torch(block.self_attn)
-    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False).eval()
-    x = tokens().float()
-    padding = torch.zeros(BATCH, KEYS, dtype=torch.bool)
-    padding[1, 3:] = True
-    with torch.inference_mode():
-        fast = encoder(x, src_key_padding_mask=padding)
-    torch.testing.assert_close(encoder(x, src_key_padding_mask=padding)[~padding], fast[~padding])
-
-
-@pytest.mark.parametrize("kind", ["input", "learned"])
-def test_a_compiled_training_step_is_that_of_eager(kind: str) -> None:
-    layer = build(variances=kind, answer="memories", preference=Causal(), learn_alpha=True)
-    x = tokens()
-    found = []
-    with compiled_afresh():
-        for run in (copy.deepcopy(layer), layer):
-            step = torch.compile(run, fullgraph=True, backend="aot_eager") if run is not layer else run
-            output = step(x, x, x, need_weights=False)[0]
-            output.sin().sum().backward()
-            found.append([output, *(p.grad for p in run.parameters())])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-9)
-
-
-def test_half_types_and_autocast() -> None:
-    layer = MixtureAttention(WIDTH, HEADS, batch_first=True, answer="memories")
-    x = tokens().float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output, weights = layer(x, x, x)
-    assert output.dtype == weights.dtype == torch.bfloat16
-    torch.testing.assert_close(output.float(), layer(x, x, x)[0], rtol=0.05, atol=0.05)
-    half = layer.to(torch.bfloat16)
-    assert half(x.bfloat16(), x.bfloat16(), x.bfloat16())[0].dtype == torch.bfloat16
 
 
 def test_an_audit_refuses_it_with_the_reason() -> None:

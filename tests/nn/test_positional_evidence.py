@@ -14,7 +14,7 @@ import fenchel
 from fenchel import functional as F
 from fenchel.errors import ModelError, ProblemError
 from fenchel.functional.flex import flex_attention
-from fenchel.nn import MultiheadAttention, sinusoids, use_estimator
+from fenchel.nn import MultiheadAttention, sinusoids
 from fenchel.nn.evidence import (
     AbstractEvidence,
     AbstractPositionalEvidence,
@@ -180,20 +180,6 @@ def test_a_cache_of_keys_gives_the_rows_of_the_whole(name):
         layer(x[:, 4:], x, x)
     with pytest.raises(ProblemError, match="query_offset is not given"):
         layer.evidence(drawn(1, HEADS, 2, DIM), drawn(1, HEADS, TOKENS, DIM))
-
-
-@pytest.mark.parametrize("name", ["relative keys", "transformer-xl"])
-def test_heads_can_infer_otherwise_for_a_while(name):
-    layer, x = build(name), drawn(2, TOKENS, WIDTH)
-    weights = {}
-    for estimator in ("first_order", "exact"):
-        layer.estimator = estimator
-        weights[estimator] = layer(x, x, x, average_attn_weights=False)[1]
-    layer.estimator = "first_order"
-    with use_estimator(layer, "exact", heads=[2]):
-        mixed = layer(x, x, x, average_attn_weights=False)[1]
-    torch.testing.assert_close(mixed[:, 1], weights["exact"][:, 1])
-    torch.testing.assert_close(mixed[:, ::2], weights["first_order"][:, ::2])
 
 
 @pytest.mark.parametrize("name", ["rotary", "relative keys", "transformer-xl"])

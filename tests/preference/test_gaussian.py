@@ -42,23 +42,6 @@ STRUCTURES: dict[str, dict[str, Any]] = {
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 
 
-def test_section_five() -> None:
-    """The mean of N(mu, I) given b is mu/(1 + alpha) + alpha b/(1 + alpha)."""
-    mu, b = randn(D), randn(M, D, seed=1)
-    for alpha in (0.1, 1.0, 30.0):
-        problem = InferenceProblem(Gaussian(mu, variance=1.0), b - mu, alpha)
-        for estimator in ("second_order", "exact"):
-            expected = mu / (1 + alpha) + alpha * b / (1 + alpha)
-            found = problem.solve(estimator)
-            torch.testing.assert_close(found.mean, expected, rtol=1e-6, atol=1e-6)
-            torch.testing.assert_close(found.dual, alpha / (1 + alpha) * (b - mu), rtol=1e-6, atol=1e-6)
-            inferred = found.distribution
-            assert isinstance(inferred, Gaussian)
-            torch.testing.assert_close(
-                inferred.covariance().expand(M, D, D), torch.eye(D, dtype=mu.dtype).expand(M, D, D)
-            )
-
-
 @every_structure
 def test_second_order_is_exact(structure: str) -> None:
     u = Gaussian(randn(D), **STRUCTURES[structure])

@@ -9,65 +9,8 @@ from scipy.optimize import minimize
 
 from fenchel import ConvergenceError, Discrete, InferenceProblem, ProblemError
 from fenchel.reliability import alpha_from_noise, noise_from_alpha, radius_of
-from fenchel.solver import constrained, exact, first_order, gradient_ascent, second_order
+from fenchel.solver import constrained, exact, gradient_ascent
 from tests.problems import random_problem, rows_of
-
-
-def test_first_order_is_attention() -> None:
-    """With uniform u, t = k/√d and α = 1: scaled dot-product attention."""
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(2, 3, length, 8, dtype=torch.float64, generator=generator) for length in (5, 7))
-    estimate = first_order(InferenceProblem(Discrete(k / 8**0.5), q))
-    attention = torch.nn.functional.scaled_dot_product_attention(q, k, k)
-    torch.testing.assert_close(estimate.mean * 8**0.5, attention)
-
-
-def test_first_order_with_a_bias_is_t5() -> None:
-    generator = torch.Generator().manual_seed(1)
-    q, k = (torch.randn(5, 8, dtype=torch.float64, generator=generator) for _ in range(2))
-    bias = torch.randn(5, 5, dtype=torch.float64, generator=generator)
-    estimate = first_order(InferenceProblem(Discrete(k, bias), q))
-    torch.testing.assert_close(estimate.weights, (q @ k.T + bias).softmax(-1))
-
-
-@pytest.mark.parametrize("per_query", [False, True])
-@pytest.mark.parametrize(("n", "d"), [(12, 5), (4, 9)])
-def test_second_order_is_its_formula(n: int, d: int, per_query: bool) -> None:
-    problem = random_problem(n=n, d=d, batch=(2,), alpha=2.0, masked=1, per_query=per_query)
-    sigma = problem.preference.covariance()
-    matrix = torch.eye(d, dtype=torch.float64) + 2.0 * sigma
-    expected = 2.0 * torch.linalg.solve(matrix, problem.evidence.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(second_order(problem).dual, expected)
-
-
-def test_second_order_with_one_preference_and_many_alphas() -> None:
-    base = random_problem(m=3)
-    alpha = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    together = second_order(InferenceProblem(base.preference, base.evidence, alpha))
-    for k in range(3):
-        alone = second_order(InferenceProblem(base.preference, base.evidence[k : k + 1], float(alpha[k])))
-        torch.testing.assert_close(together.dual[k], alone.dual[0])
-
-
-def test_second_order_is_exact_in_the_limit_of_a_gaussian_preference() -> None:
-    """Templates that tile a line with Gaussian weights stand for N(μ, σ²), for which the expansion (12) is exact."""
-    grid = torch.linspace(-12, 12, 4001, dtype=torch.float64)[:, None]
-    u = Discrete(grid, -(grid[:, 0] - 0.3).square() / (2 * 1.5**2))
-    problem = InferenceProblem(u, torch.tensor([[0.8]], dtype=torch.float64), 0.9)
-    torch.testing.assert_close(
-        second_order(problem).dual, exact(problem, tol=1e-12).dual, rtol=1e-9, atol=1e-9
-    )
-    # and the formula of section 5, with Σ = σ²
-    torch.testing.assert_close(
-        second_order(problem).dual, torch.tensor([[0.9 * 0.8 / (1 + 0.9 * 1.5**2)]]).double()
-    )
-
-
-def test_gradient_ascent_reaches_the_exact_solution() -> None:
-    problem = random_problem(batch=(2,), alpha=3.0, masked=2)
-    slow, quick = gradient_ascent(problem, tol=1e-8), exact(problem, tol=1e-10)
-    torch.testing.assert_close(slow.weights, quick.weights, rtol=1e-5, atol=1e-8)
-    assert int(slow.steps.max()) > 5 * int(quick.steps.max())
 
 
 def test_gradient_ascent_says_where_it_did_not_arrive() -> None:

@@ -106,29 +106,6 @@ def test_masked_is_removed() -> None:
     torch.testing.assert_close(masked.dual, removed.dual, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("per_query", [False, True])
-def test_a_batch_is_its_rows_one_by_one(per_query: bool) -> None:
-    problem = random_problem(batch=(2, 3), m=4, per_query=per_query, masked=3, alpha=2.0)
-    together = exact(problem, tol=1e-10)
-    for index, t, u, z, alpha in rows_of(problem):
-        alone = InferenceProblem(
-            Discrete(torch.from_numpy(t), torch.from_numpy(u).log()), torch.from_numpy(z)[None], alpha
-        ).solve("exact", tol=1e-10)
-        torch.testing.assert_close(together.weights[index], alone.weights[0], rtol=1e-7, atol=1e-10)
-
-
-def test_heads_that_share_templates_share_the_solve() -> None:
-    """Templates broadcast against the heads' evidence: the same answer as copies of them."""
-    generator = torch.Generator().manual_seed(4)
-    t = torch.randn(2, 1, 8, 5, dtype=torch.float64, generator=generator)
-    z = torch.randn(2, 3, 6, 5, dtype=torch.float64, generator=generator)
-    causal = torch.ones(6, 8, dtype=torch.bool).tril()
-    shared = exact(InferenceProblem(Discrete(t, causal), z), tol=1e-10)
-    copied = exact(InferenceProblem(Discrete(t.expand(2, 3, 8, 5).contiguous(), causal), z), tol=1e-10)
-    torch.testing.assert_close(shared.weights, copied.weights, rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(shared.mean, copied.mean, rtol=1e-8, atol=1e-10)
-
-
 def faint_problem(seed: int, queries: int) -> InferenceProblem:
     """One query with evidence at which rounding shows in float64, repeated, and more templates than dimensions."""
     generator = torch.Generator().manual_seed(seed)
@@ -164,25 +141,6 @@ def test_a_query_alone_has_the_answer_of_the_query_repeated_and_stays_what_it_is
         assert one.evidence.equal(z), seed
         apart = (alone.dual - both.dual).norm(dim=-1)
         assert bool((apart <= alone.dual_error + both.dual_error).all()), seed
-
-
-def test_alpha_may_differ_by_query() -> None:
-    alpha = torch.tensor([0.1, 1.0, 10.0, 100.0], dtype=torch.float64)
-    problem = random_problem(m=4)
-    together = exact(InferenceProblem(problem.preference, problem.evidence, alpha), tol=1e-10)
-    for k in range(4):
-        alone = exact(
-            InferenceProblem(problem.preference, problem.evidence[k : k + 1], float(alpha[k])), tol=1e-10
-        )
-        torch.testing.assert_close(together.dual[k], alone.dual[0], rtol=1e-8, atol=1e-10)
-
-
-def test_no_evidence_leaves_the_preference() -> None:
-    u = random_problem().preference
-    estimate = exact(InferenceProblem(u, torch.zeros(2, u.dim, dtype=torch.float64)))
-    assert float(estimate.dual.abs().max()) == 0
-    torch.testing.assert_close(estimate.weights, u.weights().expand(2, -1))
-    assert bool(estimate.converged.all())
 
 
 @pytest.mark.parametrize("closeness", [Tsallis(1.5), Tsallis(1.5, "csiszar"), Tsallis(2)], ids=repr)

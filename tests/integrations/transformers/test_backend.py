@@ -112,15 +112,6 @@ def test_dropout_acts_in_training_alone_and_keeps_the_mean():
     assert ((dropped.mean(0) - expected[0]).abs() < 5 * error).all()
 
 
-@pytest.mark.parametrize(
-    ("argument", "given"), [("softcap", 50.0), ("s_aux", torch.ones(2)), ("mood", "good")]
-)
-def test_what_would_change_the_scores_is_refused_by_name(argument, given):
-    module: Any = Attention()
-    with pytest.raises(ModelError, match=f"an attention module \\(Attention\\) passes '{argument}'"):
-        attend(module, *problem(), None, how=OWN, **{argument: given})
-
-
 @pytest.mark.parametrize(("family", "argument"), [("gemma2", "softcap"), ("gpt_oss", "s_aux")])
 def test_families_that_change_their_scores_are_refused(family, argument):
     model = tiny_model(family)
