@@ -1,3 +1,5 @@
+"""Progress tells speed and time left from what was measured, and nothing where it cannot."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Arguments of attention that would change scores are refused by name; harmless ones pass."""
+
 from __future__ import annotations
 
 from typing import Any

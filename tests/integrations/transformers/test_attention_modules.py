@@ -1,3 +1,5 @@
+"""Attention of every family is found by the names of its modules; what bypasses the registry is named."""
+
 from __future__ import annotations
 
 import pytest

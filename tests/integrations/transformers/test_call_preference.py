@@ -1,3 +1,5 @@
+"""Masks and biases of a call are the preference of its attention, whichever way a family writes them."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""A head's attention is compared with the model's own, and what differs is named."""
+
 from __future__ import annotations
 
 from typing import Any

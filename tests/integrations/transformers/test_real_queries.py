@@ -1,3 +1,5 @@
+"""Queries of padding, and those that see nothing, are not real."""
+
 from __future__ import annotations
 
 import pytest

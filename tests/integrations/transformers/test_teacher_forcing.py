@@ -1,3 +1,5 @@
+"""What a decoder reads is its labels behind the start token, as the models make it."""
+
 from __future__ import annotations
 
 from typing import Any
