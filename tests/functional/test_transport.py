@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fenchel import functional as F
 from fenchel.errors import ConvergenceError, CostWarning, ProblemError
-from fenchel.functional import transport_arguments
+from fenchel.functional import transport
 
 pytestmark = pytest.mark.filterwarnings("ignore::fenchel.errors.CostWarning")
 
@@ -134,7 +134,7 @@ def test_a_vocabulary_of_32000_atoms_takes_less_than_2_gb() -> None:
 
 @pytest.mark.filterwarnings("default::fenchel.errors.CostWarning")
 def test_the_dot_cost_is_warned_of_at_the_first_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_arguments, "_looked_at", set())
+    monkeypatch.setattr(transport, "_looked_at", set())
     with pytest.warns(CostWarning, match="under the cost 'dot'") as record:  # noqa: PT031 - twice, warned of once
         F.transport_attention(**call(cost="dot"))
         F.transport_attention(**call(cost="dot"))

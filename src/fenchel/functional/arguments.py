@@ -248,7 +248,7 @@ def positive_column(name: str, value: Tensor, form: str, lead: tuple[int, ...], 
             f"{name} has shape {tuple(value.shape)}; expected one that broadcasts to {form} = {lead}; one a head has "
             f"shape ({lead[1]}, 1)"
         )
-    return value.reshape((1,) * (3 - value.dim()) + tuple(value.shape)).unsqueeze(-1)
+    return value[(None,) * (3 - value.dim())].unsqueeze(-1)
 
 
 def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
@@ -272,7 +272,7 @@ def _preference(log_preference: Tensor | None, query: Tensor, key: Tensor) -> Te
     check_device("log_preference", found, query.device)
     if not given or given[-1] != shape[-1]:
         found = found.expand(*given[:-1], shape[-1])
-    return found.reshape((1,) * (4 - found.dim()) + tuple(found.shape))
+    return found[(None,) * (4 - found.dim())]
 
 
 def _with_any(mask: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, check_estimator, largest_level
 from fenchel.functional.exact import DEFAULT_STEPS, preference_weights
 from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
-from fenchel.functional.output import attend
+from fenchel.functional.output import mean_at
+from fenchel.preference.discrete import may_attend
 from fenchel.rounding import LINEAR, norm, summed
 from fenchel.solver import ESTIMATORS as SOLVERS
 from fenchel.solver import Estimator, Exact
@@ -82,47 +83,29 @@ class CentredTemplates:
     @classmethod
     def of(cls, given: AttentionArguments) -> CentredTemplates:
         """Those of a call, about their mean under u where queries share it, and else where u is uniform."""
+        shared, own, heads = given.log_preference_is_shared, given.log_preference, given.key.shape[1]
         with without_autocast(given.query):
-            wide, own = given.key.to(compute_dtype(given.key.dtype)), given.log_preference
-            shared = None
-            if own is not None and given.log_preference_is_shared:
-                shared = _shared_weights(own, wide)
-                centre = shared.mean(2, keepdim=True) @ wide.detach()
-            else:
-                centre = wide.detach().mean(-2, keepdim=True)
+            wide = given.key.to(compute_dtype(given.key.dtype))
+
+            def at_rest(templates: Tensor) -> Tensor:
+                """Means under u, (B, H, m or 1, c)."""
+                if shared:
+                    each = given.of_query_heads(templates)
+                    return preference_weights(own, each) @ each
+                # Without coordinates every score is 0.
+                return mean_at(given, given.query[..., :0].to(wide.dtype), templates, wide[..., :0])
+
+            with torch.no_grad():
+                own_means = at_rest(wide).unflatten(1, (heads, -1)).mean(2) if shared else wide
+                centre = own_means.mean(-2, keepdim=True)
             key = wide - centre
             with torch.no_grad():
                 squares = torch.linalg.vecdot(key, key).unsqueeze(-1)
                 moments = torch.cat([key, squares], -1)
-                if shared is not None:
-                    squares = squares.masked_fill(shared.amax(2).unsqueeze(-1) == 0, 0)
-                radius = _of_query_heads(squares.amax(-2, keepdim=True), given).double().sqrt()
-                if shared is not None:
-                    rest = _of_query_heads(shared @ moments, given)
-                elif own is None:
-                    rest = _of_query_heads(moments.mean(-2, keepdim=True), given)
-                else:
-                    # Without coordinates every score is 0.
-                    nowhere, nothing = given.query[..., :0].to(wide.dtype), key[..., :0]
-                    rest = attend(nowhere, nothing, nothing, own, scale=1.0, templates=moments)[1]
-                    assert rest is not None  # noqa: S101 -- it was asked for
-                return cls(key, moments, rest, radius)
-
-
-def _shared_weights(log_preference: Tensor, key: Tensor) -> Tensor:
-    """The weights u of a preference (B or 1, H or 1, 1, n) by heads of the keys, (B or 1, H_kv or 1, G or 1, n)."""
-    weights = preference_weights(log_preference.detach(), key)
-    heads = weights.shape[1]
-    return weights if heads == 1 else weights.reshape(len(weights), key.shape[1], -1, weights.shape[-1])
-
-
-def _of_query_heads(tensor: Tensor, given: AttentionArguments) -> Tensor:
-    """What heads of the keys have, (B, H_kv, H / H_kv or 1, c), as (B, H, 1, c)."""
-    heads, width = given.query.shape[1], tensor.shape[-1]
-    sharing = heads // tensor.shape[1]
-    if tensor.shape[2] != sharing:
-        tensor = tensor.expand(-1, -1, sharing, -1)
-    return tensor.reshape(len(tensor), heads, 1, width)
+                squares = given.of_query_heads(squares)
+                if shared and own is not None:
+                    squares = squares.masked_fill(~may_attend(own).mT, 0)
+                return cls(key, moments, at_rest(moments), squares.amax(-2, keepdim=True).double().sqrt())
 
 
 def no_error(given: AttentionArguments) -> AttentionCertificate:

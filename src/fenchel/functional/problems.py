@@ -27,7 +27,7 @@ from fenchel.solver.closed_form import second_order_point
 from fenchel.solver.exact import blocks_of, solved_block
 from fenchel.solver.implicit import implicit_dual_point
 
-__all__ = ["ProblemRows", "in_parts", "solved_dual_point"]
+__all__ = ["ProblemRows", "in_parts", "normalised_log_weights", "solved_dual_point"]
 
 PART_BYTES = 2**25
 """Size aimed at for one (B, H, queries, n) array of a part."""
@@ -61,10 +61,7 @@ class ProblemRows:
 
     def log_weights(self) -> Tensor:
         """Log u, normalised, (B or 1, H or 1, m or 1, n)."""
-        given, like = self.log_preference, self.templates
-        if given is None:
-            return like.new_zeros(1, 1, 1, like.shape[-2]).log_softmax(-1)
-        return log_weights(given, like.dtype).log_softmax(-1)
+        return normalised_log_weights(self.log_preference, self.templates)
 
     def problem(self) -> Problem:
         """The same as a problem of the core."""
@@ -124,6 +121,13 @@ class ProblemRows:
         given = {name: getattr(self, name) for name in names}
         cut = {name: None if own is None else narrowed(own, dim, span) for name, own in given.items()}
         return replace(self, closeness=closeness, **cut)
+
+
+def normalised_log_weights(preference: Tensor | None, templates: Tensor) -> Tensor:
+    """Log u of templates (B, H, n, d), (B or 1, H or 1, m or 1, n)."""
+    if preference is None:
+        return templates.new_zeros(1, 1, 1, templates.shape[-2]).log_softmax(-1)
+    return log_weights(preference, templates.dtype).log_softmax(-1)
 
 
 def in_parts(

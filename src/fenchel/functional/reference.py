@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fenchel.functional.arguments import AttentionArguments, check_estimator, checked
-from fenchel.functional.transport_arguments import checked_transport
+from fenchel.functional.transport import Transport, checked_transport
 from fenchel.tensors import checked_argument, without_causal_bias
 
 __all__ = [
@@ -319,7 +319,8 @@ def transport_attention(
             not grow.
     """
     given = _check(query, key, value, log_preference, alpha, 1.0, estimator, steps)
-    checked_transport(given, atoms, atom_values, atom_mask, gamma, cost, scale, query.dtype, warn=False)
+    variant = Transport(gamma, cost, atoms, atom_values, atom_mask)
+    checked_transport(given, variant, scale, query.dtype, warn=False)
     sources = key * scale
     templates = sources if atoms is None else torch.cat([sources, atoms * scale], -2)
     values = value if atom_values is None else torch.cat([value, atom_values], -2)

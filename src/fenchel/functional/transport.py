@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,10 +25,17 @@ from typing_extensions import override
 
 from fenchel.closeness import OptimalTransport
 from fenchel.closeness.coupling import Coupling, Part, is_lost, scaled_exponential
+from fenchel.closeness.optimal_transport import AbstractCost, GivenCost, cost_named, warn_if_moving_is_cheaper
 from fenchel.conjugate import conjugate_of
 from fenchel.errors import ProblemError
 from fenchel.estimate import estimate_at
-from fenchel.functional.arguments import checked, refuse_overflow
+from fenchel.functional.arguments import (
+    AttentionArguments,
+    check_some_keys,
+    checked,
+    positive_column,
+    refuse_overflow,
+)
 from fenchel.functional.inference import (
     DEFAULT_STEPS,
     AttentionCertificate,
@@ -37,18 +44,29 @@ from fenchel.functional.inference import (
     no_error,
     refuse_exact,
 )
-from fenchel.functional.operator import compute_dtype, untraced, without_autocast
-from fenchel.functional.problems import solved_dual_point
-from fenchel.functional.transport_arguments import TransportArguments, checked_transport
+from fenchel.functional.operator import compute_dtype, under_autocast, untraced, without_autocast
+from fenchel.functional.problems import normalised_log_weights, solved_dual_point
 from fenchel.layout import keep_freed_memory, spans
 from fenchel.preference import Discrete
+from fenchel.preference.discrete import may_attend
 from fenchel.problem import Problem
 from fenchel.selection import narrowed
 from fenchel.solver import Estimator, Exact, FirstOrder
 from fenchel.solver.implicit import differentiated_once
-from fenchel.tensors import check_not_mapped, values_are_known
+from fenchel.tensors import (
+    BOOL,
+    broadcasts_to,
+    check_device,
+    check_dtype,
+    check_finite,
+    check_not_mapped,
+    check_tensor,
+    checked_argument,
+    checked_scale,
+    values_are_known,
+)
 
-__all__ = ["Transport", "factored_average", "transport_attention"]
+__all__ = ["Transport", "checked_transport", "factored_average", "transport_attention"]
 
 
 FACTOR_BYTES = 16 * 2**20
@@ -105,37 +123,25 @@ class TransportInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(value, options)
-        value = key if value is None else value
-        self._call = given = checked(
-            query, key, value, scale=1.0, exact=isinstance(self._solver, Exact), **options
-        )
+        value, exact = key if value is None else value, isinstance(self._solver, Exact)
+        self._call = given = checked(query, key, value, scale=1.0, exact=exact, **options)
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
             )
-        atom_values = variant.atom_values
-        if not self._has_output and atom_values is None:
-            atom_values = variant.atoms
+        if not self._has_output and variant.atom_values is None:
+            variant = replace(variant, atom_values=variant.atoms)
         scale, dtype = 1.0 if scale is None else scale, compute_dtype(query.dtype)
-        of_atoms = variant.atoms, atom_values, variant.atom_mask
-        self._given = transport = checked_transport(
-            given, *of_atoms, variant.gamma, variant.cost, scale, dtype
-        )
-        check_not_mapped(
-            "transport attention", *(x for x in vars(transport).values() if isinstance(x, Tensor))
-        )
+        self._given = transport = checked_transport(given, variant, scale, dtype)
+        tensors = (x for x in vars(transport).values() if isinstance(x, Tensor))
+        check_not_mapped("transport attention", *tensors)
 
     @property
     def _problem(self) -> Problem:
         """The call as a problem of the core."""
         given, n = self._given, self._given.sources.shape[-2]
-        closeness = OptimalTransport(
-            given.cost,
-            given.gamma.squeeze(-1),
-            given.templates[..., n:, :],
-            allowed=given.allowed,
-            warn=False,
-        )
+        atoms, gamma = given.templates[..., n:, :], given.gamma.squeeze(-1)
+        closeness = OptimalTransport(given.cost, gamma, atoms, allowed=given.allowed, warn=False)
         conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
         return Problem(conjugate, given.evidence, given.alpha.squeeze(-1))
 
@@ -154,10 +160,11 @@ class TransportInference(Inference):
 
     @override
     def _make_output(self) -> Tensor:
-        with without_autocast(self._given.evidence):
-            output = _average(self._given, self._point)
-            given, what = self._given, "transport attention has costs or scores, divided by gamma,"
+        given = self._given
+        with without_autocast(given.evidence):
+            output = _average(given, self._point)
             tensors = given.templates, given.evidence, given.values, given.alpha
+            what = "transport attention has costs or scores, divided by gamma,"
             remedy = "gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
             _refuse_overflow(output, tensors, what, remedy)
             return self._call.without_empty_rows(output.to(self._call.query.dtype))
@@ -166,8 +173,7 @@ class TransportInference(Inference):
     def _make_weights(self) -> Tensor:
         """Over keys, then atoms."""
         with without_autocast(self._given.evidence):
-            weights, _ = self._problem.conjugate.infer(self._point)
-            assert weights is not None  # noqa: S101 -- there are templates
+            weights = self._problem.weights(self._point)
             return self._call.without_empty_rows(weights.to(self._call.query.dtype))
 
     @override
@@ -266,18 +272,187 @@ def transport_attention(
         True
     """
     variant = Transport(gamma, cost, atoms, atom_values, atom_mask)
-    return TransportInference(
-        variant,
-        query,
-        key,
-        value,
-        log_preference=log_preference,
+    options = {"alpha": alpha, "scale": scale, "estimator": estimator, "tol": tol, "max_steps": max_steps}
+    return TransportInference(variant, query, key, value, log_preference=log_preference, **options).output
+
+
+LOOKED_AT = 1024
+"""Templates among which the first call looks for one that is nearer to another than to itself."""
+
+_looked_at: set[str] = set()
+
+
+@dataclass(frozen=True)
+class TransportArguments:
+    """Arguments of a call that fit together, in the dtype of the computation.
+
+    Attributes:
+        evidence: z, (B, H, m, d).
+        templates: All that p may use, (B, H, n + a, d), those with a preference first.
+        sources: These, (B, H, n, d).
+        values: (B, H, n + a, d_v).
+        log_weights: Normalised log u, (B or 1, H or 1, m or 1, n).
+        allowed: Bool, (B or 1, H or 1, m or 1, n + a), or None where everything is.
+        alpha: α, (B or 1, H or 1, m or 1, 1).
+        gamma: γ, (B or 1, H or 1, 1, 1).
+        cost: M.
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    sources: Tensor
+    values: Tensor
+    log_weights: Tensor
+    allowed: Tensor | None
+    alpha: Tensor
+    gamma: Tensor
+    cost: AbstractCost
+
+    def narrowed(self, dim: int, span: slice) -> TransportArguments:
+        """The arguments of part of the batch (dimension 0) or of the heads (1)."""
+        parts: dict[str, Any] = {
+            name: None if value is None else narrowed(value, dim, span)
+            for name, value in vars(self).items()
+            if name != "cost"
+        }
+        return TransportArguments(**parts, cost=self.cost.narrowed(dim, span))
+
+
+def checked_transport(
+    given: AttentionArguments,
+    variant: Transport,
+    scale: float | Tensor,
+    dtype: torch.dtype,
+    *,
+    warn: bool = True,
+) -> TransportArguments:
+    """The arguments of transport attention in a dtype, if they fit together.
+
+    Args:
+        given: What was checked as arguments of attention, with scale 1.
+        variant: What belongs to transport.
+        scale: A number or one tensor element.
+        dtype: Of the computation.
+        warn: Whether to look for a cost under which moving is cheaper than staying.
+    """
+    check_some_keys(given.query, given.key, given.value)
+    lead, (templates, values) = given.query.shape[:2], (x.to(dtype) for x in (given.key, given.value))
+    n, atoms, atom_values = templates.shape[-2], variant.atoms, variant.atom_values
+    if atoms is not None or atom_values is not None:
+        atoms, atom_values = _checked_atoms(given, atoms, atom_values)
+        check_finite(atoms=atoms, atom_values=atom_values)
+        templates, values = (
+            torch.cat([own, under_autocast(further).to(dtype).expand(*lead, -1, -1)], -2)
+            for own, further in ((templates, atoms), (values, atom_values))
+        )
+    elif variant.atom_mask is not None:
+        raise ProblemError(
+            "atom_mask is given without atoms; give atoms and atom_values too, or leave it out"
+        )
+    scale = checked_scale(scale, templates)
+    if isinstance(scale, Tensor) or scale != 1.0:
+        templates = templates * (scale.to(dtype) if isinstance(scale, Tensor) else scale)
+    evidence, _, _, alpha = given.problem_in(dtype)
+    arguments = TransportArguments(
+        evidence=evidence,
+        templates=templates,
+        sources=templates[..., :n, :],
+        values=values,
+        log_weights=normalised_log_weights(given.log_preference, templates[..., :n, :]),
+        allowed=_allowed(given, variant.atom_mask, templates.shape[-2] - n),
         alpha=alpha,
-        scale=scale,
-        estimator=estimator,
-        tol=tol,
-        max_steps=max_steps,
-    ).output
+        gamma=_checked_gamma(variant.gamma, given).to(dtype),
+        cost=_checked_cost(variant.cost, (*lead, templates.shape[-2]), given.query.device),
+    )
+    if warn:
+        _look_at(arguments, variant.cost if isinstance(variant.cost, str) else "a given matrix")
+    return arguments
+
+
+def _checked_atoms(
+    given: AttentionArguments, atoms: Tensor | None, atom_values: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    if atoms is None or atom_values is None:
+        missing, present = ("atoms", "atom_values") if atoms is None else ("atom_values", "atoms")
+        raise ProblemError(f"{present} are given without {missing}; every atom needs a template and a value")
+    lead = given.query.shape[:2]
+    for name, tensor, like in (("atoms", atoms, given.key), ("atom_values", atom_values, given.value)):
+        width = like.shape[-1]
+        check_tensor(name, tensor, "(batch or 1, heads or 1, atoms, dim)", dims=4)
+        fits = broadcasts_to(tensor.shape[:2], lead)
+        if not fits or tensor.shape[-1] != width:
+            of = "key" if name == "atoms" else "value"
+            raise ProblemError(
+                f"{name} have shape {tuple(tensor.shape)}; expected (batch or 1, heads or 1, atoms, {width}) with "
+                f"batch {lead[0]}, heads {lead[1]} and the width of {of}"
+            )
+        check_device(name, tensor, like.device)
+        check_dtype(name, tensor, like.dtype)
+    if atoms.shape[-2] != atom_values.shape[-2]:
+        raise ProblemError(
+            f"there are {atoms.shape[-2]} atoms and {atom_values.shape[-2]} atom_values; expected as many"
+        )
+    return atoms, atom_values
+
+
+def _checked_gamma(gamma: float | Tensor, given: AttentionArguments) -> Tensor:
+    lead = (*given.query.shape[:2], 1)
+    if not isinstance(gamma, Tensor):
+        number = checked_argument("gamma", gamma)
+        return torch.full((1, 1, 1, 1), number, dtype=torch.float64, device=given.query.device)
+    return positive_column("gamma", gamma, "(batch, heads, 1)", lead, given.query)
+
+
+def _checked_cost(cost: str | Tensor, shape: tuple[int, ...], device: torch.device) -> AbstractCost:
+    if not isinstance(cost, Tensor):
+        return cost_named(cost)
+    # Before its values are looked at, which takes memory for all of them.
+    check_tensor("cost", cost, "(..., keys and atoms, keys and atoms), or the name of a cost")
+    wanted, given = (*shape, shape[-1]), tuple(cost.shape)
+    if not broadcasts_to(given[:-2], wanted[:-2]) or given[-2:] != wanted[-2:]:
+        raise ProblemError(
+            f"cost has shape {given}; expected one that broadcasts to (batch, heads, keys and atoms, keys and "
+            f"atoms) = {wanted}"
+        )
+    check_device("cost", cost, device)
+    return GivenCost(cost[(None,) * (4 - cost.dim())])
+
+
+def _allowed(given: AttentionArguments, atom_mask: Tensor | None, extra: int) -> Tensor | None:
+    """Which keys and atoms may be used, (B or 1, H or 1, m or 1, n + a), or None where all may."""
+    keys, shape = given.log_preference, (*given.query.shape[:3], extra)
+    if keys is not None:
+        keys = may_attend(keys.detach())
+        keys = None if values_are_known(keys) and bool(keys.all()) else keys
+    if atom_mask is not None:
+        form = "that broadcasts to (batch, heads, queries, atoms)"
+        check_tensor("atom_mask", atom_mask, form, dtypes=BOOL)
+        check_device("atom_mask", atom_mask, given.query.device)
+        if not broadcasts_to(atom_mask.shape, shape):
+            raise ProblemError(f"atom_mask has shape {tuple(atom_mask.shape)}; expected one {form} = {shape}")
+        atom_mask = atom_mask[(None,) * (4 - atom_mask.dim())].expand(-1, -1, -1, extra)
+    if keys is None and atom_mask is None:
+        return None
+    parts = [
+        given.query.new_ones(1, 1, 1, count, dtype=torch.bool) if part is None else part
+        for part, count in ((keys, given.key.shape[-2]), (atom_mask, extra))
+    ]
+    rows = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*rows, -1) for part in parts], -1)
+
+
+def _look_at(given: TransportArguments, name: str) -> None:
+    """Warn of a cost under which staying is dearer than moving, at the first call that could show it."""
+    if name in _looked_at or name in ("squared_euclidean", "cosine") or not values_are_known(given.sources):
+        return
+    _looked_at.add(name)
+    with torch.no_grad(), without_autocast(given.sources):
+        sources = given.sources[:1, :, :LOOKED_AT]
+        if isinstance(given.cost, GivenCost):
+            matrix = given.cost.given[..., : given.sources.shape[-2]].to(sources.dtype)
+        else:
+            matrix = given.cost.matrix(given.templates[:1, :, :LOOKED_AT], sources)
+        warn_if_moving_is_cheaper(matrix, name)
 
 
 _refuse_overflow = untraced(refuse_overflow)

@@ -323,13 +323,19 @@ def picked(parameter: Tensor, index: Tensor, own: int) -> Tensor:
 def displacement(exponents: Tensor, log_weights: Tensor) -> Tensor:
     r""":math:`r - w` for :math:`r \propto we^x`, to rounding relative to itself where x is small, (..., m, n)."""
     w, r = log_weights.exp(), torch.softmax(log_weights + exponents, -1)
-    masked = torch.isneginf(log_weights)
-    known = values_are_known(exponents)
-    counted = exponents if known and not bool(masked.any()) else exponents.masked_fill(masked, 0)
-    small = torch.maximum(counted.amax(-1, keepdim=True), -counted.amin(-1, keepdim=True)) <= SMALL
-    if known and not bool(small.any()):
+    counted, small = counted_and_small(exponents, log_weights)
+    if values_are_known(exponents) and not bool(small.any()):
         return r - w
     return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
+
+
+def counted_and_small(exponents: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Exponents with 0 where there is no weight, (..., m, n), and of which rows all are small, bool (..., m, 1)."""
+    masked = torch.isneginf(log_weights)
+    if not values_are_known(exponents) or bool(masked.any()):
+        exponents = exponents.masked_fill(masked, 0)
+    largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
+    return exponents, largest <= SMALL
 
 
 def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:
@@ -341,8 +347,7 @@ def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights:
         at_center: What is common, (..., m).
         log_weights: log w, (..., m or 1, n), which sum to one.
     """
-    counted = centred.masked_fill(torch.isneginf(log_weights), 0)
-    small = counted.abs().amax(-1, keepdim=True) <= SMALL
+    counted, small = counted_and_small(centred, log_weights)
     near = torch.log1p((log_weights.exp() * torch.expm1(counted.where(small, 0))).sum(-1))
     whole, around = torch.logsumexp(log_weights + plain, -1), torch.logsumexp(log_weights + centred, -1)
     # Far out what is common may be much larger than the whole, or nearly all of it.

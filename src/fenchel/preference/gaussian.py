@@ -26,12 +26,12 @@ from fenchel.preference.covariance import AbstractCovariance, checked_covariance
 from fenchel.preference.discrete import (
     center_of,
     checked_log_weights,
+    counted_and_small,
     displacement,
     drawn_indices,
     log_mean_exp,
     picked,
 )
-from fenchel.rounding import SMALL
 from fenchel.tensors import values_are_known
 
 __all__ = ["Gaussian", "GaussianMixture"]
@@ -374,8 +374,7 @@ class GaussianMixture(AbstractPreference):
         trace = (self._covariances.trace() * counted).amax(-1, keepdim=True)
         exponents = self._exponents(rows, centers)
         r = torch.softmax(self.log_weights + exponents, -1)
-        allowed = ~torch.isneginf(self.log_weights)
-        near = exponents.masked_fill(~allowed, 0).abs().amax(-1) <= SMALL
+        near = counted_and_small(exponents, self.log_weights)[1].squeeze(-1)
         unit = sums(self.dim) + sums(self.components)
         unit *= torch.finfo(lam.dtype).eps / torch.finfo(torch.float64).eps
         size = length * radius + trace * length.square() / 2
