@@ -4,8 +4,7 @@ The second-order one is :math:`\lambda = \alpha(I + \alpha\Sigma_u)^{-1} z`. Whe
 preference and α, one d × d matrix a head is factorised, in plain torch operations. Else every query has a covariance of
 its own, and conjugate gradients solve for λ: (I + αΣ)x takes two products with the templates, and Σ is never formed.
 Whether they arrived is looked at once a call on an accelerator, which waits for that.
-The gradient is one more such solve (:mod:`fenchel.functional.rows`), as it is of the exact one, by the implicit
-function theorem.
+The gradient is one more such solve, as it is of the exact one (:mod:`fenchel.solver.implicit`).
 """
 
 from __future__ import annotations
@@ -16,16 +15,11 @@ from torch import Tensor
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.operator import compute_dtype, without_autocast
-from fenchel.functional.rows import (
-    Rowwise,
-    implicit_gradients,
-    second_order_gradients,
-    with_one_look,
-    with_row_gradients,
-)
+from fenchel.functional.rows import Rowwise, with_one_look, with_row_gradients
 from fenchel.solver import Estimator, Exact, FirstOrder
 from fenchel.solver.closed_form import second_order_point, with_one_hessian
 from fenchel.solver.driver import infer
+from fenchel.solver.implicit import Expansion, StationaryPoint
 from fenchel.tensors import values_are_known
 
 __all__ = [
@@ -130,7 +124,7 @@ def _check_range(dual: Tensor, templates: Tensor) -> None:
 
 
 _exact_with_gradients = with_row_gradients(
-    _exact, "fenchel::exact_dual_point", implicit_gradients, "exact attention"
+    _exact, "fenchel::exact_dual_point", StationaryPoint(), "exact attention"
 )
 
 
@@ -208,6 +202,6 @@ def _second_order(
 _second_order_with_gradients = with_row_gradients(
     _second_order,
     "fenchel::second_order_dual_point",
-    second_order_gradients,
+    Expansion(),
     "second-order attention with a preference a query",
 )

@@ -1,21 +1,6 @@
-r"""Ops that solve for a dual point of every query: how they are cut into rows, and their gradients (fact 8).
+r"""Ops that solve for a dual point of every query: how they are cut into rows, and their gradients as operators.
 
 Blocks have a bounded working memory and copy nothing that is broadcast.
-
-At λ* the gradient of the dual vanishes, and the negative of its derivative is :math:`H = I/\alpha +
-\operatorname{Cov}_p(T)`. For a gradient g of λ* let :math:`\nu = H^{-1} g`. Then, with :math:`D_p =
-\operatorname{diag} p - pp^\top`, :math:`f = D_p T\nu` and :math:`w = D_u T\nu`,
-
-.. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2, \qquad \partial\log u = w - f,
-    \qquad \partial T = (u - p)^\top \nu - f^\top \lambda
-
-whatever number of steps led to λ*. The second-order point :math:`\lambda = \alpha x`, :math:`(I + \alpha\Sigma)x = z`,
-is a linear solve already. With :math:`y = (I + \alpha\Sigma)^{-1}\alpha g`, :math:`a = Ty - \langle u, Ty\rangle` and
-:math:`b = Tx - \langle u, Tx\rangle` its gradients are
-
-.. math:: \partial z = y, \qquad \partial\alpha = \langle g, x\rangle - y^\top\Sigma x, \qquad
-    \partial\log u = -\alpha\,u\circ(a \circ b - \langle u, a \circ b\rangle), \qquad
-    \partial T = -\alpha\bigl((u\circ b)^\top y + (u \circ a)^\top x\bigr)
 """
 
 from __future__ import annotations
@@ -28,27 +13,14 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fenchel.family import Block, TemplateFamily, TemplatePoint
+from fenchel.family import Block, TemplateFamily
 from fenchel.functional.operator import with_gradient, without_autocast
 from fenchel.layout import CACHE_BYTES, keep_freed_memory, spans
 from fenchel.preference.discrete import log_weights
-from fenchel.rounding import total
-from fenchel.solver.driver import solved
-from fenchel.solver.implicit import second_derivative_of
+from fenchel.solver.implicit import AbstractEquation, row_gradients, second_derivative_of
 from fenchel.tensors import values_are_known
 
-__all__ = [
-    "DualGradients",
-    "Grid",
-    "Rectangle",
-    "Rowwise",
-    "grouped",
-    "implicit_gradients",
-    "rows",
-    "second_order_gradients",
-    "with_one_look",
-    "with_row_gradients",
-]
+__all__ = ["Grid", "Rectangle", "Rowwise", "rows", "with_one_look", "with_row_gradients"]
 
 
 Found = TypeVar("Found")
@@ -147,22 +119,6 @@ def _to_used_keys(block: Rectangle, preference: Tensor) -> tuple[Rectangle, Tens
     return block._replace(keys=keys), preference[..., keys]
 
 
-class DualGradients(NamedTuple):
-    """Gradients to what a dual point depends on.
-
-    Attributes:
-        evidence: (g, r, d).
-        templates: (g, n, d).
-        log_weights: (g, r, n), of each row.
-        alpha: (g, r, 1), of each row.
-    """
-
-    evidence: Tensor
-    templates: Tensor
-    log_weights: Tensor
-    alpha: Tensor
-
-
 class Rowwise:
     """The queries of one call as blocks of rows that share templates.
 
@@ -221,61 +177,6 @@ class Rowwise:
         target.add_(part.reshape(target.shape))
 
 
-def implicit_gradients(
-    block: Block, dual: Tensor, gradient: Tensor, rtol: float, unsure: list[Tensor] | None = None
-) -> DualGradients:
-    """Gradients to the data of a block of rows, given the gradient of their solutions.
-
-    Args:
-        block: The rows.
-        dual: λ*, (g, r, d).
-        gradient: g, (g, r, d).
-        rtol: To which the linear system is solved, relative to g; to rounding where that is more.
-        unsure: Not used: the exact estimator looks at values.
-    """
-    del unsure
-    point = block.family.at(dual)
-    assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
-    preference, weights = point.family.log_preference.exp(), point.weights
-    nu = solved(point, gradient, block.alpha, rtol=rtol)
-    lifted = nu @ point.templates.mT
-    inferred = weights * (lifted - total(weights * lifted))
-    believed = preference * (lifted - total(preference * lifted))
-    return DualGradients(
-        evidence=nu,
-        templates=(preference - weights).mT @ nu - inferred.mT @ dual,
-        log_weights=believed - inferred,
-        alpha=total(nu * dual) / block.alpha.square(),
-    )
-
-
-def second_order_gradients(
-    block: Block, dual: Tensor, gradient: Tensor, rtol: float, unsure: list[Tensor] | None = None
-) -> DualGradients:
-    """Gradients to the data of a block of rows, given the gradient of their second-order dual points.
-
-    Args:
-        block: The rows.
-        dual: λ, (g, r, d).
-        gradient: g, (g, r, d).
-        rtol: To which the linear system is solved, relative to g; to rounding where that is more.
-        unsure: See :func:`with_one_look`.
-    """
-    point = block.family.at(torch.zeros_like(dual))
-    assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
-    preference, x = point.weights, dual / block.alpha
-    y = solved(point, gradient, block.alpha, rtol=rtol, unsure=unsure)
-    a, b = (lift - total(preference * lift) for lift in (v @ point.templates.mT for v in (y, x)))
-    product = a * b
-    covariance = total(preference * product)
-    return DualGradients(
-        evidence=y,
-        templates=-((preference * b).mT @ (block.alpha * y) + (preference * a).mT @ dual),
-        log_weights=-block.alpha * preference * (product - covariance),
-        alpha=total(gradient * x) - covariance,
-    )
-
-
 def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor) -> Found:
     """What an attempt to solve block by block gives, with one look at a value off the CPU, where all of them arrive.
 
@@ -293,10 +194,7 @@ def with_one_look(attempt: Callable[[list[Tensor] | None], Found], like: Tensor)
 
 
 def with_row_gradients(
-    operator: Any,
-    name: str,
-    rule: Callable[[Block, Tensor, Tensor, float, list[Tensor] | None], DualGradients],
-    of: str,
+    operator: Any, name: str, equation: AbstractEquation, of: str
 ) -> Callable[..., Tensor]:
     """An operator with its shape for ``torch.compile`` and its gradient, of which there is no second.
 
@@ -305,7 +203,7 @@ def with_row_gradients(
             returns dual points of the shape of the evidence, contiguous. The first option, if there are any, is
             the relative tolerance to which it solves.
         name: Of the operator.
-        rule: Gradients to the data of a block of rows, given their dual points and the gradient of those.
+        equation: What the dual points solve.
         of: What a second derivative would be of, for the error.
 
     Returns:
@@ -332,7 +230,7 @@ def with_row_gradients(
                 of_templates, of_alpha = templates.new_zeros(templates.shape), alpha.new_zeros(alpha.shape)
                 for block, rows in rowwise.blocks():
                     some = rowwise.take(dual, block), rowwise.take(gradient, block)
-                    found = rule(rows, *some, rtol, unsure)
+                    found = row_gradients(equation, rows, *some, rtol=rtol, unsure=unsure)
                     rowwise.put(of_evidence, block, found.evidence)
                     rowwise.add(of_alpha, block, found.alpha)
                     rowwise.add_to_keys(of_templates, block, found.templates)

@@ -1,33 +1,41 @@
 r"""Gradients of dual points by the implicit function theorem, never by unrolling a solver (fact 8).
 
-A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data. The
-residual is differentiated by autograd at a fixed λ, so that whatever the problem is made of gets its gradient, listed
-anywhere or not.
+A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data: for a
+gradient g of λ one solve :math:`\nu = H^{-1}g`, and the gradient of ⟨ν, r⟩ at a fixed λ. Problems leave that to
+autograd, so that whatever they are made of gets its gradient, listed anywhere or not. For rows that are a softmax over
+templates, which ops solve inside of operators where there is no autograd, it is written out: with
+:math:`D_p = \operatorname{diag} p - pp^\top`,
+
+.. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
+from fenchel.family import Block, Point, TemplatePoint
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, layout_of
 from fenchel.problem import Problem
+from fenchel.rounding import total
 from fenchel.solver.driver import solved
 
 __all__ = [
     "AbstractEquation",
     "Expansion",
     "Proportion",
+    "RowGradients",
     "StationaryPoint",
     "differentiated_once",
     "implicit_dual_point",
     "is_transformed",
+    "row_gradients",
     "second_derivative_of",
 ]
 
@@ -50,9 +58,23 @@ class AbstractEquation(ABC):
         del problem
         return None
 
+    def of_templates(self, point: TemplatePoint, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of ⟨ν, r⟩ to templates (g, n, d) and log weights (g, r, n), for a softmax.
+
+        Args:
+            point: Where the curvature in H is taken.
+            dual: λ, (g, r, d).
+            nu: ν, (g, r, d).
+        """
+        raise NotImplementedError(f"{type(self).__name__} has an answer that autograd differentiates")
+
 
 class StationaryPoint(AbstractEquation):
-    r""":math:`\nabla\mathcal{D}(\lambda) = 0`: the maximiser of the dual."""
+    r""":math:`\nabla\mathcal{D}(\lambda) = 0`: the maximiser of the dual.
+
+    With :math:`f = D_pT\nu` and :math:`w = D_uT\nu`, :math:`\partial\log u = w - f` and
+    :math:`\partial T = (u - p)^\top\nu - f^\top\lambda`.
+    """
 
     @override
     def residual(self, problem: Problem, lam: Tensor) -> Tensor:
@@ -62,9 +84,20 @@ class StationaryPoint(AbstractEquation):
     def curved_at(self, lam: Tensor) -> Tensor:
         return lam
 
+    @override
+    def of_templates(self, point: TemplatePoint, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+        u, p, lifted = point.family.log_preference.exp(), point.weights, nu @ point.templates.mT
+        moved, believed = (w * (lifted - total(w * lifted)) for w in (p, u))
+        return (u - p).mT @ nu - moved.mT @ dual, believed - moved
+
 
 class Expansion(AbstractEquation):
-    r""":math:`z - \lambda/\alpha - \nabla^2\varphi(0)\lambda = 0`: the maximiser of its second-order expansion."""
+    r""":math:`z - \lambda/\alpha - \nabla^2\varphi(0)\lambda = 0`: the maximiser of its second-order expansion.
+
+    With :math:`a = T\nu - \langle u, T\nu\rangle` and :math:`b = T\lambda - \langle u, T\lambda\rangle`,
+    :math:`\partial\log u = -u\circ(a\circ b - \langle u, a\circ b\rangle)` and
+    :math:`\partial T = -(u\circ b)^\top\nu - (u\circ a)^\top\lambda`.
+    """
 
     @override
     def residual(self, problem: Problem, lam: Tensor) -> Tensor:
@@ -74,6 +107,13 @@ class Expansion(AbstractEquation):
     @override
     def curved_at(self, lam: Tensor) -> Tensor:
         return torch.zeros_like(lam)
+
+    @override
+    def of_templates(self, point: TemplatePoint, dual: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+        u = point.weights
+        a, b = (lift - total(u * lift) for lift in (v @ point.templates.mT for v in (nu, dual)))
+        product = a * b
+        return -((u * b).mT @ nu + (u * a).mT @ dual), -u * (product - total(u * product))
 
 
 class Proportion(AbstractEquation):
@@ -134,12 +174,61 @@ def _of_gradient(
 ) -> Tensor:
     """H⁻¹ times a gradient. The residual is there for what depends on the data in a second derivative."""
     layout = layout_of(problem)
-    at, right = layout.arrange(equation.curved_at(dual)), layout.arrange(gradient)
-    found, itemsize = torch.empty_like(at), torch.finfo(problem.dtype).bits // 8
+    lam, right = layout.arrange(dual), layout.arrange(gradient)
+    found, itemsize = torch.empty_like(right), torch.finfo(problem.dtype).bits // 8
     for groups, rows, block in layout.blocks(DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, itemsize):
         where = (groups[:, None], rows[None, :])
-        found[where] = solved(block.family.at(at[where]), right[where], block.alpha)
+        found[where] = _adjoint(equation, block, lam[where], right[where])[1]
     return layout.restore(found)
+
+
+def _adjoint(
+    equation: AbstractEquation, block: Block, dual: Tensor, gradient: Tensor, **how: Any
+) -> tuple[Point, Tensor]:
+    """Where the curvature in H is taken, and ν = H⁻¹g, (g, r, d); ``how`` as of :func:`solved`."""
+    point = block.family.at(equation.curved_at(dual))
+    return point, solved(point, gradient, block.alpha, **how)
+
+
+class RowGradients(NamedTuple):
+    """Gradients to what a dual point depends on.
+
+    Attributes:
+        evidence: (g, r, d).
+        templates: (g, n, d).
+        log_weights: (g, r, n), of each row.
+        alpha: (g, r, 1), of each row.
+    """
+
+    evidence: Tensor
+    templates: Tensor
+    log_weights: Tensor
+    alpha: Tensor
+
+
+def row_gradients(
+    equation: AbstractEquation,
+    block: Block,
+    dual: Tensor,
+    gradient: Tensor,
+    *,
+    rtol: float,
+    unsure: list[Tensor] | None = None,
+) -> RowGradients:
+    """Gradients to the data of rows that are a softmax over templates, given that of their dual points.
+
+    Args:
+        equation: What the dual points solve.
+        block: The rows.
+        dual: λ, (g, r, d).
+        gradient: g, (g, r, d).
+        rtol: To which the linear system is solved, relative to g; to rounding where that is more.
+        unsure: See :func:`~fenchel.solver.driver.newton_direction`.
+    """
+    point, nu = _adjoint(equation, block, dual, gradient, rtol=rtol, unsure=unsure)
+    assert isinstance(point, TemplatePoint)  # noqa: S101 -- ops have templates
+    templates, log_weights = equation.of_templates(point, dual, nu)
+    return RowGradients(nu, templates, log_weights, total(nu * dual) / block.alpha.square())
 
 
 def second_derivative_of(what: str) -> Callable[..., Any]:
