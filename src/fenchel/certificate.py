@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fenchel.family import Block, FunctionFamily, TemplateFamily
 from fenchel.problem import Problem
-from fenchel.rounding import UNIT, norm
+from fenchel.rounding import UNIT, norm, reference_norm
 
-__all__ = ["Certificate", "certify", "reference_norm"]
+__all__ = ["Certificate", "certify"]
 
 UNDERFLOW = 64 * torch.finfo(torch.float64).tiny
 """What sums of products may lack, in units of what they are made of, since float64 holds no smaller numbers."""
@@ -196,12 +196,6 @@ def _of_weights(
         modulus=modulus.expand(lead).clone(),
         reference=reference,
     )
-
-
-def reference_norm(dual_norm: Tensor, first_order_norm: Tensor) -> Tensor:
-    r"""What a relative tolerance is relative to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
-    rounding = 16 * torch.finfo(dual_norm.dtype).eps
-    return torch.where(dual_norm > rounding * first_order_norm, dual_norm, first_order_norm)
 
 
 def _length(vectors: Tensor) -> Tensor:

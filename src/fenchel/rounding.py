@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.tensors import is_on_host
 
-__all__ = ["LINEAR", "SMALL", "UNIT", "dot", "near_displacement", "norm", "summed", "total"]
+__all__ = ["LINEAR", "SMALL", "UNIT", "dot", "near_displacement", "norm", "reference_norm", "summed", "total"]
 
 UNIT = 2.0**-53
 """Largest relative error of one operation in float64."""
@@ -37,6 +37,12 @@ def norm(x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).to(x.dtype)
     top = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     return torch.linalg.vector_norm(x / top, dim=-1, keepdim=True) * top
+
+
+def reference_norm(length: Tensor, first_order: Tensor) -> Tensor:
+    r"""What a relative tolerance is relative to: ‖λ‖, or ‖αz‖ where λ is zero to rounding."""
+    rounding = 16 * torch.finfo(length.dtype).eps
+    return torch.where(length > rounding * first_order, length, first_order)
 
 
 def total(x: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ __all__ = [
     "checked_scale",
     "is_causal_bias",
     "is_on_host",
+    "is_transformed",
     "is_under_autocast",
     "positive_tensor",
     "values_are_known",
@@ -301,9 +302,14 @@ def check_not_mapped(what: str, *tensors: Tensor | None) -> None:
         )
 
 
+def is_transformed() -> bool:
+    """Whether this runs inside of ``torch.func.grad``, ``vmap`` or another of their kind, uncompiled."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def _is_mapped(tensor: Tensor) -> bool:
     """Whether a tensor is mapped by ``torch.vmap``, at whatever depth of transforms."""
-    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+    if not is_transformed():
         return False
     while _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_batchedtensor(tensor):

@@ -70,7 +70,9 @@ class AttentionInference(Inference):
         exact = isinstance(self._solver, Exact)
         self._given = given = checked(query, key, value, exact=exact, **options)
         self._dropout_p = dropout_p
-        own = checked_closeness(closeness, self._solver.name, given.query)
+        own = None
+        if closeness is not None:
+            own = checked_closeness(closeness, self._solver.name, given.query)
         self._close = None if own is None or given.has_no_evidence else CloseAttention(given, own)
 
     @override

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fenchel.solver.implicit import is_transformed
-from fenchel.tensors import is_under_autocast
+from fenchel.tensors import is_transformed, is_under_autocast
 
 __all__ = [
     "compute_dtype",

@@ -24,7 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.operator import compute_dtype, mask_dtype, with_gradient, without_autocast
 from fenchel.functional.rows import Grid, Rectangle, rows
-from fenchel.solver.implicit import is_transformed, second_derivative_of
+from fenchel.solver.implicit import second_derivative_of
+from fenchel.tensors import is_transformed
 
 __all__ = [
     "attend",

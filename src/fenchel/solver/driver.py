@@ -13,9 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fenchel.certificate import reference_norm
 from fenchel.family import Block, Family, Point
-from fenchel.rounding import dot, norm, total
+from fenchel.rounding import dot, norm, reference_norm, total
 from fenchel.selection import Part
 from fenchel.tensors import values_are_known
 
@@ -209,44 +208,38 @@ def infer(
     alpha = block.alpha.expand(*evidence.shape[:2], 1)
     lam = family.start(alpha * evidence)
     nothing = evidence.abs().amax(-1, keepdim=True) == 0
-    lam = further = lam.masked_fill(nothing, 0)
+    lam = lam.masked_fill(nothing, 0)
     error = torch.full_like(alpha, torch.inf).masked_fill(nothing, 0)
     steps = torch.zeros(evidence.shape[:2], dtype=torch.int64, device=evidence.device)
-    rows = Rows(block, alpha, beyond, ~nothing, tol)
-    left = ~nothing
+    rows, at = Rows(block, alpha, beyond, ~nothing, tol), _Found(lam, error, ~nothing, steps, lam)
     # Rows for Newton's method: those that mixing has left, or all where a step is in closed form.
-    hard = torch.full_like(left, family.inverts)
+    hard = torch.full_like(nothing, family.inverts)
     for dtype in dict.fromkeys((evidence.dtype, torch.float64)):
         for method in (_mix, _follow):
             if method is _follow and dtype != torch.float64 and not family.narrow:
                 continue
-            asked = (left & (hard if method is _follow else ~hard)).squeeze(-1)
+            asked = (at.moving & (hard if method is _follow else ~hard)).squeeze(-1)
             wanted_now = Part.of(asked, whole=not family.selectable)
             if wanted_now is None:
                 continue
-            lam, error, further = lam.to(dtype), error.to(dtype), further.to(dtype)
+            at = replace(at, dual=at.dual.to(dtype), bound=at.bound.to(dtype), further=at.further.to(dtype))
             # Newton's method has arrays (rows, n); mixing has none.
             parts = [wanted_now] if method is _mix else wanted_now.split(asked, family.width, BLOCK_BYTES)
             for part in parts:
                 of_part = part.pick(asked).unsqueeze(-1)
                 some = replace(rows if part.is_all else rows.take(part), wanted=of_part).to(dtype)
-                point, budget = part.pick(lam), max_steps - part.pick(steps)
+                point, budget = part.pick(at.dual), max_steps - part.pick(at.steps)
                 if method is _mix:
                     known = None if shift is None or dtype != evidence.dtype else part.pick(shift)
                     found = _mix(some, _Mixing.start(point), budget, known)
                 else:
                     found = _follow(some, point, budget)
-                better = of_part & (found.bound <= part.pick(error))
-                lam = part.put(lam, torch.where(better, found.dual, part.pick(lam)))
-                further = part.put(further, torch.where(better, found.further, part.pick(further)))
-                error = part.put(error, torch.where(better, found.bound, part.pick(error)))
-                steps = part.put(steps, part.pick(steps) + found.steps * of_part.squeeze(-1))
                 short = ~(found.bound <= tol * some.reference(found.dual))
-                left = part.put(left, torch.where(of_part, short, part.pick(left)))
+                at = at.with_rows(part, replace(found, moving=short), asked)
                 # What mixing brought to the tolerance is evaluated in float64; all else goes to Newton's method.
                 moved = short if dtype == torch.float64 else short & (found.moving | (method is _follow))
                 hard = part.put(hard, part.pick(hard) | (of_part & moved))
-    return Solution(lam, error, rows.to(lam.dtype).reference(lam), steps, further)
+    return Solution(at.dual, at.bound, rows.to(at.dual.dtype).reference(at.dual), at.steps, at.further)
 
 
 @dataclass(frozen=True)
@@ -342,9 +335,7 @@ def _extrapolated(r: Tensor, damped: Tensor, history: list[tuple[Tensor, Tensor]
 def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
     """Newton's method; rows that do not arrive follow the path of solutions from a small α (fact 21)."""
     found = _newton(rows, lam, budget.clamp(max=PATIENCE))
-    best, residual, steps = found.dual, found.bound, found.steps
-    moving = found.moving
-    far = moving & (budget > steps).unsqueeze(-1)
+    every, far = Part(None, None), found.moving & (budget > found.steps).unsqueeze(-1)
     if lam.dtype == torch.float64 and bool(far.any()):
         alpha = torch.minimum(rows.alpha, rows.family.easy(rows.alpha * rows.evidence))
         point = rows.family.start(alpha * rows.evidence)
@@ -352,21 +343,16 @@ def _follow(rows: Rows, lam: Tensor, budget: Tensor) -> _Found:
             stage = replace(rows, alpha=alpha, wanted=far, tol=0.4)
             point = _newton(stage, point, torch.full_like(budget, STEPS_OF_STAGE)).dual
             alpha = torch.minimum(STAGE * alpha, rows.alpha)
-        last = _newton(rows, point, (budget - steps) * far.squeeze(-1))
-        better = (last.bound < residual) & far
-        best, residual = torch.where(better, last.dual, best), torch.where(better, last.bound, residual)
-        steps = steps + last.steps
-        moving = rows.moving(best, residual)
-    found = _Found(best, rows.bound(best, residual, accurate=True), moving, steps, best)
+        last = _newton(rows, point, (budget - found.steps) * far.squeeze(-1))
+        found = found.with_rows(every, last, far.squeeze(-1))
+    found = replace(found, bound=rows.bound(found.dual, found.bound, accurate=True))
     # Where rounding takes more than its share of the tolerance, the residual gets less.
-    short = rows.wanted & ~(found.bound <= rows.tol * rows.reference(best))
+    short = rows.wanted & ~(found.bound <= rows.tol * rows.reference(found.dual))
     if lam.dtype == torch.float64 and bool(short.any()):
         closer = replace(rows, tol=CLOSER * rows.tol, wanted=short)
-        last = _newton(closer, best, (budget - steps).clamp(max=PATIENCE))
-        bound = rows.bound(last.dual, last.bound, accurate=True)
-        better = bound < found.bound
-        dual = torch.where(better, last.dual, best)
-        found = _Found(dual, torch.where(better, bound, found.bound), moving, steps + last.steps, dual)
+        last = _newton(closer, found.dual, (budget - found.steps).clamp(max=PATIENCE))
+        last = replace(last, bound=rows.bound(last.dual, last.bound, accurate=True))
+        found = found.with_rows(every, last, short.squeeze(-1))
     return found
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.certificate import Certificate, certify, reference_norm
+from fenchel.certificate import Certificate, certify
 from fenchel.conjugate import FiniteConjugate
 from fenchel.errors import ConvergenceError, ProblemError
 from fenchel.estimate import BOUNDS, Estimate, EstimateBuilder, estimate_at
 from fenchel.family import Block
 from fenchel.layout import DEFAULT_MEMORY_BUDGET, QueryLayout
 from fenchel.problem import Problem
-from fenchel.rounding import norm
+from fenchel.rounding import norm, reference_norm
 from fenchel.solver.driver import infer
 from fenchel.tensors import broadcasts_to, check_flags, checked_argument, positive_tensor
 

@@ -34,7 +34,6 @@ __all__ = [
     "StationaryPoint",
     "differentiated_once",
     "implicit_dual_point",
-    "is_transformed",
     "row_gradients",
     "second_derivative_of",
 ]
@@ -284,8 +283,3 @@ def differentiated_once(gradient: Callable[..., Any], of: str) -> Callable[..., 
 
 
 _solved_once = differentiated_once(_of_gradient, "an estimate")
-
-
-def is_transformed() -> bool:
-    """Whether this runs inside of ``torch.func.grad``, ``vmap`` or another of their kind, uncompiled."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
