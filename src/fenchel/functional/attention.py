@@ -23,16 +23,12 @@ from fenchel.functional.inference import (
     Options,
     Variant,
     certificate_at,
-    no_error,
-    refuse_exact,
 )
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.functional.output import (
     mean_at,
     output_and_mean_at,
     output_at,
-    plain_attention,
-    plain_weights,
     weights_at,
 )
 from fenchel.solver import Estimator, Exact, FirstOrder
@@ -76,64 +72,46 @@ class AttentionInference(Inference):
         self._close = None if own is None or given.has_no_evidence else CloseAttention(given, own)
 
     @override
+    def _answer(self, found: Tensor) -> Tensor:
+        return restored(self._lead, super()._answer(found))
+
+    @override
     def _make_point(self) -> Tensor:
-        if self._given.has_no_evidence:
-            return self._given.query * self._given.alpha
         if self._close is not None:
             return self._close.dual_point(self._solver)
         return dual_point(self._given, self._solver)
 
     @override
-    def _make_dual(self) -> Tensor:
-        return restored(self._lead, self._given.without_empty_rows(self._point))
-
-    @override
     def _make_output(self) -> Tensor:
-        given = self._given
-        if given.has_no_evidence:
-            return restored(self._lead, plain_attention(given, self._dropout_p))
         if self._close is not None:
-            return restored(self._lead, self._close.output(self._point, self._dropout_p))
-        output = output_at(given, self._point, self._dropout_p)
-        return restored(self._lead, given.without_empty_rows(output))
+            return self._close.output(self._point, self._dropout_p)
+        return output_at(self._given, self._point, self._dropout_p)
 
     @override
     def _make_weights(self) -> Tensor:
-        if self._given.has_no_evidence:
-            return restored(self._lead, plain_weights(self._given))
         if self._close is not None:
-            return restored(self._lead, self._close.weights(self._point))
-        return restored(self._lead, weights_at(self._given, self._point))
+            return self._close.weights(self._point)
+        return weights_at(self._given, self._point)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
-        given = self._given
-        if given.has_no_evidence:
-            found = no_error(given)
-        elif self._close is not None:
-            found = self._close.certificate(self._point.detach())
+        given, dual = self._given, self._point
+        if self._close is not None:
+            return self._close.certificate(dual.detach())
+        templates = CentredTemplates.of(given)
+        if self._has_output and "output" not in self._kept:
+            output, means = output_and_mean_at(given, dual, self._dropout_p, templates.moments, templates.key)
+            self._kept["output"] = self._answer(output)
         else:
-            templates, dual = CentredTemplates.of(given), self._point
-            if self._has_output and "output" not in self._kept:
-                output, means = output_and_mean_at(
-                    given, dual, self._dropout_p, templates.moments, templates.key
-                )
-                self._kept["output"] = restored(self._lead, given.without_empty_rows(output))
-            else:
-                means = mean_at(given, dual, templates.moments, templates.key)
-            first_order = isinstance(self._solver, FirstOrder)
-            found = certificate_at(given, templates, dual.detach(), means, first_order=first_order)
-        return AttentionCertificate(*(restored(self._lead, bound) for bound in found))
+            means = mean_at(given, dual, templates.moments, templates.key)
+        first_order = isinstance(self._solver, FirstOrder)
+        return certificate_at(given, templates, dual.detach(), means, first_order=first_order)
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._solver)
         given = self._given
-        if given.has_no_evidence:
-            nothing = 0.0 * plain_weights(given).sum(-1).to(compute_dtype(given.query.dtype))
-            return restored(self._lead, nothing)
         if self._close is not None:
-            return restored(self._lead, self._close.gap(self._point))
+            return self._close.gap(self._point)
         with without_autocast(given.query):
             # A difference of means, squared: in half types it would be rounding and little else.
             dtype = compute_dtype(given.query.dtype)
@@ -149,8 +127,7 @@ class AttentionInference(Inference):
             gradient = (believed - output_at(given, dual)) * given.scale
             if not isinstance(self._solver, FirstOrder):
                 gradient = gradient + (given.query - dual / column)
-            found = column / 2 * gradient.square().sum(-1, keepdim=True)
-            return restored(self._lead, given.without_empty_rows(found).squeeze(-1))
+            return (column / 2 * gradient.square().sum(-1, keepdim=True)).squeeze(-1)
 
 
 def infer(

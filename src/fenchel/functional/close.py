@@ -68,17 +68,17 @@ class CloseAttention:
 
         with without_autocast(dual):
             values = self._given.of_query_heads(self._given.value.to(dual.dtype))
-            return self._answer(in_parts(self._rows, average, dual, values))
+            return in_parts(self._rows, average, dual, values).to(self._given.query.dtype)
 
     def weights(self, dual: Tensor) -> Tensor:
         """The weights, (B, H, m, n), in the dtype of the query."""
         with without_autocast(dual):
-            return self._answer(in_parts(self._rows, _weights, dual))
+            return in_parts(self._rows, _weights, dual).to(self._given.query.dtype)
 
     def gap(self, dual: Tensor) -> Tensor:
         r"""The gap :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`, differentiable, (B, H, m)."""
         with without_autocast(dual):
-            return self._given.without_empty_rows(self._rows.gap(dual))
+            return self._rows.gap(dual)
 
     @torch.no_grad()
     def certificate(self, dual: Tensor) -> AttentionCertificate:
@@ -86,11 +86,7 @@ class CloseAttention:
         with without_autocast(dual):
             templates = self._rows.templates
             rows = replace(self._rows, templates=templates - templates.mean(-2, keepdim=True))
-            norm = self._given.without_empty_rows(in_parts(rows, _bound_on_gradient, dual))
-            return certificate_of(norm, rows.alpha.double(), dual.dtype)
-
-    def _answer(self, found: Tensor) -> Tensor:
-        return self._given.without_empty_rows(found.to(self._given.query.dtype))
+            return certificate_of(in_parts(rows, _bound_on_gradient, dual), rows.alpha.double(), dual.dtype)
 
 
 def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:

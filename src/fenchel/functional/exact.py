@@ -53,7 +53,7 @@ def dual_point(given: AttentionArguments, solver: Estimator) -> Tensor:
         given: Checked arguments.
         solver: First order, second order or exact.
     """
-    if not isinstance(solver, FirstOrder):
+    if not isinstance(solver, FirstOrder) and not given.has_no_evidence:
         exact = isinstance(solver, Exact)
         dual = _exact_dual_point(given, solver) if exact else _second_order_dual_point(given)
         return dual if isinstance(given.alpha, Tensor) or given.alpha > 1 else dual.to(given.query.dtype)

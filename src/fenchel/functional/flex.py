@@ -93,7 +93,7 @@ def flex_attention(
             raise ProblemError(f"{name} is {shown(function)}; expected a function of indices, or None")
     check_flags(eager=eager)
     if arguments.has_no_evidence and arguments.query.shape[-1]:
-        return plain_attention(arguments, 0.0)
+        return plain_attention(arguments, arguments.query, 0.0)
     _check_kernel(arguments, eager)
     dual, score_scale = arguments.query, arguments.scale
     if isinstance(arguments.alpha, Tensor):

@@ -161,7 +161,7 @@ def certificate_at(
         known = length * at_rest.square() * (2 * reach).clamp(max=_LARGEST_EXPONENT).exp()
         known = torch.where(reach <= _LARGEST_EXPONENT / 2, known, 2 * scale * templates.radius)
         norm = torch.minimum(computed, known + apart) * (1 + (summed(width) + 16) * unit)
-        return certificate_of(given.without_empty_rows(norm), alpha, dtype)
+        return certificate_of(norm, alpha, dtype)
 
 
 def certificate_of(norm: Tensor, alpha: float | Tensor, dtype: torch.dtype) -> AttentionCertificate:
@@ -249,6 +249,9 @@ class Inference(ABC):
     in all backward passes but the last. :meth:`certified` reads output and certificate together, which is cheaper.
     """
 
+    _given: AttentionArguments
+    """The call, checked."""
+
     def __init__(self, value: Tensor | None, options: dict[str, Any]) -> None:
         self._has_output = value is not None
         self._kept: dict[str, Any] = {}
@@ -258,7 +261,7 @@ class Inference(ABC):
     @property
     def dual(self) -> Tensor:
         """λ of the estimator, (B, H, m, d): zero where a query has nothing to attend to."""
-        return self._once("dual", self._make_dual)
+        return self._once("dual", lambda: self._answer(self._point))
 
     @property
     def _point(self) -> Tensor:
@@ -276,17 +279,22 @@ class Inference(ABC):
             raise ProblemError(
                 "value is None, so that there is no output; expected value=, (B, H_kv, n, d_v)"
             )
-        return self._once("output", self._make_output)
+        return self._once("output", lambda: self._answer(self._make_output()))
 
     @property
     def weights(self) -> Tensor:
         """P, before dropout, (B, H, m, n): zero in rows with nothing to attend to."""
-        return self._once("weights", self._make_weights)
+        return self._once("weights", lambda: self._answer(self._make_weights()))
 
     @property
     def certificate(self) -> AttentionCertificate:
         """How far the answer is from the exact inference at most, with what rounding can hide."""
-        return self._once("certificate", self._make_certificate)
+
+        def made() -> AttentionCertificate:
+            bounds = no_error(self._given) if self._given.has_no_evidence else self._make_certificate()
+            return AttentionCertificate(*map(self._answer, bounds))
+
+        return self._once("certificate", made)
 
     @property
     def gap(self) -> Tensor:
@@ -295,7 +303,14 @@ class Inference(ABC):
         Raises:
             ProblemError: If the estimator is exact, whose gap is 0 to its tolerance.
         """
-        return self._once("gap", self._make_gap)
+        refuse_exact(self._solver)
+
+        def made() -> Tensor:
+            if self._given.has_no_evidence:
+                return 0.0 * self.weights.sum(-1).to(compute_dtype(self._given.query.dtype))
+            return self._answer(self._make_gap())
+
+        return self._once("gap", made)
 
     def certified(self) -> tuple[Tensor, AttentionCertificate]:
         """Output and certificate, of one pass over the keys where no gradient is wanted."""
@@ -308,11 +323,12 @@ class Inference(ABC):
             self._kept[name] = make()
         return self._kept[name]
 
+    def _answer(self, found: Tensor) -> Tensor:
+        """What was computed for every query, (B, H, m, ...), as it is returned."""
+        return self._given.without_empty_rows(found)
+
     @abstractmethod
     def _make_point(self) -> Tensor: ...
-
-    def _make_dual(self) -> Tensor:
-        return self._point
 
     @abstractmethod
     def _make_output(self) -> Tensor: ...

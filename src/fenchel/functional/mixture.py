@@ -20,9 +20,7 @@ from fenchel.functional.inference import (
     Options,
     Variant,
     certificate_of,
-    no_error,
     norm_of,
-    refuse_exact,
 )
 from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import output_at, plain_attention, weights_at
@@ -106,10 +104,6 @@ class MixtureInference(Inference):
             alpha=given.alpha.to(dtype) if isinstance(given.alpha, Tensor) else given.alpha,
         )
 
-    @property
-    def _nothing(self) -> bool:
-        return self._given.query.numel() == 0
-
     def _rows(self, dtype: torch.dtype) -> ProblemRows:
         """The call as problems whose templates are scale·x."""
         d, (evidence, components, preference, alpha) = (
@@ -133,8 +127,8 @@ class MixtureInference(Inference):
     def _make_point(self) -> Tensor:
         given, solver = self._given, self._solver
         with without_autocast(given.query):
-            if self._nothing or isinstance(solver, FirstOrder):
-                return given.query if self._nothing else given.query * given.alpha
+            if given.has_no_evidence or isinstance(solver, FirstOrder):
+                return given.query * given.alpha
             if isinstance(solver, SecondOrder) and given.problem_is_shared:
                 return self._with_one_covariance()
             check_not_mapped(f"{solver.name} mixture attention", given.query, given.key)
@@ -152,15 +146,11 @@ class MixtureInference(Inference):
         return (rows.alpha * by_inverse(rows.alpha * covariance, rows.evidence)).to(given.query.dtype)
 
     @override
-    def _make_dual(self) -> Tensor:
-        return self._given.without_empty_rows(self._point)
-
-    @override
     def _make_output(self) -> Tensor:
         with without_autocast(self._given.query):
             lifted, place = self._lifted(self._point)
-            if self._nothing:
-                output = plain_attention(lifted, self._dropout_p)
+            if self._given.has_no_evidence:
+                output = plain_attention(lifted, lifted.query, self._dropout_p)
             else:
                 wide, width = _same_width(lifted)
                 output = output_at(wide, wide.query, self._dropout_p)[..., :width]
@@ -171,7 +161,7 @@ class MixtureInference(Inference):
             what = "mixture attention has scores or variances times evidence"
             remedy = "alpha, the query, scale or the variances smaller"
             refuse_overflow(output, (self._given.query, lifted.key, lifted.value), what, remedy)
-            return lifted.without_empty_rows(output).to(self._dtype)
+            return output.to(self._dtype)
 
     @override
     def _make_weights(self) -> Tensor:
@@ -183,22 +173,17 @@ class MixtureInference(Inference):
     def _make_certificate(self) -> AttentionCertificate:
         given, dual = self._given, self._point
         with torch.no_grad(), without_autocast(given.query):
-            if self._nothing:
-                return no_error(given)
             dtype = dual.dtype
             if unit_of_products(dtype, dual.device.type) > torch.finfo(dtype).eps / 2:
                 dtype = torch.float64  # in which products are not cut short
             rows = self._rows(dtype)
-            norm = given.without_empty_rows(in_parts(rows, _bound_on_gradient, dual.to(dtype)))
+            norm = in_parts(rows, _bound_on_gradient, dual.to(dtype))
             return certificate_of(norm, rows.alpha, dual.dtype)
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._solver)
         with without_autocast(self._given.query):
-            if self._nothing:
-                return self._given.query.new_zeros(self._given.query.shape[:3])
-            return self._given.without_empty_rows(self._rows(self._given.query.dtype).gap(self._point))
+            return self._rows(self._given.query.dtype).gap(self._point)
 
 
 def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ __all__ = [
     "output_and_mean_at",
     "output_at",
     "plain_attention",
-    "plain_weights",
     "weights_at",
 ]
 
@@ -81,6 +80,8 @@ def _wants_preference_gradient(given: AttentionArguments) -> bool:
 def output_at(given: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -> Tensor:
     """The output alone, (B, H, m, d_v); see :func:`output_and_mean_at`."""
     preference = given.log_preference
+    if given.has_no_evidence:
+        return plain_attention(given, dual, dropout_p)
     if _wants_preference_gradient(given):
         output, _ = attend(dual, given.key, given.value, preference, scale=given.scale, dropout_p=dropout_p)
         return output.to(given.query.dtype)
@@ -97,21 +98,15 @@ def weights_at(given: AttentionArguments, dual: Tensor) -> Tensor:
         if preference is not None:
             allowed = preference if preference.dtype == torch.bool else None
             logits = logits + preference if allowed is None else logits.masked_fill(~allowed, -torch.inf)
-        return given.without_empty_rows(logits.softmax(-1).to(given.query.dtype))
+        return logits.softmax(-1).to(given.query.dtype)
 
 
-def plain_weights(given: AttentionArguments) -> Tensor:
-    """The weights where nothing can tilt u: there is no query, or a query has no dimension. They are u.
+def plain_attention(given: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
+    """The output where nothing can tilt u: there is no query, or a query has no dimension.
 
-    That is so for every estimator, without an error; they are joined to everything that they depend on. Kernels
-    disagree on empty arrays; plain operations do not.
+    It is joined to everything that it depends on. Kernels disagree on empty arrays; plain operations do not.
     """
-    return weights_at(given, given.query * given.alpha)
-
-
-def plain_attention(given: AttentionArguments, dropout_p: float) -> Tensor:
-    """The output there, (B, H, m, d_v) in the dtype of the query."""
-    weights = torch.dropout(plain_weights(given), dropout_p, train=dropout_p > 0)
+    weights = torch.dropout(weights_at(given, dual), dropout_p, train=dropout_p > 0)
     with without_autocast(weights):
         return weights @ given.of_query_heads(given.value)
 

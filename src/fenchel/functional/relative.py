@@ -24,7 +24,6 @@ from fenchel.functional.inference import (
     certificate_of,
     lost_to_rounding,
     norm_of,
-    refuse_exact,
 )
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.layout import spans
@@ -94,9 +93,10 @@ class RelativeInference(Inference):
         super().__init__(value, options)
         self._dropout_p = dropout_p
         options = {"dropout_p": dropout_p, "exact": isinstance(self._solver, Exact), **options}
-        self._given = _checked(query, key, value, variant, **options)
+        self._pairs = _checked(query, key, value, variant, **options)
+        self._given = self._pairs.call
         # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
-        softmax, some_keys = is_softmax(self._given.closeness), key.shape[2] > 0
+        softmax, some_keys = is_softmax(self._pairs.closeness), key.shape[2] > 0
         self._as_scores = isinstance(self._solver, FirstOrder) and softmax and some_keys
 
     def _in_blocks(self, answer: Callable[[AttentionInference], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -104,25 +104,24 @@ class RelativeInference(Inference):
 
         Dual points are kept, so that what is read next is not solved again.
         """
-        call, known, parts = self._given.call, self._kept.get("point"), []
-        for rows, tensors, options in _by_query(self._given):
+        known, parts = self._kept.get("point"), []
+        for rows, tensors, options in _by_query(self._pairs):
             found = AttentionInference(*tensors, dropout_p=self._dropout_p, estimator=self._solver, **options)
             if known is not None:
                 found._kept["point"] = _folded(known[:, :, rows]).unsqueeze(2)
-            sizes, folded = (call.query.shape[0], rows.stop - rows.start), (found.dual, *answer(found))
+            sizes, folded = (self._given.query.shape[0], rows.stop - rows.start), (found.dual, *answer(found))
             parts.append([x.squeeze(2).unflatten(0, sizes).transpose(1, 2) for x in folded])
         point, *others = (torch.cat(part, 2) for part in zip(*parts, strict=True))
         self._kept.setdefault("point", point)
-        return tuple(map(call.without_empty_rows, others))
+        return tuple(others)
 
     @property
     def _shared(self) -> AttentionInference:
         """Attention to the keys alone, where what r adds to the scores stands among the log weights."""
 
         def made() -> AttentionInference:
-            call = self._given.call
-            tensors = call.query, call.key, call.value
-            return AttentionInference(*tensors, dropout_p=self._dropout_p, **_scored(self._given))
+            tensors = self._given.query, self._given.key, self._given.value
+            return AttentionInference(*tensors, dropout_p=self._dropout_p, **_scored(self._pairs))
 
         return self._once("shared", made)
 
@@ -134,29 +133,25 @@ class RelativeInference(Inference):
         return self._kept["point"]
 
     @override
-    def _make_dual(self) -> Tensor:
-        return self._given.call.without_empty_rows(self._point)
-
-    @override
     def _make_output(self) -> Tensor:
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.output,))[0]
-        table = self._given.relative_value
+        table = self._pairs.relative_value
         if table is None:
-            return self._given.call.without_empty_rows(self._shared.output)
+            return self._shared.output
         weights = torch.dropout(self.weights, self._dropout_p, train=self._dropout_p > 0)
-        return weights @ self._given.call.value + to_rows(weights, self._given.index, table.shape[2]) @ table
+        return weights @ self._given.value + to_rows(weights, self._pairs.index, table.shape[2]) @ table
 
     @override
     def _make_weights(self) -> Tensor:
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.weights,))[0]
-        return self._given.call.without_empty_rows(self._shared.weights)
+        return self._shared.weights
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
         if self._as_scores:
-            return _certificate(self._given)
+            return _certificate(self._pairs)
         if not self._has_output or "output" in self._kept:
             return AttentionCertificate(*self._in_blocks(lambda found: found.certificate))
 
@@ -164,16 +159,16 @@ class RelativeInference(Inference):
             output, bounds = found.certified()
             return output, *bounds
 
-        self._kept["output"], *bounds = self._in_blocks(certified)
+        output, *bounds = self._in_blocks(certified)
+        self._kept["output"] = self._answer(output)
         return AttentionCertificate(*bounds)
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._solver)
         if not self._as_scores:
             return self._in_blocks(lambda found: (found.gap,))[0]
-        with without_autocast(self._given.call.query):
-            wide = self._given.centred
+        with without_autocast(self._given.query):
+            wide = self._pairs.centred
             return (wide.call.alpha / 2 * _shift(wide).square()).sum(-1)
 
 
@@ -478,13 +473,13 @@ def _scored(given: RelativeArguments) -> dict[str, Any]:
 
 
 def _shift(given: RelativeArguments) -> Tensor:
-    """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean; 0 where there is nothing to attend to."""
+    """μ - ĥ at first order, (B, H, m, d), by which evidence moves the mean."""
     call, table = given.call, given.relative
     found = attention_weights(call.query, call.key, **_scored(given))
     no_evidence = call.query.new_zeros(*call.query.shape[:3], 1), torch.zeros_like(call.key[..., :1])
     apart = attention_weights(*no_evidence, log_preference=call.log_preference) - found
     shift = apart @ call.key + to_rows(apart, given.index, table.shape[2]) @ table
-    return call.without_empty_rows(shift * call.scale)
+    return shift * call.scale
 
 
 @torch.no_grad()
@@ -502,7 +497,7 @@ def _certificate(given: RelativeArguments) -> AttentionCertificate:
         unit = torch.finfo(dtype).eps
         norm = torch.minimum(norm_of(shift) + lost, length * radius.square()) + length / alpha * unit
         norm = norm * (1 + (summed(call.query.shape[-1]) + 16) * unit)
-        return certificate_of(call.without_empty_rows(norm), alpha, dtype)
+        return certificate_of(norm, alpha, dtype)
 
 
 BLOCK_ENTRIES = 2**24

@@ -41,8 +41,6 @@ from fenchel.functional.inference import (
     AttentionCertificate,
     Inference,
     Variant,
-    no_error,
-    refuse_exact,
 )
 from fenchel.functional.operator import compute_dtype, under_autocast, untraced, without_autocast
 from fenchel.functional.problems import normalised_log_weights, solved_dual_point
@@ -124,7 +122,7 @@ class TransportInference(Inference):
     ) -> None:
         super().__init__(value, options)
         value, exact = key if value is None else value, isinstance(self._solver, Exact)
-        self._call = given = checked(query, key, value, scale=1.0, exact=exact, **options)
+        self._given = given = checked(query, key, value, scale=1.0, exact=exact, **options)
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
@@ -132,14 +130,14 @@ class TransportInference(Inference):
         if not self._has_output and variant.atom_values is None:
             variant = replace(variant, atom_values=variant.atoms)
         scale, dtype = 1.0 if scale is None else scale, compute_dtype(query.dtype)
-        self._given = transport = checked_transport(given, variant, scale, dtype)
+        self._transport = transport = checked_transport(given, variant, scale, dtype)
         tensors = (x for x in vars(transport).values() if isinstance(x, Tensor))
         check_not_mapped("transport attention", *tensors)
 
     @property
     def _problem(self) -> Problem:
         """The call as a problem of the core."""
-        given, n = self._given, self._given.sources.shape[-2]
+        given, n = self._transport, self._transport.sources.shape[-2]
         atoms, gamma = given.templates[..., n:, :], given.gamma.squeeze(-1)
         closeness = OptimalTransport(given.cost, gamma, atoms, allowed=given.allowed, warn=False)
         conjugate = conjugate_of(Discrete(given.sources, given.log_weights), closeness)
@@ -147,7 +145,7 @@ class TransportInference(Inference):
 
     @override
     def _make_point(self) -> Tensor:
-        given = self._given
+        given = self._transport
         with without_autocast(given.evidence):
             if isinstance(self._solver, FirstOrder) or given.evidence.numel() == 0:
                 return given.alpha * given.evidence
@@ -155,42 +153,33 @@ class TransportInference(Inference):
             return solved_dual_point(self._problem, self._solver, remedy)
 
     @override
-    def _make_dual(self) -> Tensor:
-        return self._call.without_empty_rows(self._point)
-
-    @override
     def _make_output(self) -> Tensor:
-        given = self._given
+        given = self._transport
         with without_autocast(given.evidence):
             output = _average(given, self._point)
             tensors = given.templates, given.evidence, given.values, given.alpha
             what = "transport attention has costs or scores, divided by gamma,"
             remedy = "gamma larger, or alpha, the query or the norms of the keys and atoms smaller"
             _refuse_overflow(output, tensors, what, remedy)
-            return self._call.without_empty_rows(output.to(self._call.query.dtype))
+            return output.to(self._given.query.dtype)
 
     @override
     def _make_weights(self) -> Tensor:
         """Over keys, then atoms."""
-        with without_autocast(self._given.evidence):
-            weights = self._problem.weights(self._point)
-            return self._call.without_empty_rows(weights.to(self._call.query.dtype))
+        with without_autocast(self._given.query):
+            return self._problem.weights(self._point).to(self._given.query.dtype)
 
     @override
     def _make_certificate(self) -> AttentionCertificate:
-        if self._given.evidence.numel() == 0:
-            return no_error(self._call)
         dual = self._point
-        with torch.no_grad(), without_autocast(self._given.evidence):
+        with torch.no_grad(), without_autocast(self._given.query):
             found = estimate_at(self._problem, dual)
-            bounds = (found.gap, found.mean_error, found.dual_error)
-            return AttentionCertificate(*map(self._call.without_empty_rows, bounds))
+            return AttentionCertificate(found.gap, found.mean_error, found.dual_error)
 
     @override
     def _make_gap(self) -> Tensor:
-        refuse_exact(self._solver)
-        with without_autocast(self._given.evidence):
-            return self._call.without_empty_rows(self._problem.gap_at(self._point))
+        with without_autocast(self._given.query):
+            return self._problem.gap_at(self._point)
 
 
 def transport_attention(
