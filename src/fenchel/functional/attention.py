@@ -11,7 +11,7 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import broadcast_leading, checked, restored
+from fenchel.functional.arguments import broadcast_leading, restored
 from fenchel.functional.close import CloseAttention, checked_closeness
 from fenchel.functional.exact import dual_point
 from fenchel.functional.inference import (
@@ -31,7 +31,7 @@ from fenchel.functional.output import (
     output_at,
     weights_at,
 )
-from fenchel.solver import Estimator, Exact, FirstOrder
+from fenchel.solver import Estimator, FirstOrder
 
 __all__ = [
     "AttentionInference",
@@ -53,7 +53,6 @@ class AttentionInference(Inference):
         value: Tensor | None = None,
         *,
         closeness: AbstractCloseness | str | None = None,
-        dropout_p: float = 0.0,
         enable_gqa: bool = False,
         **options: Any,
     ) -> None:
@@ -62,10 +61,7 @@ class AttentionInference(Inference):
         self._lead = broadcast_leading(query, key, value, enable_gqa)
         if self._lead is not None:
             query, key, value, enable_gqa, _ = self._lead
-        options = {"dropout_p": dropout_p, "enable_gqa": enable_gqa, **options}
-        exact = isinstance(self._solver, Exact)
-        self._given = given = checked(query, key, value, exact=exact, **options)
-        self._dropout_p = dropout_p
+        self._given = given = self._checked(query, key, value, enable_gqa=enable_gqa, **options)
         own = None
         if closeness is not None:
             own = checked_closeness(closeness, self._solver.name, given.query)

@@ -12,13 +12,13 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import check_some_keys, checked
+from fenchel.functional.arguments import check_some_keys
 from fenchel.functional.attention import AttentionInference, attention
 from fenchel.functional.hash_order import HashOrder, hashed_softmax
 from fenchel.functional.inference import DEFAULT_STEPS, AttentionCertificate, Inference, Variant
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.layout import spans
-from fenchel.solver import Estimator, Exact, FirstOrder
+from fenchel.solver import Estimator, FirstOrder
 from fenchel.tensors import (
     BOOL,
     FLOATING,
@@ -89,9 +89,8 @@ class HashingInference(Inference):
     ) -> None:
         super().__init__(value, options)
         self._variant, self._call, self._options = variant, (query, key), options
-        value = key if value is None else value
-        self._given = checked(query, key, value, exact=isinstance(self._solver, Exact), **options)
-        check_some_keys(query, key, value)
+        self._given = given = self._checked(query, key, value, **options)
+        check_some_keys(query, key, given.value)
         if query.shape[2] != key.shape[2]:
             raise ProblemError(
                 f"query has {query.shape[2]} tokens and key {key.shape[2]}; expected as many: in hashing attention "

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fenchel.arguments import ESTIMATORS
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, check_estimator, largest_level
+from fenchel.functional.arguments import AttentionArguments, check_estimator, checked, largest_level
 from fenchel.functional.exact import DEFAULT_STEPS, preference_weights
 from fenchel.functional.operator import compute_dtype, unit_of_products, without_autocast
 from fenchel.functional.output import mean_at
@@ -34,10 +34,8 @@ __all__ = [
     "certificate_of",
     "estimator_object",
     "lost_to_rounding",
-    "no_error",
     "norm_of",
     "opened_estimator",
-    "refuse_exact",
 ]
 
 _BEYOND_FIRST_ORDER = 1.5
@@ -106,12 +104,6 @@ class CentredTemplates:
                 if shared and own is not None:
                     squares = squares.masked_fill(~may_attend(own).mT, 0)
                 return cls(key, moments, at_rest(moments), squares.amax(-2, keepdim=True).double().sqrt())
-
-
-def no_error(given: AttentionArguments) -> AttentionCertificate:
-    """The certificate of a call without evidence: zeros, (B, H, m)."""
-    zeros = given.query.new_zeros(given.query.shape[:3], dtype=compute_dtype(given.query.dtype))
-    return AttentionCertificate(zeros, zeros.clone(), zeros.clone())
 
 
 @torch.no_grad()
@@ -253,10 +245,17 @@ class Inference(ABC):
     """The call, checked."""
 
     def __init__(self, value: Tensor | None, options: dict[str, Any]) -> None:
-        self._has_output = value is not None
+        self._has_output, self._dropout_p = value is not None, options.get("dropout_p", 0.0)
         self._kept: dict[str, Any] = {}
         tol, max_steps = options.pop("tol", None), options.pop("max_steps", DEFAULT_STEPS)
         self._solver = _solver_of(options.pop("estimator", "first_order"), tol, max_steps)
+
+    def _checked(
+        self, query: Tensor, key: Tensor, value: Tensor | None, **options: Any
+    ) -> AttentionArguments:
+        """The arguments of the call, if they fit together; keys stand for values that were not given."""
+        exact = isinstance(self._solver, Exact)
+        return checked(query, key, key if value is None else value, exact=exact, **options)
 
     @property
     def dual(self) -> Tensor:
@@ -291,7 +290,12 @@ class Inference(ABC):
         """How far the answer is from the exact inference at most, with what rounding can hide."""
 
         def made() -> AttentionCertificate:
-            bounds = no_error(self._given) if self._given.has_no_evidence else self._make_certificate()
+            if self._given.has_no_evidence:
+                query = self._given.query
+                nothing = query.new_zeros(query.shape[:3], dtype=compute_dtype(query.dtype))
+                bounds = AttentionCertificate(nothing, nothing.clone(), nothing.clone())
+            else:
+                bounds = self._make_certificate()
             return AttentionCertificate(*map(self._answer, bounds))
 
         return self._once("certificate", made)
@@ -303,7 +307,11 @@ class Inference(ABC):
         Raises:
             ProblemError: If the estimator is exact, whose gap is 0 to its tolerance.
         """
-        refuse_exact(self._solver)
+        if isinstance(self._solver, Exact):
+            raise ProblemError(
+                "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected "
+                "'first_order' or 'second_order'; the certificate gives the number"
+            )
 
         def made() -> Tensor:
             if self._given.has_no_evidence:
@@ -396,16 +404,3 @@ def _solver_of(estimator: str | Estimator, tol: float | None, max_steps: int) ->
     name, tol, max_steps = opened_estimator(estimator, tol, max_steps)
     check_estimator(name, tol, max_steps)
     return Exact(tol=tol, max_steps=max_steps) if name == "exact" else SOLVERS[name]()
-
-
-def refuse_exact(solver: Estimator) -> None:
-    """Refuse the gap of the exact estimator, naming what gives the number.
-
-    Raises:
-        ProblemError: If the estimator is exact.
-    """
-    if isinstance(solver, Exact):
-        raise ProblemError(
-            "estimator is 'exact', whose gap is 0 up to its tolerance, with nothing to train; expected 'first_order' "
-            "or 'second_order'; the certificate gives the number"
-        )

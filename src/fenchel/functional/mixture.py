@@ -12,7 +12,7 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import KL
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, checked, refuse_overflow
+from fenchel.functional.arguments import AttentionArguments, refuse_overflow
 from fenchel.functional.exact import by_inverse, preference_weights
 from fenchel.functional.inference import (
     AttentionCertificate,
@@ -26,7 +26,7 @@ from fenchel.functional.operator import compute_dtype, unit_of_products, without
 from fenchel.functional.output import output_at, plain_attention, weights_at
 from fenchel.functional.problems import ProblemRows, in_parts
 from fenchel.rounding import summed
-from fenchel.solver import Exact, FirstOrder, SecondOrder
+from fenchel.solver import FirstOrder, SecondOrder
 from fenchel.tensors import (
     broadcasts_to,
     check_device,
@@ -80,15 +80,13 @@ class MixtureInference(Inference):
         value: Tensor | None,
         *,
         scale: float | Tensor | None = None,
-        dropout_p: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(means, options)  # E[x] is an output too
         variances = variant.variances
         _check_components(query, means, variances, value)
-        exact, values = isinstance(self._solver, Exact), means if value is None else value
-        given = checked(query, means, values, scale=1.0, dropout_p=dropout_p, exact=exact, **options)
-        self._dtype, self._dropout_p, self._answers_memories = given.query.dtype, dropout_p, value is None
+        given = self._checked(query, means, value, scale=1.0, **options)
+        self._dtype, self._answers_memories = given.query.dtype, value is None
         dtype, self._scale = compute_dtype(given.query.dtype), max(query.shape[-1], 1) ** -0.5
         if scale is not None:
             scale = checked_scale(scale, query)

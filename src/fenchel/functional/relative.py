@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ProblemError
-from fenchel.functional.arguments import AttentionArguments, checked
+from fenchel.functional.arguments import AttentionArguments
 from fenchel.functional.attention import AttentionInference, attention_weights
 from fenchel.functional.close import is_softmax
 from fenchel.functional.inference import (
@@ -28,7 +28,7 @@ from fenchel.functional.inference import (
 from fenchel.functional.operator import compute_dtype, without_autocast
 from fenchel.layout import spans
 from fenchel.rounding import summed
-from fenchel.solver import Exact, FirstOrder
+from fenchel.solver import FirstOrder
 from fenchel.tensors import (
     WHOLE,
     broadcasts_to,
@@ -87,13 +87,12 @@ class RelativeInference(Inference):
         key: Tensor,
         value: Tensor | None,
         *,
-        dropout_p: float = 0.0,
+        closeness: AbstractCloseness | str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(value, options)
-        self._dropout_p = dropout_p
-        options = {"dropout_p": dropout_p, "exact": isinstance(self._solver, Exact), **options}
-        self._pairs = _checked(query, key, value, variant, **options)
+        given, scale = self._checked(query, key, value, **options), options.get("scale")
+        self._pairs = _checked_pairs(given, variant, scale, closeness, has_value=self._has_output)
         self._given = self._pairs.call
         # At first order all that templates do is to score keys, so that <z, r> may stand where log weights do.
         softmax, some_keys = is_softmax(self._pairs.closeness), key.shape[2] > 0
@@ -397,21 +396,17 @@ class RelativeArguments:
         return replace(self, call=replace(call, query=call.query.to(dtype), key=key), relative=relative)
 
 
-def _checked(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor | None,
+def _checked_pairs(
+    given: AttentionArguments,
     variant: Relative,
+    scale: float | Tensor | None,
+    closeness: AbstractCloseness | str | None,
     *,
-    scale: float | Tensor | None = None,
-    closeness: AbstractCloseness | str | None = None,
-    **options: Any,
+    has_value: bool,
 ) -> RelativeArguments:
     """The arguments of a relative attention call, if they fit together."""
-    relative, index, relative_value = variant.table, variant.index, variant.value_table
-    if value is None:
-        value, relative_value = key, None
-    call = checked(query, key, value, scale=scale, **options)
+    query, key, value = given.query, given.key, given.value
+    relative, index, relative_value = variant.table, variant.index, variant.value_table if has_value else None
     _check_table("relative", relative, key, query)
     check_finite(relative=relative, relative_value=relative_value)
     if relative_value is not None:
@@ -431,7 +426,7 @@ def _checked(
         )
     if isinstance(scale, Tensor):
         relative = relative * scale.to(relative).reshape(())
-    call = replace(call, key=call.of_query_heads(call.key), value=call.of_query_heads(call.value))
+    call = replace(given, key=given.of_query_heads(key), value=given.of_query_heads(value))
     return RelativeArguments(call, relative, index, relative_value, closeness)
 
 

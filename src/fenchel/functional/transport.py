@@ -32,7 +32,6 @@ from fenchel.estimate import estimate_at
 from fenchel.functional.arguments import (
     AttentionArguments,
     check_some_keys,
-    checked,
     positive_column,
     refuse_overflow,
 )
@@ -49,7 +48,7 @@ from fenchel.preference import Discrete
 from fenchel.preference.discrete import may_attend
 from fenchel.problem import Problem
 from fenchel.selection import narrowed
-from fenchel.solver import Estimator, Exact, FirstOrder
+from fenchel.solver import Estimator, FirstOrder
 from fenchel.solver.implicit import differentiated_once
 from fenchel.tensors import (
     BOOL,
@@ -121,8 +120,7 @@ class TransportInference(Inference):
         **options: Any,
     ) -> None:
         super().__init__(value, options)
-        value, exact = key if value is None else value, isinstance(self._solver, Exact)
-        self._given = given = checked(query, key, value, scale=1.0, exact=exact, **options)
+        self._given = given = self._checked(query, key, value, scale=1.0, **options)
         if query.is_meta:
             raise ProblemError(
                 "query is on meta, which has no values, and transport attention looks at them; use a device"
