@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis
+from fenchel import KL, Discrete, InferenceProblem, ProblemError, Tsallis, check_closeness
 from fenchel import functional as F
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of
@@ -92,10 +93,22 @@ class Tempered(AbstractCloseness):
         return self.temperature
 
 
+class Few(AbstractCloseness):
+    """The same by its value and its weights alone."""
+
+    numbers = ("temperature",)
+    value, weights, modulus = Tempered.value, Tempered.weights, Tempered.modulus
+
+    def __init__(self, temperature: Tensor) -> None:
+        self.temperature = temperature
+
+
+@pytest.mark.parametrize("kind", [Tempered, Few])
 @pytest.mark.parametrize("estimator", ["first_order", "second_order", "exact"])
-def test_numbers_of_ones_own_may_differ_by_query(estimator: str) -> None:
+def test_numbers_of_ones_own_may_differ_by_query(estimator: str, kind: Any) -> None:
     temperature = 1 + torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    own, theirs = Tempered(temperature), Tsallis(1, temperature=temperature)
+    own, theirs = kind(temperature), Tsallis(1, temperature=temperature)
+    assert max(check_closeness(own).worst.values()) < 1e-6
     assert own.query_shapes() == {"temperature": (5,)}
     assert own.to(torch.float32).temperature.dtype == torch.float32
     u, z = Discrete(drawn(6, 3)), drawn(5, 3, seed=1)

@@ -132,16 +132,29 @@ class Diagonal(AbstractPreference):
         return lambda vector: self.variance * vector
 
 
-def test_three_methods_are_a_preference() -> None:
-    u, z = Diagonal(drawn(D), ABOVE), drawn(3, D, seed=1)
+class Cumulant(AbstractPreference):
+    """The same by its cumulant alone."""
+
+    def __init__(self, center: Tensor, variance: Tensor) -> None:
+        self.center, self.variance = center, variance
+
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        return lam @ self.center + (self.variance * lam.square()).sum(-1) / 2
+
+
+@pytest.mark.parametrize("kind", [Diagonal, Cumulant])
+def test_few_methods_are_a_preference(kind: type[Diagonal] | type[Cumulant]) -> None:
+    u, z = kind(drawn(D), ABOVE), drawn(3, D, seed=1)
     assert (u.dim, u.dtype, u.device.type) == (D, torch.float64, "cpu")
     narrow = u.to(torch.float32)
-    assert isinstance(narrow, Diagonal)
+    assert isinstance(narrow, kind)
     assert (narrow.center.dtype, narrow.variance.dtype, u.center.dtype) == (torch.float32,) * 2 + (u.dtype,)
     assert u.to(torch.float64) is u
-    found = InferenceProblem(u, z, 0.7).solve("exact", tol=1e-10)
-    expected = InferenceProblem(Gaussian(u.center, variance=ABOVE), z, 0.7).solve("exact", tol=1e-10)
-    torch.testing.assert_close(found.mean, expected.mean)
+    for estimator in ("first_order", "second_order", "exact"):
+        found = InferenceProblem(u, z, 0.7).solve(estimator)
+        expected = InferenceProblem(Gaussian(u.center, variance=ABOVE), z, 0.7).solve(estimator)
+        torch.testing.assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found.gap, expected.gap, rtol=1e-4, atol=1e-9)
     tilted = u.tilted(z)
     assert isinstance(tilted, Tilted)
     torch.testing.assert_close(tilted.mean(), u.tilted_mean(z))
@@ -150,6 +163,18 @@ def test_three_methods_are_a_preference() -> None:
         ProblemError, match=r"dtype is torch.float16; expected torch.float32 or torch.float64"
     ):
         u.to(torch.float16)
+
+
+@pytest.mark.parametrize("kind", [Diagonal, Cumulant])
+def test_gradients_reach_its_tensors(kind: type[Diagonal] | type[Cumulant]) -> None:
+    variance = ABOVE.clone().requires_grad_()
+    problem = InferenceProblem(kind(drawn(D), variance), drawn(3, D, seed=1), 0.7)
+    problem.solve("exact", tol=1e-10).mean.sin().sum().backward()
+    (expected,) = torch.autograd.grad(
+        (drawn(D) + variance * 0.7 * drawn(3, D, seed=1) / (1 + 0.7 * variance)).sin().sum(), variance
+    )
+    assert variance.grad is not None
+    torch.testing.assert_close(variance.grad, expected)
 
 
 def test_a_preference_without_tensors_says_what_to_write() -> None:

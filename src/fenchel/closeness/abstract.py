@@ -15,20 +15,26 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
+from fenchel.preference.abstract import jacobian_of_gradient
 from fenchel.rounding import SMALL, UNIT
 from fenchel.tensors import check_flags, checked_argument, positive_tensor, values_are_known
 
 __all__ = ["AbstractCloseness", "ClosenessReport", "Divergence", "check_closeness"]
 
 
+Map = Callable[[Tensor, Tensor], Tensor]
+Operator = Callable[[Tensor], Tensor]
+
+
 class AbstractCloseness(ABC):
     r"""A convex function :math:`D(\cdot, u)` of the weights.
 
-    A member writes four primitives in terms of the log preference (..., m or 1, n): value, conjugate, the conjugate's
-    gradient (``weights``) and its curvature; the modulus by which D is strongly convex, if that is not 1; and the names
-    of ``numbers`` of its own that may differ by query. The potential is :math:`f = T\lambda`, shape (..., m, N), with
-    one entry for each of the N templates that p may use: those of the preference, N = n, unless :meth:`support` says
-    more.
+    A member writes ``value`` and ``weights`` in terms of the log preference (..., m or 1, n); the modulus by which D is
+    strongly convex, if that is not 1; and the names of ``numbers`` of its own that may differ by query. What follows
+    from these it may write too, where there are formulas: ``conjugate`` and ``curvature``.
+
+    The potential is :math:`f = T\lambda`, shape (..., m, N), with one entry for each of the N templates that p may
+    use: those of the preference, N = n, unless :meth:`support` says more.
     """
 
     numbers: ClassVar[tuple[str, ...]] = ()
@@ -47,17 +53,22 @@ class AbstractCloseness(ABC):
     def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`D(p, u)` for weights (..., m, N), shape (..., m)."""
 
-    @abstractmethod
     def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        r""":math:`D^*(f) = \sup_p \langle p, f\rangle - D(p, u)`, shape (..., m)."""
+        r""":math:`D^*(f) = \sup_p \langle p, f\rangle - D(p, u)`, shape (..., m): here at the weights that reach it."""
+        p = self.weights(potential, log_preference)
+        inside = p > 0
+        # A common shift moves f and D* alike; what is added up is then of the size of the differences.
+        level = potential.detach().masked_fill(~inside, -torch.inf).amax(-1, keepdim=True)
+        pairing = (p * torch.where(inside, potential - level, 0)).sum(-1)
+        return level.squeeze(-1) + pairing - self.value(p, log_preference)
 
     @abstractmethod
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         r""":math:`\nabla D^*(f)`: the weights that reach the supremum, shape (..., m, N)."""
 
-    @abstractmethod
-    def curvature(self, potential: Tensor, log_preference: Tensor) -> Callable[[Tensor], Tensor]:
-        r""":math:`\nabla^2 D^*(f)` as a function that multiplies vectors (..., m, N)."""
+    def curvature(self, potential: Tensor, log_preference: Tensor) -> Operator:
+        r""":math:`\nabla^2 D^*(f)` as a function that multiplies vectors (..., m, N): here by autograd of weights."""
+        return jacobian_of_gradient(lambda f: self.weights(f, log_preference), potential)
 
     def rest(self, log_preference: Tensor) -> Tensor:
         r"""The weights at which :math:`D(\cdot, u)` is least, :math:`\nabla D^*(0)`, shape (..., m or 1, N)."""
@@ -206,9 +217,6 @@ class AbstractCloseness(ABC):
         return self.value(weights, log_preference) + self.conjugate(potential, log_preference) - pairing
 
 
-Map = Callable[[Tensor, Tensor], Tensor]
-Operator = Callable[[Tensor], Tensor]
-
 POINTS = 8
 """Random points at which functions are tried when they first meet a preference."""
 
@@ -298,14 +306,7 @@ class Divergence(AbstractCloseness):
     def curvature(self, potential: Tensor, log_preference: Tensor) -> Operator:
         if self._curvature is not None:
             return self._curvature(potential, log_preference)
-        # The Jacobian of a gradient is symmetric, so that its transpose, which autograd multiplies with, is itself.
-        differentiated: Any = torch.func.vjp(lambda f: self._weights(f, log_preference), potential)
-        weights, multiplied = differentiated
-
-        def product(vector: Tensor) -> Tensor:
-            return multiplied(vector.expand_as(weights))[0]
-
-        return product
+        return super().curvature(potential, log_preference)
 
     @property
     @override

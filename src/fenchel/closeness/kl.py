@@ -116,11 +116,6 @@ class Hard(AbstractCloseness):
         return torch.zeros_like(weights).sum(-1).masked_fill(outside, torch.inf)
 
     @override
-    def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
-        weights = self.weights(potential, log_preference).detach()
-        return (weights * torch.where(weights > 0, potential, 0)).sum(-1)
-
-    @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         scores = potential.detach().masked_fill(log_preference < LEAST_LOG_WEIGHT, -torch.inf)
         most = scores.amax(-1, keepdim=True)

@@ -166,13 +166,7 @@ class Tsallis(AbstractCloseness):
     def conjugate(self, potential: Tensor, log_preference: Tensor) -> Tensor:
         if self._is_softmax:
             return self.temperature * KL().conjugate(potential / self._theta, log_preference)
-        scaled = potential / self._theta
-        p = self._weights_of(scaled, log_preference)
-        inside = p > 0
-        # A common shift moves f and D* alike; what is added up is then of the size of the differences.
-        level = scaled.detach().masked_fill(~inside, -torch.inf).amax(-1, keepdim=True)
-        pairing = (p * torch.where(inside, scaled - level, 0)).sum(-1)
-        return self.temperature * (level.squeeze(-1) + pairing) - self.value(p, log_preference)
+        return super().conjugate(potential, log_preference)
 
     @override
     def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ class AbstractPreference(Convertible):
               \nabla^2\log M(\lambda) = \operatorname{Cov}_{p(\lambda)}(t)
 
     where p(λ), u tilted by λ, has density :math:`e^{\langle t, \lambda\rangle}/M(\lambda)` with respect to u. A
-    member writes these three; with :class:`~fenchel.KL` every estimator, bound and gradient follows. Tensors of its
+    member writes the first of these three, and the others where there are formulas (``log_mgf``, ``tilted_mean``,
+    ``tilted_covariance``); with :class:`~fenchel.KL` every estimator, bound and gradient follows. Tensors of its
     own are found by themselves where gradients are wanted, and give dimension, dtype and device: those of the first
     tensor (..., d), or preference, among its attributes. What else a member may write: these three where they are
     others (``dim``, ``dtype``, ``device``, ``to``), where log M is finite (``reach``), the shift of the mean without
@@ -103,13 +104,13 @@ class AbstractPreference(Convertible):
     def log_mgf(self, lam: Tensor) -> Tensor:
         r"""The cumulant :math:`\log M(\lambda)`, shape (..., m) for ``lam`` (..., m, d)."""
 
-    @abstractmethod
     def tilted_mean(self, lam: Tensor) -> Tensor:
-        r"""The mean of p(λ), :math:`\nabla\log M(\lambda)`, shape (..., m, d)."""
+        r"""The mean of p(λ), :math:`\nabla\log M(\lambda)`, shape (..., m, d): here by autograd."""
+        return torch.func.grad(lambda at: self.log_mgf(at).sum())(lam)
 
-    @abstractmethod
     def tilted_covariance(self, lam: Tensor) -> Callable[[Tensor], Tensor]:
-        r"""The covariance of p(λ), :math:`\nabla^2\log M(\lambda)`, as a function of vectors (..., m, d)."""
+        r"""The covariance of p(λ), :math:`\nabla^2\log M(\lambda)`, as a function of vectors (..., m, d): likewise."""
+        return jacobian_of_gradient(self.tilted_mean, lam)
 
     def reach(self, lam: Tensor, direction: Tensor) -> Tensor | None:
         """The largest t for which λ + t·direction is in the domain of log M, (..., m); None where that is all of it."""
@@ -364,6 +365,20 @@ class Tilted(AbstractView):
 
     def __repr__(self) -> str:
         return f"Tilted({self.base!r}, queries={tuple(self.lead)})"
+
+
+def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:
+    """The derivative of a gradient as a function of vectors, by autograd.
+
+    It is symmetric, so that its transpose, which autograd multiplies with, is itself.
+    """
+    differentiated: Any = torch.func.vjp(gradient, at)
+    found, multiplied = differentiated
+
+    def product(vector: Tensor) -> Tensor:
+        return multiplied(vector.expand_as(found))[0]
+
+    return product
 
 
 HALF = (torch.float16, torch.bfloat16)
