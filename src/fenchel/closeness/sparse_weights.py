@@ -148,22 +148,6 @@ def _log_u(log_preference: Tensor | None, weights: Tensor) -> Tensor:
     return torch.where(log_preference < LEAST_LOG_WEIGHT, 0, log_preference)
 
 
-def _differentiated(
-    gradient: Tensor,
-    weights: Tensor,
-    log_preference: Tensor | None,
-    a: float | Tensor,
-    csiszar: bool,
-    needed: tuple[bool, bool, bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients to potential, log preference and a, before they are summed to the shapes of these."""
-    y = _of_potential(gradient, weights, log_preference, a, csiszar)
-    of_preference, of_order = _as_potential(weights, log_preference, a, csiszar, needed[1:])
-    to_preference = None if of_preference is None else of_preference * y
-    to_order = None if of_order is None else (of_order * y).sum(-1, keepdim=True)
-    return y, to_preference, to_order
-
-
 def _as_potential(
     weights: Tensor,
     log_preference: Tensor | None,
@@ -232,14 +216,16 @@ def _forward(ctx: Any, tangents: tuple[Tensor | None, ...]) -> Tensor:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     weights, log_preference, order = ctx.saved_tensors
     a = ctx.fixed if order is None else order
-    needed = (ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[2])
-    found = _differentiated(gradient, weights, log_preference, a, ctx.csiszar, needed)
-    shapes = (ctx.shape, *(None if part is None else part.shape for part in (log_preference, order)))
-    summed = [
-        None if part is None or not wanted or shape is None else part.sum_to_size(shape)
-        for part, wanted, shape in zip(found, needed, shapes, strict=True)
-    ]
-    return *summed, None, None
+    y = _of_potential(gradient, weights, log_preference, a, ctx.csiszar)
+    needed = (ctx.needs_input_grad[1], ctx.needs_input_grad[2])
+    of_preference, of_order = _as_potential(weights, log_preference, a, ctx.csiszar, needed)
+    return (
+        y.sum_to_size(ctx.shape) if ctx.needs_input_grad[0] else None,
+        None if of_preference is None else (of_preference * y).sum_to_size(log_preference.shape),
+        None if of_order is None else (of_order * y).sum(-1, keepdim=True).sum_to_size(order.shape),
+        None,
+        None,
+    )
 
 
 def _computed(

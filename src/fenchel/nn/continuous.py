@@ -43,11 +43,12 @@ from fenchel.nn.arguments import (
     keep_number,
     number_of_heads,
     shown_number,
+    torch_masks,
 )
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
 from fenchel.solver import Estimator, EstimatorName, Exact
-from fenchel.tensors import BOOL, check_device, check_flags, check_tensor, checked_argument
+from fenchel.tensors import BOOL, check_flags, check_tensor, checked_argument
 
 __all__ = ["Bumps", "ContentPlace", "ContinuousAttention", "QueryPlace"]
 
@@ -240,7 +241,12 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         queries, keys = layout.to_batch_first(query), layout.to_batch_first(key)
         if keys.shape[1] == 0:
             raise ProblemError(f"there is no place to attend to: key has shape {tuple(key.shape)}")
-        counted = self._counted(key_padding_mask, keys, layout.batched)
+        if key_padding_mask is not None:
+            check_tensor("key_padding_mask", key_padding_mask, "(N, S), True = padding", dtypes=BOOL)
+        sizes = (keys.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
+        counted = torch_masks(
+            None, key_padding_mask, sizes=sizes, batched=layout.batched, device=keys.device
+        ).keys
         places = self._places(grid, keys.shape[1], counted, query.device)
         centre, precision = self.evidence(queries, keys, places, counted)
         heads = layout.to_heads(self.value_proj(value), self.num_heads)
@@ -263,17 +269,6 @@ class ContinuousAttention(AttendingLayer, nn.Module):
         else:
             dual = _solved(preference, evidence, alpha, solver)
         return preference.tilted(dual).places
-
-    def _counted(self, mask: Tensor | None, keys: Tensor, batched: bool) -> Tensor | None:
-        """Which places count, bool (N, S)."""
-        if mask is None:
-            return None
-        wanted = tuple(keys.shape[:2]) if batched else (keys.shape[1],)
-        check_tensor("key_padding_mask", mask, "(N, S), True = padding", dtypes=BOOL)
-        check_device("key_padding_mask", mask, keys.device)
-        if tuple(mask.shape) != wanted:
-            raise ProblemError(f"key_padding_mask has shape {tuple(mask.shape)}; expected (N, S) = {wanted}")
-        return ~mask.reshape(keys.shape[:2])
 
     def _places(
         self, grid: tuple[int, int] | None, count: int, counted: Tensor | None, device: torch.device

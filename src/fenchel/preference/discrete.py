@@ -16,9 +16,9 @@ from fenchel.preference.abstract import (
     AbstractPreference,
     Shape,
     check_dtype,
+    checked_parameter,
     checked_sample_shape,
     first_index,
-    widened,
 )
 from fenchel.rounding import SMALL, near_displacement
 from fenchel.tensors import (
@@ -62,19 +62,10 @@ class Discrete(AbstractPreference):
     """
 
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
-        check_tensor("templates", templates, "(..., n, d)")
-        if templates.is_meta:
-            raise ProblemError("templates are on meta, which has no values; expected a device that computes")
-        if templates.dim() < 2:
-            raise ProblemError(f"templates have shape {tuple(templates.shape)}; expected (..., n, d)")
-        if templates.shape[-2] == 0:
+        self.templates = checked_parameter("templates", templates, "(..., n, d)", remedy="masked ones too")
+        if templates.dim() < 2 or templates.shape[-2] == 0:
             raise ProblemError(
-                f"templates have shape {tuple(templates.shape)}: there is no template to choose (n = 0)"
-            )
-        self.templates = widened(templates)
-        if values_are_known(templates) and not bool(torch.isfinite(self.templates).all()):
-            raise ProblemError(
-                "templates contain NaN or infinity; every entry must be finite, masked templates too"
+                f"templates have shape {tuple(templates.shape)}; expected (..., n, d) with a template to choose"
             )
         n = self.templates.shape[-2]
         self._given: Tensor | None = None
