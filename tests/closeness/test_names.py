@@ -97,10 +97,19 @@ class Few(AbstractCloseness):
     """The same by its value and its weights alone."""
 
     numbers = ("temperature",)
-    value, weights, modulus = Tempered.value, Tempered.weights, Tempered.modulus
 
     def __init__(self, temperature: Tensor) -> None:
         self.temperature = temperature
+
+    def value(self, weights: Tensor, log_preference: Tensor) -> Tensor:
+        return self.temperature * KL().value(weights, log_preference)
+
+    def weights(self, potential: Tensor, log_preference: Tensor) -> Tensor:
+        return KL().weights(potential / self.temperature[..., None], log_preference)
+
+    @property
+    def modulus(self) -> Tensor:
+        return self.temperature
 
 
 @pytest.mark.parametrize("kind", [Tempered, Few])

@@ -165,6 +165,36 @@ def test_few_methods_are_a_preference(kind: type[Diagonal] | type[Cumulant]) -> 
         u.to(torch.float16)
 
 
+class Rows(Cumulant):
+    """Every query has a center of its own."""
+
+    rows = ("center",)
+
+    def log_mgf(self, lam: Tensor) -> Tensor:
+        return (lam * self.center).sum(-1) + (self.variance * lam.square()).sum(-1) / 2
+
+
+def test_queries_may_have_rows_of_their_own() -> None:
+    u, z = Rows(drawn(3, D), ABOVE), drawn(3, D, seed=1)
+    assert (u.dim, u.lead) == (D, (3,))
+    assert u.queries(slice(1, 3)).center.shape == (2, D)
+    assert u.tilted(z).queries(slice(1)).lead == (1,)
+    found = InferenceProblem(u, z, 0.7).solve("exact", tol=1e-10)
+    expected = InferenceProblem(Gaussian(u.center, variance=ABOVE), z, 0.7).solve("exact", tol=1e-10)
+    torch.testing.assert_close(found.mean, expected.mean)
+    assert u.queries(slice(1, 3)).queries(slice(1)).queries(slice(1)).lead == (1,)
+
+    class Unnamed(Rows):
+        rows = ()
+
+        @property
+        def lead(self) -> torch.Size:
+            return self.center.shape[:-1]
+
+    with pytest.raises(NotImplementedError, match=r"Unnamed has rows of its own .* name them in rows"):
+        Unnamed(drawn(3, D), ABOVE).queries(slice(1))
+
+
 @pytest.mark.parametrize("kind", [Diagonal, Cumulant])
 def test_gradients_reach_its_tensors(kind: type[Diagonal] | type[Cumulant]) -> None:
     variance = ABOVE.clone().requires_grad_()

@@ -219,13 +219,12 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     y = _of_potential(gradient, weights, log_preference, a, ctx.csiszar)
     needed = (ctx.needs_input_grad[1], ctx.needs_input_grad[2])
     of_preference, of_order = _as_potential(weights, log_preference, a, ctx.csiszar, needed)
-    return (
-        y.sum_to_size(ctx.shape) if ctx.needs_input_grad[0] else None,
-        None if of_preference is None else (of_preference * y).sum_to_size(log_preference.shape),
-        None if of_order is None else (of_order * y).sum(-1, keepdim=True).sum_to_size(order.shape),
-        None,
-        None,
-    )
+    found = [y.sum_to_size(ctx.shape) if ctx.needs_input_grad[0] else None, None, None]
+    if of_preference is not None and log_preference is not None:
+        found[1] = (of_preference * y).sum_to_size(log_preference.shape)
+    if of_order is not None and order is not None:
+        found[2] = (of_order * y).sum(-1, keepdim=True).sum_to_size(order.shape)
+    return *found, None, None
 
 
 def _computed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -24,11 +24,20 @@ Shape = int | tuple[int, ...] | torch.Size
 
 
 class Convertible(ABC):
-    """What is made of tensors and has a copy in another dtype."""
+    """What is made of tensors, and has copies in another dtype and for some of the queries."""
+
+    @property
+    @abstractmethod
+    def lead(self) -> torch.Size:
+        """The leading shape (..., m or 1)."""
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
         """The same in another floating-point dtype."""
+
+    @abstractmethod
+    def queries(self, part: slice) -> Self:
+        """The same for some of the m queries."""
 
 
 class AbstractPreference(Convertible):
@@ -45,8 +54,8 @@ class AbstractPreference(Convertible):
     tensor (..., d), or preference, among its attributes. What else a member may write: these three where they are
     others (``dim``, ``dtype``, ``device``, ``to``), where log M is finite (``reach``), the shift of the mean without
     cancellation and what rounding does to it (``tilted_shift``, ``rounding``), a bound on the covariances
-    (``smoothness``), the tilted distribution within a family (``tilted``), ``sample`` and ``log_density``; ``lead`` and
-    ``queries`` where queries have rows of their own.
+    (``smoothness``), the tilted distribution within a family (``tilted``), ``sample`` and ``log_density``; and what
+    queries may have of their own (``rows``).
 
     Reference:
         Section 4, eq. (8); Section 5.
@@ -54,6 +63,13 @@ class AbstractPreference(Convertible):
 
     resolves_shift: bool = False
     """Whether ``tilted_shift`` is right to rounding relative to itself, and ``rounding`` says how far."""
+
+    rows: ClassVar[tuple[str, ...]] = ()
+    """Attributes that queries may have of their own: tensors (..., m or 1, any), and preferences."""
+
+    def _rows_of_queries(self) -> dict[str, Tensor | Convertible]:
+        parts = {name: getattr(self, name) for name in self.rows}
+        return {name: own for name, own in parts.items() if isinstance(own, Tensor | Convertible)}
 
     @property
     def vectors(self) -> str:
@@ -86,9 +102,12 @@ class AbstractPreference(Convertible):
         return self._source().device
 
     @property
+    @override
     def lead(self) -> torch.Size:
-        """The leading shape (..., m or 1) of one number a query; by default one distribution for all queries."""
-        return torch.Size((1,))
+        """The leading shape (..., m or 1) of one number a query; by default that of all ``rows``."""
+        rows = self._rows_of_queries().values()
+        shapes = [own.shape[:-1] if isinstance(own, Tensor) else own.lead for own in rows]
+        return torch.broadcast_shapes((1,), *shapes)
 
     def check_point(self, name: str, point: Tensor) -> None:
         """Hold a tensor (..., m, d), such as a dual point, against the vectors.
@@ -239,14 +258,19 @@ class AbstractPreference(Convertible):
                 vars(made)[name] = part.to(dtype)
         return made
 
+    @override
     def queries(self, part: slice) -> Self:
         """The same for some of the m queries; itself where all queries share one distribution."""
-        if self.lead[-1] != 1:
+        if self.lead[-1] == 1:
+            return self
+        if not self.rows:
             raise NotImplementedError(
-                f"{type(self).__name__} has rows of its own for queries: write queries(part)"
+                f"{type(self).__name__} has rows of its own for queries: name them in rows, or write queries(part)"
             )
-        del part
-        return self
+        made = copy.copy(self)
+        for name, own in self._rows_of_queries().items():
+            vars(made)[name] = some_rows(own, part) if isinstance(own, Tensor) else own.queries(part)
+        return made
 
     def _described(self, *parts: str) -> str:
         listed = ", ".join((f"queries={tuple(self.lead)}", *parts))
@@ -260,17 +284,14 @@ class AbstractView(AbstractPreference):
         source: The other one.
     """
 
+    rows = ("source",)
+
     def __init__(self, source: AbstractPreference) -> None:
         self.source = source
 
     def _seen(self, lam: Tensor) -> Tensor:
         """At which λ the source is asked; here the same."""
         return lam
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return self.source.lead
 
     @property
     @override
@@ -320,6 +341,8 @@ class Tilted(AbstractView):
         lam: λ, (..., m, d).
     """
 
+    rows = ("source", "lam")
+
     def __init__(self, base: AbstractPreference, lam: Tensor) -> None:
         super().__init__(base)
         self.lam = lam
@@ -332,11 +355,6 @@ class Tilted(AbstractView):
     @override
     def _seen(self, lam: Tensor) -> Tensor:
         return self.lam + lam
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(self.base.lead, self.lam.shape[:-1])
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
@@ -358,13 +376,15 @@ class Tilted(AbstractView):
         tilt = (points * self.lam).sum(-1) - self.base.log_mgf(self.lam)
         return self.base.log_density(points) + tilt
 
-    @override
-    def queries(self, part: slice) -> Tilted:
-        base = self.base if self.base.lead[-1] == 1 else self.base.queries(part)
-        return Tilted(base, self.lam if self.lam.shape[-2] == 1 else self.lam[..., part, :])
-
     def __repr__(self) -> str:
         return f"Tilted({self.base!r}, queries={tuple(self.lead)})"
+
+
+def some_rows(tensor: Tensor, part: slice, own: int = 1) -> Tensor:
+    """Some of the rows of a tensor, all where it has one, given how many of its dimensions come after them."""
+    if tensor.dim() <= own or tensor.shape[-own - 1] == 1:
+        return tensor
+    return tensor[(..., part, *[slice(None)] * own)]
 
 
 def jacobian_of_gradient(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Callable[[Tensor], Tensor]:

@@ -167,10 +167,6 @@ class AbstractContinuous(AbstractView):
             )
         return self.form.expectation(function)
 
-    @override
-    def queries(self, part: slice) -> Self:
-        return self if self.lead[-1] == 1 else self._of(self.form.queries(part))
-
     def __repr__(self) -> str:
         how = "closed form" if isinstance(self.form, GaussianMoments) else f"{self.form.width} places"
         return self._described(f"dim={self.dim}", how)
@@ -336,6 +332,7 @@ class GaussianMoments(AbstractPreference):
     """
 
     resolves_shift = True
+    rows = ("places",)
 
     def __init__(self, places: Gaussian) -> None:
         self.places = places
@@ -348,11 +345,6 @@ class GaussianMoments(AbstractPreference):
     @override
     def dim(self) -> int:
         return self._k + self._k**2
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return self.places.lead
 
     def _parts(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """A (..., m, k) and A (..., m, k, k), which is only known through its symmetric part."""
@@ -506,10 +498,6 @@ class GaussianMoments(AbstractPreference):
                 "expected a row of numbers for each place"
             )
         return values.to(self.dtype).reshape(*places.shape[:-1], -1)
-
-    @override
-    def queries(self, part: slice) -> GaussianMoments:
-        return GaussianMoments(self.places.queries(part))
 
 
 def _log_normal(places: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from fenchel.preference.abstract import (
     first_index,
     has,
     normal,
+    some_rows,
 )
 from fenchel.tensors import values_are_known
 
@@ -62,8 +63,8 @@ class AbstractCovariance(Convertible):
         vars(self).update(zip(self.own, tensors, strict=True))
 
     @property
+    @override
     def lead(self) -> torch.Size:
-        """The leading shape."""
         return torch.broadcast_shapes(*(getattr(self, name).shape[:-own] for name, own in self.own.items()))
 
     @property
@@ -131,14 +132,11 @@ class AbstractCovariance(Convertible):
 
     def part(self, dimension: int, part: slice) -> Self:
         """Part of a leading dimension, -1 being the last, of the tensors that have more than one there."""
+        return self.map(lambda tensor, own: some_rows(tensor, part, own - dimension - 1))
 
-        def cut(tensor: Tensor, own: int) -> Tensor:
-            before = own - dimension
-            if tensor.dim() < before or tensor.shape[-before] == 1:
-                return tensor
-            return tensor[(..., part, *[slice(None)] * (before - 1))]
-
-        return self.map(cut)
+    @override
+    def queries(self, part: slice) -> Self:
+        return self.part(-1, part)
 
     @abstractmethod
     def matrix(self) -> Tensor:

@@ -61,6 +61,8 @@ class Discrete(AbstractPreference):
         tensor([[0.2308, 0.3077, 0.4615]], dtype=torch.float64)
     """
 
+    rows = ("log_weights", "_given")
+
     def __init__(self, templates: Tensor, log_weights: Tensor | None = None) -> None:
         self.templates = checked_parameter("templates", templates, "(..., n, d)", remedy="masked ones too")
         if templates.dim() < 2 or templates.shape[-2] == 0:
@@ -234,13 +236,6 @@ class Discrete(AbstractPreference):
         if given is None or self.log_weights.requires_grad:
             given = self.log_weights
         return self._of(self.templates.to(dtype), given.to(dtype).log_softmax(-1))
-
-    @override
-    def queries(self, part: slice) -> Discrete:
-        if self.log_weights.shape[-2] == 1:
-            return self
-        given = None if self._given is None else self._given[..., part, :]
-        return self._of(self.templates, self.log_weights[..., part, :], given)
 
     def __repr__(self) -> str:
         return (

@@ -20,6 +20,7 @@ from fenchel.preference.abstract import (
     checked_parameter,
     checked_sample_shape,
     first_index,
+    some_rows,
     sums,
 )
 from fenchel.preference.covariance import AbstractCovariance, checked_covariance
@@ -69,6 +70,7 @@ class Gaussian(AbstractPreference):
     """
 
     resolves_shift = True
+    rows = ("_mean", "_covariance")
 
     def __init__(
         self,
@@ -96,11 +98,6 @@ class Gaussian(AbstractPreference):
         made = object.__new__(cls)
         made._mean, made._covariance = mean, covariance
         return made
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes((1,), self._mean.shape[:-1], self._covariance.lead)
 
     @override
     def log_mgf(self, lam: Tensor) -> Tensor:
@@ -186,13 +183,6 @@ class Gaussian(AbstractPreference):
         each = Gaussian._of(self._mean.unsqueeze(-2), self._covariance.unsqueezed(-1))
         found = each.log_density(points)
         return found if found.dim() > 1 else found.unsqueeze(0)
-
-    @override
-    def queries(self, part: slice) -> Gaussian:
-        if self.lead[-1] == 1:
-            return self
-        own = self._mean.dim() > 1 and self._mean.shape[-2] > 1
-        return Gaussian._of(self._mean[..., part, :] if own else self._mean, self._covariance.part(-1, part))
 
     def __repr__(self) -> str:
         kind = type(self._covariance).__name__.lower()
@@ -471,11 +461,12 @@ class GaussianMixture(AbstractPreference):
     def queries(self, part: slice) -> GaussianMixture:
         if self.lead[-1] == 1:
             return self
-        if self._own:
-            index = (..., part, slice(None), slice(None))
-            covariances = self._covariances.part(-2, part)
-            return GaussianMixture._of(self.means[index], covariances, self.log_weights[index], own=True)
-        return GaussianMixture._of(self.means, self._covariances, self.log_weights[..., part, :], own=False)
+        own = 2 if self._own else 1
+        log_weights = some_rows(self.log_weights, part, own)
+        if not self._own:
+            return GaussianMixture._of(self.means, self._covariances, log_weights, own=False)
+        means, covariances = some_rows(self.means, part, own), self._covariances.part(-2, part)
+        return GaussianMixture._of(means, covariances, log_weights, own=True)
 
     def __repr__(self) -> str:
         kind = type(self._covariances).__name__.lower()

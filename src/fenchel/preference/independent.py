@@ -43,6 +43,10 @@ class AbstractProduct(AbstractPreference):
     parameters: ClassVar[tuple[str, ...]]
     """The attributes that hold the parameters."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.rows = cls.parameters
+
     def _set(self, *, positive: tuple[str, ...] = (), **given: Any) -> None:
         """Check parameters and keep them: tensors, and numbers where there is a tensor that they are made like.
 
@@ -84,11 +88,6 @@ class AbstractProduct(AbstractPreference):
     @override
     def dim(self) -> int:
         return max(part.shape[-1] for part in self._all().values() if part.dim())
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes((1,), *(part.shape[:-1] for part in self._all().values()))
 
     @abstractmethod
     def cumulant(self, lam: Tensor) -> Tensor:
@@ -184,16 +183,6 @@ class AbstractProduct(AbstractPreference):
     def log_density(self, points: Tensor) -> Tensor:
         self.check_point("points", points)
         return self.log_densities(points).sum(-1)
-
-    @override
-    def queries(self, part: slice) -> Self:
-        if self.lead[-1] == 1:
-            return self
-
-        def rows(tensor: Tensor) -> Tensor:
-            return tensor[..., part, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
-
-        return self._like(**{name: rows(tensor) for name, tensor in self._all().items()})
 
     def __repr__(self) -> str:
         return self._described(f"dim={self.dim}")

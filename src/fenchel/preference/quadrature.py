@@ -56,6 +56,7 @@ class Quadrature(AbstractPreference):
     """
 
     resolves_shift = True
+    rows = ("_tilt", "density")
 
     def __init__(
         self,
@@ -102,13 +103,6 @@ class Quadrature(AbstractPreference):
     @override
     def device(self) -> torch.device:
         return self._device
-
-    @property
-    @override
-    def lead(self) -> torch.Size:
-        of_density = self.density.lead if isinstance(self.density, Gaussian) else (1,)
-        of_tilt = (1,) if self._tilt is None else self._tilt.shape[:-1]
-        return torch.broadcast_shapes(of_density, of_tilt)
 
     @property
     @override
@@ -367,14 +361,4 @@ class Quadrature(AbstractPreference):
             _dtype=dtype,
             _tilt=None if tilt is None else tilt.to(dtype),
             density=density.to(dtype) if isinstance(density, Gaussian) else density,
-        )
-
-    @override
-    def queries(self, part: slice) -> Quadrature:
-        tilt, density = self._tilt, self.density
-        if tilt is not None and tilt.shape[-2] > 1:
-            tilt = tilt[..., part, :]
-        return self._like(
-            _tilt=tilt,
-            density=density.queries(part) if isinstance(density, Gaussian) else density,
         )
