@@ -345,12 +345,13 @@ def threshold_weights(
     each = max(1, CHUNK_BYTES // (n * f.element_size())) if f.device.type == "cpu" else len(f)
     for start in range(0, len(f), each):
         part = slice(start, start + each)
-        here = rows_of_a[part] if isinstance(rows_of_a, Tensor) and len(rows_of_a) > 1 else rows_of_a
-        preferred = log_u[part] if log_u is not None and len(log_u) > 1 else log_u
+        here: list[Any] = [
+            rows[part] if isinstance(rows, Tensor) and len(rows) > 1 else rows
+            for rows in (f, log_u, rows_of_a)
+        ]
         if wide:
-            found[part] = _solved(f[part].double(), _double(preferred), _double(here), csiszar)
-        else:
-            found[part] = _solved(f[part], preferred, here, csiszar)
+            here = [rows.double() if isinstance(rows, Tensor) else rows for rows in here]
+        found[part] = _solved(*here, csiszar)
     return found.reshape(shape)
 
 
@@ -359,10 +360,6 @@ def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     if tensor[..., 0].numel() == 1:
         return tensor.reshape(1, -1).expand(1, shape[-1])
     return tensor.expand(shape).reshape(-1, shape[-1])
-
-
-def _double(part: Any) -> Any:
-    return part.double() if isinstance(part, Tensor) else part
 
 
 def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
