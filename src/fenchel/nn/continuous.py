@@ -47,6 +47,7 @@ from fenchel.nn.arguments import (
 )
 from fenchel.nn.inference import AttendingLayer
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian
+from fenchel.preference.abstract import widened
 from fenchel.solver import Estimator, EstimatorName, Exact
 from fenchel.tensors import BOOL, check_flags, check_tensor, checked_argument
 
@@ -358,7 +359,7 @@ class QueryPlace(nn.Module):
         """Centres (B, H, m, k) and precisions (B, H, m, k, k) of queries (B, m, E)."""
         del key, places, counted
         raw = self.map(query).unflatten(-1, (self._heads, -1)).transpose(1, 2)
-        raw = raw.float() if raw.dtype in (torch.float16, torch.bfloat16) else raw
+        raw = widened(raw)
         centre, rest = raw[..., : self._k].sigmoid(), raw[..., self._k :]
         diagonal = nn.functional.softplus(rest[..., : self._k] + math.log(math.e - 1)) / self._width
         # Beyond it a precision would leave what the dtype holds.
@@ -405,7 +406,7 @@ class ContentPlace(nn.Module):
             map_of(x).unflatten(-1, heads).transpose(1, 2)
             for map_of, x in ((self.query_proj, query), (self.key_proj, key))
         )
-        q, k = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in (q, k))
+        q, k = widened(q), widened(k)
         places = places.to(q.dtype)
         offsets = places - places.mean(-2, keepdim=True)
         squares = (offsets.unsqueeze(-1) * offsets.unsqueeze(-2)).flatten(-2)

@@ -407,23 +407,17 @@ def _of_heads(problem: Problem, index: Tensor) -> Problem:
     def taken(tensor: Tensor) -> Tensor:
         return tensor if tensor.shape[1] == 1 else tensor.index_select(1, index)
 
-    alpha, memory = problem.alpha, problem.memory
-    if memory is not None:
-        memory = memory._replace(variances=taken(memory.variances))
-    relative = problem.relative
-    if relative is not None:
-        relative = replace(relative, table=taken(relative.table))
-    closeness = problem.closeness and closeness_of_heads(problem.closeness, index)
+    alpha, memory, closeness, relative = problem.alpha, problem.memory, problem.closeness, problem.relative
     if isinstance(alpha, Tensor) and alpha.dim() == 2 and alpha.shape[0] > 1:
         alpha = alpha.index_select(0, index)
     return problem._replace(
-        evidence=problem.evidence.index_select(1, index),
+        evidence=taken(problem.evidence),
         templates=taken(problem.templates),
         values=taken(problem.values),
         alpha=alpha,
-        memory=memory,
-        closeness=closeness,
-        relative=relative,
+        memory=memory and memory._replace(variances=taken(memory.variances)),
+        closeness=closeness and closeness_of_heads(closeness, index),
+        relative=relative and replace(relative, table=taken(relative.table)),
     )
 
 

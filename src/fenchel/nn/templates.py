@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fenchel.errors import ProblemError
 from fenchel.nn.arguments import check_sizes
+from fenchel.preference.abstract import widened
 from fenchel.tensors import (
     BOOL,
     WHOLE,
@@ -294,7 +295,7 @@ def template_spread(templates: Tensor, log_preference: Tensor | None = None) -> 
         >>> template_spread(templates, torch.tensor([True, True, False]))
         tensor([[[1.]]])
     """
-    templates = templates.float() if templates.dtype in (torch.float16, torch.bfloat16) else templates
+    templates = widened(templates)
     centred = templates - templates.mean(-2, keepdim=True)  # spreads do not change; rounding does
     squares = centred.square().sum(-1, keepdim=True)
     if log_preference is None:
