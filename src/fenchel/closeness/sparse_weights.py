@@ -351,7 +351,8 @@ def threshold_weights(
         ]
         if wide:
             here = [rows.double() if isinstance(rows, Tensor) else rows for rows in here]
-        found[part] = _solved(*here, csiszar)
+        scores, preferred, of_rows = here
+        found[part] = _solved(scores, preferred, of_rows, csiszar)
     return found.reshape(shape)
 
 
