@@ -119,6 +119,7 @@ def test_numbers_of_ones_own_may_differ_by_query(estimator: str, kind: Any) -> N
     own, theirs = kind(temperature), Tsallis(1, temperature=temperature)
     assert max(check_closeness(own).worst.values()) < 1e-6
     assert own.query_shapes() == {"temperature": (5,)}
+    assert repr(own) == f"{kind.__name__}(...)"
     assert own.to(torch.float32).temperature.dtype == torch.float32
     u, z = Discrete(drawn(6, 3)), drawn(5, 3, seed=1)
     found, expected = (InferenceProblem(u, z, closeness=c).solve(estimator) for c in (own, theirs))

@@ -146,6 +146,7 @@ class Cumulant(AbstractPreference):
 def test_few_methods_are_a_preference(kind: type[Diagonal] | type[Cumulant]) -> None:
     u, z = kind(drawn(D), ABOVE), drawn(3, D, seed=1)
     assert (u.dim, u.dtype, u.device.type) == (D, torch.float64, "cpu")
+    assert repr(u) == f"{kind.__name__}(queries=(1,), dim={D}, dtype=torch.float64, device='cpu')"
     narrow = u.to(torch.float32)
     assert isinstance(narrow, kind)
     assert (narrow.center.dtype, narrow.variance.dtype, u.center.dtype) == (torch.float32,) * 2 + (u.dtype,)

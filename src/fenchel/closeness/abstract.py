@@ -216,6 +216,9 @@ class AbstractCloseness(ABC):
         pairing = (weights * finite).sum(-1)
         return self.value(weights, log_preference) + self.conjugate(potential, log_preference) - pairing
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
 
 POINTS = 8
 """Random points at which functions are tried when they first meet a preference."""

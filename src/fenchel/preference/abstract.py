@@ -276,6 +276,9 @@ class AbstractPreference(Convertible):
         listed = ", ".join((f"queries={tuple(self.lead)}", *parts))
         return f"{type(self).__name__}({listed}, dtype={self.dtype}, device='{self.device}')"
 
+    def __repr__(self) -> str:
+        return self._described(f"dim={self.dim}")
+
 
 class AbstractView(AbstractPreference):
     """A preference that asks another one, at a λ which it makes of that at which it is asked.

@@ -184,9 +184,6 @@ class AbstractProduct(AbstractPreference):
         self.check_point("points", points)
         return self.log_densities(points).sum(-1)
 
-    def __repr__(self) -> str:
-        return self._described(f"dim={self.dim}")
-
 
 class Bernoulli(AbstractProduct):
     r"""Independent coordinates that are 1 with probability π, and else 0.
