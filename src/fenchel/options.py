@@ -557,7 +557,7 @@ class SwapOptions(SourceOptions):
             raise InputError(
                 f"estimators is {list(value)}; expected none alone, or some of second_order, exact."
             )
-        return () if value == ("none",) else value
+        return value
 
     @field_validator("alphas", mode="after")
     @classmethod

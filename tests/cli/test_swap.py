@@ -238,3 +238,14 @@ def test_a_head_without_its_weights_is_an_error(command, text, tmp_path):
     done = command("swap", folder, "--text", text, "--out", tmp_path / "out", *SMALL)
     assert done.code == 4
     assert "lack 1 parameters of GPT2LMHeadModel (such as 'lm_head.weight')" in done.line
+
+
+def test_heads_are_ablated_alone(command, masked, text, tmp_path):
+    small = [*SMALL[:-1], "none", "--per-head", "--ablations", "zero, preference"]
+    done = command("swap", masked, "--text", text, "--out", tmp_path / "out", *small)
+    assert done.code == 0, done.err
+    assert "With no output in place of one head" in " ".join(done.out.split())
+    saved_results = results(tmp_path / "out")
+    assert [one["estimator"] for one in saved_results["ranking"]] == ["zero", "preference"]
+    again = command("swap", masked, "--text", text, "--out", tmp_path / "out", *small, "--resume")
+    assert again.code == 0, again.err

@@ -122,9 +122,12 @@ def swap(
         subject = given.subject(opened, asked)
         swapped, task = subject.model, subject.task
         sites = sites_of(swapped)
-        chosen = ("estimators", "alphas", "per_layer", "per_head", "layers", "heads")
+        chosen = ("alphas", "per_layer", "per_head", "layers", "heads")
         arms = make_arms(
-            sites, **{name: getattr(asked, name) for name in chosen}, ablations=asked.ablations or ()
+            sites,
+            estimators=_estimators(asked.estimators),
+            ablations=asked.ablations or (),
+            **{name: getattr(asked, name) for name in chosen},
         )
         if isinstance(task, SentenceTask):
             _check_room(len(arms), task.count, int(getattr(swapped.config, "hidden_size", 0)))
@@ -151,6 +154,11 @@ def swap(
             state.finished = True
             state.write(folder)
         return report
+
+
+def _estimators(asked: Sequence[str]) -> list[str]:
+    """The estimators that are swapped in."""
+    return [name for name in asked if name != "none"]
 
 
 def _described(subject: Subject, options: SwapOptions) -> dict[str, Any]:
@@ -500,7 +508,7 @@ def _check_measured(tensors: Mapping[str, Tensor], saved: Mapping[str, Any]) -> 
         {
             "stacks": len(manifest.get("stacks", {})),
             "layers": sum(manifest.get("stacks", {}).values()),
-            "estimators": len(manifest["estimators"]),
+            "estimators": len(_estimators(manifest["estimators"])),
             "model and controls": 1 + len(manifest["alphas"]),
         },
     )
@@ -532,7 +540,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
         found |= {column: _ANY for name, column in columns.items() if name in manifest.get("measures", {})}
     else:
         found["losses"] = replace(_ANY, least=0)
-    if manifest["estimators"]:
+    if _estimators(manifest["estimators"]):
         sizes = ("units", "estimators", "model and controls")
         found["distances"] = TensorSchema((torch.float32,), sizes, least=0, finite=False)
     return found
