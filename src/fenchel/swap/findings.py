@@ -200,7 +200,7 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         spread = within(first, "effect") if first["effect_low"] is not None else "without an interval"
         sentence = (
             f"With {ESTIMATORS[record['estimator']]} in place of one {where}, {measure} "
-            f"{'changes' if quality else 'move'} most by {place}: {signed(first['effect'])} {spread}"
+            f"{'is worst at' if quality else 'move most by'} {place}: {signed(first['effect'])} {spread}"
         )
         if told and quality:
             sentence += (
@@ -435,13 +435,16 @@ def terminal_table(report: SwapTables) -> RenderableType:
     parts: list[Any] = [_table(f"{report.manifest['model']}, {units}", whole, report, [])]
     for where, labels in (("layer", ["Layer"]), ("head", ["Layer", "Head"])):
         arms = [record for record in report.arms if record["where"] == where and not record["control"]]
-        if not arms:
-            continue
-        furthest = sorted(arms, key=lambda record: -record["hidden_change"])[:_MOST]
-        shown = (
-            f"the {len(furthest)} of {len(arms)} that move the output most" if len(arms) > _MOST else "all"
-        )
-        parts.append(_table(f"One {where} swapped alone: {shown}", furthest, report, labels))
+        ablated = {name: [arm for arm in arms if arm["estimator"] == name] for name in ABLATIONS}
+        estimated = [arm for arm in arms if arm["estimator"] not in ABLATIONS]
+        for called, own in (
+            ("swapped alone", estimated),
+            *((f"with {ESTIMATORS[name]}", own) for name, own in ablated.items()),
+        ):
+            most = sorted(own, key=lambda record: -record["hidden_change"])[:_MOST]
+            shown = f"the {len(most)} of {len(own)} that move the output most" if len(own) > _MOST else "all"
+            if own:
+                parts.append(_table(f"One {where} {called}: {shown}", most, report, labels))
     if whole[0].get("score_correlation", 0) is None:
         parts.append(
             Text("The model gives every pair the same similarity, so there is no ranking.", style="bold")
