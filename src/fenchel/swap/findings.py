@@ -204,8 +204,9 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
         )
         if told and quality:
             sentence += (
-                f"; of {count(len(told))} {where}s, the 95 % intervals of {count(sure)} leave 0 out, of which about "
-                f"{max(1, round(0.05 * len(told)))} would by chance"
+                f"; of {count(len(told))} {where}s, {count(sure) if sure else 'none'} "
+                f"{'has' if sure == 1 else 'have'} a 95 % interval without 0 (by chance about {0.05 * len(told):.2g} "
+                "would)"
             )
         yield f"{sentence}."
 
