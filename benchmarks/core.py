@@ -177,7 +177,9 @@ def audits() -> Iterator[Row]:
         batches = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)}]
         with torch.no_grad():
             forward, _ = least(lambda batches=batches: model(**batches[0]))
-        whole, _ = least(lambda batches=batches, space=space: audit(model, None, batches, space=space), 2)
+        whole, _ = least(
+            lambda batches=batches, space=space: audit(model, None, batches, space=space, queries="all"), 2
+        )
         yield f"audit / forward, {space} space, {tokens} tokens", whole / forward, target
 
 

@@ -13,7 +13,7 @@ from fenchel.auditing.capture import AttentionCall, Capture
 from fenchel.auditing.layer import layer_problem
 from fenchel.integrations.transformers.loading import load_model
 
-TEXT = Path(__file__).parents[1] / "src" / "fenchel" / "data" / "text" / "demo.txt"
+TEXT = Path(__file__).parents[1] / "src" / "fenchel" / "io" / "demo.txt"
 
 
 def demo() -> tuple[Any, Any]:

@@ -367,16 +367,23 @@ class SourceOptions(ReadingOptions):
     )
 
 
+def _queries(value: Any) -> int | str:
+    if value is None or value in ("auto", "all"):
+        return value or "all"
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    return whole(1, _COUNT, "32").take(value)
+
+
 class AuditOptions(SourceOptions):
     """The options of :func:`fenchel.audit`."""
 
-    queries: int | None = _option(
-        None,
-        "Measure a seeded sample of N queries of each window, with standard errors.",
+    queries: int | Literal["auto", "all"] = _option(
+        "auto",
+        "Measure a seeded sample of N queries of each window, or all; auto takes as many as keep an audit of text "
+        "within about two forward passes.",
         "N",
-        maybe(whole(1, _COUNT, "32")),
-        default_text="all",
-        recorded=None,
+        Rule("a whole number from 1, such as 32, or one of auto, all", _queries),
     )
     layers: tuple[int, ...] | None = _option(
         None,
@@ -390,10 +397,9 @@ class AuditOptions(SourceOptions):
         None, "Only these heads, from 1, such as 1,3-5.", "LIST", default_text="all", recorded=True
     )
     space: Literal["input", "key"] = _option(
-        None,
-        "Templates: the inputs of the key map, as in the papers, or the keys, which works for every model.",
+        "key",
+        "Templates: the keys, which works for every model, or the inputs of the key map, as in the papers.",
         rule=one_of("input", "key"),
-        default_text="input, and key with a loader",
         recorded=True,
     )
     closeness: Any = _option(
@@ -432,13 +438,6 @@ class AuditOptions(SourceOptions):
     keep_queries: bool = _option(
         False, "Changes nothing: every audit keeps its queries. Accepted for old command lines."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_a_space(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if given.get("space") is not None:
-            return given
-        return {**given, "space": "input" if given.get("loader") is None else "key"}
 
     @property
     def measured_closeness(self) -> AbstractCloseness | None:

@@ -226,8 +226,8 @@ def test_an_interrupted_audit_is_not_begun_anew_by_accident(interrupted: Path) -
     [
         ({"alpha": 2.0}, r"alpha: 1\.0 there, 2\.0 asked for"),
         (
-            {"batch_size": 3, "space": "key"},
-            r"space: 'input' there, 'key' asked for; batch size: 2 there, 3 asked for",
+            {"batch_size": 3, "space": "input"},
+            r"space: 'key' there, 'input' asked for; batch size: 2 there, 3 asked for",
         ),
         ({"texts": some_texts(seed=4)}, r"text sha256: "),
         ({"layers": [1]}, r"layers: None there, \[1\] asked for"),

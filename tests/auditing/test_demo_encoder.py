@@ -55,7 +55,7 @@ def independently(layer: int, head: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def records() -> dict[tuple[int, int], dict[str, Any]]:
-    report = fenchel.audit("demo", None, [TEXT], layers=[1, 4, 6])
+    report = fenchel.audit("demo", None, [TEXT], layers=[1, 4, 6], space="input", queries="all")
     return {(record["layer"], record["head"]): record for record in report.heads}
 
 
@@ -79,7 +79,9 @@ def test_another_head_does_not_agree(records: dict[tuple[int, int], dict[str, An
 
 def test_the_covariance_alone_predicts_the_deviation_as_well_for_the_untrained_twin() -> None:
     """Fact 14: what the papers' number measures is there without training; what moves is not."""
-    report = fenchel.audit("demo", None, [" ".join([TEXT] * 6)], max_length=128, baseline="twin")
+    report = fenchel.audit(
+        "demo", None, [" ".join([TEXT] * 6)], max_length=128, baseline="twin", space="input"
+    )
 
     def layers(records: list[dict[str, Any]], metric: str) -> list[float]:
         return [

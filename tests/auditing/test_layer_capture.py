@@ -241,7 +241,7 @@ def test_space_input_is_refused_where_templates_are_not_the_inputs(
     if model.layers[0].log_alpha is not None:
         model.layers[0].log_alpha.data[0] = 1.0
     with pytest.raises(ModelError, match=reason) as raised:
-        audited(model, {"tokens": tokens()})
+        audited(model, {"tokens": tokens()}, space="input")
     assert "--space key" in str(raised.value)
     assert "\n" not in str(raised.value)
     audited(model, {"tokens": tokens()}, space="key")

@@ -20,7 +20,7 @@ from fenchel.auditing.report import terminal_table
 from fenchel.auditing.report.findings import headline, summary_sentence
 from fenchel.auditing.report.html import command
 from fenchel.auditing.run import audit
-from fenchel.auditing.sampling import QuerySample, SampledQueries, sample_words
+from fenchel.auditing.sampling import QuerySample, SampledQueries, sample_size, sample_words
 from fenchel.auditing.solution import solutions_of
 from fenchel.comparing import compare
 from fenchel.comparing.report import terminal_table as comparing_table
@@ -33,6 +33,7 @@ from tests.auditing.small_audits import (
     numbers_of,
     rows_of,
     small_audit,
+    small_model,
     some_texts,
 )
 from tests.tiny_models import tiny_images, tiny_inputs, tiny_model
@@ -100,7 +101,7 @@ def test_what_is_drawn_is_put_back_where_it_was() -> None:
 def audits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, AuditReport]]:
     """A folder with an audit of all queries and one of some, which no test changes; and their reports."""
     folder, options = tmp_path_factory.mktemp("audits"), {**LONG, "tol": 1e-9}
-    every = small_audit(directory=folder / "all", **options)
+    every = small_audit(directory=folder / "all", queries="all", **options)
     return folder, {"all": every, "some": small_audit(directory=folder / "some", queries=5, **options)}
 
 
@@ -302,3 +303,19 @@ def test_reports_say_what_was_sampled_and_how_good_it_is(
     console.print(comparing_table(comparison))
     assert "some: 5 queries of each window were measured." in " ".join(console.export_text().split())
     assert [audit.sample for audit in comparison.audits] == [None, "5 queries of each window"]
+
+
+def test_the_size_of_a_sample_by_default_follows_from_sizes(tmp_path: Path) -> None:
+    texts = [" ".join(f"w{(7 * place + number) % 60}" for place in range(70)) for number in range(3)]
+    found = small_audit(texts, max_length=60, stride=58, directory=tmp_path)
+    size = sample_size("auto", small_model(), length=60)
+    assert size is not None
+    assert found.manifest["queries"] == size
+    assert found.statistics.sampled
+    assert f"queries={size}" in command(found.manifest)
+    assert sample_size("all", small_model(), length=60) is None
+    assert sample_size("auto", small_model(), length=None) is None
+    assert sample_size("auto", small_model(), length=60, max_tokens=10**12) == 1
+    everything = small_audit(texts, max_length=60, stride=58, queries="all").manifest
+    assert "queries" not in everything
+    assert "queries='all'" in command(everything)

@@ -74,7 +74,8 @@ def test_the_rank_correlation_is_spearmans(audited: AuditReport, swapped: SwapRe
 
 
 def test_another_space_is_said(swapped: SwapReport) -> None:
-    effects = small_audit(model=small_model(), texts=some_texts()).beside_swap(swapped).effects
+    audited = small_audit(model=small_model(), texts=some_texts(), space="input")
+    effects = audited.beside_swap(swapped).effects
     assert effects is not None
     assert "Audit with --space key" in effects.note
 

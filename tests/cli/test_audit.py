@@ -63,7 +63,7 @@ def plain(tmp_path_factory, model):
         (["--stride", "5"], {"stride": 5}),
         (["--layers", "2"], {"layers": [2]}),
         (["--heads", "1,3-4"], {"heads": [1, 3, 4]}),
-        (["--space", "key"], {"space": "key"}),
+        (["--space", "input"], {"space": "input"}),
         (["--alpha", "3"], {"alpha": 3.0}),
         (["--dtype", "bfloat16"], {"dtype": "bfloat16"}),
     ],

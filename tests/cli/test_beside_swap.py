@@ -9,7 +9,7 @@ from tests.cli.conftest import Command
 
 
 def test_the_command_line_takes_a_folder(command: Command, model: Path, text: Path, tmp_path: Path) -> None:
-    small = ["--max-length", "12", "--baseline", "none"]
+    small = ["--max-length", "12", "--baseline", "none", "--space", "input"]
     assert command("audit", model, "--text", text, "--out", tmp_path / "audit", *small).code == 0
     swapping = ["--per-head", "--layers", "1", "--bootstrap", "100", "--alphas", "0.8"]
     assert command("swap", model, "--text", text, "--out", tmp_path / "swap", *swapping).code == 0

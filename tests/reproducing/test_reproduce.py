@@ -128,7 +128,15 @@ def test_the_options_reach_the_audit(bert: Path, tmp_path: Path) -> None:
     }.items():
         assert AuditReport.load(tmp_path / "audit").manifest[name] == expected
     own = audit(
-        str(bert), None, some_texts(), max_tokens=20, dtype="float64", max_length=12, batch_size=2, tol=1e-3
+        str(bert),
+        None,
+        some_texts(),
+        max_tokens=20,
+        dtype="float64",
+        max_length=12,
+        batch_size=2,
+        tol=1e-3,
+        space="input",
     )
     assert [value for row in report.panels[0].ours for value in row] == [
         head["relative_deviation_mean"] for head in own.heads

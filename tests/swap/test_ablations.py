@@ -217,9 +217,7 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
             assert one["effect"] == arm["loss_difference"]
             assert one["effect_low"] <= one["effect"] <= one["effect_high"]
     for name in ("no output", "mean output", "equal weights", "preference alone"):
-        assert (
-            f"With {name} in place of one head, the loss per token is worst at layer" in ablated.finding
-        )
+        assert f"With {name} in place of one head, the loss per token is worst at layer" in ablated.finding
     ablated.save(tmp_path)
     assert json.loads((tmp_path / "swap.json").read_text())["ranking"] == ablated.ranking
     assert SwapReport.load(tmp_path) == ablated

@@ -111,7 +111,7 @@ PROVOKED: dict[str, list[Callable[[Around], Any]]] = {
     "A text that is not there": [lambda _: fenchel.audit("demo", None, "no-such-file.txt")],
     "A package that is missing": [without_matplotlib],
     "A folder that holds an audit already": [twice],
-    "Rotary positions": [lambda _: audited()],
+    "Rotary positions": [lambda _: audited(space="input")],
     "Attention that cannot be seen": [
         lambda _: audited([{"x": torch.zeros(1, 4, 8)}], Mixed().eval(), space="key"),
         lambda _: audited(

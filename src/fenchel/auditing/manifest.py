@@ -229,6 +229,7 @@ def describe(
             "dtype": str(dtype).removeprefix("torch."),
             "device": str(device),
             **options.recorded,
+            **({"queries": options.queries} if isinstance(options.queries, int) else {}),
             **({"even_so": True} if options.even_so and attends_otherwise(model, options.closeness) else {}),
             "max_length": batches.max_length,
             "stride": batches.stride,

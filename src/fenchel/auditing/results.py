@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fenchel.auditing.advice import HeadPattern, Suggestion, head_patterns, suggestions
 from fenchel.auditing.examples import AttentionMatrix, FarQueries, HeadExample
 from fenchel.auditing.heads import KINDS, METRICS, AttentionModule, HeadKey, Kind
+from fenchel.auditing.sampling import sample_words
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import SwapEffects, SwapTable, swap_effects
 from fenchel.drawing import short
@@ -52,6 +53,11 @@ class AuditResults:
     def examples(self) -> dict[HeadKey, HeadExample]:
         """For each head, the query at which first-order and exact weights are farthest apart."""
         return {key: some[0] for key, some in self.far_queries.items()}
+
+    @property
+    def sample(self) -> str | None:
+        """Which queries were measured, in words; None where all were."""
+        return sample_words(self.manifest.get("queries")) if self.statistics.sampled else None
 
     @property
     def queries(self) -> polars.LazyFrame:

@@ -17,7 +17,7 @@ from fenchel.auditing.layer_capture import capture_of
 from fenchel.auditing.manifest import check_model_closeness, describe
 from fenchel.auditing.measure import Measures, measure
 from fenchel.auditing.moves import TokenClassifier
-from fenchel.auditing.sampling import QuerySample, require_fewer
+from fenchel.auditing.sampling import QuerySample, require_fewer, sample_size
 from fenchel.auditing.sites import AttentionCall, AttentionSite
 from fenchel.auditing.state import AuditState
 from fenchel.auditing.table import query_rows
@@ -70,7 +70,9 @@ class SiteMeasures:
         """How many queries the longest window of that batch has; None where nothing was measured."""
         self._options, self._tokens = options, tokens
         self._heads = None if options.heads is None else frozenset(options.heads)
-        self._sample = None if options.queries is None else QuerySample(options.queries, options.seed)
+        self._sample = (
+            QuerySample(options.queries, options.seed) if isinstance(options.queries, int) else None
+        )
         self._capture = capture_of(
             model,
             space=options.space,
@@ -282,7 +284,8 @@ class AuditRun:
     def _check_sample(self, own: _ModelMeasures) -> None:
         # Inputs that are ready do not say beforehand how long they are.
         if self.batches.max_length is None and self.state.cursor.tokens == 0:
-            require_fewer(self.options.queries, own.longest)
+            asked = self.options.queries
+            require_fewer(asked if isinstance(asked, int) else None, own.longest)
 
     def _check_heads(self, sites: tuple[AttentionSite, ...]) -> None:
         existing = max(site.num_heads for site in sites)
@@ -400,7 +403,9 @@ def audit(
         found = RunModel.of(model, tokenizer, **where) if run is None else RunModel.of_run(run, **where)
         check_model_closeness(found.model, asked.closeness, even_so=asked.even_so)
         batches = opened_batches(asked, texts, documents, found, run)
-        require_fewer(asked.queries, batches.max_length)
+        size = sample_size(asked.queries, found.model, length=batches.max_length, max_tokens=asked.max_tokens)
+        require_fewer(size, batches.max_length)
+        asked = asked.model_copy(update={"queries": size or "all"})
         manifest = describe(found, batches, asked, run)
         if folder is None:
             return _audited(found, batches, AuditState(manifest), asked, None)

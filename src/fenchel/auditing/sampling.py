@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fenchel.auditing.capture import AttentionCall
 from fenchel.auditing.measure import Measures
@@ -14,7 +16,7 @@ from fenchel.auditing.moves import TokenClasses
 from fenchel.errors import InputError
 from fenchel.io.batches import Batch
 
-__all__ = ["QuerySample", "SampledQueries", "require_fewer", "sample_words"]
+__all__ = ["QuerySample", "SampledQueries", "require_fewer", "sample_size", "sample_words"]
 
 _BYTES = 8  # of the number that a position is drawn by
 
@@ -144,6 +146,53 @@ class SampledQueries:
         return whole.scatter(-1, index, values)[..., : self.length]
 
 
+_LEAST_QUERIES = 16
+_SHARE = 0.4
+_MOST_ROWS = 10**7
+
+
+def sample_size(
+    queries: int | str, model: nn.Module, *, length: int | None, max_tokens: int | None = None
+) -> int | None:
+    r"""How many queries of each window are measured; None for all of them.
+
+    Of a model of width d and windows of n positions, ``"auto"`` takes
+
+    .. math:: \max\Bigl(16, \Bigl\lceil 0.4\, n\, \frac{12 d + n}{4400 + 60 n} \Bigr\rceil\Bigr),
+
+    with which the work beside the forward pass is about 0.4 of one: 12d + n is the work of a token in a layer, and
+    4400 + 60n that of a query in the audit, in the same unit, as measured on the bundled encoder. Where ``max_tokens``
+    is known, it takes fewer if the table would have more than ten million rows.
+
+    Args:
+        queries: What was asked for: a number, ``"auto"`` or ``"all"``.
+        model: The model.
+        length: Positions of a window; None where that is not known beforehand (images, ready-made inputs), and all
+            queries are taken.
+        max_tokens: Tokens that are read at most.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"vocab_size": 9, "hidden_size": 384, "intermediate_size": 8, "num_attention_heads": 12}
+        >>> model = BertModel(BertConfig(**sizes, num_hidden_layers=1))
+        >>> [sample_size("auto", model, length=n) for n in (12, 128, 512)]
+        [None, 21, 30]
+    """
+    if queries == "all":
+        return None
+    if queries != "auto":
+        return int(queries)
+    config: Any = getattr(model, "config", None)
+    width = getattr(config, "hidden_size", None)
+    if length is None or not isinstance(width, int):
+        return None
+    size = max(_LEAST_QUERIES, math.ceil(_SHARE * length * (12 * width + length) / (4400 + 60 * length)))
+    heads = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1)
+    if max_tokens is not None:
+        size = min(size, max(1, _MOST_ROWS * length // (heads * max_tokens)))
+    return size if size < length else None
+
+
 def require_fewer(queries: int | None, longest: int | None) -> None:
     """Refuse a sample that would be every query of the longest window.
 
@@ -158,7 +207,7 @@ def require_fewer(queries: int | None, longest: int | None) -> None:
         return
     raise InputError(
         f"queries is {queries}, a sample larger than the queries: the longest window has {longest} positions. Ask for "
-        f"{'fewer' if longest > 1 else 'none'}, or leave queries out to audit all of them."
+        f"{'fewer' if longest > 1 else 'none'}, or give queries='all' (--queries all) to measure all of them."
     )
 
 

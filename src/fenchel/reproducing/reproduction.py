@@ -209,6 +209,7 @@ def reproduce(
         None,
         texts,
         space="input",
+        queries="all",
         baseline="twin",
         directory=None if folder is None else folder / "audit",
         **same,

@@ -115,7 +115,7 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
     assert line == (
         "fenchel audit 'a b; rm -rf /' --text pride-and-prejudice.txt --whole-file --text-column c "
         "--space input --alpha 1 --tol 0.0001 --max-length 128 --stride 128 --batch-size 8 --max-tokens 500 "
-        "--dtype float32 --layers 1,3 --seed 0 --baseline none --out audit"
+        "--dtype float32 --layers 1,3 --seed 0 --queries all --baseline none --out audit"
     )
 
 

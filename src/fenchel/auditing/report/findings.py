@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
-from fenchel.auditing.sampling import sample_words
 from fenchel.auditing.twin import twin_line
 from fenchel.drawing import count, percent, reading, short
 from fenchel.errors import InputError
@@ -253,7 +252,7 @@ def headline(report: AuditResults) -> list[str]:
         InputError: If the report holds no head.
     """
     findings, twin = Findings.of(report), _twin(report)
-    sampled = sampled_sentence(findings, report.manifest.get("queries"))
+    sampled = sampled_sentence(findings, report.sample)
     otherwise = otherwise_sentence(report.manifest)
     sentences = [
         *([otherwise] if otherwise else []),
@@ -295,9 +294,8 @@ def moved_sentence(findings: Findings, twin: Findings | None = None) -> str:
     return f"{said}, so {learned} with training."
 
 
-def sampled_sentence(findings: Findings, queries: int | None) -> str | None:
+def sampled_sentence(findings: Findings, words: str | None) -> str | None:
     """Of how many queries the means are estimates, and how good they are; None where all queries were measured."""
-    words = sample_words(queries)
     if words is None:
         return None
     most = {
@@ -357,7 +355,7 @@ def summary_sentence(report: AuditResults) -> str:
     if tolerance is not None and math.isfinite(tolerance):
         outcome += f" to {tolerance:g}"
 
-    words = sample_words(report.manifest.get("queries"))
+    words = report.sample
     sampled = "" if words is None else f", {words}"
     closeness = report.manifest.get("closeness")
     under = f" under {closeness}" if closeness else ""

@@ -131,7 +131,7 @@ def page_data(report: AuditResults, findings: Findings, *, most_rows: int) -> di
             [head.population, *(_number(head.value(metric, STANDARD_ERROR)) for metric in METRICS)]
             for head in findings.heads
         ]
-        if report.manifest.get("queries")
+        if report.sample
         else None,
         **opened_data(report, findings),
     }
@@ -254,6 +254,8 @@ def command(manifest: Mapping[str, Any]) -> str:
     }
     if str(given.get("revision", "")).startswith("sha256:"):
         del given["revision"]  # of a folder's files: it says what was read, and is not for the hub to look up
+    if "tokens" in manifest:
+        given.setdefault("queries", "all")
     if manifest.get("twin") is not None:
         given["baseline"] = "twin" if manifest["twin"] == AUDITED else "none"
     if is_loaded(manifest) or manifest.get("texts") in FROM_PYTHON:

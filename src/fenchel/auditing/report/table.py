@@ -18,7 +18,6 @@ from fenchel.auditing.report.findings import (
     summary_sentence,
 )
 from fenchel.auditing.report.plots import Cell, HeatMap, heat_maps
-from fenchel.auditing.sampling import sample_words
 from fenchel.drawing import count, ink, scale, short, titled_table
 from fenchel.errors import MissingExtraError
 
@@ -77,7 +76,7 @@ def terminal_table(report: AuditResults) -> RenderableType:
             made.add_column(words.replace(" ", "\n"), justify="left" if left else "right", no_wrap=True)
         return made
 
-    sampled = sample_words(report.manifest.get("queries"))
+    sampled = report.sample
     name = f"Means over queries, {model_name(report.manifest)}"
     if sampled is not None:
         name += f"\n± standard error, from {sampled}"
