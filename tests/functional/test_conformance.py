@@ -197,6 +197,16 @@ def test_a_constant_in_the_preference_does_not_matter(op: Op, estimator: str) ->
 
 
 @every_op
+def test_a_number_says_what_a_tensor_of_it_says(op: Op) -> None:
+    given = detached(op.call(preference=(5, 7)))
+    numbers = {"scale": 0.7, "alpha": 1.3}
+    asked = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True) for name, x in numbers.items()}
+    found, expected = (infer(op, {**given, **each}, "first_order") for each in (numbers, asked))
+    torch.testing.assert_close(found.output, expected.output.detach())
+    torch.testing.assert_close(found.weights, expected.weights.detach())
+
+
+@every_op
 def test_blocks_do_not_show(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = op.call(preference=(2, 4, 5, 7), key_heads=2)
 
