@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fenchel.drawing import LEVELS, level, luminance, scale, stylesheet
+from fenchel.drawing import LEVELS, SCALE, level, luminance, stylesheet
 
 
 def is_falling(numbers: list[float]) -> bool:
@@ -15,7 +15,7 @@ def is_falling(numbers: list[float]) -> bool:
 
 
 def test_the_scale_darkens_steadily_so_that_grey_and_colour_blind_eyes_can_read_it() -> None:
-    lightness = [luminance(colour) ** (1 / 3) for colour in scale()]
+    lightness = [luminance(colour) ** (1 / 3) for colour in SCALE]
     steps = [before - after for before, after in pairwise(lightness)]
     assert len(lightness) == LEVELS
     assert is_falling(lightness)
@@ -23,7 +23,7 @@ def test_the_scale_darkens_steadily_so_that_grey_and_colour_blind_eyes_can_read_
     assert not is_falling([0.9, 0.5, 0.6])
 
 
-@pytest.mark.parametrize("colours", [scale(), scale()[::-1]], ids=["light", "dark"])
+@pytest.mark.parametrize("colours", [SCALE, SCALE[::-1]], ids=["light", "dark"])
 def test_ink_contrasts_with_every_colour(colours: tuple[str, ...]) -> None:
     rules = re.findall(r"\.q(\d+)\{background:(#\w{6});color:(#\w+)\}", stylesheet(colours))
     assert [int(step) for step, _, _ in rules] == list(range(LEVELS))

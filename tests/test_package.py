@@ -47,7 +47,6 @@ ORDER = [
     {"nn"},
     {"catalogue"},
     {"integrations"},
-    {"progress"},
     {"options"},
     {"correlation", "drawing", "loading"},
     {"auditing", "swap"},

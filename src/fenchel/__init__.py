@@ -81,49 +81,21 @@ __all__ = [
     "nn",
 ]
 
-_PACKAGES = (
-    "auditing",
-    "catalogue",
-    "comparing",
-    "functional",
-    "integrations",
-    "nn",
-    "reproducing",
-    "swap",
-)
-_HOMES = {
-    "closeness": ("KL", "Divergence", "Hard", "OptimalTransport", "Tsallis", "check_closeness"),
-    "errors": ("ConvergenceError", "DomainError", "FenchelError", "ProblemError"),
-    "estimate": ("Estimate",),
-    "inference": ("InferenceProblem",),
-    "preference": (
-        "Bernoulli",
-        "Box",
-        "Continuous1d",
-        "Continuous2d",
-        "Discrete",
-        "Gamma",
-        "Gaussian",
-        "GaussianMixture",
-        "Laplace",
-        "Poisson",
-    ),
-    "solver": ("Constrained", "Exact", "FirstOrder", "GradientAscent", "SecondOrder"),
-    "auditing": ("audit",),
-    "comparing": ("compare",),
-}
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_PACKAGES = ("auditing", "catalogue", "comparing", "functional", "integrations", "nn", "reproducing", "swap")
+# In this order they are asked for a name: errors need no torch, and the last two an extra.
+_HOMES = ("errors", "closeness", "estimate", "inference", "preference", "solver", "auditing", "comparing")
 
 
 def __getattr__(name: str) -> Any:
     """Packages and names are imported when they are first asked for, so that the command answers without torch."""
     if name in _PACKAGES:
         return import_module(f"fenchel.{name}")
-    if name in _HOME:
-        found = globals()[name] = getattr(import_module(f"fenchel.{_HOME[name]}"), name)
+    if name in __all__:
+        homes = (import_module(f"fenchel.{home}") for home in _HOMES)
+        found = globals()[name] = getattr(next(home for home in homes if name in home.__all__), name)
         return found
     raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES, *_HOME})
+    return sorted({*globals(), *_PACKAGES, *__all__})

@@ -28,8 +28,7 @@ from fenchel.arguments import (
     whole,
 )
 from fenchel.errors import FenchelError, InputError, MissingExtraError
-from fenchel.io.shard import Shard
-from fenchel.progress import RunObserver, SilentObserver
+from fenchel.io.runs import RunObserver, Shard, SilentObserver
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator

@@ -18,7 +18,7 @@ from fenchel.auditing.moves import MOVE_COLUMNS
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QueryTable, schema
-from fenchel.progress import Progress
+from fenchel.io.runs import Progress
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 

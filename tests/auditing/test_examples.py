@@ -29,7 +29,7 @@ from fenchel.auditing.examples import (
     unpacked,
 )
 from fenchel.auditing.heads import HeadKey
-from fenchel.io.schema import Mismatch
+from fenchel.io.storage import Mismatch
 
 KEY = HeadKey("cross", 1, 2)
 

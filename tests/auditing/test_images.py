@@ -104,7 +104,7 @@ def test_saved_read_back_resumed_and_shown(model_folder: Path, images: Path, tmp
 
 def test_a_picture_with_other_weights_than_positions_is_refused(model_folder: Path, images: Path) -> None:
     from fenchel.auditing.examples import HeadExample
-    from fenchel.io.schema import Mismatch
+    from fenchel.io.storage import Mismatch
 
     example = next(iter(audited(model_folder, images).examples.values()))
     record = example.to_json()

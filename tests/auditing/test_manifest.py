@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fenchel.auditing.manifest import CONVENTIONS, KEYS, OUTCOMES, PARTS, PLACES, describe, in_order
-from fenchel.io.shard import Shard
+from fenchel.io.runs import Shard
 from fenchel.loading import RunModel
 from fenchel.options import AuditOptions
 from tests.tiny_models import tiny_model

@@ -13,7 +13,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.report import table
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.drawing import level, scale
+from fenchel.drawing import SCALE, level
 from fenchel.errors import MissingExtraError
 from tests.auditing.report.samples import HOSTILE, manifest, sample_report
 
@@ -87,7 +87,7 @@ def test_the_notebook_has_the_heat_map_of_the_report() -> None:
         value = head["total_variation_mean"]
         assert title == f"layer {head['layer']}, head {head['head']}: {value:.3f}"
         assert text == f"{value:.3f}"
-        assert f"background:{scale()[level(value, highest)]};" in style
+        assert f"background:{SCALE[level(value, highest)]};" in style
 
 
 def test_many_heads_beside_each_other_have_no_numbers_and_very_many_no_map(

@@ -10,7 +10,7 @@ import pytest
 
 from fenchel.auditing.audit_report import AUDIT
 from fenchel.cli.failure import Interrupted, interruptible
-from fenchel.progress import SilentObserver
+from fenchel.io.runs import SilentObserver
 
 
 class Recording(SilentObserver):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fenchel.cli.terminal import TerminalObserver, observer_of_standard_error, state
-from fenchel.progress import Progress, SilentObserver
+from fenchel.io.runs import Progress, SilentObserver
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fenchel.errors import OutputError
-from fenchel.io.storage import atomic_path, check_writable, write_json, write_text
+from fenchel.io.files import atomic_path, check_writable, write_text
+from fenchel.io.storage import write_json
 
 
 def failing(number: int):

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from fenchel.errors import InputError
-from fenchel.io.batches import PatchGrid, patch_images
-from fenchel.io.images import ImageBatches, open_images
-from fenchel.io.shard import Shard
+from fenchel.io.batches import ImageBatches, PatchGrid, patch_images
+from fenchel.io.documents import open_images
+from fenchel.io.runs import Shard
 from tests.vision_models import image_folder
 
 

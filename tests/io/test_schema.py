@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.io.schema import (
+from fenchel.io.storage import (
     Digest,
     Mismatch,
     Name,

@@ -18,9 +18,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fenchel.errors import InputError
-from fenchel.io.schema import Positive, Record
 from fenchel.io.storage import (
     Form,
+    Positive,
+    Record,
     json_text,
     parse_json,
     read_document,

@@ -14,7 +14,7 @@ from fenchel.errors import InputError
 from fenchel.io import tokens as tokenization
 from fenchel.io.batches import Batch, Cursor
 from fenchel.io.documents import open_documents
-from fenchel.io.shard import Shard
+from fenchel.io.runs import Shard
 from fenchel.io.tokens import decoder_start, longest_window, padding_token, special_tokens
 from fenchel.io.windows import ReadyBatches, TokenWindows
 

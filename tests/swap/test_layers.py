@@ -17,6 +17,7 @@ import fenchel
 from fenchel.auditing.report import render_html as render_report
 from fenchel.auditing.run import audit
 from fenchel.errors import FenchelError, InputError, ModelError
+from fenchel.io.runs import SilentObserver
 from fenchel.nn import (
     ContinuousAttention,
     MixtureAttention,
@@ -25,7 +26,6 @@ from fenchel.nn import (
     use_estimator,
 )
 from fenchel.nn.evidence import TransformerXL
-from fenchel.progress import SilentObserver
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.report import render_html
 from tests.auditing.small_audits import some_texts

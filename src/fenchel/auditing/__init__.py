@@ -8,9 +8,8 @@ from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.merge import merge
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.io.shard import Shard
-from fenchel.progress import Progress
-from fenchel.progress import ReadingObserver as AuditObserver
+from fenchel.io.runs import Progress, Shard
+from fenchel.io.runs import ReadingObserver as AuditObserver
 
 __all__ = [
     "KINDS",

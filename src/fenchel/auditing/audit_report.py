@@ -14,9 +14,9 @@ from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES, polars_module
 from fenchel.errors import InputError, require_packages
 from fenchel.io.batches import Cursor
-from fenchel.io.folder import RunKind, Saved, differences
-from fenchel.io.storage import atomic_path, check_writable, write_json, write_text
-from fenchel.progress import SavingPace
+from fenchel.io.files import atomic_path, check_writable, write_text
+from fenchel.io.runs import RunKind, Saved, SavingPace, differences
+from fenchel.io.storage import write_json
 
 __all__ = ["AUDIT", "AuditReport", "Checkpoints", "open_state", "require_extras"]
 

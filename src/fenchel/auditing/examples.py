@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fenchel.auditing.heads import HeadKey, Kind, split_key
 from fenchel.io.batches import Batch, PatchImages
-from fenchel.io.schema import STRICT, Field, Mismatch, Place, Shown, Whole, check_json
+from fenchel.io.storage import STRICT, Field, Mismatch, Place, Shown, Whole, check_json
 
 __all__ = [
     "LEAST_SHARE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from fenchel.io.schema import Mismatch, Place, Shown
+from fenchel.io.storage import Mismatch, Place, Shown
 
 __all__ = [
     "KINDS",

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from fenchel.auditing.layer_capture import has_layers
 from fenchel.errors import InputError
-from fenchel.io.batches import Batch, Cursor
-from fenchel.io.documents import Documents, open_documents
-from fenchel.io.images import ImageBatches, ImageFiles, open_images
+from fenchel.io.batches import Batch, Cursor, ImageBatches
+from fenchel.io.documents import Documents, ImageFiles, open_documents, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
 from fenchel.loading import LoadedRun, RunModel, image_processor, refuse_beside_loader
 from fenchel.options import AuditOptions

@@ -14,8 +14,8 @@ from fenchel.errors import ModelError
 from fenchel.integrations.transformers.attention_modules import attention_modules
 from fenchel.integrations.transformers.backend import closeness_of
 from fenchel.integrations.transformers.language_head import language_head
-from fenchel.io.folder import versions
-from fenchel.io.schema import Digest, Field, Name, OpenRecord, Place, Positive, Seed, Whole
+from fenchel.io.runs import versions
+from fenchel.io.storage import Digest, Field, Name, OpenRecord, Place, Positive, Seed, Whole
 from fenchel.loading import device_and_dtype
 from fenchel.nn.inference import attention_layers
 

@@ -15,8 +15,8 @@ from fenchel.auditing.state import STATE_FILE, AuditState
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QueryTable
 from fenchel.errors import InputError
-from fenchel.io.folder import differences
-from fenchel.io.storage import check_writable
+from fenchel.io.files import check_writable
+from fenchel.io.runs import differences
 
 __all__ = ["merge"]
 

@@ -25,12 +25,11 @@ from fenchel.auditing.twin import AUDITED, NOT_AUDITED, TwinCost, too_large, unt
 from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.transformers.language_head import swaps_whole_model
 from fenchel.io.batches import Batch
-from fenchel.io.folder import claimed
-from fenchel.io.storage import check_writable, removed_if_empty
+from fenchel.io.files import check_writable, removed_if_empty
+from fenchel.io.runs import ProgressClock, claimed
 from fenchel.loading import RunModel, evaluating, load_run, on_device, refuse_beside_loader, seeded
 from fenchel.nn.inference import attention_layers
 from fenchel.options import AuditOptions, takes
-from fenchel.progress import ProgressClock
 
 if TYPE_CHECKING:
     import polars

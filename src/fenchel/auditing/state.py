@@ -13,8 +13,17 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import PART_NAME, QUERIES, TWIN_QUERIES, QueryTable
 from fenchel.errors import InputError
 from fenchel.io.batches import Cursor
-from fenchel.io.schema import Field, Mismatch, Place, Record, Shown, Whole
-from fenchel.io.storage import Form, read_document, write_document
+from fenchel.io.storage import (
+    Field,
+    Form,
+    Mismatch,
+    Place,
+    Record,
+    Shown,
+    Whole,
+    read_document,
+    write_document,
+)
 
 __all__ = ["STATE_FILE", "STATE_FORM", "AuditState"]
 

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fenchel.arguments import reason_of
 from fenchel.auditing.examples import reads_decoder
 from fenchel.auditing.heads import KINDS, MEASURES, METRICS
 from fenchel.auditing.moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, TokenClasses
 from fenchel.errors import InputError, MissingExtraError, ProblemError
 from fenchel.io.batches import Batch
-from fenchel.io.storage import CHANGED, atomic_path, digest_of_bytes, reason_of
+from fenchel.io.files import atomic_path
+from fenchel.io.storage import CHANGED, digest_of_bytes
 
 if TYPE_CHECKING:
     import polars

@@ -9,7 +9,7 @@ from pathlib import Path
 from fenchel.catalogue.registry import ENTRIES
 from fenchel.catalogue.table import layer_table
 from fenchel.errors import InputError
-from fenchel.io.storage import write_text
+from fenchel.io.files import write_text
 
 __all__ = ["between_marks", "fill_page", "filled", "marked_names"]
 

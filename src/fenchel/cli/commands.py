@@ -15,7 +15,7 @@ import typer
 from fenchel.arguments import checked, shown
 from fenchel.cli.failure import interruptible, say
 from fenchel.cli.options import with_options
-from fenchel.io.shard import Shard
+from fenchel.io.runs import Shard
 from fenchel.options import AuditOptions, PairColumns, ReproduceOptions, SwapOptions
 from fenchel.version import __version__
 
@@ -228,7 +228,7 @@ def report(
     """Writes the files of a :class:`fenchel.auditing.AuditReport` again."""
     from fenchel.auditing.audit_report import AuditReport, require_extras
     from fenchel.cli.terminal import beside_swap, show_result
-    from fenchel.io.storage import check_writable
+    from fenchel.io.files import check_writable
 
     folder: Path = checked("folder", directory, name="DIR")
     found = beside_swap(AuditReport.load(folder), swap)

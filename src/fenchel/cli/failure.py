@@ -16,10 +16,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fenchel.errors import FenchelError, OutputError
-from fenchel.progress import RunObserver
+from fenchel.io.runs import RunObserver
 
 if TYPE_CHECKING:
-    from fenchel.io.folder import RunKind
+    from fenchel.io.runs import RunKind
 
 __all__ = ["Interrupted", "explained", "interruptible", "one_line", "say"]
 

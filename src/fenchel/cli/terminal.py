@@ -22,7 +22,7 @@ from fenchel.catalogue.registry import NOTES
 from fenchel.catalogue.table import differences, entry_lines, listed
 from fenchel.cli.failure import say
 from fenchel.drawing import short, titled_table
-from fenchel.progress import Progress, ReadingObserver, SilentObserver
+from fenchel.io.runs import Progress, ReadingObserver, SilentObserver
 
 if TYPE_CHECKING:
     from fenchel.catalogue import Entry

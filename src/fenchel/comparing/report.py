@@ -20,8 +20,8 @@ from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
 from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, Interval, finding
 from fenchel.drawing import WhiskerAxis, count, plain, short, titled_table
 from fenchel.errors import InputError, MissingExtraError
-from fenchel.io.schema import OpenRecord
-from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
+from fenchel.io.files import check_writable, write_text
+from fenchel.io.storage import Form, OpenRecord, read_document, write_document
 from fenchel.swap.findings import signed
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from fenchel.auditing.state import STATE_FILE
 from fenchel.comparing.comparison import Audited
 from fenchel.comparing.report import ComparisonReport
 from fenchel.errors import InputError, require_packages
-from fenchel.io.folder import differences
+from fenchel.io.runs import differences
 
 __all__ = ["compare"]
 

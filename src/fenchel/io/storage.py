@@ -1,46 +1,63 @@
-"""Files that are whole or not there, and files of state with a digest, a kind and a version."""
+"""Files of state: with a digest, a kind and a version, and checked by a schema.
+
+JSON is checked by pydantic models, tensors by :class:`TensorSchema`. ``Field`` is pydantic's; imported from here, a
+missing pydantic is said with what installs it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import re
-import secrets
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import torch
 from torch import Tensor
 
 from fenchel.arguments import reason_of
-from fenchel.errors import InputError, MissingExtraError, OutputError
-from fenchel.io.schema import Mismatch, Record, check_json
+from fenchel.errors import InputError, MissingExtraError
+from fenchel.io.files import atomic_path, write_text
+
+try:
+    from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+    from pydantic import Field as Field
+except ImportError as error:
+    raise MissingExtraError("pydantic", "hf") from error
+
 
 __all__ = [
     "CHANGED",
     "PREFIX",
+    "STRICT",
+    "Digest",
     "Form",
-    "atomic_path",
-    "check_writable",
+    "Mismatch",
+    "Name",
+    "OpenRecord",
+    "Place",
+    "Positive",
+    "Record",
+    "Seed",
+    "Shown",
+    "TensorSchema",
+    "Whole",
+    "check_json",
+    "check_tensors",
     "digest_of_bytes",
-    "guarded_writing",
     "json_text",
     "parse_json",
     "read_document",
     "read_tensors",
-    "reason_of",
-    "removed_if_empty",
     "sealed_text",
     "write_document",
     "write_json",
     "write_tensors",
-    "write_text",
 ]
 
 PREFIX = "sha256:"
@@ -49,133 +66,6 @@ PREFIX = "sha256:"
 def digest_of_bytes(content: bytes) -> str:
     """``sha256:`` and the hexadecimal digits of the content's SHA-256."""
     return PREFIX + hashlib.sha256(content).hexdigest()
-
-
-_TEMPORARY_PREFIX = ".fenchel-"
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_NOT_A_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST})
-
-
-@contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A path to write to, whose content takes the place of ``path`` in one step if nothing goes wrong.
-
-    Args:
-        path: The file to be made or replaced; its folder must exist.
-
-    Yields:
-        A path in the same folder. Whoever writes it must have closed it at the end.
-
-    Raises:
-        OutputError: If the disk is full, the folder is read-only, or the file cannot be written for another
-            reason; ``path`` is then as it was.
-    """
-    temporary = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}-{secrets.token_hex(4)}")
-    try:
-        with guarded_writing(path):
-            yield temporary
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.replace(path)
-            _flush_folder(path.parent)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, atomically, with line ends as they are in ``text``."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8"))
-
-
-def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
-    """Make a folder and see that files can be written into it, before anything expensive is begun.
-
-    What an interrupted run left half written is removed.
-
-    Args:
-        folder: Where results are to go.
-        needed_bytes: How much must be free.
-
-    Raises:
-        OutputError: If the folder cannot be made or written to, or has not that much room.
-    """
-    with guarded_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob(f"{_TEMPORARY_PREFIX}*"):
-            if left_over.is_dir():
-                shutil.rmtree(left_over)
-            else:
-                left_over.unlink(missing_ok=True)
-        probe = folder / f"{_TEMPORARY_PREFIX}probe-{secrets.token_hex(4)}"
-        probe.write_bytes(b"\0")
-        probe.unlink()
-        free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
-        raise OutputError(
-            f"{folder} has {free} bytes free and at least {needed_bytes} are needed. "
-            "Free some space or choose another folder."
-        )
-
-
-@contextlib.contextmanager
-def removed_if_empty(folder: Path | None) -> Iterator[None]:
-    """Where the block fails, a folder that was made in it goes again, and so do its parents, if nothing lies in them.
-
-    Args:
-        folder: Where results are to go, whether or not it is there; None for nowhere.
-    """
-    made = (
-        [] if folder is None else [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
-    )
-    try:
-        yield
-    except BaseException:
-        for place in made:
-            with contextlib.suppress(OSError):
-                place.rmdir()
-        raise
-
-
-@contextlib.contextmanager
-def guarded_writing(path: Path) -> Iterator[None]:
-    """Turns what the operating system says into one line: what was to be written, why not, what to do.
-
-    Args:
-        path: What is being written.
-
-    Raises:
-        OutputError: In place of any other ``OSError``.
-    """
-    try:
-        yield
-    except OutputError:
-        raise
-    except OSError as error:
-        number = error.errno
-        reason, advice = reason_of(error), "Choose another folder"
-        if number in _FULL:
-            reason = "the disk is full"
-            advice = "Free some space, then run the command again, with --resume where it has that"
-        elif number in _FORBIDDEN:
-            advice = "Choose a folder that you may write to"
-        elif number in _NOT_A_FOLDER:
-            reason = "there is a file where a folder is expected"
-        raise OutputError(
-            f"cannot write {path}: {reason}. {advice}; what was written before is intact."
-        ) from error
-
-
-def _flush_folder(folder: Path) -> None:
-    # The move itself is durable only when the folder is; not every system lets a folder be opened.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def json_text(value: Any) -> str:
@@ -229,6 +119,100 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise InputError(f"it has the key {twice[:60]!r} twice")
     return found
+
+
+_LONGEST_SHOWN = 60
+
+STRICT = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+"""These fields, of these types and no others: what :class:`Record` and dataclasses that are saved are checked by."""
+
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+"""A whole number from 0 on."""
+
+Place = Annotated[int, Field(ge=1, lt=2**63)]
+"""A whole number from 1 on: a size, or a place that is counted from 1."""
+
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+"""What ``torch.manual_seed`` takes."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A finite number above 0."""
+
+Name = Annotated[str, Field(min_length=1)]
+"""A text that is not empty."""
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
+"""The hexadecimal digits of a SHA-256."""
+
+
+class Record(BaseModel):
+    """What is saved as a JSON object: these fields, of these types and no others."""
+
+    model_config = STRICT
+
+
+class OpenRecord(Record):
+    """A :class:`Record` that may have more fields, such as those of a later version."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Mismatch(Exception):  # noqa: N818 - it is not what users see
+    """A value is not what its schema says.
+
+    Args:
+        where: Its place, such as ``manifest.alpha``.
+        found: What it is.
+        expected: What it should be.
+    """
+
+    def __init__(self, where: str, found: object, expected: str) -> None:
+        shown = found if isinstance(found, Shown) else repr(found)
+        if len(shown) > _LONGEST_SHOWN:
+            shown = f"{shown[:_LONGEST_SHOWN]}..."
+        super().__init__(f"{where or 'it'} is {shown}; expected {expected}")
+
+
+class Shown(str):
+    """A description of a value, shown as it is and not as a string."""
+
+    __slots__ = ()
+
+
+@cache
+def _adapter(expected: Any) -> TypeAdapter[Any]:
+    """Made once: making it takes longer than a check."""
+    return TypeAdapter(expected)
+
+
+def check_json(expected: Any, value: Any, where: str = "") -> Any:
+    """Check a value that was read from JSON.
+
+    Args:
+        expected: A :class:`Record`, or another type that pydantic knows.
+        value: The value.
+        where: Its place, for the error.
+
+    Returns:
+        The value as an object of that type.
+
+    Raises:
+        Mismatch: If it is of another type; of several places that differ, the first is named.
+    """
+    try:
+        return _adapter(expected).validate_json(json.dumps(value))  # JSON has lists where we have tuples
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        for part in first["loc"]:
+            where += (
+                f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part[:_LONGEST_SHOWN]}"
+            )
+        if first["type"] == "missing":
+            raise Mismatch(where, Shown("missing"), "it to be there") from None
+        if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+            raise Mismatch(where, Shown("there"), "no field of that name") from None
+        reason = first["msg"].removeprefix("Input should be ")
+        raise Mismatch(where, first["input"], reason[0].lower() + reason[1:]) from None
 
 
 CHANGED = "is damaged or was changed after it was written: its digest is not that of its content"
@@ -450,3 +434,76 @@ def _safetensors() -> Any:
     except ImportError as error:
         raise MissingExtraError("safetensors", "hf") from error
     return safetensors.torch
+
+
+@dataclass(frozen=True)
+class TensorSchema:
+    """What a tensor has to be.
+
+    Attributes:
+        dtypes: One of them.
+        shape: Its sizes: numbers, or names that stand for the same number in every tensor that is checked together.
+        least: What no entry may be below; None for no bound.
+        finite: Whether infinities are refused; NaN always is.
+        rising: Whether every entry must be above the one before.
+    """
+
+    dtypes: tuple[torch.dtype, ...]
+    shape: tuple[int | str, ...]
+    least: float | None = None
+    finite: bool = True
+    rising: bool = False
+
+
+def check_tensors(
+    tensors: Mapping[str, Tensor], schema: Mapping[str, TensorSchema], sizes: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """See that tensors are those of a schema, no more and no fewer.
+
+    Args:
+        tensors: By name.
+        schema: By name.
+        sizes: What named dimensions are, as far as known.
+
+    Returns:
+        What all named dimensions are.
+
+    Raises:
+        Mismatch: If a tensor is missing, unknown, or not what the schema says.
+    """
+    missing, unknown = sorted(set(schema) - set(tensors)), sorted(set(tensors) - set(schema))
+    if missing:
+        raise Mismatch(f"tensor {missing[0]}", Shown("missing"), "it to be there")
+    if unknown:
+        raise Mismatch(f"tensor {unknown[0]}", Shown("there"), "no tensor of that name")
+    known = dict(sizes or {})
+    for name, expected in schema.items():
+        _check_tensor(f"tensor {name}", tensors[name], expected, known)
+    return known
+
+
+def _check_tensor(where: str, tensor: Tensor, expected: TensorSchema, sizes: dict[str, int]) -> None:
+    if tensor.dtype not in expected.dtypes:
+        names = " or ".join(str(dtype).removeprefix("torch.") for dtype in expected.dtypes)
+        raise Mismatch(where, Shown(f"of {str(tensor.dtype).removeprefix('torch.')}"), names)
+    shape = tuple(tensor.shape)
+    if len(shape) == len(expected.shape):
+        for name, size in zip(expected.shape, shape, strict=True):
+            if isinstance(name, str):
+                sizes.setdefault(name, size)
+    wanted = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in expected.shape)
+    if shape != wanted:
+        raise Mismatch(where, Shown(f"of shape {shape}"), f"({', '.join(map(str, wanted))})")
+    if not tensor.numel():
+        return
+    if tensor.is_floating_point():
+        if expected.finite and not bool(tensor.isfinite().all()):
+            raise Mismatch(where, Shown("not finite everywhere"), "finite numbers")
+        if bool(tensor.isnan().any()):
+            raise Mismatch(where, Shown("not a number (NaN) somewhere"), "numbers")
+    if expected.least is not None and not bool((tensor >= expected.least).all()):
+        raise Mismatch(
+            where, Shown(f"{tensor.min().item()} somewhere"), f"at least {expected.least:g} everywhere"
+        )
+    if expected.rising and not bool((tensor[1:] > tensor[:-1]).all()):
+        raise Mismatch(where, Shown("not in rising order"), "each entry above the one before")

@@ -17,7 +17,7 @@ from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
 from fenchel.io.batches import Batch, Cursor, KnownOfBatch, patch_images
 from fenchel.io.documents import Document, Documents
-from fenchel.io.shard import Shard
+from fenchel.io.runs import Shard
 from fenchel.io.tokens import (
     TokenTexts,
     check_known,

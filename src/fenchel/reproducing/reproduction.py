@@ -17,8 +17,8 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.drawing import count, short, titled_table
 from fenchel.errors import MissingExtraError, ModelError
 from fenchel.io.documents import open_documents
-from fenchel.io.schema import OpenRecord
-from fenchel.io.storage import Form, check_writable, write_document, write_text
+from fenchel.io.files import check_writable, write_text
+from fenchel.io.storage import Form, OpenRecord, write_document
 from fenchel.loading import RunModel
 from fenchel.options import ReproduceOptions, takes
 from fenchel.reproducing.paper import BERT, FIGURES, SETTING, T5, UNSAID, PaperPanel

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError, ModelError
-from fenchel.io.batches import Batch, Cursor
+from fenchel.io.batches import Batch, Cursor, ImageBatches
 from fenchel.io.documents import (
     Documents,
     check_text,
@@ -24,9 +24,9 @@ from fenchel.io.documents import (
     file_sha256,
     listed_names,
     open_documents,
+    open_images,
     readable_file,
 )
-from fenchel.io.images import ImageBatches, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import LoadedRun, RunModel, image_processor, load_run, refuse_beside_loader
 from fenchel.options import PairColumns, SwapOptions

@@ -12,16 +12,16 @@ from fenchel.auditing.report.html import manifest_entries, page_environment, pag
 from fenchel.auditing.report.plots import Cell, HeadGrid
 from fenchel.drawing import (
     LEVELS,
+    SCALE,
     WhiskerAxis,
     level,
-    scale,
     short,
     stylesheet,
 )
 from fenchel.errors import InputError
-from fenchel.io.schema import Field, OpenRecord, Place, Positive, Whole
-from fenchel.io.schema import Record as SavedRecord
-from fenchel.io.storage import Form, check_writable, read_document, write_document, write_text
+from fenchel.io.files import check_writable, write_text
+from fenchel.io.storage import Field, Form, OpenRecord, Place, Positive, Whole, read_document, write_document
+from fenchel.io.storage import Record as SavedRecord
 from fenchel.options import ABLATIONS
 from fenchel.swap.findings import (
     ESTIMATORS,
@@ -113,7 +113,7 @@ def render_html(report: SwapTables) -> str:
     """
     environment = page_environment(_PACKAGE)
     environment.filters.update(signed=signed, left=share_left_in_words)
-    colours = scale()
+    colours = SCALE
     swaps = [arm for arm in report.arms if arm["where"] == "model" and _role(arm) == "swap"]
     layers = report.manifest.get("stacks", {}).items()
     listed = [f"{name}: {count} layers" for name, count in layers if name != "output"]

@@ -12,9 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
-from fenchel.io.folder import RunKind, Saved, claimed, differences, versions
-from fenchel.io.schema import (
+from fenchel.io.files import check_writable, removed_if_empty
+from fenchel.io.runs import (
+    ProgressClock,
+    ReadingObserver,
+    RunKind,
+    Saved,
+    SavingPace,
+    claimed,
+    differences,
+    versions,
+)
+from fenchel.io.storage import (
     Field,
+    Form,
     Mismatch,
     Name,
     OpenRecord,
@@ -25,12 +36,12 @@ from fenchel.io.schema import (
     TensorSchema,
     Whole,
     check_tensors,
+    read_tensors,
+    write_tensors,
 )
-from fenchel.io.schema import Place as FromOne
-from fenchel.io.storage import Form, check_writable, read_tensors, removed_if_empty, write_tensors
+from fenchel.io.storage import Place as FromOne
 from fenchel.loading import device_and_dtype, evaluating, on_device, seeded
 from fenchel.options import SwapOptions, takes
-from fenchel.progress import ProgressClock, ReadingObserver, SavingPace
 from fenchel.swap.conditions import Arm, Site, make_arms, sites_of
 from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
 from fenchel.swap.reading import Given, Subject

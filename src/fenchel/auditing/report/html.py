@@ -38,7 +38,7 @@ from fenchel.auditing.report.plots import (
     strips,
 )
 from fenchel.auditing.twin import AUDITED
-from fenchel.drawing import LEVELS, plain, scale, stylesheet
+from fenchel.drawing import LEVELS, SCALE, plain, stylesheet
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def render_html(report: AuditResults) -> str:
     findings = Findings.of(report)
     highest = _highest_order_mean(findings)
     script = page_script(_PACKAGE, *_SCRIPTS)
-    colours = scale()
+    colours = SCALE
     return environment.get_template("report.html.jinja").render(
         report=report,
         counted=counted_in_words(report.manifest, report.heads),

@@ -18,7 +18,7 @@ from fenchel.auditing.report.findings import (
     summary_sentence,
 )
 from fenchel.auditing.report.plots import Cell, HeatMap, heat_maps
-from fenchel.drawing import count, ink, scale, short, titled_table
+from fenchel.drawing import SCALE, count, ink, short, titled_table
 from fenchel.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def notebook_map(findings: Findings, kind: Kind) -> str:
     )
 
 
-_COLOURS = scale()
+_COLOURS = SCALE
 
 
 def _cell(cell: Cell | None, shown: HeatMap, layer: int, place: int) -> str:

@@ -1,7 +1,8 @@
-"""The folder of a run: one process writes to it, and nothing there is replaced unasked."""
+"""A run: one process writes to its folder, nothing there is replaced unasked, shards deal out every document once."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import signal
@@ -14,12 +15,23 @@ import torch
 
 import fenchel
 from fenchel.errors import InputError, OutputError
-from fenchel.io.folder import LOCK_FILE, RunKind, Saved, claimed, differences, versions
+from fenchel.io.runs import (
+    LOCK_FILE,
+    ProgressClock,
+    ReadingObserver,
+    RunKind,
+    Saved,
+    Shard,
+    SilentObserver,
+    claimed,
+    differences,
+    versions,
+)
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fenchel.io.folder import claimed
+from fenchel.io.runs import claimed
 with claimed(Path(sys.argv[1]), extra="report"):
     print("claimed", flush=True)
     time.sleep(60)
@@ -125,3 +137,97 @@ def test_versions_are_those_that_run() -> None:
     assert list(found) == ["schema", "fenchel", "torch", "transformers", "python"]
     assert (found["schema"], found["fenchel"], found["torch"]) == (7, fenchel.__version__, torch.__version__)
     assert found["python"] == platform.python_version()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_every_document_goes_to_one_shard(count):
+    taken = [[document for document in range(20) if Shard(i, count).takes(document)] for i in range(count)]
+    assert sorted(document for part in taken for document in part) == list(range(20))
+    assert max(map(len, taken)) - min(map(len, taken)) <= 1
+
+
+@pytest.mark.parametrize("total", [1, 10, 11])
+def test_shares_add_up(total):
+    assert sum(Shard(i, 4).share(total) for i in range(4)) == total
+    assert Shard(0, 4).share(None) == math.inf
+
+
+def test_parse_and_print():
+    assert Shard.parse("2/5") == Shard(2, 5)
+    assert str(Shard(2, 5)) == "2/5"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3", r"'3' is not of the form i/n"),
+        ("a/b", r"'a/b' is not of the form i/n"),
+        ("", r"'' is not of the form i/n"),
+        ("4/4", r"shard 4/4 does not exist: shards go from 0/4 to 3/4"),
+        ("-1/4", r"shard -1/4 does not exist"),
+        ("0/0", r"there must be at least 1"),
+    ],
+)
+def test_what_is_no_shard(text, message):
+    with pytest.raises(InputError, match=message):
+        Shard.parse(text)
+
+
+def test_shard_from_the_environment(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert Shard.from_environment() == Shard(0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "2")
+    assert Shard.from_environment() == Shard(2, 3)
+    monkeypatch.delenv("RANK")
+    with pytest.raises(InputError, match=r"WORLD_SIZE is 3 but RANK is not set"):
+        Shard.from_environment()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_speed_and_time_left_of_an_audit_from_the_start() -> None:
+    clock = Clock()
+    progress = ProgressClock(0, now=clock)
+    clock.seconds += 4.0
+    found = progress.progress(documents=3, tokens=200, fraction=0.25)
+    assert (found.documents, found.tokens, found.seconds) == (3, 200, 4.0)
+    assert found.tokens_per_second == pytest.approx(50.0)
+    assert found.seconds_left == pytest.approx(12.0)
+    clock.seconds += 4.0
+    assert progress.progress(6, 400, 0.75).seconds_left == pytest.approx(8.0 / 3.0)
+    assert progress.progress(6, 400, 1.0).seconds_left == pytest.approx(0.0)
+
+
+def test_a_resumed_audit_takes_its_own_speed() -> None:
+    clock = Clock()
+    progress = ProgressClock(1000, now=clock)
+    clock.seconds += 10.0
+    first = progress.progress(50, 1100, 0.5)
+    assert first.tokens_per_second == pytest.approx(10.0)
+    assert first.seconds_left is None
+    clock.seconds += 10.0
+    assert progress.progress(60, 1200, 0.75).seconds_left == pytest.approx(10.0)
+
+
+def test_what_cannot_be_told_is_not() -> None:
+    clock = Clock()
+    progress = ProgressClock(0, now=clock)
+    assert progress.progress(1, 5, None).tokens_per_second == 0.0
+    clock.seconds += 1.0
+    assert progress.progress(1, 5, None).seconds_left is None
+
+
+def test_the_silent_observer_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    observer: ReadingObserver = SilentObserver()
+    observer.started({"model": "m"})
+    observer.advanced(ProgressClock().progress(1, 2, 0.5))
+    observer.finished()
+    assert capsys.readouterr() == ("", "")
