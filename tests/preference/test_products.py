@@ -288,3 +288,62 @@ def test_no_exact_answer_repeats_its_question_where_alpha_mu_is_outside_of_the_d
     found = InferenceProblem(u, z).solve("exact", tol=1e-10)
     assert bool((found.dual < 1).all())
     assert bool((found.mean - z > 1).all())
+
+
+def exactly(name: str, lam: float, *parameters: float) -> tuple[Any, Any]:
+    """Cumulant and shift of one coordinate with a thousand digits."""
+    mp.dps = 1000
+    x, p = mpf(lam), [mpf(value) for value in parameters]
+    if name == "Bernoulli":
+        odds = mp.exp(p[0])
+        rise = odds * mp.expm1(x) / (1 + odds)
+        return mp.log1p(rise), odds * mp.exp(x) / (1 + odds * mp.exp(x)) - odds / (1 + odds)
+    if name == "Poisson":
+        return p[0] * mp.expm1(x), p[0] * mp.expm1(x)
+    if name == "Gamma":
+        return -p[0] * mp.log1p(-x / p[1]), p[0] * x / (p[1] * (p[1] - x))
+    if name == "Laplace":
+        return p[0] * x - mp.log1p(-((p[1] * x) ** 2)), 2 * p[1] ** 2 * x / (1 - (p[1] * x) ** 2)
+    half = (p[1] - p[0]) / 2
+    y = half * x
+    middle = (p[0] + p[1]) / 2
+    return middle * x + mp.log(mp.sinh(y) / y), half * (mp.coth(y) - 1 / y)
+
+
+EXTREMES = [
+    *(
+        ("Bernoulli", lam, (logit,))
+        for lam in (1e-300, -1e-9, 0.9, -1.1, 40, -750)
+        for logit in (0, -30, 35, 1000, -1000)
+    ),
+    *(("Poisson", lam, (rate,)) for lam in (1e-200, -1e-9, 1, -745, 300) for rate in (1e-12, 1, 1e12)),
+    *(("Poisson", lam, (rate,)) for lam, rate in ((460, 1e-200), (800, 1e-300), (-800, 1e300))),
+    *(
+        ("Gamma", lam, (a, 1.0))
+        for lam in (1e-200, -1e-9, 0.5, 1 - 2.0**-53, 1 - 1e-9, -1e300)
+        for a in (1e-8, 1, 1e8)
+    ),
+    *(
+        ("Laplace", lam, (0.0, b))
+        for b in (0.5, 2.0)
+        for lam in (1e-150, 1e-9, -0.3, (1 - 1e-5) / b, (1e-4 - 1) / b)
+    ),
+    *(("Box", lam, (-1.0, 1.0)) for lam in (1e-150, 1e-9, 0.49, -0.51, 30, -1e4, 1e4)),
+    *(("Box", lam, (0.0, 1e4)) for lam in (1e-12, 1e-3, 1, -2)),
+]
+
+
+@pytest.mark.parametrize(("name", "lam", "parameters"), EXTREMES)
+def test_extremes(name: str, lam: float, parameters: tuple[float, ...]) -> None:
+    """The shift is right to rounding relative to itself, and its allowance for rounding is one."""
+    given = [torch.tensor([value], dtype=torch.float64) for value in parameters]
+    u = Bernoulli(logits=given[0]) if name == "Bernoulli" else getattr(__import__("fenchel"), name)(*given)
+    at = torch.tensor([[lam]], dtype=torch.float64)
+    cumulant, shift = exactly(name, lam, *parameters)
+    found, allowed = u.tilted_shift(at), float(u.rounding(at))
+    lost = abs(mpf(float(found)) - shift)
+    assert lost <= mpf(allowed) + mpf(5e-324)
+    assert allowed <= 1e-9 * abs(float(shift)) + 1e-320 or (name == "Bernoulli" and abs(parameters[0]) >= 30)
+    value = float(u.log_mgf(at))
+    size = abs(lam) * sum(abs(end) for end in parameters) if name == "Box" else min(1.0, abs(lam))
+    assert abs(mpf(value) - cumulant) <= mpf(4e-15) * (abs(cumulant) + mpf(size))
