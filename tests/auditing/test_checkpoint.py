@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -337,27 +335,48 @@ def test_an_audit_that_could_not_write_its_report_has_lost_nothing(
     assert_same_audit(whole, resumed)
 
 
-_KILLED = """
-import sys
-from tests.auditing.small_audits import small_audit, some_texts
-small_audit(some_texts(30), directory=sys.argv[1], checkpoint_seconds=0.0, resume=True)
-"""
+KILLED_TEXTS = 16
 
 
-def test_an_audit_killed_by_the_system_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+def _audit_until_killed(folder: Path, number: int) -> None:
+    """Audit on; end like a killed process before (even numbers) or after (odd ones) a file takes its place."""
+    real, count = Path.replace, 0
+
+    def replace(self: Path, target: Any) -> Path:
+        nonlocal count
+        count += 1
+        if 2 * count == number:
+            os._exit(signal.SIGKILL)
+        found = real(self, target)
+        if 2 * count + 1 == number:
+            os._exit(signal.SIGKILL)
+        return found
+
+    Path.replace = replace
+    small_audit(some_texts(KILLED_TEXTS), directory=folder, checkpoint_seconds=0.0, resume=True)
+
+
+def test_an_audit_killed_at_any_write_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    small_audit(some_texts(30), directory=whole)
-    command = [sys.executable, "-c", _KILLED, str(killed)]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-    process = subprocess.Popen(command, env=environment, cwd=root)
-    deadline = time.monotonic() + 60
-    while not (killed / STATE_FILE).exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    state = AuditState.read(killed)
-    assert not state.finished
-    assert state.cursor.tokens > 0
-    small_audit(some_texts(30), directory=killed, resume=True)
+    small_audit(some_texts(KILLED_TEXTS), directory=whole)
+    # A server that has imported everything and started no thread: each process is a fork of it.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "polars", "transformers.models.bert.modeling_bert"])
+
+    def code(number: int) -> int | None:
+        process = context.Process(target=_audit_until_killed, args=(killed, number))
+        process.start()
+        process.join()
+        return process.exitcode
+
+    # Between a part and the state that names it, and elsewhere; then while the last files are written.
+    kills = [code(2 + number % 6) for number in range(28)]
+    assert kills == [signal.SIGKILL] * 28
+    assert not AuditState.read(killed).finished
+    numbers = iter(range(4, 1000))
+    while (last := code(next(numbers))) == signal.SIGKILL:
+        kills.append(last)
+    assert last == 0
+    assert len(kills) >= 40
     assert_same_audit(whole, killed)
+    assert {*(killed / "queries").iterdir()} == {*AuditState.read(killed).table.parts}

@@ -332,8 +332,8 @@ class QueryTable:
         return QueryTable(folder, paths)
 
     def remove_others(self) -> None:
-        """Remove every part in the folder that is none of the table's: what an interrupted audit wrote last."""
+        """Remove parts in the folder, whole or half written, that are none of the table's: an interrupted audit's."""
         own = {path.name for path in self.parts}
-        for path in self.folder.glob("*.parquet"):
+        for path in self.folder.glob("*.parquet*"):
             if path.name not in own:
                 path.unlink(missing_ok=True)
