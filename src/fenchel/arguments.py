@@ -59,7 +59,7 @@ class Rule:
         words: The rule in words, to stand after "expected", or what gives them.
         take: The value as the rest of the package takes it; raises ``Unfit`` for one that breaks the rule.
         kind: What is written on a command line for it: ``bool``, ``int``, ``float``, ``str``, names of which it is one,
-            or a list of ``int``, ``float`` or ``str``.
+            or a list of ``int``, ``float`` or ``str``; ``int`` among names is any whole number.
         optional: Whether None may be given as well.
     """
 
@@ -412,8 +412,10 @@ _DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 
 def _as_dtype(value: Any) -> str:
     """A dtype of torch that attention computes in, or its name; ``auto`` for what there is."""
-    if isinstance(value, str) and value in _DTYPES:
-        return value
+    if isinstance(value, str):
+        if (name := value.removeprefix("torch.")) in _DTYPES:
+            return name
+        raise Unfit
     import torch
 
     if not isinstance(value, torch.dtype):

@@ -369,8 +369,6 @@ class SourceOptions(ReadingOptions):
 def _queries(value: Any) -> int | str:
     if value is None or value in ("auto", "all"):
         return value or "all"
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
     return whole(1, _COUNT, "32").take(value)
 
 
@@ -382,7 +380,7 @@ class AuditOptions(SourceOptions):
         "Measure a seeded sample of N queries of each window, or all; auto takes as many as keep an audit of text "
         "within about two forward passes.",
         "N",
-        Rule("a whole number from 1, such as 32, or one of auto, all", _queries),
+        Rule("a whole number from 1, such as 32, or one of auto, all", _queries, (int, "auto", "all")),
     )
     layers: tuple[int, ...] | None = _option(
         None,

@@ -60,8 +60,8 @@ def test_what_cannot_be_compared(command, audits, model, tmp_path):
     missing = command("compare", audits[0], tmp_path / "nowhere", *out)
     assert missing.code == 3
     assert "nowhere is not there" in missing.line
-    other = plain_run(tmp_path, "audit", model, *SMALL, "--alpha", "2", "--space", "key")
+    other = plain_run(tmp_path, "audit", model, *SMALL, "--alpha", "2", "--space", "input")
     refused = command("compare", audits[0], other, *out)
     assert refused.code == 3
-    assert f"space: 'input' in {audits[0]}, 'key' in {other}; alpha: 1.0 in" in refused.line
+    assert f"space: 'key' in {audits[0]}, 'input' in {other}; alpha: 1.0 in" in refused.line
     assert not (tmp_path / "nothing").exists()

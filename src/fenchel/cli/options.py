@@ -53,7 +53,7 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     """An option as typer reads it from a signature."""
     kind = option.rule.kind
     default = option.default if option.command_default is ... else option.command_default
-    if isinstance(kind, tuple):
+    if isinstance(kind, tuple) and int not in kind:
         kind = Literal[kind]
     elif kind not in (bool, int, float):
         kind = str
@@ -79,6 +79,14 @@ def _read(option: Option, value: Any) -> Any:
     name, kind = f"--{option.command_name.replace('_', '-')}", option.rule.kind
     if value is None:
         return None
+    if isinstance(kind, tuple) and int in kind and value not in kind:
+        try:
+            return int(value)
+        except ValueError as error:
+            names = " or ".join(one for one in kind if isinstance(one, str))
+            raise typer.BadParameter(
+                f"{shown(value)} is not a whole number, nor {names}.", param_hint=name
+            ) from error
     if kind == list[int]:
         return numbers(value, name, MOST_LAYERS)
     if kind == list[float]:
