@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from benchmarks.recording import RESULTS, record
 from fenchel import Discrete, InferenceProblem, Tsallis, functional
 from fenchel.auditing import audit
 from fenchel.auditing.capture import AttentionCall, Capture
+from fenchel.auditing.sampling import sample_size
 
 Row = tuple[str, float, float | None]
 """What was measured, its value, and the target, which is the most or, for numbers solved, the least."""
@@ -164,23 +165,29 @@ def closeness() -> Iterator[Row]:
 
 
 def audits() -> Iterator[Row]:
-    """A whole audit at its defaults over the forward pass of the same batch of 4 texts."""
+    """A whole audit of 8,192 tokens in batches of 1,024 over the forward passes of the same batches."""
     model, tokenizer = demo()
-    cases: tuple[tuple[Literal["input", "key"], int, float | None], ...] = (
-        ("input", 128, 6.0),
-        ("input", 512, 18.0),
-        ("key", 128, None),
-        ("key", 512, None),
-    )
-    for space, tokens, target in cases:
-        ids = token_ids(tokenizer, tokens, 4)
-        batches = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)}]
-        with torch.no_grad():
-            forward, _ = least(lambda batches=batches: model(**batches[0]))
-        whole, _ = least(
-            lambda batches=batches, space=space: audit(model, None, batches, space=space, queries="all"), 2
-        )
-        yield f"audit / forward, {space} space, {tokens} tokens", whole / forward, target
+    for tokens, by_size in ((128, (6.0, 3.6, 2.2)), (512, (18.0, 5.0, 2.2))):
+        ids = token_ids(tokenizer, tokens, 8192 // tokens)
+        batches = [
+            {"input_ids": part, "attention_mask": torch.ones_like(part)} for part in ids.split(1024 // tokens)
+        ]
+
+        def forward(batches: list[dict[str, Tensor]] = batches) -> None:
+            with torch.no_grad():
+                for batch in batches:
+                    model(**batch)
+
+        alone, _ = least(forward)
+        size = sample_size("auto", model, length=tokens)
+        for (space, queries), target in zip(
+            (("input", "all"), ("key", "all"), ("key", size)), by_size, strict=True
+        ):
+            options = {"space": space, "queries": queries}
+            whole, _ = least(
+                lambda batches=batches, options=options: audit(model, None, batches, **options), 2
+            )
+            yield f"audit / forward, {space} space, {tokens} tokens, queries {queries}", whole / alone, target
 
 
 PARTS = (layers, sinks, grid, training, certificate, closeness, audits)
