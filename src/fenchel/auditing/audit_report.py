@@ -105,8 +105,7 @@ class AuditReport(AuditResults):
         )
         page = self.write_files(directory)
         state.write(directory)
-        for each in (state.table, state.twin or state.new_twin()):
-            each.remove_others()
+        state.remove_other_parts()
         return page
 
     def write_files(self, directory: Path) -> Path:
@@ -248,7 +247,7 @@ class Checkpoints:
         self.state = state
         self._begun = state.cursor != Cursor()
         if self._begun:
-            self._remove_others()
+            self.state.remove_other_parts()
         self.pace = SavingPace(seconds, now)
         self._saved = state.cursor
 
@@ -259,7 +258,7 @@ class Checkpoints:
         """
         if not self._begun:
             (self.directory / STATE_FILE).unlink(missing_ok=True)
-            self._remove_others()
+            self.state.remove_other_parts()
             self._begun = True
 
     def save(self) -> None:
@@ -281,14 +280,7 @@ class Checkpoints:
         self._write_state()
         return report
 
-    def _remove_others(self) -> None:
-        tables = self.state.table, self.state.twin or self.state.new_twin()
-        for table in tables:
-            table.remove_others()
-
     def _write_state(self) -> None:
-        self.state.table.write()
-        if self.state.twin is not None:
-            self.state.twin.write()
+        self.state.write_rows()
         self.state.manifest.update(documents=self.state.cursor.documents, tokens=self.state.cursor.tokens)
         self.state.write(self.directory)

@@ -272,13 +272,11 @@ class AuditRun:
         self._counting = False
 
     def _write_if_due(self) -> None:
-        tables = [table for table in (self.state.table, self.state.twin) if table is not None]
-        full = any(table.full for table in tables)
-        if self.checkpoints is None:
-            for table in tables if full else ():
-                table.write()
-        elif full or self.checkpoints.pace.due:
+        full = any(table.full for table in self.state.tables)
+        if self.checkpoints is not None and (full or self.checkpoints.pace.due):
             self.checkpoints.save()
+        elif full:
+            self.state.write_rows()
 
     def _check_sample(self, own: _ModelMeasures) -> None:
         # Inputs that are ready do not say beforehand how long they are.
@@ -431,8 +429,6 @@ def _audited(
         raise InputError(f"{batches.description} has no token to audit. Give a text with words.")
     if checkpoints is not None:
         return checkpoints.finish()
-    state.table.write()
-    if state.twin is not None:
-        state.twin.write()
+    state.write_rows()
     state.manifest.update(documents=state.cursor.documents, tokens=state.cursor.tokens)
     return AuditReport.of(state)

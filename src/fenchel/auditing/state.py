@@ -105,6 +105,21 @@ class AuditState:
         """An audit that has counted nothing and writes its table into a folder."""
         return cls(manifest, QueryTable(directory / QUERIES))
 
+    @property
+    def tables(self) -> list[QueryTable]:
+        """The table, and that of the twin if it has one."""
+        return [self.table] if self.twin is None else [self.table, self.twin]
+
+    def write_rows(self) -> None:
+        """Write the rows that wait as parts of their tables."""
+        for table in self.tables:
+            table.write()
+
+    def remove_other_parts(self) -> None:
+        """Remove parts in the folders of the tables that are none of theirs, and a twin's that is not audited now."""
+        for table in (self.table, self.twin or self.new_twin()):
+            table.remove_others()
+
     def new_twin(self) -> QueryTable:
         """An empty table for the twin, beside that of the model."""
         return self.table.beside(TWIN_QUERIES)
