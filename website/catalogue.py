@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
-from fenchel.catalogue.abstract_parts import AbstractFiniteParts
-from fenchel.catalogue.page import between_marks
-from fenchel.catalogue.table import differences, entry_lines
+from fenchel.catalogue.parts import AbstractFiniteParts
+from fenchel.catalogue.registry import differences, entry_lines
 from fenchel.drawing import short
+from website.marks import between_marks
 from website.weights_picture import weights_picture
 
 __all__ = ["catalogue_pages", "family_page", "with_overview"]
@@ -35,7 +35,7 @@ def with_overview(markdown: str) -> str:
         >>> with_overview("nothing marked")
         'nothing marked'
     """
-    return between_marks(markdown, "catalogue", lambda name: _overview() if name == "overview" else None)
+    return between_marks(markdown, "catalogue", lambda name: _TABLES[name]() if name in _TABLES else None)
 
 
 def _overview() -> str:
@@ -171,3 +171,21 @@ def _below(found: re.Match[str]) -> str:
 
 def _above(found: re.Match[str]) -> str:
     return f"<sup>{found[1].strip('{}')}</sup>"
+
+
+def _layers() -> str:
+    """The entries that are layers of this package, as a table in Markdown: by preference, evidence and closeness."""
+    rows = ["| Mechanism | Preference | Evidence | Closeness |", "|---|---|---|---|"]
+    for one in ENTRIES.values():
+        if one.layer:
+            said = (
+                one.layer.get("preference", "Uniform()"),
+                one.layer.get("evidence", "ScaledDot()"),
+                one.layer.get("closeness", "KL()"),
+            )
+            paper = f"{one.paper.authors} {one.paper.year}"
+            rows.append(f"| {one.title} ({paper}) | `{said[0]}` | `{said[1]}` | `{said[2]}` |")
+    return "\n".join(rows)
+
+
+_TABLES = {"overview": _overview, "layers": _layers}

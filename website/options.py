@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from fenchel.catalogue.page import between_marks
 from fenchel.cli.commands import application
 from fenchel.options import Options, declared
 from website.docstrings import as_markdown
+from website.marks import between_marks
 
 __all__ = ["command_table", "function_table", "with_option_tables"]
 

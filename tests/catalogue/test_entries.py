@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fenchel import Hard
 from fenchel.catalogue import ENTRIES, Entry, Parts, RelativeParts, TransportParts, Verdict
-from fenchel.catalogue.abstract_parts import AbstractFiniteParts
+from fenchel.catalogue.parts import AbstractFiniteParts
 from fenchel.errors import FenchelError
 from fenchel.nn import MultiheadAttention
 from tests.catalogue.references import REFERENCES

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fenchel.catalogue import ENTRIES, FAMILIES, NOTES, Entry
-from fenchel.catalogue.abstract_parts import AbstractFiniteParts
+from fenchel.catalogue.parts import AbstractFiniteParts
 from tests.website.html_page import HtmlPage
 from website.catalogue import family_page, with_overview
 from website.weights_picture import weights_picture
@@ -78,3 +78,9 @@ def test_a_picture_shows_more_weight_darker() -> None:
     assert opacities == pytest.approx([0.0, 0.5, 0.75**0.5, 1.0], abs=1e-3)
     assert 'aria-label="&lt;three&gt;"' in drawn
     assert "query 1, key 2: 0.250" in drawn
+
+
+def test_the_table_of_layers_stands_between_its_marks() -> None:
+    page = with_overview("before\n<!-- catalogue: layers -->\nold\n<!-- end of catalogue -->\nafter\n")
+    assert "old" not in page
+    assert "| Scaled dot-product attention (Vaswani et al. 2017) | `Uniform()` | `ScaledDot()` |" in page

@@ -1,23 +1,108 @@
-"""An entry of the catalogue: a mechanism of the field, said as templates, preference, evidence and closeness."""
+"""An entry of the catalogue: the mechanism, its inference, its example, and how far estimators are apart on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from fenchel.arguments import shown
-from fenchel.catalogue.answer import Answer, Inferrer
-from fenchel.catalogue.verdict import Verdict
+from fenchel.catalogue.parts import AbstractFiniteParts, AbstractParts
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_name, closeness_named
 from fenchel.errors import InputError
 
-__all__ = ["ESTIMATORS", "Entry", "Paper", "Symmetry"]
+__all__ = [
+    "ESTIMATORS",
+    "Answer",
+    "Difference",
+    "Entry",
+    "Inferrer",
+    "Paper",
+    "Symmetry",
+    "Verdict",
+    "difference",
+]
+
+P = TypeVar("P", bound=AbstractParts)
+
+
+class Inferrer:
+    """Answers the inferences of a mechanism, all in one way, and keeps what was asked.
+
+    Args:
+        estimator: Of all inferences.
+        closeness: Of those that leave theirs open; None is Kullback and Leibler's.
+    """
+
+    def __init__(self, estimator: str = "first_order", closeness: AbstractCloseness | None = None) -> None:
+        self.estimator, self.closeness = estimator, closeness
+        self.asked: list[AbstractParts] = []
+
+    def __call__(self, parts: AbstractParts) -> Tensor:
+        """The mean of the values, (B, H, m, d_v)."""
+        return self._kept(parts).answer(self.estimator)
+
+    def weights(self, parts: AbstractFiniteParts) -> Tensor:
+        """The weights, (B, H, m, n), for a mechanism that uses them otherwise than for a mean of values."""
+        return self._kept(parts).weights(self.estimator)
+
+    def _kept(self, parts: P) -> P:
+        parts = parts.under(self.closeness)
+        self.asked.append(parts)
+        return parts
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of running an entry.
+
+    Attributes:
+        output: As the mechanism shapes it.
+        estimator: By which its inferences were answered.
+        inferences: In the order in which they were made, each a :class:`Parts` or of another kind of
+            :class:`AbstractParts`; none where the mechanism makes none.
+    """
+
+    output: Tensor
+    estimator: str
+    inferences: tuple[Any, ...]
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """The weights of each inference that has some, (B, H, m, n): all but those under a Gaussian preference."""
+        finite = (parts for parts in self.inferences if isinstance(parts, AbstractFiniteParts))
+        return tuple(parts.weights(self.estimator) for parts in finite)
+
+    @property
+    def gap(self) -> float:
+        """The largest duality gap of any query of any inference; the weights are within √(gap/2) of the exact ones."""
+        gaps = [parts.certificate(self.estimator).gap.max() for parts in self.inferences]
+        return float(torch.stack(gaps).max()) if gaps else 0.0
+
+
+class Verdict(StrEnum):
+    """One inference, several put together, or none.
+
+    Attributes:
+        ONE: One inference a query and head, whose distribution is nearly always the first-order answer (14), and the
+            output is a mean of values under it, linear maps and residuals aside; other estimators and closenesses
+            answer the same question better, or another way.
+        COMPOSITION: Several inferences side by side, or whose answers are questions of others, or are added, gated or
+            iterated.
+        NOT_ONE: What it multiplies values with is no distribution, and is not read as one otherwise; the entry says
+            why, and runs as published alone.
+    """
+
+    ONE = "one inference"
+    COMPOSITION = "a composition"
+    NOT_ONE = "not one"
+
 
 ESTIMATORS = ("first_order", "second_order", "exact")
 
@@ -189,3 +274,60 @@ class Entry:
                 f"{self.name} takes no other closeness than its own ({self.closeness}), and got "
                 f"{shown(closeness)}: leave closeness out."
             )
+
+
+class Difference(NamedTuple):
+    """An estimate beside the exact answer.
+
+    Attributes:
+        estimator: Whose estimate.
+        gap: Largest duality gap of any query, which bounds how far it is from the optimum.
+        total_variation: Largest that any inferred distribution is from the exact one of the same question, from 0 to 1.
+        output: Distance of the mechanism's output from that with exact inference, over the latter's norm. In a
+            composition it includes what later inferences are asked differently.
+    """
+
+    estimator: str
+    gap: float
+    total_variation: float
+    output: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return self._asdict()
+
+
+def difference(
+    entry: Entry,
+    estimator: str = "first_order",
+    *,
+    closeness: AbstractCloseness | str | None = None,
+    seed: int = 0,
+) -> Difference:
+    """Compare an estimator with exact inference on an entry's example, in float64.
+
+    Args:
+        entry: A mechanism that takes the exact estimator.
+        estimator: To compare.
+        closeness: In the place of Kullback and Leibler's.
+        seed: Of the example.
+
+    Raises:
+        InputError: If the mechanism takes no such estimator or closeness, or is not made of inferences.
+
+    Example:
+        >>> from fenchel.catalogue import entry
+        >>> difference(entry("scaled-dot"), "exact").total_variation < 1e-8
+        True
+    """
+    estimate = entry.run(estimator, closeness=closeness, seed=seed)
+    exact = entry.run("exact", closeness=closeness, seed=seed)
+    apart = [parts.total_variation(estimator).max() for parts in estimate.inferences]
+    found, optimum = estimate.output.detach(), exact.output.detach()
+    norm = optimum.norm().clamp_min(torch.finfo(optimum.dtype).tiny)
+    return Difference(
+        estimator,
+        estimate.gap,
+        float(torch.stack(apart).max().detach()) if apart else 0.0,
+        float((found - optimum).norm() / norm),
+    )

@@ -7,10 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.answer import Inferrer
-from fenchel.catalogue.believed import believed
-from fenchel.catalogue.drawn import drawn, heads
-from fenchel.catalogue.entry import Entry, Paper, Symmetry
+from fenchel.catalogue.drawn import believed, drawn, heads
+from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry
 from fenchel.catalogue.parts import Parts
 from fenchel.nn.preference import Context
 from fenchel.nn.preference.learned import ContextNetwork

@@ -1,19 +1,91 @@
-"""One inference a query as tensors: what an entry of the catalogue says a mechanism is made of."""
+"""What an entry hands to an estimator: templates, preference, evidence and values, for each kind of inference."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from fenchel import functional
-from fenchel.catalogue.abstract_parts import AbstractFiniteParts
-from fenchel.closeness import AbstractCloseness
+from fenchel.closeness import KL, AbstractCloseness, OptimalTransport
+from fenchel.estimate import Estimate
 from fenchel.functional.inference import AttentionCertificate
+from fenchel.functional.relative import distance_index
+from fenchel.inference import InferenceProblem
+from fenchel.preference import Discrete, Gaussian
 
-__all__ = ["Parts"]
+__all__ = [
+    "AbstractFiniteParts",
+    "AbstractParts",
+    "CoinParts",
+    "GaussianParts",
+    "Parts",
+    "RelativeParts",
+    "TransportParts",
+]
+
+
+class AbstractParts(ABC):
+    """Inferences, one a query, (B, H, m) of them."""
+
+    @abstractmethod
+    def answer(self, estimator: str = "first_order") -> Tensor:
+        """The mean of the values, (B, H, m, d_v)."""
+
+    @abstractmethod
+    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
+        """What an estimate certifies about itself, each (B, H, m)."""
+
+    @abstractmethod
+    def total_variation(self, estimator: str = "first_order") -> Tensor:
+        """How far the inferred distribution is from the exact one, from 0 to 1, (B, H, m)."""
+
+    def under(self, closeness: AbstractCloseness | None) -> Self:
+        """The same under a closeness, where it leaves its own open."""
+        del closeness
+        return self
+
+
+class AbstractFiniteParts(AbstractParts):
+    """Inferences whose answer is a list of weights.
+
+    Attributes:
+        templates: (B, H, N, d), or (B, H, m, N, d) where they differ by query.
+        evidence: (B, H, m, d).
+        values: (B, H, N, d_v), or (B, H, m, N, d_v).
+        log_preference: log u or a mask, broadcasting to (B, H, m, N); None is uniform.
+    """
+
+    templates: Tensor
+    evidence: Tensor
+    values: Tensor
+    log_preference: Tensor | None
+
+    @abstractmethod
+    def weights(self, estimator: str = "first_order") -> Tensor:
+        """The weights p of the values, (B, H, m, N)."""
+
+    def believed(self) -> Tensor:
+        """The preference u as weights, (B, H, m, N); all 0 where nothing may be looked at."""
+        shape = (*self.evidence.shape[:3], self.templates.shape[-2])
+        log_u = self.log_preference
+        if log_u is None:
+            return self.evidence.new_full(shape, 1 / shape[-1])
+        if log_u.dtype == torch.bool:
+            log_u = self.evidence.new_zeros(log_u.shape).masked_fill(~log_u, -torch.inf)
+        return log_u.softmax(-1).nan_to_num(0.0).expand(shape)
+
+    def mean_under(self, weights: Tensor) -> Tensor:
+        """The mean of the values under weights (B, H, m, N), pair by pair: (B, H, m, d_v)."""
+        values = self.values if self.values.dim() == 5 else self.values.unsqueeze(2)
+        return (weights.unsqueeze(-1) * values).sum(-2)
+
+    def total_variation(self, estimator: str = "first_order") -> Tensor:
+        """Half the sum of what weights differ by."""
+        return (self.weights(estimator) - self.weights("exact")).abs().sum(-1) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,3 +196,259 @@ class Parts(AbstractFiniteParts):
         if not self.differs_by_query:
             return found
         return found.squeeze(2).unflatten(0, (-1, self.evidence.shape[2])).transpose(1, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoinParts(Parts):
+    r"""Parts with two templates of one number each, such as the sides 0 and 1 of a coin.
+
+    .. math:: p_1 = \sigma\bigl(\log u_1 - \log u_0 + \alpha z (t_1 - t_0)\bigr) \qquad\text{at first order}
+
+    That is what the softmax of two is, computed entry by entry.
+
+    Example:
+        >>> sides = torch.tensor([0.0, 1.0]).view(1, 1, 2, 1)
+        >>> CoinParts(templates=sides, evidence=torch.tensor([[[[2.0], [-1.0]]]]), values=sides).answer().flatten()
+        tensor([0.8808, 0.2689])
+    """
+
+    def answer(self, estimator: str = "first_order") -> Tensor:
+        """The mean of the values, (B, H, m, d_v)."""
+        if estimator != "first_order" or not (self.closeness is None or isinstance(self.closeness, KL)):
+            return super().answer(estimator)
+        first, second = self.templates.unbind(-2)
+        alpha = self.alpha.unsqueeze(-1) if isinstance(self.alpha, Tensor) else self.alpha
+        tilt = self.evidence * (second - first).unsqueeze(-2)
+        tilt = tilt if isinstance(alpha, float) and alpha == 1 else alpha * tilt
+        if self.log_preference is not None:
+            tilt = tilt + (self.log_preference[..., 1:] - self.log_preference[..., :1])
+        low, high = (value.unsqueeze(-2) for value in self.values.unbind(-2))
+        return torch.lerp(low, high, torch.sigmoid(tilt))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianParts(AbstractParts):
+    r"""Inferences whose preference is a normal distribution on pairs (k, v) of mean 0, one a query.
+
+    .. math:: u = \mathcal{N}\Bigl(0, \sum_j c_j \binom{k_j}{v_j}\binom{k_j}{v_j}^{\!\top}\Bigr), \qquad
+              o = \mathbb{E}_p[v] = \sum_j c_j v_j\langle k_j, \lambda\rangle
+
+    Its second moments are those of the keys and values seen. The template of a pair is its key; the mean of values is
+    linear in λ, which is αz at first order and :math:`(I/\alpha + \sum_j c_j k_j k_j^\top)^{-1}z` at second, which is
+    exact.
+
+    Attributes:
+        templates: Keys, (B, H, n, d).
+        evidence: (B, H, m, d).
+        values: (B, H, n, d_v).
+        counts: c ≥ 0: how much each pair counts, broadcasting to (B, H, m, n); None is 1.
+        alpha: α > 0.
+
+    Example:
+        >>> k = torch.eye(2).view(1, 1, 2, 2)
+        >>> parts = GaussianParts(templates=k, evidence=torch.ones(1, 1, 1, 2), values=torch.tensor([[[[3.0], [5.0]]]]))
+        >>> parts.answer(), parts.answer("exact")
+        (tensor([[[[8.]]]]), tensor([[[[4.]]]]))
+    """
+
+    templates: Tensor
+    evidence: Tensor
+    values: Tensor
+    counts: Tensor | None = None
+    alpha: float | Tensor = 1.0
+
+    def answer(self, estimator: str = "first_order") -> Tensor:
+        """The mean of the values, (B, H, m, d_v)."""
+        along = self.dual(estimator) @ self.templates.mT
+        return (along if self.counts is None else along * self.counts) @ self.values
+
+    def dual(self, estimator: str = "first_order") -> Tensor:
+        """λ, (B, H, m, d)."""
+        if estimator == "first_order":
+            alpha = (
+                self.alpha.unsqueeze(-1)
+                if isinstance(self.alpha, Tensor) and self.alpha.dim()
+                else self.alpha
+            )
+            return alpha * self.evidence
+        return self._solved(estimator).dual
+
+    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
+        """What an estimate certifies about itself, each (B, H, m)."""
+        with torch.no_grad():
+            found = self._solved(estimator)
+        return AttentionCertificate(found.gap, found.mean_error, found.dual_error)
+
+    def total_variation(self, estimator: str = "first_order") -> Tensor:
+        """That of two normal distributions of one covariance, from how far their means are apart in it."""
+        with torch.no_grad():
+            apart = self.dual(estimator) - self.dual("exact")
+            square = (apart.unsqueeze(-2) @ self.second_moments() @ apart.unsqueeze(-1)).squeeze((-2, -1))
+            return torch.special.erf(square.clamp(min=0).sqrt() / 8**0.5)
+
+    def second_moments(self) -> Tensor:
+        """Σ_j c_j k_j k_jᵀ, (B, H, m or 1, d, d)."""
+        keys = self.templates
+        if self.counts is None:
+            return (keys.mT @ keys).unsqueeze(2)
+        # With one row of counts where queries share them.
+        counts = self.counts.expand(*keys.shape[:2], *self.counts.shape[-2:])
+        return torch.einsum("bhmn,bhnd,bhne->bhmde", counts, keys, keys)
+
+    def _solved(self, estimator: str) -> Estimate:
+        moments = self.second_moments()
+        symmetric = (moments + moments.mT) / 2
+        preference = Gaussian(torch.zeros_like(symmetric[..., 0]), symmetric)
+        return InferenceProblem(preference, self.evidence, self.alpha).solve(estimator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeParts(AbstractFiniteParts):
+    r"""Templates :math:`t_{ij} = k_j + r_{\pi(i,j)}`, evidence, values and log-preference of inferences, one a query.
+
+    .. math:: p_i = \arg\min_p \tfrac\alpha2\lVert\mu_i + z_i - \mathbb{E}_p[t_i]\rVert^2 + D(p, u_i),
+              \qquad o_i = \sum_j p_{ij} (v_j + r'_{\pi(i,j)})
+
+    Attributes:
+        templates: k, scaled, (B, H, n, d).
+        relative: r, scaled likewise, (B or 1, H or 1, P, d).
+        index: π, int64 (m, n), the row of each pair; None is by distance, as
+            :func:`fenchel.functional.relative_attention` has it.
+        evidence: (B, H, m, d).
+        values: (B, H, n, d_v).
+        relative_values: r', (B or 1, H or 1, P, d_v), or None.
+        log_preference: log u, broadcasting to (B, H, m, n); None is uniform.
+        alpha: α > 0, a number or a tensor that broadcasts to (B, H, m).
+        closeness: D where the mechanism fixes it; None leaves it open.
+
+    Example:
+        >>> k, r = torch.zeros(1, 1, 3, 1), torch.tensor([[[[2.0], [1.0], [0.0], [1.0], [2.0]]]])
+        >>> away = RelativeParts(templates=k, relative=r, evidence=-torch.ones(1, 1, 3, 1), values=k)
+        >>> away.weights()[0, 0, 0]
+        tensor([0.6652, 0.2447, 0.0900])
+    """
+
+    templates: Tensor
+    relative: Tensor
+    evidence: Tensor
+    values: Tensor
+    index: Tensor | None = None
+    relative_values: Tensor | None = None
+    log_preference: Tensor | None = None
+    alpha: float | Tensor = 1.0
+    closeness: AbstractCloseness | None = None
+
+    def answer(self, estimator: str = "first_order") -> Tensor:
+        """The mean of the values, (B, H, m, d_v)."""
+        of_values = {"relative_value": self.relative_values, "estimator": estimator}
+        return functional.relative_attention(
+            self.evidence, self.templates, self.values, **of_values, **self._options()
+        )
+
+    def weights(self, estimator: str = "first_order") -> Tensor:
+        """The weights p, (B, H, m, n)."""
+        return functional.relative_attention_weights(
+            self.evidence, self.templates, estimator=estimator, **self._options()
+        )
+
+    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
+        """What an estimate certifies about itself, each (B, H, m)."""
+        with torch.no_grad():
+            return functional.relative_attention_with_certificate(
+                self.evidence, self.templates, self.values, estimator=estimator, **self._options()
+            )[1]
+
+    def mean_under(self, weights: Tensor) -> Tensor:
+        """The mean of the values of pairs, (B, H, m, d_v)."""
+        found = super().mean_under(weights)
+        if self.relative_values is None:
+            return found
+        index = self.index
+        if index is None:
+            index = distance_index(weights.shape[-2], weights.shape[-1], weights.device)
+        return found + (weights.unsqueeze(-1) * self.relative_values[:, :, index]).sum(-2)
+
+    def under(self, closeness: AbstractCloseness | None) -> RelativeParts:
+        """The same under a closeness, where it leaves its own open."""
+        return replace(self, closeness=closeness) if self.closeness is None else self
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "relative": self.relative,
+            "index": self.index,
+            "log_preference": self.log_preference,
+            "alpha": self.alpha,
+            "scale": 1.0,
+            "closeness": self.closeness,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportParts(AbstractFiniteParts):
+    r"""Templates, evidence and values of inferences that are kept near u by entropic transport, one a query.
+
+    .. math:: p = \arg\min_p \tfrac\alpha2\lVert\tilde\mu + z - \mathbb{E}_p[t]\rVert^2 + W_\gamma(p, u; M)
+
+    Attributes:
+        templates: Those that the preference is on, uniformly, (B, H, n, d).
+        atoms: Further ones that p may use, (B, H, a, d).
+        evidence: (B, H, m, d).
+        values: Of the templates, then the atoms, (B, H, n + a, d_v).
+        gamma: γ > 0.
+        cost: M, by name.
+        alpha: α > 0.
+
+    Example:
+        >>> k, q = torch.eye(3).view(1, 1, 3, 3), torch.tensor([[[[2.0, 0.0, 0.0]]]])
+        >>> some = {"evidence": q, "values": k, "gamma": 0.5, "cost": "squared_euclidean"}
+        >>> TransportParts(templates=k[:, :, :2], atoms=k[:, :, 2:], **some).weights()
+        tensor([[[[0.7474, 0.2479, 0.0047]]]])
+    """
+
+    templates: Tensor
+    atoms: Tensor
+    evidence: Tensor
+    values: Tensor
+    gamma: float | Tensor
+    cost: str = "dot"
+    alpha: float | Tensor = 1.0
+
+    @property
+    def closeness(self) -> OptimalTransport:
+        """D."""
+        return OptimalTransport(self.cost, self.gamma, self.atoms, warn=False)
+
+    def answer(self, estimator: str = "first_order") -> Tensor:
+        """The mean of the values, (B, H, m, d_v), without making the weights."""
+        n = self.templates.shape[-2]
+        return functional.transport_attention(
+            self.evidence,
+            self.templates,
+            self.values[..., :n, :],
+            atoms=self.atoms,
+            atom_values=self.values[..., n:, :],
+            alpha=self.alpha,
+            gamma=self.gamma,
+            cost=self.cost,
+            estimator=estimator,
+        )
+
+    def weights(self, estimator: str = "first_order") -> Tensor:
+        """The weights of templates, then atoms, (B, H, m, n + a)."""
+        return cast("Tensor", self._solved(estimator).weights)
+
+    def believed(self) -> Tensor:
+        """Uniform on the templates and 0 on the atoms, (B, H, m, n + a)."""
+        n, further = self.templates.shape[-2], self.atoms.shape[-2]
+        on_keys = self.evidence.new_full((*self.evidence.shape[:3], n), 1 / n)
+        return torch.nn.functional.pad(on_keys, (0, further))
+
+    def certificate(self, estimator: str = "first_order") -> AttentionCertificate:
+        """What an estimate certifies about itself, each (B, H, m)."""
+        with torch.no_grad():
+            found = self._solved(estimator)
+        return AttentionCertificate(found.gap, found.mean_error, found.dual_error)
+
+    def _solved(self, estimator: str) -> Estimate:
+        problem = InferenceProblem(Discrete(self.templates), self.evidence, self.alpha, self.closeness)
+        return problem.solve(estimator, **({"tol": 1e-10} if estimator == "exact" else {}))

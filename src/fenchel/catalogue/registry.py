@@ -1,35 +1,30 @@
-"""All entries, and looking one up."""
+"""All entries, looking one up, and what they say as rows of a table and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from fenchel.arguments import shown
-from fenchel.catalogue import (
-    convolution,
-    gates,
-    hashing,
-    images,
-    importance,
-    linear,
-    memory,
-    pairs_of_places,
-    places,
-    priority,
-    reading,
-    scores,
-    selection,
-    shifted_windows,
-    sparse,
-    textbook,
-)
-from fenchel.catalogue.entry import Entry
+from fenchel.catalogue import gates, importance, memory, mind, places, scores, sparse, textbook, vision
+from fenchel.catalogue.entry import Difference, Entry, difference
+from fenchel.closeness import AbstractCloseness
+from fenchel.closeness.tsallis import name_of
 from fenchel.errors import InputError
 
-__all__ = ["ENTRIES", "FAMILIES", "NOTES", "entry"]
+__all__ = [
+    "ENTRIES",
+    "FAMILIES",
+    "NOTES",
+    "described",
+    "differences",
+    "entry",
+    "entry_lines",
+    "listed",
+    "record",
+]
 
 
 def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
@@ -44,28 +39,24 @@ def _by_name(*groups: Iterable[Entry]) -> MappingProxyType[str, Entry]:
 
 ENTRIES: Final = _by_name(
     textbook.ENTRIES,
-    reading.ENTRIES,
     scores.ENTRIES,
     places.ENTRIES,
-    pairs_of_places.ENTRIES,
-    shifted_windows.ENTRIES,
-    images.ENTRIES,
-    convolution.ENTRIES,
-    hashing.ENTRIES,
+    vision.ENTRIES,
     gates.ENTRIES,
-    selection.ENTRIES,
-    priority.ENTRIES,
+    mind.ENTRIES,
     sparse.ENTRIES,
     memory.ENTRIES,
-    linear.ENTRIES,
     importance.ENTRIES,
 )
+
 """Every mechanism by name, in the order of the catalogue."""
 
 FAMILIES: Final = tuple(dict.fromkeys(one.family for one in ENTRIES.values()))
+
 """The headings, in order."""
 
-NOTES: Final = MappingProxyType({"Mind": selection.NOTE})
+NOTES: Final = MappingProxyType({"Mind": mind.NOTE})
+
 """What is to be known of a whole family, by heading."""
 
 
@@ -92,3 +83,80 @@ def entry(name: str) -> Entry:
     raise InputError(
         f"the catalogue has no entry {shown(name)}{nearest}. 'fenchel catalogue' lists all {len(ENTRIES)}."
     )
+
+
+def differences(
+    entry: Entry, closeness: AbstractCloseness | str | None = None, seed: int = 0
+) -> tuple[Difference, ...]:
+    """Every estimator that the entry takes, beside the exact answer; none where it takes no exact one."""
+    if "exact" not in entry.estimators:
+        return ()
+    return tuple(difference(entry, name, closeness=closeness, seed=seed) for name in entry.estimators)
+
+
+def record(entry: Entry) -> dict[str, Any]:
+    """What an entry says, as JSON."""
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "family": entry.family,
+        "paper": {
+            "authors": entry.paper.authors,
+            "year": entry.paper.year,
+            "title": entry.paper.title,
+            "where": entry.paper.where,
+        },
+        "formula": entry.formula,
+        "templates": entry.templates,
+        "preference": entry.preference,
+        "evidence": entry.evidence,
+        "values": entry.values,
+        "closeness": entry.closeness,
+        "meaning": entry.meaning,
+        "verdict": entry.verdict.value,
+        "because": entry.because,
+        "exact_differs": entry.exact_differs,
+        "exact_because": entry.exact_because,
+        "places": not entry.symmetries,
+        "estimators": list(entry.estimators),
+        "takes_closeness": entry.takes_closeness,
+        "layer": dict(entry.layer),
+    }
+
+
+def described(
+    entry: Entry, closeness: AbstractCloseness | str | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """An entry and what was measured on its example, as JSON."""
+    name = closeness if isinstance(closeness, str) else name_of(closeness)
+    measured = [one.to_json() for one in differences(entry, closeness, seed)]
+    return {**record(entry), "measured": {"closeness": name, "seed": seed, "estimators": measured}}
+
+
+def entry_lines(entry: Entry) -> tuple[tuple[str, str], ...]:
+    """What an entry says, a label and a text a line."""
+    verdict = entry.verdict.value + (f": {entry.because}" if entry.because else "")
+    exact = "another answer than what is published" if entry.exact_differs else "what is published"
+    if "exact" not in entry.estimators:
+        exact = "does not apply"
+    rows = [
+        ("paper", str(entry.paper)),
+        ("formula", entry.formula),
+        ("templates t", entry.templates),
+        ("preference u", entry.preference),
+        ("evidence z", entry.evidence),
+        ("closeness D", entry.closeness),
+        ("values v", entry.values),
+        ("meaning", entry.meaning),
+        ("verdict", verdict),
+        ("exact gives", exact + (f". {entry.exact_because}" if entry.exact_because else "")),
+    ]
+    if entry.layer:
+        arguments = ", ".join(f"{name}={code}" for name, code in entry.layer.items())
+        rows.append(("as a layer", f"MultiheadAttention(width, heads, {arguments})"))
+    return tuple(rows)
+
+
+def listed(entries: Iterable[Entry]) -> tuple[tuple[str, str, str, str, str], ...]:
+    """Rows of the list: name, title, preference, evidence, verdict."""
+    return tuple((one.name, one.title, one.preference, one.evidence, one.verdict.value) for one in entries)

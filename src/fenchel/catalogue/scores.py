@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fenchel.catalogue.answer import Inferrer
-from fenchel.catalogue.believed import believed
-from fenchel.catalogue.drawn import drawn, drawn_module, heads
-from fenchel.catalogue.entry import Entry, Paper, Symmetry
+from fenchel.catalogue.drawn import believed, drawn, drawn_module, heads
+from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
-from fenchel.catalogue.verdict import Verdict
 from fenchel.nn.evidence import General
 from fenchel.nn.preference import Location, Window
 

@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.answer import Inferrer
 from fenchel.catalogue.drawn import drawn, heads
-from fenchel.catalogue.entry import Entry, Paper, Symmetry
-from fenchel.catalogue.parts import Parts
-from fenchel.catalogue.transport_parts import TransportParts
-from fenchel.catalogue.verdict import Verdict
+from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
+from fenchel.catalogue.parts import Parts, TransportParts
 from fenchel.closeness import Tsallis
 
 __all__ = ["ENTRIES"]

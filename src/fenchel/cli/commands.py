@@ -302,7 +302,7 @@ def catalogue(
                 raise typer.BadParameter(f"{option} is of one mechanism's example: name the mechanism too.")
     from fenchel.catalogue import ENTRIES
     from fenchel.catalogue import entry as looked_up
-    from fenchel.catalogue.table import described, record
+    from fenchel.catalogue.registry import described, record
     from fenchel.cli.terminal import print_entry, print_list
 
     if name is None:

@@ -18,8 +18,7 @@ from fenchel.arguments import checked
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import READS
 from fenchel.auditing.swap_effects import exact_heads, require_model
-from fenchel.catalogue.registry import NOTES
-from fenchel.catalogue.table import differences, entry_lines, listed
+from fenchel.catalogue.registry import NOTES, differences, entry_lines, listed
 from fenchel.cli.failure import say
 from fenchel.drawing import short, titled_table
 from fenchel.io.runs import Progress, ReadingObserver, SilentObserver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fenchel.catalogue.page import between_marks, marked_names
+from website.marks import between_marks
 
 PAGE = """# Title
 <!-- results: one -->
@@ -15,12 +15,6 @@ between
 other
 <!-- end of catalogue -->
 """
-
-
-def test_names_are_those_of_their_kind_in_order():
-    assert marked_names(PAGE, "results") == ("one", "two-b")
-    assert marked_names(PAGE, "catalogue") == ("one",)
-    assert marked_names("nothing", "results") == ()
 
 
 def test_what_is_made_replaces_what_was_there_and_again_the_same():

@@ -1,4 +1,4 @@
-"""Attention between the pixels of an image."""
+"""Attention between pixels: windows, non-local blocks, and convolution, whose weights are the preference alone."""
 
 from __future__ import annotations
 
@@ -7,15 +7,59 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.catalogue.answer import Inferrer
-from fenchel.catalogue.drawn import drawn
-from fenchel.catalogue.entry import Entry, Paper, Symmetry
+from fenchel.catalogue.drawn import believed, drawn, drawn_module
+from fenchel.catalogue.entry import Entry, Inferrer, Paper, Symmetry, Verdict
 from fenchel.catalogue.parts import Parts
-from fenchel.catalogue.verdict import Verdict
+from fenchel.nn.arguments import combined
+from fenchel.nn.preference import GridPosition, QuadraticGridPosition
 
 __all__ = ["ENTRIES"]
 
+
+def _shifted_windows(
+    infer: Inferrer, image: Tensor, project: Tensor, network: GridPosition, shift: int
+) -> Tensor:
+    side = network.grid[0]
+    rows, columns = image.shape[1:3]
+    windows = _windows(image.roll((-shift, -shift), (1, 2)), side)
+    query, key, value = windows.unsqueeze(1) @ project.unsqueeze(1)
+    belief = combined([believed(network, query, key), _together(rows, columns, side, shift, image)])
+    found = infer(Parts.scaled_dot(query, key, value, belief))
+    joined = found.transpose(1, 2).flatten(2)
+    return _image(joined, side, rows, columns).roll((shift, shift), (1, 2))
+
+
+def _together(rows: int, columns: int, side: int, shift: int, image: Tensor) -> Tensor:
+    """Whether pixels of a window were together before the image was rolled, (B·windows, 1, side², side²)."""
+    at = [torch.arange(size, device=image.device).roll(-shift) < shift for size in (rows, columns)]
+    rolled = 2 * at[0].long().unsqueeze(-1) + at[1].long()
+    region = _windows(rolled[None, :, :, None].expand(len(image), -1, -1, 1), side).squeeze(-1)
+    return (region.unsqueeze(-1) == region.unsqueeze(-2)).unsqueeze(1)
+
+
+def _windows(image: Tensor, side: int) -> Tensor:
+    """(B, rows, columns, width) as (B·windows, side², width)."""
+    cut = image.unflatten(1, (-1, side)).unflatten(3, (-1, side))
+    return cut.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+
+
+def _image(windows: Tensor, side: int, rows: int, columns: int) -> Tensor:
+    """The inverse of :func:`_windows`."""
+    cut = windows.unflatten(0, (-1, rows // side, columns // side)).unflatten(3, (side, side))
+    return cut.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+def _pixels(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "image": drawn(generator, dtype, 1, 4, 4, 4),
+        "project": drawn(generator, dtype, 3, 2, 4, 2),
+        "network": drawn_module(generator, dtype, GridPosition(heads=2, grid=(2, 2))),
+        "shift": 1,
+    }
+
+
 _FAMILY = "Vision, hashing and gates"
+
 _PIXELS = (Symmetry({"x": -2}),)
 
 
@@ -91,12 +135,63 @@ def _double_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str,
 
 
 _NON_LOCAL = "Non-local neural networks"
+
 _SAME_SIGHT = (
     "Exact inference moves the mean of the templates less, where they vary along the evidence. What is most like a "
     "pixel has less weight then as a rule, not always."
 )
 
+
+def _convolution(
+    infer: Inferrer, image: Tensor, weight: Tensor, bias: Tensor, belief: QuadraticGridPosition
+) -> Tensor:
+    (rows, columns), (up, left) = belief.grid, belief.padding
+    batch, heads = image.shape[0], weight.shape[2] * weight.shape[3]
+    padded = torch.nn.functional.pad(image, (left, left, up, up)).flatten(2).mT
+    values = padded.unsqueeze(1).expand(-1, heads, -1, -1)
+    nothing = values.new_zeros(batch, heads, rows * columns, values.shape[-1])
+    near = believed(belief, nothing, values)
+    shifted = infer(Parts(templates=values, evidence=nothing, values=values, log_preference=near))
+    # The heads' output map: W_h of shift h, added up.
+    found = torch.einsum("bhqi,oih->boq", shifted, weight.flatten(2)) + bias.unsqueeze(-1)
+    return found.unflatten(-1, belief.grid)
+
+
+def _convolution_example(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+    belief = QuadraticGridPosition((2, 3), heads=9, width=60**-0.5, padding=1)  # a = 30
+    return {
+        "image": drawn(generator, dtype, 2, 2, 2, 3),
+        "weight": drawn(generator, dtype, 3, 2, 3, 3),
+        "bias": drawn(generator, dtype, 3),
+        "belief": belief.requires_grad_(False),
+    }
+
+
 ENTRIES = (
+    Entry(
+        name="swin",
+        title="Shifted windows (Swin)",
+        family="Scores and places",
+        paper=Paper(
+            "Liu et al.",
+            2021,
+            "Swin transformer: hierarchical vision transformer using shifted windows",
+            "section 3.2 and eq. (4)",
+        ),
+        formula="p_ij ∝ exp(B_h[offset of i from j]) · exp(⟨q_i, k_j⟩/√d) for i and j in one window, else 0",
+        templates="k_j/√d",
+        preference="u_ij ∝ exp(B_h[offset of i from j]) in the window of i, else 0",
+        evidence="q_i",
+        meaning=(
+            "An image is cut into windows, shifted by half a window in every other layer, and a pixel believes in "
+            "those of its window alone, by a learned number for each offset. Rolling the image and masking what the "
+            "roll has brought together is a way to compute it."
+        ),
+        exact_because="Mean and covariance are those of the pixels of a window, under the learned belief.",
+        written=_shifted_windows,
+        example=_pixels,
+        layer={"preference": "GridPosition(heads, (2, 3))", "evidence": "ScaledDot()"},
+    ),
     Entry(
         name="sagan",
         title="Self-attention of SAGAN",
@@ -224,5 +319,37 @@ ENTRIES = (
         written=_double,
         example=_double_example,
         symmetries=(*_PIXELS, Symmetry({"gather": -1, "distribute": -1, "bias": -1}, None)),
+    ),
+    Entry(
+        name="convolution",
+        title="Convolution as attention",
+        family="Vision, hashing and gates",
+        paper=Paper(
+            "Cordonnier et al.",
+            2020,
+            "On the relationship between self-attention and convolutional layers",
+            "theorem 1 and eq. (9)",
+        ),
+        formula="o_i = Σ_h W_h Σ_j p_hij v_j + b,  p_hij = u_hij ∝ exp(-a‖x_j - x_i - Δ_h‖²)",
+        templates="the pixels, which do not matter",
+        preference="a Gaussian around the pixel that is Δ_h away, one shift Δ_h of the kernel a head",
+        evidence="0",
+        meaning=(
+            "A head of a K × K kernel believes that what matters is one step to its side, whatever is there, and asks "
+            "nothing. As a grows its belief is one pixel, and heads that are mapped and added up are the convolution. "
+            "For zero padding the image has to be padded with pixels of value 0, or heads at the border see the "
+            "nearest pixel."
+        ),
+        because=(
+            "It is a convolution to within an error: the weight beside the pixel is at most 4ε(1 + ε), ε = e^{−a}/(1 "
+            "− e^{−3a}). The example has a = 30 and torch's conv2d for a reference."
+        ),
+        exact_differs=False,
+        exact_because=(
+            "With z = 0 the answer is u itself, by every estimator and under every closeness that is least at u."
+        ),
+        written=_convolution,
+        example=_convolution_example,
+        layer={"preference": "QuadraticGridPosition((2, 3), heads, (1, 2))", "evidence": "NoEvidence()"},
     ),
 )
