@@ -48,7 +48,7 @@ ORDER = [
     {"catalogue"},
     {"integrations"},
     {"options"},
-    {"correlation", "drawing", "loading"},
+    {"bootstrap", "correlation", "drawing", "loading"},
     {"auditing", "swap"},
     {"comparing", "reproducing"},
     {"cli"},

@@ -15,7 +15,7 @@ from tests.auditing.small_audits import known_statistics
 __all__ = ["QUERIES", "SHAPE", "known_audit", "known_values"]
 
 SHAPE: dict[Kind, tuple[int, int]] = {"encoder_self": (2, 3), "cross": (1, 2)}
-QUERIES = 300
+QUERIES, IN_A_DOCUMENT = 300, 5
 
 
 def known_values(
@@ -46,4 +46,4 @@ def known_audit(values: dict[HeadKey, dict[str, torch.Tensor]], **changes: Any) 
             (kind, layer, heads, {name: torch.stack([one[name] for one in own]) for name in METRICS})
         )
     given = manifest(**{"schema": SCHEMA, "merged_from": None, **changes})
-    return AuditReport(given, known_statistics(columns))
+    return AuditReport(given, known_statistics(columns, in_a_document=IN_A_DOCUMENT))

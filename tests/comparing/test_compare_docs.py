@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fenchel.comparing.comparison import CONFIDENCE, median_ranks
+from fenchel.comparing.comparison import CONFIDENCE
 from tests.pages import page, run_blocks
 
 NAME = "docs/compare.md"
@@ -18,5 +18,3 @@ def test_the_blocks_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_page_says_the_numbers_of_the_code() -> None:
     text = page(NAME)
     assert f"probability {CONFIDENCE}" in text
-    assert median_ranks(10, (1 - CONFIDENCE) / (2 * 72)) is None
-    assert median_ranks(13, (1 - CONFIDENCE) / (2 * 72)) == (1, 13)

@@ -15,7 +15,6 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey, Kind
 from fenchel.auditing.report import render_html
 from fenchel.comparing import ComparisonReport, compare
-from fenchel.comparing.comparison import CONFIDENCE, median_ranks
 from fenchel.errors import InputError
 from fenchel.io.storage import parse_json
 from tests.auditing.small_audits import files_of
@@ -39,25 +38,34 @@ def test_differences_are_those_of_the_queries(comparison: ComparisonReport, metr
         assert change.mean == pytest.approx(second.mean() - first.mean(), abs=1e-12)
         medians = [float(np.median(values)) for values in (first, second)]
         assert change.median == pytest.approx(medians[1] - medians[0], abs=0.002 * sum(medians))
+        assert change.interval.low is not None
+        assert change.interval.high is not None
         assert change.interval.low < medians[1] - medians[0] < change.interval.high
 
 
-def test_intervals_are_shared_out_over_both_medians_and_all_heads(comparison: ComparisonReport) -> None:
-    ranks = median_ranks(QUERIES, (1 - CONFIDENCE) / (2 * len(comparison.keys)))
-    alone = median_ranks(QUERIES, 1 - CONFIDENCE)
-    assert ranks is not None
-    assert alone is not None
-    assert ranks[0] < alone[0]
-    for key in comparison.keys:
-        for values, shape in (
-            (BEFORE, comparison.first.heads[key]["gap"]),
-            (AFTER, comparison.last.heads[key]["gap"]),
-        ):
-            ordered = values[key]["gap"].sort().values
-            assert shape.interval.low == pytest.approx(float(ordered[ranks[0] - 1]), rel=1 / 256)
-            assert shape.interval.high == pytest.approx(float(ordered[ranks[1] - 1]), rel=1 / 256)
-            assert shape.interval.low <= ordered[ranks[0] - 1]
-            assert shape.interval.high >= ordered[ranks[1] - 1]
+def test_documents_of_one_text_are_drawn_together(comparison: ComparisonReport) -> None:
+    other = compare(known_audit(BEFORE), known_audit(AFTER, text_sha256="0" * 64))
+    assert (comparison.paired, other.paired) == (True, False)
+    assert comparison.to_json()["resampled"] == {"documents": 60, "paired": True}
+    assert "resampling the same documents of both" in comparison.resampled
+    assert "resampling the documents of each" in other.resampled
+    # A head against itself, document by document, has not moved at all.
+    pair, alone = (
+        compare(known_audit(BEFORE), known_audit(BEFORE, **changes)).changes[RAISED]["gap"].interval
+        for changes in ({}, {"text_sha256": "0" * 64})
+    )
+    assert (pair.low, pair.high) == (0, 0)
+    assert alone.low is not None
+    assert alone.low < 0
+
+
+def test_queries_that_one_audit_did_not_measure_are_left_out() -> None:
+    fewer = {key: {m: v[: QUERIES - 50] for m, v in one.items()} for key, one in AFTER.items()}
+    found = compare(known_audit(BEFORE), known_audit(fewer, queries=3))
+    assert found.first.queries[RAISED] == found.last.queries[RAISED] == QUERIES - 50
+    first = BEFORE[RAISED]["gap"][: QUERIES - 50].double().numpy()
+    assert found.first.heads[RAISED]["gap"].median == pytest.approx(np.median(first), abs=1e-6)
+    assert found.first.heads[RAISED]["gap"].mean == pytest.approx(first.mean(), rel=1e-6)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -87,7 +95,10 @@ def test_the_other_way_round_everything_changes_sign(comparison: ComparisonRepor
         there, here = comparison.changes[key]["gap"], back.changes[key]["gap"]
         assert there.mean is not None
         assert here.mean == -there.mean
-        assert (here.interval.low, here.interval.high) == (-there.interval.high, -there.interval.low)
+        assert there.interval.low is not None
+        assert there.interval.high is not None
+        ends = pytest.approx([-there.interval.high, -there.interval.low])
+        assert [here.interval.low, here.interval.high] == ends
 
 
 def test_an_audit_beside_its_copy_has_not_moved() -> None:
@@ -100,7 +111,7 @@ def test_an_audit_beside_its_copy_has_not_moved() -> None:
         assert all(same.changes[key][metric].median == 0 for key in same.keys)
 
 
-def test_few_queries_tell_nothing() -> None:
+def test_few_documents_tell_nothing() -> None:
     few = [
         known_audit({key: {m: v[:8] for m, v in one.items()} for key, one in values.items()})
         for values in (BEFORE, AFTER)
@@ -108,6 +119,8 @@ def test_few_queries_tell_nothing() -> None:
     found = compare(*few)
     assert found.directions("gap") == (0, 0)
     assert found.heads[0]["gap_p50_low"] is None
+    assert found.resampled == "no interval can be given for 2 documents"
+    assert "no interval can be given for 2 documents" in repr(found)
 
 
 def test_what_is_infinite_is_no_number() -> None:
@@ -119,7 +132,7 @@ def test_what_is_infinite_is_no_number() -> None:
     found = compare(known_audit(BEFORE), known_audit(unbounded), names=["before", "after"])
     change = found.changes[RAISED]["certificate"]
     assert (change.mean, change.median) == (None, None)
-    assert change.interval.high == math.inf
+    assert (change.interval.low, change.interval.high) == (None, None)
     assert found.rank_correlation("certificate", "mean") is not None
     record = next(head for head in found.heads if HeadKey(*list(head.values())[:3]) == RAISED)
     assert record["certificate_p50"][1] is None

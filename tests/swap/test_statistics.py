@@ -8,10 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
+from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import midranks, spearman
 from fenchel.swap.statistics import (
-    Bootstrap,
-    Interval,
     Metric,
     against_best_control,
     halves,

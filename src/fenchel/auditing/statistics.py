@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from fenchel.errors import InputError, ProblemError
 
 if TYPE_CHECKING:
     import polars
+    from torch import Tensor
 
 __all__ = ["RECORD_QUANTILES", "AuditStatistics"]
 
@@ -45,14 +46,18 @@ class AuditStatistics:
         self.table = QueryTable.temporary() if table is None else table
         self.rows = self.table.scan()
         self.words: dict[int, str] = dict(words or {})
-        self._sorted = lru_cache(maxsize=2)(self._sorted_by_head)
+        self._layer = lru_cache(maxsize=1)(self._values_of_layer)
         self._counts = lru_cache(maxsize=16)(self._histogram_of_heads)
 
     @cached_property
+    def documents(self) -> int:
+        """From how many documents the queries are."""
+        return self.rows.select(polars_module().col("document").n_unique()).collect().item()
+
+    @property
     def resampled(self) -> str:
         """What standard errors take for independent: ``documents``, or ``windows`` of a single document."""
-        documents = self.rows.select(polars_module().col("document").n_unique()).collect().item()
-        return "documents" if documents > 1 else "windows"
+        return "documents" if self.documents > 1 else "windows"
 
     @cached_property
     def _of_heads(self) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -139,16 +144,19 @@ class AuditStatistics:
         found = chosen.select(pl.col(_known(metric)).quantile(fraction, "linear")).collect().item()
         return math.nan if found is None else float(found)
 
-    def ranked(self, metric: str, ranks: Sequence[int], key: HeadKey) -> list[float]:
-        """The values of a head's queries of given ranks, the smallest having rank 1.
+    def values(self, key: HeadKey) -> tuple[Tensor, Tensor]:
+        """Every metric of a head's queries, (queries, metrics) float32, and their documents, (queries,)."""
+        found = self._layer(key.kind, key.layer).filter(head=key.head)
+        return found.select(METRICS).to_torch(), found["document"].to_torch()
 
-        Raises:
-            ProblemError: If a rank is not one of 1, 2, ..., the number of queries.
-        """
-        values = self._sorted(_known(metric))[tuple(key)]
-        if any(not 1 <= rank <= len(values) for rank in ranks):
-            raise ProblemError(f"ranks {list(ranks)} are not all between 1 and {len(values)}.")
-        return [float(values[rank - 1]) for rank in ranks]
+    def shared_with(self, others: Iterable[AuditStatistics]) -> AuditStatistics:
+        """Of the queries, those that others have too, by document, window and position."""
+        found = AuditStatistics(self.table, self.words)
+        place = [*_HEAD, "document", "window", "position"]
+        for other in others:
+            if other is not self:
+                found.rows = found.rows.join(other.rows.select(place), on=place, how="semi")
+        return found
 
     def histogram(
         self, metric: str, kind: Kind, layer: int, head: int | None = None, *, upper: float, bins: int
@@ -280,6 +288,9 @@ class AuditStatistics:
 
         return sums.group_by(*by, maintain_order=True).agg(*map(error, METRICS))
 
+    def _values_of_layer(self, kind: Kind, layer: int) -> polars.DataFrame:
+        return self.rows.filter(kind=kind, layer=layer).select("head", "document", *METRICS).collect()
+
     def _histogram_of_heads(self, metric: str, upper: float, bins: int) -> dict[tuple[Any, ...], list[int]]:
         pl = polars_module()
         found: dict[tuple[Any, ...], list[int]] = {tuple(key): [0] * bins for key in self.keys()}
@@ -292,11 +303,6 @@ class AuditStatistics:
         pl = polars_module()
         place = (pl.col(metric).cast(pl.Float64) / upper * bins).clip(0, bins - 1).floor().cast(pl.Int32)
         return rows.group_by(*_HEAD, place.alias("bin")).len().collect()
-
-    def _sorted_by_head(self, metric: str) -> dict[tuple[Any, ...], Any]:
-        pl = polars_module()
-        found = self.rows.group_by(*_HEAD).agg(pl.col(metric).sort()).collect()
-        return {tuple(row[:3]): row[3] for row in found.iter_rows()}
 
 
 def _known(metric: str) -> str:

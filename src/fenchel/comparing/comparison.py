@@ -5,34 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KINDS, METRICS, HeadKey, Kind
 from fenchel.auditing.manifest import KEYS
 from fenchel.auditing.report.findings import METRIC_NAMES
 from fenchel.auditing.sampling import sample_words
 from fenchel.auditing.statistics import AuditStatistics
+from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import spearman
 from fenchel.drawing import count
-from fenchel.errors import InputError
 from fenchel.swap.findings import signed
 
 __all__ = [
     "CONFIDENCE",
     "METRIC",
-    "UNKNOWN",
     "Audited",
     "Change",
     "Comparison",
     "Distribution",
-    "Interval",
-    "difference",
     "finding",
-    "median_ranks",
+    "median_intervals",
+    "same_text",
 ]
 
 CONFIDENCE = 0.95
@@ -44,86 +42,10 @@ METRIC = "total_variation"
 _FEWEST_RANKS = 3
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Two ends, the lower one possibly −∞ and the upper one ∞ where nothing is known."""
-
-    low: float
-    high: float
-
-    @property
-    def direction(self) -> int:
-        """1 if all of it lies above 0, −1 if all of it lies below, else 0.
-
-        Example:
-            >>> Interval(0.1, math.inf).direction, Interval(-0.1, 0.1).direction
-            (1, 0)
-        """
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
-
-    @property
-    def least(self) -> float:
-        """How far from 0 it is at least.
-
-        Example:
-            >>> Interval(-0.5, -0.2).least, Interval(-0.5, 0.2).least
-            (0.2, 0.0)
-        """
-        return max(self.low, -self.high, 0.0)
-
-
-UNKNOWN = Interval(-math.inf, math.inf)
-"""What too few numbers tell."""
-
-
-@lru_cache(maxsize=4096)
-def median_ranks(count: int, error: float) -> tuple[int, int] | None:
-    r"""Ranks of the order statistics between which the median lies, but for a probability of at most ``error``.
-
-    Of N independent numbers the count below their distribution's median m is at most binomial (N, ½), and so is the
-    count above. With k the largest rank for which P(Bin(N, ½) < k) ≤ error / 2,
-
-    $$P\bigl(x_{(k)} \le m \le x_{(N + 1 - k)}\bigr) \ge 1 - \mathrm{error},$$
-
-    whatever the distribution, continuous or not.
-
-    Args:
-        count: N.
-        error: Above 0 and below 1.
-
-    Returns:
-        k and N + 1 − k, from 1; None where N is too small for any two.
-
-    Reference:
-        W. R. Thompson, On confidence ranges for the median and other expectation distributions, 1936.
-
-    Example:
-        >>> median_ranks(10, 0.05), median_ranks(5, 0.05)
-        ((2, 9), None)
-    """
-    from scipy.stats import binom
-
-    if count < 1:
-        return None
-    rank = int(binom.ppf(error / 2, count, 0.5))  # the least rank whose probability is at least error / 2
-    while rank > 0 and binom.cdf(rank - 1, count, 0.5) > error / 2:
-        rank -= 1
-    return (rank, count + 1 - rank) if rank else None
-
-
-def difference(first: Interval, second: Interval) -> Interval:
-    """Where the second median minus the first lies, if each lies in its interval.
-
-    If either misses its median with probability at most ε, this one misses the difference with at most 2ε, however the
-    two samples depend on each other: two models that read the same text need not be independent.
-
-    Example:
-        >>> difference(Interval(0.25, 0.5), Interval(0.75, 1.0))
-        Interval(low=0.25, high=0.75)
-    """
-    low = -math.inf if math.isinf(first.high) else second.low - first.high
-    high = math.inf if math.isinf(second.high) else second.high - first.low
-    return Interval(low, high)
+_RESAMPLES = 1000
+_MOST_UNITS = 1000
+_PLACES = 160
+"""Values of a head among which medians of resamples are looked for, as many at most."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +55,10 @@ class Distribution:
     Attributes:
         mean: Infinite if the metric of one query is; NaN if there is no query.
         median: Likewise.
-        interval: Where the median lies.
     """
 
     mean: float
     median: float
-    interval: Interval = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -148,7 +68,8 @@ class Audited:
     Attributes:
         name: What the user calls it.
         manifest: What it is.
-        queries: How many queries each head had.
+        statistics: Its queries.
+        queries: How many of them each head has.
         not_converged: How many of all queries missed the tolerance.
         heads: By head, the distribution of each metric.
         layers: By kind and layer, the same over all its heads.
@@ -156,6 +77,7 @@ class Audited:
 
     name: str
     manifest: dict[str, Any]
+    statistics: AuditStatistics
     queries: dict[HeadKey, int]
     not_converged: int
     heads: dict[HeadKey, dict[str, Distribution]]
@@ -167,48 +89,117 @@ class Audited:
         return sample_words(self.manifest.get("queries"))
 
     @classmethod
-    def of(cls, name: str, report: AuditReport) -> Audited:
-        """Take from an audit what is compared.
-
-        Raises:
-            InputError: If it holds no head.
-        """
-        statistics = report.statistics
+    def of(cls, name: str, manifest: dict[str, Any], statistics: AuditStatistics) -> Audited:
+        """Take from an audit what is compared."""
         keys = statistics.keys()
-        if not keys:
-            raise InputError(
-                f"{name} holds an audit without a head: no document fell into its share. Give one that has some."
-            )
-        # Either median of a difference may be missed, and one of every head's.
-        error = (1 - CONFIDENCE) / (2 * len(keys))
+
+        def distributions(*place: Any) -> dict[str, Distribution]:
+            return {
+                metric: Distribution(
+                    statistics.mean(metric, *place), statistics.quantile(metric, 0.5, *place)
+                )
+                for metric in METRICS
+            }
+
         return cls(
             name=name,
-            manifest=report.manifest,
+            manifest=manifest,
+            statistics=statistics,
             queries={key: statistics.queries(key) for key in keys},
             not_converged=sum(statistics.not_converged(kind, layer) for kind, layer in statistics.layers()),
-            heads={
-                key: {metric: _distribution(statistics, metric, key, error) for metric in METRICS}
-                for key in keys
-            },
-            layers={
-                site: {
-                    metric: Distribution(
-                        statistics.mean(metric, *site), statistics.quantile(metric, 0.5, *site)
-                    )
-                    for metric in METRICS
-                }
-                for site in statistics.layers()
-            },
+            heads={key: distributions(*key) for key in keys},
+            layers={site: distributions(*site) for site in statistics.layers()},
         )
 
 
-def _distribution(statistics: AuditStatistics, metric: str, key: HeadKey, error: float) -> Distribution:
-    mean, median = statistics.mean(metric, *key), statistics.quantile(metric, 0.5, *key)
-    ranks = median_ranks(statistics.queries(key), error)
-    if ranks is None:
-        return Distribution(mean, median)
-    low, high = statistics.ranked(metric, ranks, key)
-    return Distribution(mean, median, Interval(low, high))
+def same_text(*manifests: Mapping[str, Any]) -> bool:
+    """Whether audits read the same documents, so that a document of the one is paired with that of the other."""
+    digests = {manifest.get("text_sha256") for manifest in manifests}
+    return len(digests) == 1 and None not in digests
+
+
+class _Medians:
+    """The medians of a head's metrics in any resample of documents.
+
+    Args:
+        values: (N, M), a column a metric.
+        units: (N,), from which of the U documents each query is.
+        count: U.
+
+    A median is looked for among the values whose ranks are near the middle: within five standard deviations of the
+    rank over documents, and the two extremes. Of as many values as that, it is exact.
+    """
+
+    def __init__(self, values: Tensor, units: Tensor, count: int) -> None:
+        ordered = values.T.sort().values
+        number = ordered.shape[1]
+        middle = ordered[:, (number - 1) // 2]
+        above = (values > middle).double() - 0.5
+        spread = (
+            8 * torch.zeros(count, len(ordered)).double().index_add_(0, units, above).square().sum(0).sqrt()
+        )
+        steps = torch.linspace(-1, 1, _PLACES - 2, dtype=torch.float64)
+        near = ((number - 1) / 2 + spread.clamp(min=(_PLACES - 3) / 2)[:, None] * steps).round().long()
+        ends = torch.tensor([[0, number - 1]]).expand(len(ordered), 2)
+        ranks = torch.cat([near.clamp(0, number - 1), ends], 1).sort().values
+        self._edges = ordered.gather(1, ranks)
+        bins = torch.searchsorted(self._edges, values.T.contiguous())
+        places = units * _PLACES + bins
+        counts = torch.zeros(len(ordered), count * _PLACES).scatter_add_(
+            1, places, torch.ones_like(places).float()
+        )
+        below = counts.view(len(ordered), count, _PLACES).cumsum(2)
+        self._below = below.transpose(0, 1).reshape(count, -1)
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """The medians, (R, M), of R samples that hold each document as often as (R, U) weights say."""
+        below = (weights.float() @ self._below).view(len(weights), *self._edges.shape)
+        half = below[..., -1:] / 2
+        # Of an even number of values, numpy's median is the mean of the two in the middle.
+        ends = [
+            torch.searchsorted(below, half, right=right).squeeze(2).clamp(max=_PLACES - 1)
+            for right in (False, True)
+        ]
+        low, high = (self._edges.gather(1, place.T).T for place in ends)
+        return ((low + high) / 2).double()
+
+
+def median_intervals(
+    pairs: Sequence[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]], *, paired: bool, seed: int = 0
+) -> list[list[Interval]]:
+    """Intervals of how medians differ, by resampling documents; all of a metric hold at once with probability 0.95.
+
+    Args:
+        pairs: For each of H heads, values (N, M) and numbers of documents (N,), of the first and of the last audit.
+        paired: Whether documents of one number are the same, and drawn together.
+        seed: Of the resamples.
+
+    Returns:
+        For each of M metrics, one a head. More than a thousand documents are drawn in a thousand groups.
+    """
+    seen = [torch.cat([pair[side][1] for pair in pairs]).unique() for side in (0, 1)]
+    known = [torch.cat(seen).unique()] * 2 if paired else seen
+    sizes = [min(_MOST_UNITS, len(numbers)) for numbers in known]
+    units = sizes[0] if paired else sum(sizes)
+    shift = 0 if paired else sizes[0]
+    strata = [torch.arange(units)] if paired else list(torch.arange(units).split(sizes))
+    fewest = min(min(size, len(numbers)) for size, numbers in zip(sizes, seen, strict=True))
+    bootstrap, estimates, samples = Bootstrap(_RESAMPLES, seed), [], []
+    for first, last in pairs:
+        medians = [
+            _Medians(values, torch.searchsorted(numbers, of) % size + start, units)
+            for (values, of), numbers, size, start in zip(
+                (first, last), known, sizes, (0, shift), strict=True
+            )
+        ]
+
+        def difference(weights: Tensor, medians: Sequence[_Medians] = medians) -> Tensor:
+            return medians[1](weights) - medians[0](weights)
+
+        estimates.append(difference(torch.ones(1, units)).squeeze(0))
+        samples.append(bootstrap.samples(difference, strata, units))
+    together = zip(torch.stack(estimates, 1), torch.stack(samples, 2).unbind(1), strict=True)
+    return [Bootstrap.together(estimate, found, fewest) for estimate, found in together]
 
 
 def what_differs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -236,10 +227,12 @@ class Change:
     Attributes:
         first: Over the queries of the first audit.
         second: Over those of the second.
+        interval: Where the difference of the medians lies; without ends where that cannot be said.
     """
 
     first: Distribution
     second: Distribution
+    interval: Interval
 
     @property
     def mean(self) -> float | None:
@@ -250,11 +243,6 @@ class Change:
     def median(self) -> float | None:
         """Second median minus first; None where either is infinite or missing."""
         return _minus(self.second.median, self.first.median)
-
-    @cached_property
-    def interval(self) -> Interval:
-        """Where the difference of the medians lies."""
-        return difference(self.first.interval, self.second.interval)
 
     def by(self, statistic: str) -> float | None:
         """The difference of the means (``mean``) or of the medians (``p50``)."""
@@ -304,11 +292,34 @@ class Comparison:
     @cached_property
     def changes(self) -> dict[HeadKey, dict[str, Change]]:
         """Of each head and metric, the last audit against the first."""
-        first, last = self.first.heads, self.last.heads
+        first, last = self.first, self.last
+        values = [[audit.statistics.values(key) for key in self.keys] for audit in (first, last)]
+        found = median_intervals(list(zip(*values, strict=True)), paired=self.paired)
         return {
-            key: {metric: Change(first[key][metric], last[key][metric]) for metric in METRICS}
-            for key in self.keys
+            key: {
+                metric: Change(first.heads[key][metric], last.heads[key][metric], intervals[place])
+                for metric, intervals in zip(METRICS, found, strict=True)
+            }
+            for place, key in enumerate(self.keys)
         }
+
+    @cached_property
+    def paired(self) -> bool:
+        """Whether first and last read the same documents."""
+        return same_text(self.first.manifest, self.last.manifest)
+
+    @cached_property
+    def documents(self) -> int:
+        """From how many documents the queries of an audit are, of that with fewer."""
+        return min(audit.statistics.documents for audit in (self.first, self.last))
+
+    @property
+    def resampled(self) -> str:
+        """What the intervals resample, in words."""
+        if not any(change.interval.low is not None for of in self.changes.values() for change in of.values()):
+            return f"no interval can be given for {count(self.documents)} document{'s' if self.documents != 1 else ''}"
+        drawn = "the same documents of both" if self.paired else "the documents of each"
+        return f"{CONFIDENCE:.0%} intervals for all heads at once, from resampling {drawn}"
 
     def moved(self, metric: str) -> list[HeadKey]:
         """The heads in the order of the least change that the interval of their medians leaves, the largest first."""
@@ -352,11 +363,12 @@ class Comparison:
         """Everything, ready for ``compare.json``: what is infinite or unknown is None.
 
         Returns:
-            ``audits`` (name and manifest of each), ``differing``, ``metrics`` (by name: rank correlations of last and
-            first, how many heads' intervals lie above and below 0), ``heads`` (a record a head: queries, and for each
-            metric ``NAME_mean`` and ``NAME_p50``, a number an audit; ``NAME_mean_difference``, ``NAME_p50_difference``,
-            ``NAME_p50_low``, ``NAME_p50_high``, last minus first; ``NAME_moved``, 1 or −1 where the interval lies above
-            or below 0), ``layers`` (likewise, without intervals), and
+            ``audits`` (name and manifest of each), ``resampled`` (how many documents, and whether the same were drawn
+            of both), ``differing``, ``metrics`` (by name: rank correlations of last and first, how many intervals of
+            heads lie above and below 0), ``heads`` (a record a head: queries, and for each metric ``NAME_mean`` and
+            ``NAME_p50``, a number an audit; ``NAME_mean_difference``, ``NAME_p50_difference``, ``NAME_p50_low``,
+            ``NAME_p50_high``, last minus first; ``NAME_moved``, 1 or −1 where the interval lies above or below 0),
+            ``layers`` (likewise, without intervals), and
             ``steps`` (rank correlations from each audit to the next).
         """
         steps = [
@@ -372,6 +384,7 @@ class Comparison:
         ]
         return {
             "confidence": CONFIDENCE,
+            "resampled": {"documents": self.documents, "paired": self.paired},
             "audits": [
                 {"name": audit.name, "not_converged": audit.not_converged, "manifest": audit.manifest}
                 for audit in self.audits
@@ -427,8 +440,8 @@ class Comparison:
         for metric, change in self.changes[key].items():
             yield f"{metric}_mean_difference", change.mean
             yield f"{metric}_p50_difference", change.median
-            yield f"{metric}_p50_low", _finite(change.interval.low)
-            yield f"{metric}_p50_high", _finite(change.interval.high)
+            yield f"{metric}_p50_low", change.interval.low
+            yield f"{metric}_p50_high", change.interval.high
             yield f"{metric}_moved", change.interval.direction
 
 
@@ -452,10 +465,7 @@ def finding(comparison: Comparison) -> str:
     moved = (
         f"{METRIC_NAMES[METRIC].lower()} rose in {count(rose)} and fell in {count(fell)} of {count(heads)} heads"
         if rose or fell
-        else f"{METRIC_NAMES[METRIC].lower()} changed in none of {count(heads)} heads by more than the counts can tell"
+        else f"{METRIC_NAMES[METRIC].lower()} changed in none of {count(heads)} heads by more than chance"
     )
     order = "" if kept is None else f"; the rank correlation of the heads is {signed(kept)}"
-    return (
-        f"From {comparison.first.name} to {comparison.last.name}: {moved} (intervals of medians, {CONFIDENCE:.0%} for "
-        f"all at once){order}."
-    )
+    return f"From {comparison.first.name} to {comparison.last.name}: {moved} ({comparison.resampled}){order}."

@@ -17,7 +17,8 @@ from fenchel.auditing.report.html import (
     script_hash,
 )
 from fenchel.auditing.report.plots import Cell, HeadGrid, highest_finite
-from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, Interval, finding
+from fenchel.bootstrap import Interval
+from fenchel.comparing.comparison import CONFIDENCE, METRIC, Comparison, finding
 from fenchel.drawing import WhiskerAxis, count, plain, short, titled_table
 from fenchel.errors import InputError, MissingExtraError
 from fenchel.io.files import check_writable, write_text
@@ -181,8 +182,8 @@ def _data(comparison: Comparison) -> dict[str, Any]:
                 *(_number(value) for value in (change.first.mean, change.second.mean)),
                 _number(change.median),
                 _number(change.mean),
-                _end(change.interval.low),
-                _end(change.interval.high),
+                signed(change.interval.low),
+                signed(change.interval.high),
                 change.interval.direction,
             ]
             for change in (changes[metric] for metric in _ORDER)
@@ -204,12 +205,8 @@ def _entry(value: object) -> str:
 
 
 def _between(interval: Interval) -> str:
-    """An interval in brackets, open where nothing is known."""
-    return f"[{_end(interval.low)}, {_end(interval.high)}]"
-
-
-def _end(value: float) -> str:
-    return ("∞" if value > 0 else "−∞") if math.isinf(value) else signed(value)
+    """An interval in brackets; a dash where there is none."""
+    return "–" if interval.low is None else f"[{signed(interval.low)}, {signed(interval.high)}]"
 
 
 def path(values: Sequence[float], highest: float) -> str:
@@ -312,6 +309,7 @@ def terminal_table(comparison: Comparison) -> RenderableType:
             medians = [short(audit.layers[kind, layer][METRIC].median) for audit in comparison.audits]
             by_layer.add_row(name, *medians)
         parts.append(by_layer)
+    parts.append(Text(f"Of medians: {comparison.resampled}."))
     parts += [
         Text(f"{audit.name}: {audit.sample} were measured.") for audit in comparison.audits if audit.sample
     ]

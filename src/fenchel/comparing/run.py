@@ -10,7 +10,8 @@ from fenchel.arguments import checked, shown
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.state import STATE_FILE
-from fenchel.comparing.comparison import Audited
+from fenchel.auditing.statistics import AuditStatistics
+from fenchel.comparing.comparison import Audited, same_text
 from fenchel.comparing.report import ComparisonReport
 from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import differences
@@ -24,6 +25,9 @@ _CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "conv
 _UNSAID = {"closeness": "softmax"}
 """What a convention is that a manifest has only where it is another."""
 
+_DRAWN = ("queries", "seed")
+"""What decides which queries of a window are measured: audits that differ in it are compared by those of both."""
+
 _ADVICE = "Audit one of them again with the options of the other."
 
 
@@ -35,10 +39,10 @@ def compare(
 ) -> ComparisonReport:
     """Compare audits of one convention and of models of one shape: the last with the first, and all in between.
 
-    Which heads moved is judged by the difference of their medians. Its interval comes from the counts that an audit
-    keeps, by the binomial distribution of order statistics; all heads' intervals of a metric hold at once with
-    probability 0.95, whatever the distributions and however the two audits depend on each other, if the queries of an
-    audit are independent draws. Tokens of long documents are not: docs/compare.md measures what that costs.
+    Which heads moved is judged by the difference of their medians. Its interval comes from resampling documents, which
+    are independent where tokens of one are not; where the audits read the same text, the same documents are drawn of
+    both and their queries paired by document and position. All heads' intervals of a metric hold at once with
+    probability 0.95. One or two documents give no interval.
 
     Args:
         audits: Two or more, each a folder that ``fenchel.audit`` wrote or what it returned.
@@ -75,13 +79,24 @@ def compare(
     given = [_given(audit, place) for place, audit in enumerate(audits, start=1)]
     called = _names(given, names)
     _refuse_repetition(given, called)
-    found: list[Audited] = []
+    manifests: list[dict[str, Any]] = []
+    statistics: list[AuditStatistics] = []
     for audit, name in zip(given, called, strict=True):
-        found.append(Audited.of(name, audit if isinstance(audit, AuditReport) else _opened(audit, name)))
-        pair = (found[0].name, name)
-        _refuse_other_convention(pair, (found[0].manifest, found[-1].manifest))
-        _refuse_other_heads(pair, (list(found[0].heads), list(found[-1].heads)))
-    report = ComparisonReport(tuple(found))
+        read = audit if isinstance(audit, AuditReport) else _opened(audit, name)
+        manifests.append(read.manifest)
+        statistics.append(read.statistics)
+        if not read.statistics.keys():
+            raise InputError(
+                f"{name} holds an audit without a head: no document fell into its share. Give one that has some."
+            )
+        pair = (called[0], name)
+        _refuse_other_convention(pair, (manifests[0], manifests[-1]))
+        _refuse_other_heads(pair, (statistics[0].keys(), statistics[-1].keys()))
+    drawn, tokens = ({tuple(map(one.get, names)) for one in manifests} for names in (_DRAWN, ("tokens",)))
+    if same_text(*manifests) and len(tokens) == 1 < len(drawn):
+        statistics = [own.shared_with(statistics) for own in statistics]
+    found = zip(called, manifests, statistics, strict=True)
+    report = ComparisonReport(tuple(Audited.of(*audit) for audit in found))
     if folder is not None:
         report.save(folder, overwrite=overwrite)
     return report

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, OutputError, require_packages
 from fenchel.io.files import check_writable, removed_if_empty
 from fenchel.io.runs import (
@@ -46,7 +47,7 @@ from fenchel.swap.conditions import Arm, Site, make_arms, sites_of
 from fenchel.swap.observation import Observation, Place, Step, Task, mean_outputs
 from fenchel.swap.reading import Given, Subject
 from fenchel.swap.report import FILES, SCHEMA, SwapReport
-from fenchel.swap.statistics import Bootstrap, Pairings, tabulated
+from fenchel.swap.statistics import Pairings, tabulated
 from fenchel.swap.tasks import ExampleTask, LanguageTask, Measure, SentenceTask
 
 __all__ = ["STATE_FILE", "STATE_FORM", "SWAP", "Readable", "SwapRun", "SwapState", "swap"]

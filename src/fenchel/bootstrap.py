@@ -1,0 +1,157 @@
+"""Intervals by the bootstrap, of swaps and of compared audits.
+
+``scipy.stats.bootstrap`` draws other resamples from the same seed, so published intervals would move, and gives none
+where the statistic is undefined in one resample, such as a correlation with a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Bootstrap", "Interval", "Statistic"]
+
+_ELEMENTS_AT_ONCE = 500_000
+_LEVEL = 0.95
+_FEWEST = 3  # of two, every resample is one of three
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % bootstrap interval.
+
+    Attributes:
+        estimate: From the sample itself.
+        low: The lower end; None where no interval can be given.
+        high: The upper end; None likewise.
+    """
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def direction(self) -> int:
+        """1 if all of it lies above 0, −1 if all of it lies below, else 0; 0 where there is none.
+
+        Example:
+            >>> Interval(0.2, 0.1, 0.3).direction, Interval(0.0, -0.1, 0.1).direction, Interval(0.2).direction
+            (1, 0, 0)
+        """
+        if self.low is None or self.high is None:
+            return 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    @property
+    def least(self) -> float:
+        """How far from 0 it is at least.
+
+        Example:
+            >>> Interval(-0.3, -0.5, -0.2).least, Interval(-0.3, -0.5, 0.2).least, Interval(-0.3).least
+            (0.2, 0.0, 0.0)
+        """
+        return 0.0 if self.low is None or self.high is None else max(self.low, -self.high, 0.0)
+
+
+Statistic = Callable[[Tensor], Tensor]
+"""From (R, N) weights of the units in R samples to R numbers, or to (R, ...) of several at once."""
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """Resamples of N units with replacement, the same ones whenever they are asked for.
+
+    Attributes:
+        repetitions: How many resamples.
+        seed: Of their random numbers.
+    """
+
+    repetitions: int = 2000
+    seed: int = 0
+
+    def samples(self, statistic: Statistic, strata: Sequence[Tensor], units: int) -> Tensor:
+        """A statistic of every resample.
+
+        Args:
+            statistic: What to compute.
+            strata: Groups of unit numbers, each resampled for itself; one group is the usual bootstrap.
+            units: N.
+
+        Returns:
+            (``repetitions``, ...) float64.
+        """
+        return torch.cat([statistic(weights) for weights in self._weights(strata, units)])
+
+    def interval(self, statistic: Statistic, units: int, strata: Sequence[Tensor] | None = None) -> Interval:
+        """A statistic of the units with its percentile interval; without one where fewer than two units are in a group.
+
+        Args:
+            statistic: What to compute.
+            units: N.
+            strata: As in ``samples``. Default: one group.
+        """
+        strata = [torch.arange(units)] if strata is None else strata
+        estimate = float(statistic(torch.ones(1, units, dtype=torch.float64)))
+        if self.repetitions == 0 or min(map(len, strata)) < 2:
+            return Interval(estimate)
+        return self.around(estimate, self.samples(statistic, strata, units))
+
+    @staticmethod
+    def around(estimate: float, samples: Tensor) -> Interval:
+        """The percentile interval of resampled values. Resamples in which the statistic is not defined are left out."""
+        defined = samples[samples.isfinite()]
+        if not len(defined):
+            return Interval(estimate)
+        tail = (1 - _LEVEL) / 2
+        low, high = torch.quantile(defined, torch.tensor([tail, 1 - tail], dtype=defined.dtype)).tolist()
+        return Interval(estimate, low, high)
+
+    @staticmethod
+    def together(estimates: Tensor, samples: Tensor, units: int) -> list[Interval]:
+        r"""Intervals that all hold at once with probability 0.95.
+
+        With :math:`s_h` the standard deviation of the resampled values of number h and c the 95 % quantile, over the
+        resamples, of the largest :math:`|\theta^*_h - \theta_h| / s_h`, the intervals are
+        :math:`\theta_h \pm c' s_h`. A single one has c near 1.96. c' is c of Student's distribution in place of the
+        normal one, times :math:`\sqrt{D / (D - 1)}`: few units are more alike than their population.
+
+        Args:
+            estimates: (H,) of the sample itself.
+            samples: (R, H) of the resamples.
+            units: D, how many units are resampled in the smallest group.
+
+        Returns:
+            H intervals; without ends for fewer than three units, and where a number is not finite in every resample.
+        """
+        from scipy.stats import norm, t
+
+        finite = estimates.isfinite() & samples.isfinite().all(0)
+        if units < _FEWEST or not bool(finite.any()):
+            return [Interval(value) for value in estimates.tolist()]
+        apart = (samples - estimates)[:, finite]
+        spread = apart.square().mean(0).sqrt()
+        farthest = torch.where(spread > 0, apart.abs() / spread, 0.0).amax(1)
+        times = max(float(torch.quantile(farthest, _LEVEL)), float(norm.ppf((1 + _LEVEL) / 2)))
+        times = float(t.isf(norm.sf(times), units - 1)) * math.sqrt(units / (units - 1))
+        width = torch.full_like(estimates, math.nan)
+        width[finite] = times * spread
+        return [
+            Interval(value) if wide != wide else Interval(value, value - wide, value + wide)
+            for value, wide in zip(estimates.tolist(), width.tolist(), strict=True)
+        ]
+
+    def _weights(self, strata: Sequence[Tensor], units: int) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+        block = max(1, _ELEMENTS_AT_ONCE // units)
+        for begin in range(0, self.repetitions, block):
+            rows = min(block, self.repetitions - begin)
+            weights = torch.zeros(units, rows, dtype=torch.float64)
+            for members in strata:
+                size = len(members)
+                drawn = members[torch.randint(size, (size, rows), generator=generator)]
+                weights.scatter_add_(0, drawn, torch.ones(size, rows, dtype=torch.float64))
+            yield weights.T
