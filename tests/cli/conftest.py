@@ -1,4 +1,4 @@
-"""A tiny random model with its tokenizer in a folder, a text for it, and the command run in this process."""
+"""Tiny random models with their tokenizers in folders, a text for them, and commands run in this process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from fenchel.cli import main
 from tests.io.test_windows import word_tokenizer
 
 Command = Callable[..., "Done"]
+
+SMALL = {
+    "audit": "--max-length 12 --stride 8 --batch-size 2 --device cpu --baseline none",
+    "swap": "--max-length 12 --batch-size 4 --device cpu --bootstrap 100 --alphas 0.8 --estimators exact",
+    "reproduce": "--max-length 12 --batch-size 2 --device cpu",
+}
+"""What makes a run take about a second."""
 
 
 class Done(NamedTuple):
@@ -29,6 +36,11 @@ class Done(NamedTuple):
         assert "Traceback" not in self.err
         return self.err.strip()
 
+    @property
+    def words(self) -> str:
+        """What was printed, however its lines are broken."""
+        return " ".join(self.out.split())
+
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
@@ -44,23 +56,23 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-def saved(folder: Path, family: str, **options: Any) -> Path:
+def saved(folder: Path, family: str, *, head: bool = False) -> Path:
     from tests.auditing.small_audits import small_model
+    from tests.swap.small_swaps import language_model, tokenizer_of
 
-    model = small_model(family).to(torch.float32)
-    model.save_pretrained(folder)
-    word_tokenizer(**options).save_pretrained(folder)
+    model = language_model(family) if head else small_model(family)
+    model.to(torch.float32).save_pretrained(folder)
+    (tokenizer_of(family) if head else word_tokenizer()).save_pretrained(folder)
     return folder
 
 
 def plain_run(folder: Path, name: str, model: Path, *options: str) -> Path:
     """Where a command on a model and the usual texts has put its results."""
-    from fenchel.cli import main
     from tests.auditing.small_audits import some_texts
 
     (folder / "text.txt").write_text("\n".join(some_texts()))
     arguments = [name, str(model), "--text", str(folder / "text.txt"), "--out", str(folder / "out")]
-    assert main([*arguments, *options]) == 0
+    assert main([*arguments, *SMALL[name].split(), *options]) == 0
     return folder / "out"
 
 
@@ -71,9 +83,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A T5 of two layers on each side."""
-    return saved(tmp_path_factory.mktemp("translator"), "t5")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the head that predicts tokens."""
+    return saved(tmp_path_factory.mktemp("masked"), "bert", head=True)
 
 
 @pytest.fixture
@@ -84,3 +96,14 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text("\n".join(some_texts()))
     return path
+
+
+@pytest.fixture
+def run(command: Command, model: Path, masked: Path, text: Path, tmp_path: Path) -> Command:
+    """A small audit or swap of the model of its kind into a folder."""
+
+    def run(name: str, *options: object, of: Any = None, out: str = "out") -> Done:
+        subject = of or {"audit": model, "swap": masked}[name]
+        return command(name, subject, "--text", text, "--out", tmp_path / out, *SMALL[name].split(), *options)
+
+    return run

@@ -73,22 +73,21 @@ def test_version(command):
     assert command("--version") == (0, f"fenchel {fenchel.__version__}\n", "")
 
 
+AUDIT = ["audit", "demo", "--text", "t", "--out", "o"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["audit", "demo", "--out", "o"], "Missing option '--text'"),
+        (["audit", "demo", "--out", "o"], "Missing option '--text', '--images' or '--loader'"),
         (["audit", "demo", "--text", "t"], "Missing option '--out'"),
-        (["audit", "demo", "--text", "t", "--out", "o", "--nonsense"], "No such option: --nonsense"),
-        (
-            ["audit", "demo", "--text", "t", "--out", "o", "--batch-size", "many"],
-            "Invalid value for '--batch-size'",
-        ),
-        (["audit", "demo", "--text", "t", "--out", "o", "--alpha", "much"], "Invalid value for '--alpha'"),
-        (["audit", "demo", "--text", "t", "--out", "o", "--space", "outer"], "'outer' is not one of"),
-        (["audit", "demo", "--text", "t", "--out", "o", "--dtype", "int8"], "'int8' is not one of"),
-        (["audit", "demo", "--text", "t", "--out", "o", "--layers", "1,x"], "'1,x' is not a list of numbers"),
-        (["audit", "demo", "--text", "t", "--out", "o", "--heads", "5-2"], "'5-2' is not a list of numbers"),
+        (["swap", "demo", "--out", "o"], "Missing option '--text', '--pairs', '--images' or '--loader'"),
+        ([*AUDIT, "--nonsense"], "No such option: --nonsense"),
+        ([*AUDIT, "--alpha", "much"], "Invalid value for '--alpha'"),
+        ([*AUDIT, "--space", "outer"], "'outer' is not one of"),
+        (["swap", *AUDIT[1:], "--alphas", "much"], "'much' is not a list of numbers"),
         (["merge", "a", "b"], "say with --out where to write"),
+        (["compare", "a"], "expected two or more"),
         (["nonsense"], "No such command 'nonsense'"),
     ],
 )

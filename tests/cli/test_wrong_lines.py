@@ -238,7 +238,9 @@ def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "x" * 5000, "\udcff", "~nobody-here/x", "a/b/c"], ids=lambda name: ascii(name[:9])
+    "name",
+    ["", "x" * 5000, "\udcff", "~nobody-here/x", "a/b/c", "./no/such/folder", "a model with blanks"],
+    ids=lambda name: ascii(name[:9]),
 )
 def test_names_that_no_model_can_have(refused, name):
     refused(MODEL, "audit", name, instead_of="the model")

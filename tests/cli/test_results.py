@@ -1,0 +1,171 @@
+"""What commands make of finished runs: merged shards, reports, swaps beside audits, comparisons, reproductions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.auditing.small_audits import files_of
+from tests.cli.conftest import SMALL, plain_run
+
+
+@pytest.fixture(scope="module")
+def parts(model, tmp_path_factory) -> Path:
+    """Two shards of an audit, each in its folder; not to be changed."""
+    folder = tmp_path_factory.mktemp("parts")
+    for index in range(2):
+        plain_run(folder, "audit", model, "--shard", f"{index}/2")
+    return folder / "out"
+
+
+@pytest.fixture
+def shards(parts, tmp_path) -> Path:
+    return shutil.copytree(parts, tmp_path / "parts")
+
+
+@pytest.fixture(scope="module")
+def audits(model, tmp_path_factory) -> list[Path]:
+    """Audits of a model that differ in the windows; not to be changed."""
+    lengths = ("12", "10", "11")
+    return [
+        plain_run(tmp_path_factory.mktemp("audit"), "audit", model, "--max-length", one) for one in lengths
+    ]
+
+
+def test_merging_gives_the_whole_in_any_order(command, tmp_path, shards, audits):
+    done = command("merge", shards)
+    assert done.code == 0
+    assert f"Report: {shards / 'report.html'}" in done.out
+    assert command("merge", shards).code == 0
+    first, second = shards / "shard-0-of-2", shards / "shard-1-of-2"
+    one, two, whole = tmp_path / "one", tmp_path / "two", audits[0]
+    half = command("merge", first, "--out", one)
+    assert half.code == 3
+    assert "--partial" in half.line
+    assert command("merge", first, "--out", two, "--partial").code == 0
+    assert json.loads((two / "manifest.json").read_text())["shard"] == "0/2"
+    assert command("merge", first, second, "--out", one).code == 0
+    assert command("merge", second, first, "--out", two, "--overwrite").code == 0
+    assert files_of(one) == files_of(two)
+    totals = [
+        [(record["layer"], record["head"], record["queries"]) for record in json.loads(path.read_text())]
+        for path in (whole / "heads.json", one / "heads.json")
+    ]
+    assert totals[0] == totals[1]
+    assert {path.name for path in whole.iterdir()} == {path.name for path in one.iterdir()}
+
+
+def test_merge_keeps_another_audit_unless_told(command, tmp_path, shards, audits):
+    out = shutil.copytree(audits[0], tmp_path / "other")
+    before = files_of(out)
+    assert command("merge", shards, "--out", out).code == 3
+    assert files_of(out) == before
+    assert command("merge", shards, "--out", out, "--overwrite").code == 0
+    assert files_of(out) != before
+
+
+def test_report_is_made_again(command, tmp_path, audits):
+    out = shutil.copytree(audits[0], tmp_path / "out")
+    before = files_of(out)
+    for name in ("heads.json", "summary.json", "heads.parquet", "report.html"):
+        (out / name).unlink()
+    done = command("report", out)
+    assert done.code == 0
+    assert f"Report: {out / 'report.html'}" in done.out
+    assert files_of(out) == before
+
+
+def test_folders_that_hold_no_audit_are_named(command, tmp_path):
+    for given in (
+        ["report", tmp_path],
+        ["merge", tmp_path / "nowhere"],
+        ["compare", tmp_path, tmp_path / "no"],
+    ):
+        done = command(*given)
+        assert done.code == 3
+        assert str(given[-1]) in done.line or str(tmp_path) in done.line
+
+
+def test_a_swap_is_shown_beside_an_audit_of_its_model(run, command, model, tmp_path):
+    assert run("audit", "--space", "input", of=model, out="audit").code == 0
+    assert run("swap", "--per-head", "--layers", "1", of=model, out="swap").code == 0
+    done = command("report", tmp_path / "audit", "--swap", tmp_path / "swap")
+    assert done.code == 0
+    assert "Audit with --space key" in done.words
+    other = shutil.copytree(model, tmp_path / "other")
+    early = run("audit", "--swap", tmp_path / "swap", of=other, out="new")
+    assert early.code == 3
+    assert f"it is of '{model}', and the audit of '{other}'" in early.line
+    for done in (
+        command("report", tmp_path / "audit", "--swap", tmp_path / "nothing"),
+        run("audit", "--swap", tmp_path / "nothing", out="new"),
+    ):
+        assert done.code == 3
+        assert "nothing holds no swap (swap.json is not there)" in done.line
+    assert not (tmp_path / "new").exists()
+
+
+def test_two_audits_are_compared(command, audits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, (one, other, _) = tmp_path / "compare", audits
+    done = command("compare", one, other)
+    assert done.code == 0, done.err
+    assert "Total variation" in done.out
+    assert done.out.splitlines()[-1] == f"Page: {Path('compare') / 'compare.html'}"
+    saved = json.loads((out / "compare.json").read_text())
+    assert [audit["name"] for audit in saved["audits"]] == [str(one), str(other)]
+    assert "max_length" in saved["differing"]
+    assert len(saved["heads"]) == 8
+    files = files_of(out)
+    assert set(files) == {"compare.json", "compare.html"}
+    assert command("compare", one, other).code == 0
+    assert files_of(out) == files
+    reverse = command("compare", other, one)
+    assert reverse.code == 3
+    assert "holds another comparison" in reverse.line
+    assert command("compare", other, one, "--overwrite").code == 0
+
+
+def test_three_audits_make_a_trajectory(command, audits, tmp_path):
+    done = command("compare", *audits, "--out", tmp_path / "three")
+    assert done.code == 0, done.err
+    assert "Total variation by layer, medians" in done.words
+    assert "A trajectory of 3 audits" in (tmp_path / "three" / "compare.html").read_text()
+
+
+def test_audits_of_other_conventions_are_not_compared(command, audits, model, tmp_path):
+    other = plain_run(tmp_path, "audit", model, "--alpha", "2", "--space", "input")
+    refused = command("compare", audits[0], other, "--out", tmp_path / "nothing")
+    assert refused.code == 3
+    assert f"space: 'key' in {audits[0]}, 'input' in {other}; alpha: 1.0 in" in refused.line
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_figure_is_reproduced_with_a_local_model(command, model, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ["--model", model, "--text", text, *SMALL["reproduce"].split()]
+    done = command("reproduce", "figure5", *given)
+    assert (done.code, done.err) == (0, "")
+    assert "Figure 5, encoder self-attention" in done.out
+    assert "untrained twin" in done.out
+    assert done.out.splitlines()[-1].startswith("Table: reproduce")
+    written = json.loads((tmp_path / "reproduce" / "figure5.json").read_text())
+    assert written["manifest"]["model"] == str(model)
+    assert {"figure5.json", "figure5.md", "audit/report.html"} <= set(files_of(tmp_path / "reproduce"))
+    again = command("reproduce", "figure5", *given)
+    assert again.code == 3
+    assert "Keep it and do what is left with --resume" in again.line
+    assert command("reproduce", "figure4", *given, "--resume").code == 0
+    assert "figure4.md" in files_of(tmp_path / "reproduce")
+
+
+def test_the_papers_model_is_not_here(command, text, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = command("reproduce", "figures6-8", "--text", text, "--out", tmp_path / "out")
+    assert done.code == 4
+    assert "google-t5/t5-small" in done.line
+    assert "'demo' for the bundled encoder" in done.line
+    assert not (tmp_path / "out").exists()

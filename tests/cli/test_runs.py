@@ -1,0 +1,316 @@
+"""``fenchel audit`` and ``fenchel swap``: files, options that change something, folders in use, runs that stop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fenchel.cli import main
+from tests.auditing.small_audits import Interrupting, assert_same_audit, files_of, some_texts
+from tests.cli.conftest import SMALL, plain_run, saved
+from tests.swap.small_swaps import SCORED
+
+RUNS = ("audit", "swap")
+
+
+def read(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The heads of an audit or the arms of a swap."""
+    return read(folder, "heads") if (folder / "heads.json").exists() else read(folder, "swap")["arms"]
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    found = folder / "manifest.json"
+    return read(folder, "manifest") if found.exists() else read(folder, "swap")["manifest"]
+
+
+def test_an_audit_writes_its_files_and_says_where(run, tmp_path):
+    out, done = tmp_path / "out", run("audit")
+    assert (done.code, done.err) == (0, "")
+    assert f"Report: {out / 'report.html'}" in done.out
+    assert {"heads.json", "heads.parquet", "summary.json", "manifest.json", "report.html"} <= {*files_of(out)}
+    places = [(record["layer"], record["head"]) for record in records(out)]
+    assert places == [(layer, head) for layer in (1, 2) for head in (1, 2, 3, 4)]
+    assert manifest(out)["documents"] == 7
+    assert all(record["queries"] == manifest(out)["tokens"] for record in records(out))
+
+
+def test_a_swap_writes_its_files_and_says_what_it_found(run, tmp_path):
+    out, done = tmp_path / "out", run("swap")
+    assert (done.code, done.err) == (0, "")
+    assert {"swap.json", "swap.csv", "swap.html"} <= {*files_of(out)}
+    assert f"Page: {out / 'swap.html'}" in done.out
+    assert " ".join(read(out, "swap")["finding"].split()) in done.words
+    assert manifest(out)["model_class"] == "BertForMaskedLM"
+    assert manifest(out)["revision"].startswith("sha256:")
+    assert [record["estimator"] for record in records(out)] == ["model", "first_order", "exact"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, model, masked):
+    """Runs with no option but those that make them small."""
+    of = {"audit": model, "swap": masked}
+    return {name: plain_run(tmp_path_factory.mktemp(name), name, of[name]) for name in RUNS}
+
+
+BOTH = {
+    "--whole-file": {"whole_file": True},
+    "--max-tokens 20": {"max_tokens": 20},
+    "--max-length 10": {"max_length": 10},
+    "--stride 5": {"stride": 5},
+    "--dtype bfloat16": {"dtype": "bfloat16"},
+}
+CHANGING = {
+    "audit": {
+        **BOTH,
+        "--queries 3": {"queries": 3},
+        "--layers 2": {"layers": [2]},
+        "--heads 1,3-4": {"heads": [1, 3, 4]},
+        "--space input": {"space": "input"},
+        "--alpha 3": {"alpha": 3.0},
+    },
+    "swap": {
+        **BOTH,
+        "--alphas '0.7, 1.2'": {"alphas": [0.7, 1.2]},
+        "--estimators second_order": {"estimators": ["second_order"]},
+        "--per-layer": {"per_layer": True},
+        "--per-layer --layers 2": {"layers": [2]},
+        "--per-head --layers 1 --heads 2-3": {"per_head": True, "heads": [2, 3]},
+        "--mask-probability 0.4": {"mask_probability": 0.4},
+        "--bootstrap 200": {"bootstrap": 200},
+        "--seed 7": {"seed": 7},
+    },
+}
+CHANGING_LITTLE = {
+    "audit": {"--batch-size 5": {"batch_size": 5}, "--seed 7": {"seed": 7}, "--tol 1e-6": {"tol": 1e-6}},
+    "swap": {"--batch-size 2": {"batch_size": 2}, "--tol 1e-3": {"tol": 1e-3}},
+}
+
+
+def rows(tables: dict[str, dict[str, Any]]) -> list[tuple[str, str, Any]]:
+    return [(name, option, recorded) for name in RUNS for option, recorded in tables[name].items()]
+
+
+@pytest.mark.parametrize(("name", "option", "recorded"), rows(CHANGING))
+def test_each_option_changes_the_numbers(run, tmp_path, plain, name, option, recorded):
+    done = run(name, *shlex.split(option))
+    assert done.code == 0, done.err
+    assert records(tmp_path / "out") != records(plain[name])
+    assert recorded.items() <= manifest(tmp_path / "out").items()
+
+
+@pytest.mark.parametrize(("name", "option", "recorded"), rows(CHANGING_LITTLE))
+def test_options_that_change_little_are_recorded(run, tmp_path, plain, name, option, recorded):
+    assert run(name, *shlex.split(option)).code == 0
+    assert recorded.items() <= manifest(tmp_path / "out").items()
+    number, near = {"audit": ("relative_deviation_mean", 1e-2), "swap": ("loss", 1e-3)}[name]
+    for ours, theirs in zip(records(tmp_path / "out"), records(plain[name]), strict=True):
+        assert ours.get("queries") == theirs.get("queries")
+        assert ours[number] == pytest.approx(theirs[number], rel=near)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_columns_choose_the_text_and_the_target(command, tmp_path, name):
+    translator, table = saved(tmp_path / "model", "marian", head=True), tmp_path / "pairs.jsonl"
+    pairs = [("w1 w2 w3", "w4 w5", "w6 w7 w8 w9"), ("w9 w2", "w8 w1", "w2")]
+    table.write_text(
+        "\n".join(json.dumps(dict(zip(("text", "en", "de"), one, strict=True))) for one in pairs)
+    )
+    found = {}
+    for columns in ("", "--text-column en", "--text-column en --target-column de"):
+        out = tmp_path / str(len(columns))
+        options = f"{SMALL[name]} {columns}".split()
+        done = command(name, translator, "--text", table, "--out", out, *options)
+        assert done.code == 0, done.err
+        found[columns] = records(out)
+    assert found[""] != found["--text-column en"] != found[columns]
+    if name == "audit":
+        queries = {record["kind"]: record["queries"] for record in found[columns]}
+        assert queries["decoder_self"] == queries["cross"] == 6 + 3 != queries["encoder_self"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_folder_with_a_run_asks_what_to_do(run, tmp_path, name, there):
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+    begun = run(name, "--resume")
+    assert begun.code == 0, begun.err
+    before = files_of(out)
+    asks = run(name)
+    assert asks.code == 3
+    assert "--resume" in asks.line
+    assert "--overwrite" in asks.line
+    for options, code, said in (
+        ("--resume", 0, ""),
+        ("--resume --max-length 10", 3, "max length"),
+        ("--resume --overwrite", 3, "contradict each other"),
+    ):
+        done = run(name, *options.split())
+        assert done.code == code
+        assert said in done.err
+        assert files_of(out) == before
+    assert run(name, "--max-length", "10", "--overwrite").code == 0
+    assert manifest(out)["max_length"] == 10
+
+
+def test_shards_by_option_and_by_environment(run, tmp_path, monkeypatch):
+    first = run("audit", "--shard", "0/2")
+    assert first.code == 0
+    assert f"fenchel merge {tmp_path / 'out'}" in first.out
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run("audit").code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"shard-0-of-2", "shard-1-of-2"}
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str):
+    """A file system of a few kilobytes, where this user may make one."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_while_writing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 40))
+    with small_disk(tmp_path / "disk", "400k") as disk:
+        done = run("audit", out="disk/out")
+        assert done.code == 6
+        assert "the disk is full" in done.line
+        left = {name: (disk / "out" / name).stat().st_size for name in files_of(disk / "out")}
+        assert "state.json" in left
+        assert "report.html" not in left
+        assert all(left.values())
+        assert not any(name.startswith(".") for name in left)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        assert run("audit", "--resume", out="disk/out").code == 0
+        assert (disk / "out" / "report.html").stat().st_size > 0
+
+
+def test_a_disk_that_is_full_before(run, tmp_path):
+    with small_disk(tmp_path / "disk", "200k"):
+        done = run("audit", out="disk/out")
+    assert done.code == 6
+    assert "bytes free" in done.line
+
+
+def test_a_stopped_audit_goes_on_to_the_same_files(model, tmp_path, monkeypatch):
+    """One that is killed instead: tests/auditing/test_checkpoint.py."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n".join(some_texts(count=40)))
+    arguments = ["audit", str(model), "--text", "text.txt", *SMALL["audit"].split(), "--out"]
+    assert main([*arguments, "whole"]) == 0
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fenchel", *arguments, "stopped", "--checkpoint-seconds", "0.05"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while not Path("stopped", "state.json").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert not Path("stopped", "report.html").exists()
+    assert (process.returncode, out, err.count("\n")) == (130, "", 1)
+    assert err.startswith("fenchel: interrupted; ")
+    assert "tokens are saved in stopped. Go on with: fenchel audit " in err
+    assert err.rstrip().endswith("--resume")
+    assert main([*arguments, "stopped", "--resume"]) == 0
+    assert_same_audit(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_an_interrupted_swap_says_how_to_go_on(run, monkeypatch):
+    stops = Interrupting(5, KeyboardInterrupt())
+    monkeypatch.setattr("fenchel.cli.terminal.observer_of_standard_error", lambda doing: stops)
+    done = run("swap", "--checkpoint-seconds", "1000")
+    assert done.code == 130
+    assert "tokens are saved in" in done.line
+    assert done.line.endswith("--resume")
+    monkeypatch.undo()
+    finished = run("swap", "--resume")
+    assert finished.code == 0, finished.err
+
+
+def test_pairs_are_taken_from_the_columns_that_are_named(command, masked, tmp_path):
+    columns = "sentence_A\tsentence_B\trelatedness_score"
+    lines = [f"{k}\t{a}\t{b}\t{score}" for k, (a, b, score) in enumerate(SCORED)]
+    (tmp_path / "pairs.tsv").write_text("\n".join([f"pair_ID\t{columns}", *lines]) + "\n")
+    (tmp_path / "renamed.tsv").write_text("\n".join(["pair_ID\tone\tother\tlike", *lines]) + "\n")
+
+    def swapped(pairs: str, out: str, *options: str) -> Any:
+        given = [*SMALL["swap"].split(), *options]
+        return command("swap", masked, "--pairs", tmp_path / pairs, "--out", tmp_path / out, *given)
+
+    plain = swapped("pairs.tsv", "plain")
+    assert plain.code == 0, plain.err
+    assert read(tmp_path / "plain", "swap")["quality"] == "score_correlation"
+    missing = swapped("renamed.tsv", "renamed")
+    assert missing.code == 3
+    said = "has no column 'sentence_A'; its first line names 'pair_ID', 'one', 'other', 'like'"
+    assert said in missing.line
+    names = ["--first-column", "one", "--second-column", "other", "--score-column", "like"]
+    assert swapped("renamed.tsv", "renamed", *names).code == 0
+    assert records(tmp_path / "renamed") == records(tmp_path / "plain")
+    assert swapped("pairs.tsv", "few", "--max-pairs", "5").code == 0
+    assert read(tmp_path / "few", "swap")["units"]["pairs"] == 5
+
+
+def test_similarities_of_texts_are_a_sample(run, model, tmp_path):
+    for out, options, pairs in (("all", [], 21), ("some", ["--sample-pairs", "8"], 8)):
+        done = run("swap", *options, of=model, out=out)
+        assert done.code == 0, done.err
+        assert manifest(tmp_path / out)["task"] == "embedding"
+        assert manifest(tmp_path / out)["ranked_pairs"] == pairs
+
+
+def test_a_head_without_its_weights_is_an_error(run, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = saved(tmp_path / "untied", "gpt2", head=True)
+    weights = load_file(folder / "model.safetensors")
+    assert not any("lm_head" in name for name in weights), "tied weights are saved once"
+    tied = run("swap", of=folder, out="tied")
+    assert tied.code == 0, tied.err
+    config = read(folder, "config")
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    done = run("swap", of=folder)
+    assert done.code == 4
+    assert "lack 1 parameters of GPT2LMHeadModel (such as 'lm_head.weight')" in done.line
+
+
+def test_heads_are_ablated_alone(run, tmp_path):
+    options = ["--estimators", "none", "--per-head", "--ablations", "zero, preference"]
+    done = run("swap", *options)
+    assert done.code == 0, done.err
+    assert "With no output in place of one head" in done.words
+    ranked = [one["estimator"] for one in read(tmp_path / "out", "swap")["ranking"]]
+    assert ranked == ["zero", "preference"]
+    again = run("swap", *options, "--resume")
+    assert again.code == 0, again.err
