@@ -11,7 +11,24 @@ import pytest
 
 from fenchel.errors import InputError
 
-__all__ = ["damaged_contents", "refuses", "refuses_every_damage"]
+__all__ = ["Change", "damaged_contents", "field", "refuses"]
+
+Change = Callable[[Any], None]
+"""What changes a record that is read from JSON."""
+
+
+def field(*path: str | int, to: Any) -> Change:
+    """Sets a field of a record to another value; to KeyError, removes it."""
+
+    def apply(record: Any) -> None:
+        for name in path[:-1]:
+            record = record[name]
+        if to is KeyError:
+            del record[path[-1]]
+        else:
+            record[path[-1]] = to
+
+    return apply
 
 
 def damaged_contents(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
@@ -42,15 +59,3 @@ def refuses(path: Path, read: Callable[[], Any]) -> str:
     assert len(message) < 1_000
     assert path.read_bytes() == before
     return message
-
-
-def refuses_every_damage(path: Path, read: Callable[[], Any], count: int = 100) -> None:
-    """A reader takes a file as it is and refuses it with any damage."""
-    content = path.read_bytes()
-    read()
-    for damaged in damaged_contents(content, count):
-        assert damaged != content
-        path.write_bytes(damaged)
-        refuses(path, read)
-    path.write_bytes(content)
-    read()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,7 @@ import pytest
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.examples import AttentionMatrix, HeadExample
 from fenchel.auditing.heads import METRICS
-from fenchel.auditing.state import STATE_FILE, STATE_FORM, AuditState
 from fenchel.errors import InputError
-from fenchel.io.storage import read_document, write_document
 from tests.auditing.small_audits import files_of, small_audit, some_texts
 
 
@@ -84,15 +81,3 @@ def test_another_audit_is_not_overwritten(report: AuditReport, tmp_path: Path) -
 
 def test_a_notebook_shows_the_report(report: AuditReport) -> None:
     assert "<" in report._repr_html_()
-
-
-def test_a_state_of_another_version_or_a_damaged_one(report: AuditReport, tmp_path: Path) -> None:
-    report.save(tmp_path)
-    path = tmp_path / STATE_FILE
-    saved = read_document(path, STATE_FORM)
-    write_document(path, replace(STATE_FORM, version=99), saved)
-    with pytest.raises(InputError, match=r"has schema 99 of a saved audit, .*; this one reads schema 4"):
-        AuditState.read(tmp_path)
-    write_document(path, STATE_FORM, {key: saved[key] for key in saved if key != "cursor"})
-    with pytest.raises(InputError, match=r"state\.json is not what fenchel writes: cursor is missing"):
-        AuditState.read(tmp_path)

@@ -181,14 +181,6 @@ def test_a_finished_audit_resumes_as_finished(whole: Path, tmp_path: Path) -> No
     assert_same_audit(tmp_path, whole)
 
 
-def test_a_finished_audit_that_lost_files_gets_them_back(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    for name in ("report.html", "heads.json", "heads.parquet"):
-        (tmp_path / name).unlink()
-    small_audit(directory=tmp_path, resume=True)
-    assert_same_audit(tmp_path, whole)
-
-
 def test_an_occupied_folder_is_refused_before_the_model_is_loaded(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     files = files_of(whole)

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from fenchel.auditing.state import STATE_FORM as AUDIT_FORM
 from fenchel.errors import FenchelError, InputError
 from fenchel.io.storage import read_tensors, write_tensors
 from fenchel.swap import SwapReport
 from fenchel.swap.run import STATE_FILE, STATE_FORM, SwapState
 from tests.auditing.small_audits import Interrupting, files_of
-from tests.damage import refuses, refuses_every_damage
+from tests.damage import field, refuses
 from tests.swap.small_swaps import SCORED, small_swap
 
 ROOT = Path(__file__).parents[2]
@@ -55,23 +54,6 @@ def resumed(folder: Path, kind: str, **options: Any) -> SwapReport:
     return small_swap("bert", **OPTIONS, **given, directory=folder, **{"resume": True, **options})
 
 
-def test_any_damage_is_refused(folder: Path) -> None:
-    refuses_every_damage(folder / STATE_FILE, lambda: SwapState.read(folder))
-
-
-def test_resuming_refuses_a_damaged_state_and_leaves_every_file(folder: Path, kind: str) -> None:
-    path = folder / STATE_FILE
-    damaged = bytearray(path.read_bytes())
-    damaged[-3] ^= 16
-    path.write_bytes(bytes(damaged))
-    before = files_of(folder)
-    assert "start anew with --overwrite" in refuses(path, lambda: resumed(folder, kind))
-    refuses(path, lambda: resumed(folder, kind, resume=False))
-    assert files_of(folder) == before
-    resumed(folder, kind, resume=False, overwrite=True)
-    assert SwapState.read(folder).finished
-
-
 def _tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Saved], None]:
     def apply(saved: Saved) -> None:
         saved[0][name] = change(saved[0][name].clone()).contiguous()
@@ -95,16 +77,7 @@ def _filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _field(*path: str, to: Any) -> Callable[[Saved], None]:
-    def apply(saved: Saved) -> None:
-        found = saved[1]
-        for name in path[:-1]:
-            found = found[name]
-        if to is KeyError:
-            del found[path[-1]]
-        else:
-            found[path[-1]] = to
-
-    return apply
+    return lambda saved: field(*path, to=to)(saved[1])
 
 
 TENSORS = ("units", "tokens", "labels", "hidden")
@@ -176,23 +149,6 @@ def test_embeddings_of_other_arms_are_another_swap(folder: Path) -> None:
         InputError, match=r"another swap than .*; they differ in number of arms: 3 there, 4 asked for"
     ):
         resumed(folder, "sentences")
-
-
-@pytest.mark.parametrize("kind", ["language"])
-def test_an_audit_is_no_swap(folder: Path) -> None:
-    write_tensors(folder / STATE_FILE, AUDIT_FORM, *read_tensors(folder / STATE_FILE, STATE_FORM))
-    message = refuses(folder / STATE_FILE, lambda: SwapState.read(folder))
-    assert "holds a saved audit, not a saved swap" in message
-
-
-@pytest.mark.parametrize("kind", ["sentences"])
-def test_a_table_that_was_edited_is_refused(folder: Path) -> None:
-    path = folder / "swap.json"
-    refuses_every_damage(path, lambda: SwapReport.load(folder))
-    written = json.loads(path.read_text())
-    written["manifest"]["alphas"] = ["x"]
-    path.write_text(json.dumps(written))
-    assert "was changed after it was written" in refuses(path, lambda: SwapReport.load(folder))
 
 
 @pytest.mark.parametrize("name", ["swap-sick-test.json", "swap-sick-1500.json"])

@@ -116,14 +116,6 @@ def test_the_page_is_written_with_the_other_files(masked: SwapReport, tmp_path: 
     assert (tmp_path / "swap.html").read_text() == render_html(masked)
 
 
-def test_a_finished_swap_without_its_page_gets_it_by_resume(tmp_path: Path) -> None:
-    small_swap("bert", directory=tmp_path, estimators=["exact"])
-    page = (tmp_path / "swap.html").read_text()
-    (tmp_path / "swap.html").unlink()
-    small_swap("bert", directory=tmp_path, estimators=["exact"], resume=True)
-    assert (tmp_path / "swap.html").read_text() == page
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 400])
 def test_hostile_names_do_nothing_and_nothing_sticks_out(
