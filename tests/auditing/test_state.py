@@ -15,6 +15,7 @@ from fenchel.auditing.table import QUERIES
 from fenchel.errors import InputError
 from fenchel.io.storage import read_document, write_document
 from tests.auditing.small_audits import Interrupting, small_audit
+from tests.damage import Change, field
 
 Saved = dict[str, Any]
 
@@ -25,13 +26,6 @@ def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audit")
     small_audit(directory=folder, baseline="twin")
     return folder
-
-
-@pytest.fixture
-def folder(saved_once: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "audit"
-    shutil.copytree(saved_once, copy)
-    return copy
 
 
 def _twice(saved: Saved) -> None:
