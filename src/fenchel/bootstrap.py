@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Bootstrap", "Interval", "Statistic"]
+__all__ = ["FEWEST", "Bootstrap", "Interval", "Statistic"]
 
 _ELEMENTS_AT_ONCE = 500_000
 _LEVEL = 0.95
-_FEWEST = 3  # of two, every resample is one of three
+FEWEST = 3
+"""Units of which an interval is made at least: of two, every resample is one of three."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Bootstrap:
         return torch.cat([statistic(weights) for weights in self._weights(strata, units)])
 
     def interval(self, statistic: Statistic, units: int, strata: Sequence[Tensor] | None = None) -> Interval:
-        """A statistic of the units with its percentile interval; without one where fewer than two units are in a group.
+        """A statistic of the units with its percentile interval; without one for fewer than three units.
 
         Args:
             statistic: What to compute.
@@ -96,7 +97,7 @@ class Bootstrap:
         """
         strata = [torch.arange(units)] if strata is None else strata
         estimate = float(statistic(torch.ones(1, units, dtype=torch.float64)))
-        if self.repetitions == 0 or min(map(len, strata)) < 2:
+        if self.repetitions == 0 or min(map(len, strata)) < FEWEST:
             return Interval(estimate)
         return self.around(estimate, self.samples(statistic, strata, units))
 
@@ -130,7 +131,7 @@ class Bootstrap:
         from scipy.stats import norm, t
 
         finite = estimates.isfinite() & samples.isfinite().all(0)
-        if units < _FEWEST or not bool(finite.any()):
+        if units < FEWEST or not bool(finite.any()):
             return [Interval(value) for value in estimates.tolist()]
         apart = (samples - estimates)[:, finite]
         spread = apart.square().mean(0).sqrt()

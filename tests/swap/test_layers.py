@@ -307,7 +307,7 @@ def test_texts_with_a_tokenizer() -> None:
     other = swap(
         model, word_tokenizer(), some_texts(), alphas=[0.5], bootstrap=100, max_length=12, batch_size=1
     )
-    assert list(report.results["units"]) == ["windows"]
+    assert list(report.results["units"]) == ["windows", "documents"]
     # Padding does not count, so how texts are put together does not matter.
     assert report.arm("exact")["hidden_change"] == pytest.approx(
         other.arm("exact")["hidden_change"], rel=1e-4

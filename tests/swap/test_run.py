@@ -172,9 +172,11 @@ def test_files_are_whole_versioned_and_read_again(masked: SwapReport, tmp_path: 
 
 def test_repr_is_one_line(masked: SwapReport):
     said = repr(masked)
-    windows = masked.results["units"]["windows"]
+    units = masked.results["units"]
+    assert units["windows"] > units["documents"]
+    read = f"{units['windows']} windows, {units['documents']} documents"
     assert said.startswith(
-        f"<SwapReport of BertForMaskedLM, {len(masked.arms):,} arms on {windows} windows: Exact inference"
+        f"<SwapReport of BertForMaskedLM, {len(masked.arms):,} arms on {read}: Exact inference"
     )
     assert "\n" not in said
     assert len(said) < 400

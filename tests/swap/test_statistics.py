@@ -10,12 +10,14 @@ from scipy import stats
 
 from fenchel.bootstrap import Bootstrap, Interval
 from fenchel.correlation import midranks, spearman
+from fenchel.swap.conditions import Arm
 from fenchel.swap.statistics import (
     Metric,
     against_best_control,
     halves,
     ranking_agreement,
     score_correlation,
+    tabulated,
     token_mean,
 )
 from fenchel.swap.tasks import sampled_pairs
@@ -166,3 +168,33 @@ def test_sampled_pairs_are_different_pairs_of_different_things():
     assert len({tuple(pair) for pair in found.tolist()}) == 200
     assert torch.equal(found, sampled_pairs(50, 200, 0))
     assert not torch.equal(found, sampled_pairs(50, 200, 1))
+
+
+def test_windows_of_a_document_are_drawn_together():
+    generator = torch.Generator().manual_seed(0)
+    level = torch.randn(30, 1, generator=generator, dtype=torch.float64).expand(30, 8).reshape(-1)
+    windows = {
+        "units": torch.arange(240),
+        "tokens": torch.full((240, 1), 5.0, dtype=torch.float64),
+        "labels": torch.full((240,), 5.0, dtype=torch.float64),
+        "hidden": torch.rand(240, 2, 1, generator=generator),
+        "losses": torch.stack([torch.zeros(240, dtype=torch.float64), 5 * level], 1),
+    }
+    arms = [Arm(), Arm("zero", layer=1, head=1)]
+
+    def width(documents: torch.Tensor) -> tuple[float | None, dict[str, int]]:
+        measured = {**windows, "documents": documents}
+        found = tabulated(arms, measured, {"layers": 1}, None, Bootstrap(500))
+        low, high = (found["arms"][1][f"loss_difference_{end}"] for end in ("low", "high"))
+        assert found["arms"][1]["loss_difference"] == pytest.approx(float(level.mean()))
+        return None if low is None else high - low, found["units"]
+
+    together, units = width(torch.arange(30).repeat_interleave(8))
+    apart, _ = width(torch.arange(240))
+    assert units == {"windows": 240, "documents": 30}
+    assert together is not None
+    assert apart is not None
+    assert together == pytest.approx(2 * 1.96 * float(level[::8].std()) / 30**0.5, rel=0.1)
+    assert together > 2.5 * apart
+    for few in (1, 2):
+        assert width(torch.arange(240) % few)[0] is None

@@ -229,7 +229,8 @@ def _changed(
     difference = arm[f"{quality}_difference"]
     better = -1 if quality == "loss" else 1
     head = f"{name} takes {words.sentences[quality]} from {_level(model[quality])} to {_level(arm[quality])}"
-    unit = "pairs" if quality == "score_correlation" else next(iter(units))
+    named = "pairs" if quality == "score_correlation" else "documents"
+    unit = named if named in units else next(iter(units))
     number = units[unit]
     low, high = arm[f"{quality}_difference_low"], arm[f"{quality}_difference_high"]
     if low is None or high is None:

@@ -51,6 +51,7 @@ class Step:
         counted_decoder: (B, m) bool, the same for a decoder beside an encoder; None without one.
         labels: (B, n) or (B, m), see ``observe``; None for embeddings.
         units: (B,) numbers of the units (windows or sentences), from 0.
+        rows: (B,) numbers of the documents that they are of.
         after: Where the next step starts.
         documents: Documents read up to the end of the step.
         tokens: Tokens counted up to the end of the step.
@@ -64,6 +65,7 @@ class Step:
     counted_decoder: Tensor | None
     labels: Tensor | None
     units: Tensor
+    rows: Tensor
     after: Place
     documents: int
     tokens: int

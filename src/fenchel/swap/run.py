@@ -321,6 +321,7 @@ class SwapRun:
             self._tell(step, done / len(self._arms))
         return {
             "units": step.units,
+            "documents": step.rows,
             "tokens": torch.stack([stack.counts for stack in own.stacks], -1),
             "labels": step.label_counts,
             **{name: torch.stack(column, 1) for name, column in columns.items() if column},
@@ -541,6 +542,7 @@ def _expected(manifest: Mapping[str, Any]) -> dict[str, TensorSchema]:
     """The tensors that the steps of a task give."""
     found = {
         "units": TensorSchema((torch.int64,), ("units",), least=0, rising=True),
+        "documents": TensorSchema((torch.int64,), ("units",), least=0),
         "tokens": TensorSchema((torch.float64,), ("units", "stacks"), least=0),
         "labels": TensorSchema((torch.float64,), ("units",), least=0),
         "hidden": TensorSchema((torch.float32,), ("units", "arms", "layers"), least=0, finite=False),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.bootstrap import Bootstrap, Interval
+from fenchel.bootstrap import FEWEST, Bootstrap, Interval
 from fenchel.correlation import correlation, midranks, spearman
 from fenchel.errors import ModelError
 from fenchel.swap.conditions import Arm
@@ -221,7 +221,7 @@ def tabulated(
         stacks: Number of layers of each stack, the one of the output last.
         pairings: Pairs of sentences, None for language modelling and for examples.
         bootstrap: How intervals are made.
-        unit: What is resampled where there are no pairs, in the plural.
+        unit: What is counted where there are no pairs, in the plural. Documents are resampled, with all of theirs.
 
     Returns:
         ``arms`` (a record each), ``layers`` (change of every layer's output under every model-wide arm),
@@ -300,6 +300,7 @@ class _Tables:
         self._estimators = [arm for arm in arms if arm.is_model_wide_estimator]
         self._embeddings = measured.get("embeddings")
         self.units = {unit if pairings is None else "sentences": len(measured["units"])}
+        self._measured = measured = self._by_document(measured)
         self._qualities: dict[str, Metric] = {}
         self._ranking: Metric | None = None
         if pairings is not None and self._embeddings is not None:
@@ -307,8 +308,22 @@ class _Tables:
         if (losses := measured.get("losses")) is not None:
             self._qualities["loss"] = token_mean(self._columns(losses), measured["labels"])
         if (scores := measured.get("scores")) is not None:
-            ones = torch.ones(len(scores), dtype=torch.float64)
-            self._qualities["score"] = token_mean(self._columns(scores), ones, lower_is_better=False)
+            counts = measured["counts"]
+            self._qualities["score"] = token_mean(self._columns(scores), counts, lower_is_better=False)
+
+    def _by_document(self, measured: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What was measured, summed over the units of a document where there are several."""
+        documents, of = measured["documents"].unique(return_inverse=True)
+        ones = torch.ones(len(of), dtype=torch.float64)
+        if len(documents) == len(of):
+            return {**measured, "counts": ones}
+        self.units["documents"] = len(documents)
+        return {
+            name: values.new_zeros((len(documents), *values.shape[1:]), dtype=torch.float64).index_add_(
+                0, of, values.double()
+            )
+            for name, values in {**measured, "counts": ones}.items()
+        }
 
     @property
     def quality_name(self) -> str | None:
@@ -375,7 +390,7 @@ class _Tables:
         return records
 
     def _samples(self, metric: Metric, arm: str) -> Tensor | None:
-        if metric.units < 2 or self._bootstrap.repetitions == 0:
+        if metric.units < FEWEST or self._bootstrap.repetitions == 0:
             return None
         units = torch.arange(metric.units)
         return self._bootstrap.samples(lambda weights: metric.of(arm, weights), [units], metric.units)
