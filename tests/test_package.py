@@ -250,47 +250,6 @@ def test_the_blocker_blocks():
     assert "rich is blocked" in done.stderr
 
 
-PUBLIC = {
-    "KL",
-    "Constrained",
-    "Exact",
-    "FirstOrder",
-    "GradientAscent",
-    "SecondOrder",
-    "Continuous1d",
-    "Continuous2d",
-    "ConvergenceError",
-    "Bernoulli",
-    "Box",
-    "Gamma",
-    "Laplace",
-    "Poisson",
-    "Discrete",
-    "DomainError",
-    "Divergence",
-    "Estimate",
-    "FenchelError",
-    "Gaussian",
-    "GaussianMixture",
-    "Hard",
-    "InferenceProblem",
-    "OptimalTransport",
-    "ProblemError",
-    "Tsallis",
-    "__version__",
-    "audit",
-    "check_closeness",
-    "compare",
-    "functional",
-    "nn",
-}
-
-
-def test_public_names():
-    assert set(fenchel.__all__) == PUBLIC
-    assert [name for name in PUBLIC if not hasattr(fenchel, name)] == []
-
-
 PACKAGES = ["auditing", "comparing", "functional", "integrations", "nn", "swap"]
 
 

@@ -274,13 +274,6 @@ def test_overwriting_with_an_option_that_cannot_be_used_deletes_nothing(
     assert files_of(there) == files_of(whole_in_parts)
 
 
-def test_results_of_unknown_origin_are_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "heads.json").write_text("[]")
-    with pytest.raises(InputError, match="holds results without the state that they came from"):
-        small_audit(directory=tmp_path)
-    assert (tmp_path / "heads.json").read_text() == "[]"
-
-
 def test_a_full_disk_loses_nothing_that_was_saved(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,7 +166,7 @@ def test_patterns_are_those_of_the_sampled_queries() -> None:
 
 
 def test_batches_shards_and_interruptions_leave_no_trace(tmp_path: Path) -> None:
-    options: dict[str, Any] = {**LONG, "queries": 4, "baseline": "twin"}
+    options: dict[str, Any] = {**LONG, "queries": 4, "baseline": "twin", "texts": some_texts(4)}
     one = small_audit(directory=tmp_path / "one", batch_size=1, **options)
     small_audit(directory=tmp_path / "many", batch_size=16, **options)
     assert positions_of(tmp_path / "one") == positions_of(tmp_path / "many")

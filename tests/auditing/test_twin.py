@@ -15,7 +15,6 @@ from fenchel.auditing import run, twin
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.merge import merge
 from fenchel.auditing.run import audit
-from fenchel.auditing.state import AuditState
 from fenchel.auditing.twin import TwinCost, twin_line, untrained_twin
 from fenchel.errors import InputError, ModelError
 from tests.auditing.small_audits import (
@@ -30,29 +29,24 @@ from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_inputs, tiny_model
 
 
+def few(**options: Any) -> AuditReport:
+    """An audit of few texts with its twin."""
+    return small_audit(some_texts(3), **{"baseline": "twin", **options})
+
+
 def test_the_twin_has_the_numbers_of_a_model_with_those_weights() -> None:
-    model = small_model()
-    report = small_audit(model=model, baseline="twin", seed=5)
+    model, state = small_model(), torch.get_rng_state()
+    report = few(model=model, seed=5)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert few(model=model, seed=1).twin_heads != report.twin_heads
     torch.manual_seed(5)
     random = type(model)(copy.deepcopy(model.config)).double().eval()
-    assert report.twin_heads == small_audit(model=random).heads
-    assert report.heads == small_audit(model=model).heads
+    assert report.twin_heads == few(model=random, baseline="none").heads
+    assert report.heads == few(model=model, baseline="none").heads
     assert report.twin_heads != report.heads
     assert report.manifest["twin"] == "audited"
     assert report.manifest["baseline"] == "twin"
     assert [pattern.key for pattern in report.twin_patterns] == [pattern.key for pattern in report.patterns]
-
-
-def test_the_seed_is_that_of_the_weights() -> None:
-    one, other = (small_audit(baseline="twin", seed=seed).twin_heads for seed in (0, 1))
-    assert one != other
-    assert small_audit(baseline="twin", seed=1).twin_heads == other
-
-
-def test_random_numbers_of_the_caller_go_on_as_they_were() -> None:
-    state = torch.get_rng_state()
-    small_audit(baseline="twin")
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_every_kind_of_attention_has_its_twin() -> None:
@@ -62,37 +56,27 @@ def test_every_kind_of_attention_has_its_twin() -> None:
 
 
 def test_without_being_asked_a_report_has_it_and_a_call_without_folder_has_not(tmp_path: Path) -> None:
-    with_report = small_audit(baseline=None, directory=tmp_path)
+    with_report = few(baseline=None, directory=tmp_path)
     assert with_report.manifest["baseline"] == "auto"
-    assert with_report.twin_heads
-    alone = small_audit(baseline=None)
+    assert with_report.twin_heads == AuditReport.load(tmp_path).twin_heads != []
+    alone = few(baseline=None)
     assert (alone.manifest["baseline"], alone.manifest["twin"]) == ("none", "not audited")
     assert alone.twin is None
 
 
-def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
-    report = small_audit(baseline="twin", directory=tmp_path)
-    assert AuditReport.load(tmp_path).twin_heads == report.twin_heads
-    damaged = AuditState.read(tmp_path)
-    damaged.twin = None
-    damaged.write(tmp_path)
-    assert AuditReport.load(tmp_path).twin_heads == []
-
-
 def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"baseline": "twin", "checkpoint_seconds": 0}
-    small_audit(directory=tmp_path / "whole", **options)
+    few(directory=tmp_path / "whole")
+    parts: dict[str, Any] = {"directory": tmp_path / "parts", "checkpoint_seconds": 0}
     with pytest.raises(RuntimeError):
-        small_audit(directory=tmp_path / "parts", observer=Interrupting(2, RuntimeError()), **options)
-    small_audit(directory=tmp_path / "parts", resume=True, **options)
+        few(observer=Interrupting(2, RuntimeError()), **parts)
+    few(resume=True, **parts)
     assert_same_audit(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_shards_merge_into_the_twin_of_the_whole(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"baseline": "twin", "batch_size": 1}
     for index in range(2):
-        small_audit(directory=tmp_path, shard=(index, 2), **options)
-    merged, whole = merge(tmp_path), small_audit(**options)
+        few(directory=tmp_path, shard=(index, 2), batch_size=1)
+    merged, whole = merge(tmp_path), few(batch_size=1)
     assert_close(merged.twin_heads, whole.twin_heads)
     assert_close([asdict(p) for p in merged.patterns], [asdict(p) for p in whole.patterns])
     assert merged.manifest["twin"] == "audited"
@@ -101,10 +85,9 @@ def test_shards_merge_into_the_twin_of_the_whole(tmp_path: Path) -> None:
 def test_shards_of_which_one_lacks_it_have_none_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"baseline": "auto", "batch_size": 1, "texts": some_texts(3)}
-    small_audit(directory=tmp_path, shard=(0, 2), **options)
+    few(directory=tmp_path, shard=(0, 2), baseline="auto")
     monkeypatch.setattr(twin, "MOST_PARAMETERS", 10)
-    small_audit(directory=tmp_path, shard=(1, 2), **options)
+    few(directory=tmp_path, shard=(1, 2), baseline="auto")
     merged = merge(tmp_path)
     assert merged.twin is None
     assert merged.manifest["twin"] == "not audited on every shard"
@@ -112,7 +95,7 @@ def test_shards_of_which_one_lacks_it_have_none_together(
 
 def test_audits_that_were_asked_otherwise_are_not_of_one(tmp_path: Path) -> None:
     for index, baseline in enumerate(("twin", "none")):
-        small_audit(some_texts(3), directory=tmp_path, shard=(index, 2), baseline=baseline)
+        few(directory=tmp_path, shard=(index, 2), baseline=baseline)
     with pytest.raises(InputError, match="baseline: 'twin' in the first, 'none' in the second"):
         merge(tmp_path)
 
@@ -121,18 +104,18 @@ def test_one_that_would_take_long_is_left_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "TwinCost", lambda: TwinCost(now=iter(range(0, 10_000, 40)).__next__))
-    left = small_audit(baseline="auto", directory=tmp_path)
+    left = few(baseline="auto", directory=tmp_path)
     assert left.twin is None
     assert left.manifest["twin"].startswith("not audited: it would take about ")
-    assert left.heads == small_audit().heads
+    assert left.heads == few(baseline="none").heads
     assert "--baseline twin" in twin_line(left.manifest)
-    assert small_audit(baseline="twin").twin_heads
+    assert few().twin_heads
 
 
 def test_a_large_model_has_none_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twin, "MOST_PARAMETERS", 10)
-    assert small_audit(baseline="auto").manifest["twin"].startswith("not audited: the model has ")
-    assert small_audit(baseline="twin").twin_heads
+    assert few(baseline="auto").manifest["twin"].startswith("not audited: the model has ")
+    assert few().twin_heads
 
 
 @pytest.mark.parametrize(

@@ -24,22 +24,7 @@ from fenchel.nn import (
     preference,
     use_estimator,
 )
-from tests.wrong_calls.values import (
-    FLAGS,
-    NAMES,
-    POSITIVE,
-    SHARES,
-    TOLERANCES,
-    WHOLE,
-    Makers,
-    Target,
-    filled,
-    given,
-    made,
-    tensors,
-    together,
-    without,
-)
+from tests.wrong_calls.values import *
 
 WIDTH, HEADS, QUERIES, KEYS, BATCH = 16, 4, 3, 5, 2
 

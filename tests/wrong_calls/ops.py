@@ -10,24 +10,7 @@ from torch import Tensor
 
 import fenchel
 from fenchel import functional as F
-from tests.wrong_calls.values import (
-    FLAGS,
-    INF,
-    NAMES,
-    NAN,
-    POSITIVE,
-    SHARES,
-    TOLERANCES,
-    WHOLE,
-    Makers,
-    Target,
-    filled,
-    given,
-    made,
-    tensors,
-    together,
-    without,
-)
+from tests.wrong_calls.values import *
 
 B, H, M, N, D, V = 2, 4, 3, 5, 8, 6
 ESTIMATORS = ("first_order", "second_order", "exact")

@@ -44,20 +44,7 @@ from fenchel.nn.preference import (
 )
 from tests.nn.preferences import EVERY, WIDTH, attention_inputs
 from tests.nn.preferences import HEADS as OURS
-from tests.wrong_calls.values import (
-    FLAGS,
-    NAMES,
-    POSITIVE,
-    WHOLE,
-    Makers,
-    Target,
-    filled,
-    given,
-    made,
-    tensors,
-    together,
-    without,
-)
+from tests.wrong_calls.values import *
 
 HEADS = {"heads": 4}
 FROM_ZERO = without(WHOLE, "zero", "None_")

@@ -14,23 +14,7 @@ from fenchel.closeness import sparse_weights
 from fenchel.closeness.optimal_transport import GivenCost, cost_named
 from fenchel.preference import AsymmetricLaplace, TruncatedExponential
 from fenchel.reliability import alpha_from_noise, noise_from_alpha, radius_of
-from tests.wrong_calls.values import (
-    FLAGS,
-    INF,
-    NAMES,
-    NAN,
-    POSITIVE,
-    TOLERANCES,
-    WHOLE,
-    Makers,
-    Target,
-    filled,
-    given,
-    made,
-    tensors,
-    together,
-    without,
-)
+from tests.wrong_calls.values import *
 
 M, N, D = 3, 5, 8
 
